@@ -1,0 +1,499 @@
+//! The op enum: the whole vocabulary of kernels. Every op states its meaning, its ordering, its PTX form and its
+//! CPU form. Values are *uniform* (one per role copy) or *lane* (one per element of an `each`); unless an op says
+//! otherwise its result is lane when an operand is lane, and a uniform operand of a lane op is broadcast.
+//!
+//! "Element order" in an `each` is free: for one element the ops happen in program order, between two elements of
+//! the same `each` nothing is ordered. Two elements that touch the same byte, one of them writing, race.
+
+use super::entity::{ParamId, Region, ScratchId, Value, VarId};
+use super::types::Type;
+
+/// A constant: the bits of an element, zero-extended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Const {
+    /// Type of the constant.
+    pub ty: Type,
+    /// Its bits, zero-extended to 64.
+    pub bits: u64,
+}
+
+/// Numbers a running kernel knows about itself; all are uniform `i64`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Special {
+    /// Rank of this launch in its world.
+    Rank,
+    /// Number of ranks in the world.
+    WorldSize,
+    /// Index of this block, from 0.
+    Block,
+    /// Number of blocks of the launch.
+    Blocks,
+    /// Index of this copy of the role, from 0.
+    Copy,
+    /// Number of copies of this role **as run**: the CPU engine runs one copy whatever the kernel asks for.
+    Copies,
+}
+
+/// Ops of one operand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum UnaryOp {
+    /// `-x`. Integers wrap (`-MIN = MIN`; unsigned: two's complement). Floats flip the sign bit, NaN included.
+    Neg,
+    /// Absolute value. `|MIN| = MIN` for signed integers; floats clear the sign bit; unsigned: identity.
+    Abs,
+    /// Bitwise not (integers), logical not (bool).
+    Not,
+    /// Square root, round to nearest. Negative → NaN, `sqrt(-0) = -0`. Floats only, like all below.
+    Sqrt,
+    /// `1 / sqrt(x)`: two correctly rounded ops, in that order.
+    Rsqrt,
+    /// `1 / x`, correctly rounded.
+    Rcp,
+    /// `e^x` by tilewire's own expansion (`ir/scalar/math.rs`), the same bits on every engine.
+    Exp,
+    /// Natural logarithm by tilewire's own expansion. `log(0) = -inf`, negative → NaN.
+    Log,
+    /// Hyperbolic tangent by tilewire's own expansion.
+    Tanh,
+    /// Round towards −∞ to an integral value.
+    Floor,
+    /// Round towards +∞ to an integral value.
+    Ceil,
+    /// Round towards zero to an integral value.
+    Trunc,
+    /// Round to the nearest integral value, ties to even.
+    RoundEven,
+}
+
+/// Ops of two operands of one type.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BinaryOp {
+    /// Sum; integers wrap, floats round to nearest (as in all float ops; narrow floats compute in f32, round once).
+    Add,
+    /// Difference; integers wrap.
+    Sub,
+    /// Product; integers wrap.
+    Mul,
+    /// Quotient. Integers truncate towards zero; `x / 0 = 0`, `MIN / -1 = MIN`.
+    Div,
+    /// Integer remainder with the sign of the dividend; `x % 0 = x`, `MIN % -1 = 0`.
+    Rem,
+    /// High half of the double-width product of two integers (signed or unsigned by type).
+    MulHi,
+    /// Smaller. Floats: NaN loses (NaN only if both are), `-0 < +0`.
+    Min,
+    /// Larger. Floats: NaN loses (NaN only if both are), `-0 < +0`.
+    Max,
+    /// Bitwise and (integers), logical and (bool).
+    And,
+    /// Bitwise or (integers), logical or (bool).
+    Or,
+    /// Bitwise exclusive or (integers), inequality (bool).
+    Xor,
+    /// Left shift of an integer; an amount ≥ width (amount read as unsigned) gives 0.
+    Shl,
+    /// Right shift: arithmetic for signed, logical for unsigned; an amount ≥ width (read as unsigned) gives the sign fill
+    /// or 0.
+    Shr,
+}
+
+/// Comparisons; the result is `bool`. Floats compare as IEEE: everything with NaN is false except `Ne`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // the names say it all
+pub enum CompareOp {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+/// Reductions over groups of `size` neighbouring elements: elements `[k*size, (k+1)*size)` of the innermost axis; the
+/// last group of a row may be shorter. Every element of the group gets the result.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum GroupOp {
+    /// Largest, by [`BinaryOp::Max`].
+    Max,
+    /// Smallest, by [`BinaryOp::Min`].
+    Min,
+    /// Sum. Neighbours pair first: `x[k] = x[2k] + x[2k+1]` level by level (an odd last one is carried up unchanged)
+    /// until one is left, each level rounded to the type.
+    Sum,
+    /// Inclusive prefix sum: for `d = 1, 2, 4, … < size`, all at once, `x[k] = x[k-d] + x[k]` for `k ≥ d` in the group,
+    /// each step rounded to the type. The one op here whose result differs between the elements of a group.
+    Scan,
+}
+
+/// Memory order of an atomic.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // the names of the C++ memory model
+pub enum Order {
+    Relaxed,
+    Acquire,
+    Release,
+    AcqRel,
+}
+
+/// Who must agree on an atomic. The CPU engine treats all as `System`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Scope {
+    /// The lanes of one block.
+    Block,
+    /// All blocks of one device.
+    Device,
+    /// Every rank that maps the memory.
+    System,
+}
+
+/// How far a [`Op::BulkWait`] waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum BulkDone {
+    /// The sources have been read (they may be overwritten).
+    Read,
+    /// The copies are complete and visible to this role copy (they may be signalled).
+    Complete,
+}
+
+/// What an access is relative to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Base {
+    /// A buffer parameter.
+    Param(ParamId),
+    /// Role-private scratch: every (block, role, copy) has its own, undefined at launch.
+    Scratch(ScratchId),
+}
+
+/// A place in memory: `base[bank][index]`. `index` is an `i64` counting elements of the base's type.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Place {
+    /// The buffer or scratch.
+    pub base: Base,
+    /// Which bank of a banked parameter (one bank per peer); always uniform `i64`. `None` where there is one bank.
+    pub bank: Option<Value>,
+    /// Element index.
+    pub index: Value,
+}
+
+/// A signal slot: a u64 counter in `slots[bank]`, `index` from 0; both uniform `i64`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Slot {
+    /// A `Slots` parameter.
+    pub slots: ParamId,
+    /// Which bank (one per peer); `None` where there is one.
+    pub bank: Option<Value>,
+    /// Which slot of the bank.
+    pub index: Value,
+}
+
+/// Mask of a load: where `cond` is false nothing is read and the result is `other`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Mask {
+    /// `bool`, lane or uniform.
+    pub cond: Value,
+    /// Value where masked off; of the loaded type.
+    pub other: Value,
+}
+
+/// One operation.
+///
+/// Where "PTX" and "CPU" are not stated for a value op, they are the obvious instruction of the type, `.rn` and never
+/// `.ftz` for floats, and the function of the same name in `ir/scalar`.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Op {
+    // ---- values -------------------------------------------------------------------------------------------------
+    /// A constant.
+    Const(Const),
+    /// A number the launch knows about itself.
+    Special(Special),
+    /// The value of a scalar parameter, read when the launch starts.
+    Scalar(ParamId),
+    /// One-operand arithmetic.
+    Unary {
+        /// Which.
+        op: UnaryOp,
+        /// Operand.
+        x: Value,
+    },
+    /// Two-operand arithmetic; both operands have the result's type.
+    Binary {
+        /// Which.
+        op: BinaryOp,
+        /// Left operand.
+        a: Value,
+        /// Right operand.
+        b: Value,
+    },
+    /// Comparison of two values of one type; bool knows `Eq` and `Ne` only.
+    Compare {
+        /// Which.
+        op: CompareOp,
+        /// Left operand.
+        a: Value,
+        /// Right operand.
+        b: Value,
+    },
+    /// `cond ? a : b`, bits preserved. Both sides are evaluated.
+    Select {
+        /// `bool`.
+        cond: Value,
+        /// Result where true.
+        a: Value,
+        /// Result where false.
+        b: Value,
+    },
+    /// `a * b + c` rounded once (narrow floats: one f32 fma, then one rounding to the type). Floats only.
+    Fma {
+        /// Factor.
+        a: Value,
+        /// Factor.
+        b: Value,
+        /// Addend.
+        c: Value,
+    },
+    /// Conversion with defined rounding: wide → narrow float rounds once to nearest even; float → int truncates, saturates,
+    /// NaN → 0; fp8 saturates (infinity and overflow → max finite, NaN → NaN); int → narrower int wraps; number → bool
+    /// is `x != 0`; bool → number is 0 or 1.
+    Cast {
+        /// Operand.
+        x: Value,
+        /// Type of the result.
+        to: Type,
+    },
+    /// The same bits as another type of the same size. Bool is not allowed on either side.
+    Bitcast {
+        /// Operand.
+        x: Value,
+        /// Type of the result.
+        to: Type,
+    },
+    /// Reduction over groups of neighbouring elements. Only in an `each`; the result is lane. PTX: shuffles, then
+    /// scratch for groups beyond a warp. CPU: one result per group where every use allows it.
+    Group {
+        /// Which.
+        op: GroupOp,
+        /// Operand (integers and floats).
+        x: Value,
+        /// Elements in a group, ≥ 1.
+        size: u32,
+    },
+
+    // ---- mutable uniform variables ------------------------------------------------------------------------------
+    /// The variable's value; uniform.
+    ReadVar(VarId),
+    /// Assigns a uniform value to the variable; not inside an `each`.
+    WriteVar {
+        /// The variable.
+        var: VarId,
+        /// The new value.
+        x: Value,
+    },
+
+    // ---- memory -------------------------------------------------------------------------------------------------
+    /// Reads one element. In an `each` the result is lane even if the index is uniform. Ordering: plain; program order
+    /// within the element, and everything of earlier `each`s of the role copy is visible. A uniform load (outside any
+    /// `each`) of memory that may change during the launch is done by one lane and broadcast.
+    Load {
+        /// Where.
+        at: Place,
+        /// Mask, if any.
+        mask: Option<Mask>,
+    },
+    /// Writes one element. Ordering: plain. Outside an `each` one lane writes.
+    Store {
+        /// Where.
+        at: Place,
+        /// What.
+        x: Value,
+        /// Nothing is written where false.
+        mask: Option<Value>,
+    },
+    /// Atomically adds to a 32- or 64-bit integer and gives the old value (where masked off: 0). PTX: `atom.add`; CPU: `fetch_add`.
+    AtomicAdd {
+        /// Where.
+        at: Place,
+        /// Addend.
+        x: Value,
+        /// Nothing happens where false.
+        mask: Option<Value>,
+        /// Memory order.
+        order: Order,
+        /// Scope.
+        scope: Scope,
+    },
+
+    // ---- the transport seam: load/store links -------------------------------------------------------------------
+    /// Writes a value into a peer's region (a `u8` buffer, index in bytes, a multiple of the value's size). Ordering:
+    /// plain; a later `signal` of the same role copy publishes it. PTX: vector store to the mapped address. CPU: store.
+    Put {
+        /// Where: byte offset in a `u8` parameter.
+        at: Place,
+        /// What, of any type.
+        x: Value,
+        /// Nothing is written where false.
+        mask: Option<Value>,
+    },
+    /// Reads a value from a region (a `u8` buffer, index in bytes, a multiple of the value's size). Ordering: plain; an
+    /// earlier `wait` of the same role copy makes the bytes its signal published visible.
+    Get {
+        /// Where: byte offset in a `u8` parameter or scratch.
+        at: Place,
+        /// Type of the value.
+        to: Type,
+        /// Mask, if any.
+        mask: Option<Mask>,
+    },
+
+    // ---- signals ------------------------------------------------------------------------------------------------
+    /// Sets the slot to `x` (u64), after everything this role copy did before is visible to whoever observes it. Ordering:
+    /// release, system scope, cumulative. PTX: role barrier, then one lane's `st.release.sys`. CPU: `sfence` if non-temporal
+    /// stores were used, then a release store. Not in an `each`.
+    Signal {
+        /// Which slot.
+        slot: Slot,
+        /// New value, uniform `u64`.
+        x: Value,
+    },
+    /// Sets the slot to `x` after the earlier *reads* of this role copy are done; publishes no data. PTX: role barrier, then
+    /// a relaxed system-scope store (that `bar.sync` completes the reads is an assumption outside the formal PTX model).
+    /// CPU: release store. Not in an `each`.
+    SignalCredit {
+        /// Which slot.
+        slot: Slot,
+        /// New value, uniform `u64`.
+        x: Value,
+    },
+    /// Returns when the slot is ≥ `x`. Ordering: acquire, system scope, for the whole role copy. PTX: one lane polls
+    /// `ld.acquire.sys`, then a role barrier. CPU: acquire load; not ready yields to other instances. Not in an `each`.
+    Wait {
+        /// Which slot.
+        slot: Slot,
+        /// Least value, uniform `u64`.
+        x: Value,
+    },
+    /// Whether the slot is ≥ `x` now; uniform bool. Ordering: acquire if true. Not in an `each`.
+    Test {
+        /// Which slot.
+        slot: Slot,
+        /// Least value, uniform `u64`.
+        x: Value,
+    },
+
+    // ---- packets ------------------------------------------------------------------------------------------------
+    /// Writes the 16-byte packet `{d32, flag, d32, flag}` number `at.index` of a `u8` buffer (index counts packets).
+    /// Ordering: each 8-byte half is atomic and carries its own flag; no other order. PTX: `st.volatile.v4`/two 8-byte
+    /// stores; CPU: two relaxed 64-bit atomic stores. Only in an `each`. The flag is never 0.
+    PacketPut {
+        /// Which packet.
+        at: Place,
+        /// Eight bytes of data, `u64`: low half in the first d32.
+        x: Value,
+        /// Uniform `u32`, not 0.
+        flag: Value,
+    },
+    /// Waits until both halves of the packet carry `flag` and gives the 8 bytes. Ordering: the data travels with its flag,
+    /// nothing else is ordered. CPU: two 64-bit atomic loads; not ready yields. Only in an `each`; blocks like `wait`.
+    PacketGet {
+        /// Which packet.
+        at: Place,
+        /// Uniform `u32`, not 0.
+        flag: Value,
+    },
+
+    // ---- bulk (asynchronous proxy) ------------------------------------------------------------------------------
+    /// Starts an asynchronous copy of `count` elements between two places of the same type, one of them scratch or both
+    /// parameters. The bytes are read and written at some time before a `BulkWait` covers the copy. Ordering: none with
+    /// this role copy's own accesses except through `ProxyFence` (before) and `BulkWait` (after). PTX: `cp.async.bulk`. CPU: the copy
+    /// is done at once. Not in an `each`.
+    BulkCopy {
+        /// First element written.
+        dst: Place,
+        /// First element read.
+        src: Place,
+        /// Number of elements, uniform `i64`, ≥ 0.
+        count: Value,
+    },
+    /// Waits until all but the last `pending` bulk copies of this role copy are done. Not in an `each`.
+    BulkWait {
+        /// How many of the latest copies may still be under way.
+        pending: u32,
+        /// What done means.
+        done: BulkDone,
+    },
+    /// Orders this role copy's earlier accesses (and what its waits made visible) before its later bulk copies. PTX:
+    /// `fence.proxy.async` by every lane, then a role barrier. CPU: nothing. Not in an `each`.
+    ProxyFence,
+    /// Barrier of the role copy: every lane's earlier accesses are visible to every lane's later ones. An `each` ends with one by
+    /// itself; this one is for code between uniform accesses. PTX: named barrier. CPU: nothing. Not in an `each`.
+    Barrier,
+
+    // ---- the transport seam: network links ----------------------------------------------------------------------
+    /// Asks the proxy behind `queue` to copy `bytes` bytes from local `src` into the peer's region at byte `dst`. Ordering: the
+    /// bytes read are those this role copy made visible before; two posts to one peer are unordered; a later `PostSignal` to
+    /// the same peer on this queue arrives after the data of earlier posts of this role copy. Yields while the queue is full.
+    /// Not in an `each`.
+    Post {
+        /// A `Queue` parameter.
+        queue: ParamId,
+        /// Destination rank, uniform `i64`.
+        peer: Value,
+        /// First byte of a `u8` buffer.
+        src: Place,
+        /// Byte offset in the peer's region, uniform `i64`.
+        dst: Value,
+        /// How many, uniform `i64`.
+        bytes: Value,
+    },
+    /// Asks the proxy to set slot `index` at the peer to `x` after the data of earlier posts to it. Not in an `each`.
+    PostSignal {
+        /// A `Queue` parameter.
+        queue: ParamId,
+        /// Destination rank, uniform `i64`.
+        peer: Value,
+        /// Slot index at the peer, uniform `i64`.
+        index: Value,
+        /// New value, uniform `u64`.
+        x: Value,
+    },
+
+    // ---- control (all on uniform values; none inside an `each`) ---------------------------------------------------
+    /// Runs one of two regions.
+    If {
+        /// Uniform bool.
+        cond: Value,
+        /// Run when true.
+        then: Region,
+        /// Run when false.
+        otherwise: Region,
+    },
+    /// Runs the body with its index = `start, start + step, …` while `index < end`; `step` must be > 0, a step ≤ 0 runs nothing. The index is
+    /// the instruction's index value, axis 0. All uniform `i64`.
+    For {
+        /// First index.
+        start: Value,
+        /// Exclusive bound.
+        end: Value,
+        /// Increment.
+        step: Value,
+        /// Body.
+        body: Region,
+    },
+    /// Runs `head`, then, if `cond` (a uniform bool computed in `head` or before) holds, `body`, and again.
+    While {
+        /// Computes the condition; runs at least once.
+        head: Region,
+        /// The condition.
+        cond: Value,
+        /// Body.
+        body: Region,
+    },
+    /// Runs the body once for every element: `0..extent[0]` in one dimension, `0..extent[0]` rows × `0..extent[1]` columns
+    /// in two; the index values are axis 0 (and 1), lane `i64`. Element order is free. Extents are uniform `i64`; ≤ 0 runs
+    /// nothing. Ends with a barrier of the role copy.
+    Each {
+        /// One or two extents.
+        extent: Vec<Value>,
+        /// Body: no control flow, no signals.
+        body: Region,
+    },
+}

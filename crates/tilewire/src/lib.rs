@@ -1,0 +1,4 @@
+//! tilewire: write what happens to one tile, tilewire sends it.
+
+pub mod ir;
+pub mod tensor;
