@@ -2,3 +2,5 @@
 
 pub mod ir;
 pub mod tensor;
+
+pub use tensor::{Arg, Memory, Scalar, Tensor};

@@ -1,0 +1,166 @@
+//! Builds a kernel instruction by instruction. It types values as [`super::typing`] says and never fails: what is wrong is
+//! found by [`super::verify`], all at once.
+
+use super::entity::{Region, RoleId, ScratchId, Site, Table, Value, VarId};
+use super::kernel::{Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
+use super::op::{Const, Op};
+use super::types::{Shape, Type};
+use super::{Inst, ParamId, typing};
+use std::collections::HashMap;
+
+/// A kernel under construction: an insertion point and the open regions around it.
+#[derive(Debug)]
+pub struct Builder {
+    kernel: Kernel,
+    /// Open regions, innermost last; the flag says whether it is the body of an `each`.
+    open: Vec<(Region, bool)>,
+    sites: HashMap<SourceLine, Site>,
+}
+
+impl Builder {
+    /// An empty kernel.
+    pub fn new(name: &str, blocks: u32) -> Self {
+        Builder {
+            kernel: Kernel {
+                name: name.to_string(),
+                blocks,
+                params: Table::new(),
+                roles: Table::new(),
+                vars: Table::new(),
+                scratches: Table::new(),
+                values: Table::new(),
+                insts: Table::new(),
+                regions: Table::new(),
+                sites: Table::new(),
+            },
+            open: Vec::new(),
+            sites: HashMap::new(),
+        }
+    }
+
+    /// The kernel so far.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Ends the construction.
+    pub fn finish(self) -> Kernel {
+        self.kernel
+    }
+
+    /// Changes the number of blocks.
+    pub fn set_blocks(&mut self, blocks: u32) {
+        self.kernel.blocks = blocks;
+    }
+
+    /// Adds a parameter.
+    pub fn param(&mut self, param: Param) -> ParamId {
+        self.kernel.params.push(param)
+    }
+
+    /// The parameter, to change it while tracing (an input that turns out to be written, say).
+    pub fn param_mut(&mut self, param: ParamId) -> &mut Param {
+        &mut self.kernel.params[param]
+    }
+
+    /// Adds a role and opens its body; close it with [`Builder::close`].
+    pub fn open_role(&mut self, name: &str, warps: u32, copies: u32, at: &SourceLine) -> RoleId {
+        let body = self.kernel.regions.push(Vec::new());
+        let site = self.site(at);
+        self.open.push((body, false));
+        self.kernel.roles.push(Role { name: name.to_string(), warps, copies, body, site })
+    }
+
+    /// Adds a variable of a role.
+    pub fn var(&mut self, role: RoleId, ty: Type) -> VarId {
+        self.kernel.vars.push(Var { ty, role })
+    }
+
+    /// Adds scratch of a role.
+    pub fn scratch(&mut self, role: RoleId, ty: Type, len: u64) -> ScratchId {
+        self.kernel.scratches.push(Scratch { ty, len, role })
+    }
+
+    /// Opens a fresh region: instructions go there until [`Builder::close`].
+    pub fn open(&mut self, in_each: bool) -> Region {
+        let region = self.kernel.regions.push(Vec::new());
+        self.open.push((region, in_each));
+        region
+    }
+
+    /// Closes the innermost open region.
+    pub fn close(&mut self) {
+        self.open.pop().expect("a region is open");
+    }
+
+    /// Whether instructions now go into the body of an `each`.
+    pub fn in_each(&self) -> bool {
+        self.open.last().is_some_and(|&(_, each)| each)
+    }
+
+    /// Whether any region is open, that is, whether instructions can be added.
+    pub fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Appends an op to the innermost open region; gives the value it defines, if any.
+    pub fn push(&mut self, op: Op, at: &SourceLine) -> Option<Value> {
+        let inst = self.add(op, at);
+        let (region, _) = *self.open.last().expect("a region is open");
+        self.kernel.regions[region].push(inst);
+        self.kernel.insts[inst].result
+    }
+
+    /// Appends an op that is known to define a value.
+    pub fn value(&mut self, op: Op, at: &SourceLine) -> Value {
+        self.push(op, at).expect("the op defines a value")
+    }
+
+    /// Appends a constant.
+    pub fn constant(&mut self, ty: Type, bits: u64, at: &SourceLine) -> Value {
+        self.value(Op::Const(Const { ty, bits }), at)
+    }
+
+    /// Creates a `For` or `Each` without placing it, so that its index values can be used while its body (a region opened
+    /// by [`Builder::open`]) is filled; place it with [`Builder::place`] when the body is closed.
+    pub fn loop_head(&mut self, op: Op, at: &SourceLine) -> (Inst, Vec<Value>) {
+        let (axes, shape) = match &op {
+            Op::For { .. } => (1, Shape::Uniform),
+            Op::Each { extent, .. } => (extent.len(), Shape::Lane),
+            _ => panic!("only For and Each have index values"),
+        };
+        let inst = self.add(op, at);
+        let indices: Vec<Value> = (0..axes)
+            .map(|axis| self.kernel.values.push(ValueData { ty: Type::I64, shape, def: Def::Index { inst, axis } }))
+            .collect();
+        self.kernel.insts[inst].indices = indices.clone();
+        (inst, indices)
+    }
+
+    /// Appends an instruction made by [`Builder::loop_head`] to the innermost open region.
+    pub fn place(&mut self, inst: Inst) {
+        let (region, _) = *self.open.last().expect("a region is open");
+        self.kernel.regions[region].push(inst);
+    }
+
+    /// Interns a source line.
+    pub fn site(&mut self, at: &SourceLine) -> Site {
+        if let Some(&site) = self.sites.get(at) {
+            return site;
+        }
+        let site = self.kernel.sites.push(at.clone());
+        self.sites.insert(at.clone(), site);
+        site
+    }
+
+    fn add(&mut self, op: Op, at: &SourceLine) -> Inst {
+        let site = self.site(at);
+        let result = typing::result(&self.kernel, &op, self.in_each());
+        let inst = self.kernel.insts.push(InstData { op, result: None, indices: Vec::new(), site });
+        if let Some((ty, shape)) = result {
+            let value = self.kernel.values.push(ValueData { ty, shape, def: Def::Result(inst) });
+            self.kernel.insts[inst].result = Some(value);
+        }
+        inst
+    }
+}

@@ -1,0 +1,408 @@
+//! A kernel: parameters, roles, and the arenas that hold their code.
+
+use super::entity::{Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
+use super::op::{Base, Const, Op};
+use super::types::{Shape, Type};
+
+/// A whole kernel: what every block of a launch runs. Plain data: build it with [`super::Builder`], check it with
+/// [`super::verify`], print it with `Display`.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Name, for messages.
+    pub name: String,
+    /// Number of blocks of a launch, ≥ 1.
+    pub blocks: u32,
+    /// What a launch binds, in order.
+    pub params: Table<ParamId, Param>,
+    /// The roles of a block; each runs its own body.
+    pub roles: Table<RoleId, Role>,
+    /// Mutable uniform variables; each belongs to one role.
+    pub vars: Table<VarId, Var>,
+    /// Role-private scratch.
+    pub scratches: Table<ScratchId, Scratch>,
+    /// All values.
+    pub values: Table<Value, ValueData>,
+    /// All instructions. One that no region lists is dead.
+    pub insts: Table<Inst, InstData>,
+    /// All regions.
+    pub regions: Table<Region, Vec<Inst>>,
+    /// Source lines the instructions refer to.
+    pub sites: Table<Site, SourceLine>,
+}
+
+/// What a launch binds to a kernel.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Param {
+    /// Memory of `len` elements in each of `banks` places (`banks` > 1: one place per peer).
+    Buffer {
+        /// Name, for messages.
+        name: String,
+        /// Element type.
+        ty: Type,
+        /// Elements in each bank.
+        len: u64,
+        /// Number of banks, ≥ 1.
+        banks: u32,
+        /// What the kernel may do with it.
+        access: Access,
+        /// Alignment of each bank's first byte, a power of two ≥ the element size.
+        align: u32,
+    },
+    /// A number read when the launch starts.
+    Scalar {
+        /// Name, for messages.
+        name: String,
+        /// Its type.
+        ty: Type,
+    },
+    /// Signal slots: `len` u64 counters, `stride` bytes apart, in each bank.
+    Slots {
+        /// Name, for messages.
+        name: String,
+        /// Slots in each bank.
+        len: u64,
+        /// Distance of two slots in bytes, a multiple of 8.
+        stride: u32,
+        /// Number of banks, ≥ 1.
+        banks: u32,
+    },
+    /// A descriptor queue to a network proxy.
+    Queue {
+        /// Name, for messages.
+        name: String,
+    },
+}
+
+impl Param {
+    /// Name, for messages.
+    pub fn name(&self) -> &str {
+        match self {
+            Param::Buffer { name, .. }
+            | Param::Scalar { name, .. }
+            | Param::Slots { name, .. }
+            | Param::Queue { name } => name,
+        }
+    }
+}
+
+/// What a kernel may do with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// Only read, and nobody writes it during the launch.
+    In,
+    /// Only written by plain stores of this kernel (reading back what it wrote is allowed).
+    Out,
+    /// Read and written, possibly by peers during the launch too (regions, windows, counters).
+    InOut,
+}
+
+/// A group of lanes of every block that runs one body.
+#[derive(Clone, Debug)]
+pub struct Role {
+    /// Name, unique in the kernel.
+    pub name: String,
+    /// Warps of 32 lanes of one copy on a GPU, ≥ 1.
+    pub warps: u32,
+    /// Copies that take turns, ≥ 1. The CPU engine runs one.
+    pub copies: u32,
+    /// The body.
+    pub body: Region,
+    /// Where it was declared.
+    pub site: Site,
+}
+
+/// A mutable uniform variable.
+#[derive(Clone, Debug)]
+pub struct Var {
+    /// Type of its value.
+    pub ty: Type,
+    /// The role it belongs to.
+    pub role: RoleId,
+}
+
+/// Scratch private to a (block, role, copy); its contents are undefined at launch.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    /// Element type.
+    pub ty: Type,
+    /// Number of elements.
+    pub len: u64,
+    /// The role it belongs to.
+    pub role: RoleId,
+}
+
+/// An instruction: an op, the value it defines if any, and the source line it came from.
+#[derive(Clone, Debug)]
+pub struct InstData {
+    /// The op.
+    pub op: Op,
+    /// The value it defines.
+    pub result: Option<Value>,
+    /// Index values of a `For` (1) or an `Each` (1 or 2), outermost axis first; empty otherwise.
+    pub indices: Vec<Value>,
+    /// Where the user wrote it.
+    pub site: Site,
+}
+
+/// A value.
+#[derive(Clone, Debug)]
+pub struct ValueData {
+    /// Its type.
+    pub ty: Type,
+    /// Uniform or lane.
+    pub shape: Shape,
+    /// What defines it.
+    pub def: Def,
+}
+
+/// What defines a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Def {
+    /// The result of an instruction.
+    Result(Inst),
+    /// The index of a `For` or `Each` on one axis.
+    Index {
+        /// The loop.
+        inst: Inst,
+        /// Axis, from 0.
+        axis: usize,
+    },
+}
+
+/// A place in the user's source.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct SourceLine {
+    /// File as the compiler names it.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+}
+
+impl SourceLine {
+    /// The caller's line (of the nearest function that is not `#[track_caller]`).
+    #[track_caller]
+    pub fn caller() -> Self {
+        std::panic::Location::caller().into()
+    }
+}
+
+impl From<&'static std::panic::Location<'static>> for SourceLine {
+    fn from(at: &'static std::panic::Location<'static>) -> Self {
+        SourceLine { file: at.file(), line: at.line(), column: at.column() }
+    }
+}
+
+impl std::fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+impl Kernel {
+    /// Type of a value.
+    pub fn ty(&self, v: Value) -> Type {
+        self.values[v].ty
+    }
+
+    /// Shape of a value.
+    pub fn shape(&self, v: Value) -> Shape {
+        self.values[v].shape
+    }
+
+    /// The op that defines a value, or `None` for a loop index.
+    pub fn def(&self, v: Value) -> Option<&Op> {
+        match self.values[v].def {
+            Def::Result(inst) => Some(&self.insts[inst].op),
+            Def::Index { .. } => None,
+        }
+    }
+
+    /// The constant a value is, if it is one.
+    pub fn as_const(&self, v: Value) -> Option<Const> {
+        match self.def(v) {
+            Some(Op::Const(c)) => Some(*c),
+            _ => None,
+        }
+    }
+
+    /// Element type of a base. `None` where the parameter is not a buffer.
+    pub fn base_type(&self, base: Base) -> Option<Type> {
+        match base {
+            Base::Param(p) => match self.params.get(p)? {
+                Param::Buffer { ty, .. } => Some(*ty),
+                _ => None,
+            },
+            Base::Scratch(s) => Some(self.scratches.get(s)?.ty),
+        }
+    }
+
+    /// Elements in one bank of a base. `None` where the parameter is not a buffer.
+    pub fn base_len(&self, base: Base) -> Option<u64> {
+        match base {
+            Base::Param(p) => match self.params.get(p)? {
+                Param::Buffer { len, .. } => Some(*len),
+                _ => None,
+            },
+            Base::Scratch(s) => Some(self.scratches.get(s)?.len),
+        }
+    }
+
+    /// Source line of an instruction.
+    pub fn line(&self, inst: Inst) -> &SourceLine {
+        &self.sites[self.insts[inst].site]
+    }
+
+    /// Calls `f` for every instruction of a region and of the regions inside it, outer first, in program order.
+    pub fn walk(&self, region: Region, f: &mut dyn FnMut(Inst)) {
+        for &inst in &self.regions[region] {
+            f(inst);
+            for inner in self.insts[inst].op.regions() {
+                self.walk(inner, f);
+            }
+        }
+    }
+
+    /// Number of instructions that a role reaches.
+    pub fn reachable_insts(&self) -> usize {
+        let mut count = 0;
+        for role in self.roles.values() {
+            self.walk(role.body, &mut |_| count += 1);
+        }
+        count
+    }
+}
+
+impl Op {
+    /// The values this op reads, in the order of its fields.
+    pub fn operands(&self) -> Vec<Value> {
+        let mut out = Vec::new();
+        let mut copy = self.clone();
+        copy.map_operands(&mut |v| {
+            out.push(v);
+            v
+        });
+        out
+    }
+
+    /// Replaces every operand by `f(operand)`, in the order of the fields. The one place that knows where operands are.
+    pub fn map_operands(&mut self, f: &mut dyn FnMut(Value) -> Value) {
+        fn place(at: &mut super::op::Place, f: &mut dyn FnMut(Value) -> Value) {
+            if let Some(bank) = &mut at.bank {
+                *bank = f(*bank);
+            }
+            at.index = f(at.index);
+        }
+        fn slot(at: &mut super::op::Slot, f: &mut dyn FnMut(Value) -> Value) {
+            if let Some(bank) = &mut at.bank {
+                *bank = f(*bank);
+            }
+            at.index = f(at.index);
+        }
+        match self {
+            Op::Const(_)
+            | Op::Special(_)
+            | Op::Scalar(_)
+            | Op::ReadVar(_)
+            | Op::BulkWait { .. }
+            | Op::ProxyFence
+            | Op::Barrier => {}
+            Op::Unary { x, .. }
+            | Op::Cast { x, .. }
+            | Op::Bitcast { x, .. }
+            | Op::Group { x, .. }
+            | Op::WriteVar { x, .. } => *x = f(*x),
+            Op::Binary { a, b, .. } | Op::Compare { a, b, .. } => {
+                *a = f(*a);
+                *b = f(*b);
+            }
+            Op::Select { cond: a, a: b, b: c } | Op::Fma { a, b, c } => {
+                *a = f(*a);
+                *b = f(*b);
+                *c = f(*c);
+            }
+            Op::Load { at, mask } | Op::Get { at, mask, .. } => {
+                place(at, f);
+                if let Some(mask) = mask {
+                    mask.cond = f(mask.cond);
+                    mask.other = f(mask.other);
+                }
+            }
+            Op::Store { at, x, mask } | Op::Put { at, x, mask } | Op::AtomicAdd { at, x, mask, .. } => {
+                place(at, f);
+                *x = f(*x);
+                if let Some(mask) = mask {
+                    *mask = f(*mask);
+                }
+            }
+            Op::Signal { slot: at, x }
+            | Op::SignalCredit { slot: at, x }
+            | Op::Wait { slot: at, x }
+            | Op::Test { slot: at, x } => {
+                slot(at, f);
+                *x = f(*x);
+            }
+            Op::PacketPut { at, x, flag } => {
+                place(at, f);
+                *x = f(*x);
+                *flag = f(*flag);
+            }
+            Op::PacketGet { at, flag } => {
+                place(at, f);
+                *flag = f(*flag);
+            }
+            Op::BulkCopy { dst, src, count } => {
+                place(dst, f);
+                place(src, f);
+                *count = f(*count);
+            }
+            Op::Post { peer, src, dst, bytes, .. } => {
+                *peer = f(*peer);
+                place(src, f);
+                *dst = f(*dst);
+                *bytes = f(*bytes);
+            }
+            Op::PostSignal { peer, index, x, .. } => {
+                *peer = f(*peer);
+                *index = f(*index);
+                *x = f(*x);
+            }
+            Op::If { cond, .. } | Op::While { cond, .. } => *cond = f(*cond),
+            Op::For { start, end, step, .. } => {
+                *start = f(*start);
+                *end = f(*end);
+                *step = f(*step);
+            }
+            Op::Each { extent, .. } => extent.iter_mut().for_each(|e| *e = f(*e)),
+        }
+    }
+
+    /// The regions inside this op, in order of execution.
+    pub fn regions(&self) -> Vec<Region> {
+        match self {
+            Op::If { then, otherwise, .. } => vec![*then, *otherwise],
+            Op::For { body, .. } | Op::Each { body, .. } => vec![*body],
+            Op::While { head, body, .. } => vec![*head, *body],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the op only computes its result from its operands: it can be moved, shared and dropped.
+    pub fn is_pure(&self) -> bool {
+        matches!(
+            self,
+            Op::Const(_)
+                | Op::Special(_)
+                | Op::Scalar(_)
+                | Op::Unary { .. }
+                | Op::Binary { .. }
+                | Op::Compare { .. }
+                | Op::Select { .. }
+                | Op::Fma { .. }
+                | Op::Cast { .. }
+                | Op::Bitcast { .. }
+                | Op::Group { .. }
+        )
+    }
+}

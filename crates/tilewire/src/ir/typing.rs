@@ -1,0 +1,336 @@
+//! What an op's result is, and which operands it takes: the one statement of it, used by the builder (to type values)
+//! and the verifier (to reject).
+
+use super::entity::Value;
+use super::kernel::{Access, Kernel, Param};
+use super::op::{Base, BinaryOp, CompareOp, Op, Place, Slot, UnaryOp};
+use super::types::{Shape, Type};
+
+/// The result an op defines: `None` for ops that define nothing.
+///
+/// `in_each` says whether the op stands in the body of an `each`.
+pub fn result(kernel: &Kernel, op: &Op, in_each: bool) -> Option<(Type, Shape)> {
+    let ty = match op {
+        Op::Const(c) => c.ty,
+        Op::Special(_) => Type::I64,
+        Op::Scalar(p) => match kernel.params.get(*p) {
+            Some(Param::Scalar { ty, .. }) => *ty,
+            _ => Type::I64, // the verifier reports it
+        },
+        Op::Unary { x, .. } | Op::Group { x, .. } => kernel.ty(*x),
+        Op::Binary { a, .. } | Op::Select { a, .. } | Op::Fma { a, .. } => kernel.ty(*a),
+        Op::Compare { .. } | Op::Test { .. } => Type::Bool,
+        Op::Cast { to, .. } | Op::Bitcast { to, .. } | Op::Get { to, .. } => *to,
+        Op::ReadVar(var) => kernel.vars[*var].ty,
+        Op::Load { at, .. } => kernel.base_type(at.base).unwrap_or(Type::U8),
+        Op::AtomicAdd { x, .. } => kernel.ty(*x),
+        Op::PacketGet { .. } => Type::U64,
+        _ => return None,
+    };
+    let memory =
+        matches!(op, Op::Load { .. } | Op::Get { .. } | Op::AtomicAdd { .. } | Op::PacketGet { .. } | Op::Group { .. });
+    let lane = if memory { in_each } else { op.operands().iter().any(|&v| kernel.shape(v) == Shape::Lane) };
+    Some((ty, if lane { Shape::Lane } else { Shape::Uniform }))
+}
+
+/// What is wrong with the types and shapes of one op's operands, in words; empty when nothing is. Scoping and position
+/// (what may stand where) are the verifier's.
+pub fn complaints(kernel: &Kernel, op: &Op) -> Vec<String> {
+    let mut check = Check { kernel, found: Vec::new() };
+    check.op(op);
+    check.found
+}
+
+struct Check<'k> {
+    kernel: &'k Kernel,
+    found: Vec<String>,
+}
+
+impl Check<'_> {
+    fn op(&mut self, op: &Op) {
+        match op {
+            Op::Const(c) => {
+                if c.ty.bits() < 64 && c.bits >> c.ty.bits() != 0 {
+                    self.say(format!("constant bits {:#x} do not fit {}", c.bits, c.ty));
+                }
+            }
+            Op::Special(_) | Op::ReadVar(_) | Op::ProxyFence | Op::Barrier | Op::BulkWait { .. } => {}
+            Op::Scalar(p) => {
+                if !matches!(self.kernel.params.get(*p), Some(Param::Scalar { .. })) {
+                    self.say(format!("{p} is not a scalar parameter"));
+                }
+            }
+            Op::Unary { op, x } => self.unary(*op, *x),
+            Op::Binary { op, a, b } => self.binary(*op, *a, *b),
+            Op::Compare { op, a, b } => {
+                self.same("comparison", *a, *b);
+                if self.kernel.ty(*a) == Type::Bool && !matches!(op, CompareOp::Eq | CompareOp::Ne) {
+                    self.say(format!("bool has no order: {op:?} takes numbers"));
+                }
+            }
+            Op::Select { cond, a, b } => {
+                self.expect("condition of select", *cond, Type::Bool);
+                self.same("select", *a, *b);
+            }
+            Op::Fma { a, b, c } => {
+                self.same("fma", *a, *b);
+                self.same("fma", *a, *c);
+                self.float("fma", *a);
+            }
+            Op::Cast { .. } => {}
+            Op::Bitcast { x, to } => {
+                let from = self.kernel.ty(*x);
+                if from == Type::Bool || *to == Type::Bool || from.size() != to.size() {
+                    self.say(format!("bit cast from {from} ({} bits) to {to} ({} bits)", from.bits(), to.bits()));
+                }
+            }
+            Op::Group { x, size, .. } => {
+                self.number("group reduction", *x);
+                if *size == 0 {
+                    self.say("group of 0 elements".into());
+                }
+            }
+            Op::WriteVar { var, x } => {
+                self.uniform("value of a variable", *x);
+                self.expect("value of a variable", *x, self.kernel.vars[*var].ty);
+            }
+            Op::Load { at, mask } => {
+                self.place(at, false);
+                if let (Some(mask), Some(ty)) = (mask, self.kernel.base_type(at.base)) {
+                    self.expect("mask", mask.cond, Type::Bool);
+                    self.expect("masked-off value", mask.other, ty);
+                }
+            }
+            Op::Store { at, x, mask } => {
+                self.place(at, true);
+                if let Some(ty) = self.kernel.base_type(at.base) {
+                    self.expect("stored value", *x, ty);
+                }
+                self.mask(mask);
+            }
+            Op::AtomicAdd { at, x, mask, .. } => {
+                self.place(at, true);
+                if let Some(ty) = self.kernel.base_type(at.base) {
+                    self.expect("addend", *x, ty);
+                    if !ty.is_int() || ty.size() < 4 {
+                        self.say(format!("atomic_add takes 32- and 64-bit integers, not {ty}"));
+                    }
+                }
+                self.mask(mask);
+            }
+            Op::Put { at, mask, .. } => {
+                self.place(at, true);
+                self.bytes("put", at);
+                self.mask(mask);
+            }
+            Op::Get { at, to, mask } => {
+                self.place(at, false);
+                self.bytes("get", at);
+                if let Some(mask) = mask {
+                    self.expect("mask", mask.cond, Type::Bool);
+                    self.expect("masked-off value", mask.other, *to);
+                }
+            }
+            Op::Signal { slot, x } | Op::SignalCredit { slot, x } | Op::Wait { slot, x } | Op::Test { slot, x } => {
+                self.slot(slot);
+                self.uniform("signal value", *x);
+                self.expect("signal value", *x, Type::U64);
+            }
+            Op::PacketPut { at, x, flag } => {
+                self.place(at, true);
+                self.bytes("packet_put", at);
+                self.expect("packet data", *x, Type::U64);
+                self.flag(*flag);
+            }
+            Op::PacketGet { at, flag } => {
+                self.place(at, false);
+                self.bytes("packet_get", at);
+                self.flag(*flag);
+            }
+            Op::BulkCopy { dst, src, count } => {
+                self.place(dst, true);
+                self.place(src, false);
+                self.uniform("index of a bulk copy", dst.index);
+                self.uniform("index of a bulk copy", src.index);
+                self.index("count of a bulk copy", *count);
+                if let (Some(d), Some(s)) = (self.kernel.base_type(dst.base), self.kernel.base_type(src.base)) {
+                    if d != s {
+                        self.say(format!("bulk copy from {s} to {d}"));
+                    }
+                }
+            }
+            Op::Post { queue, peer, src, dst, bytes } => {
+                self.queue(*queue);
+                self.index("peer", *peer);
+                self.place(src, false);
+                self.bytes("post", src);
+                self.uniform("source of a post", src.index);
+                self.index("destination offset", *dst);
+                self.index("byte count", *bytes);
+            }
+            Op::PostSignal { queue, peer, index, x } => {
+                self.queue(*queue);
+                self.index("peer", *peer);
+                self.index("slot index", *index);
+                self.uniform("signal value", *x);
+                self.expect("signal value", *x, Type::U64);
+            }
+            Op::If { cond, .. } | Op::While { cond, .. } => {
+                self.uniform("condition", *cond);
+                self.expect("condition", *cond, Type::Bool);
+            }
+            Op::For { start, end, step, .. } => {
+                for (what, v) in [("loop start", start), ("loop end", end), ("loop step", step)] {
+                    self.index(what, *v);
+                }
+            }
+            Op::Each { extent, .. } => {
+                if !(1..=2).contains(&extent.len()) {
+                    self.say(format!("each has {} extents; one or two are allowed", extent.len()));
+                }
+                for v in extent {
+                    self.index("extent", *v);
+                }
+            }
+        }
+    }
+
+    fn unary(&mut self, op: UnaryOp, x: Value) {
+        let ty = self.kernel.ty(x);
+        match op {
+            UnaryOp::Not if ty.is_float() => self.say(format!("not takes integers and bool, not {ty}")),
+            UnaryOp::Not => {}
+            UnaryOp::Neg | UnaryOp::Abs => self.number(&format!("{op:?}").to_lowercase(), x),
+            _ => self.float(&format!("{op:?}").to_lowercase(), x),
+        }
+    }
+
+    fn binary(&mut self, op: BinaryOp, a: Value, b: Value) {
+        let name = format!("{op:?}").to_lowercase();
+        self.same(&name, a, b);
+        let ty = self.kernel.ty(a);
+        match op {
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max => {
+                self.number(&name, a)
+            }
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor if ty == Type::Bool => {}
+            _ if !ty.is_int() => self.say(format!("{name} takes integers, not {ty}")),
+            _ => {}
+        }
+    }
+
+    fn place(&mut self, at: &Place, write: bool) {
+        if self.kernel.ty(at.index) != Type::I64 {
+            self.say(format!("index is {}; indices are i64", self.kernel.ty(at.index)));
+        }
+        match at.base {
+            Base::Param(p) => match self.kernel.params.get(p) {
+                Some(Param::Buffer { name, banks, access, .. }) => {
+                    let (banks, access, name) = (*banks, *access, name.clone());
+                    self.bank(&name, banks, at.bank);
+                    if write && access == Access::In {
+                        self.say(format!("store into {name}, which is an input"));
+                    }
+                }
+                _ => self.say(format!("{p} is not a buffer parameter")),
+            },
+            Base::Scratch(s) => {
+                if self.kernel.scratches.get(s).is_none() {
+                    self.say(format!("{s} is not declared"));
+                }
+                if at.bank.is_some() {
+                    self.say("scratch has no banks".into());
+                }
+            }
+        }
+    }
+
+    fn slot(&mut self, slot: &Slot) {
+        self.index("slot index", slot.index);
+        match self.kernel.params.get(slot.slots) {
+            Some(Param::Slots { name, banks, .. }) => {
+                let (name, banks) = (name.clone(), *banks);
+                self.bank(&name, banks, slot.bank);
+            }
+            _ => self.say(format!("{} is not a slots parameter", slot.slots)),
+        }
+    }
+
+    fn bank(&mut self, name: &str, banks: u32, bank: Option<Value>) {
+        match bank {
+            Some(bank) => self.index("bank", bank),
+            None if banks > 1 => self.say(format!("{name} has {banks} banks: say which")),
+            None => {}
+        }
+    }
+
+    fn queue(&mut self, queue: super::entity::ParamId) {
+        if !matches!(self.kernel.params.get(queue), Some(Param::Queue { .. })) {
+            self.say(format!("{queue} is not a queue parameter"));
+        }
+    }
+
+    fn flag(&mut self, flag: Value) {
+        self.uniform("packet flag", flag);
+        self.expect("packet flag", flag, Type::U32);
+        if self.kernel.as_const(flag).is_some_and(|c| c.bits == 0) {
+            self.say("packet flag is 0, which means empty".into());
+        }
+    }
+
+    fn bytes(&mut self, what: &str, at: &Place) {
+        match self.kernel.base_type(at.base) {
+            Some(Type::U8) | None => {}
+            Some(ty) => self.say(format!("{what} takes a byte region (u8), not {ty}")),
+        }
+    }
+
+    fn mask(&mut self, mask: &Option<Value>) {
+        if let Some(mask) = mask {
+            self.expect("mask", *mask, Type::Bool);
+        }
+    }
+
+    fn index(&mut self, what: &str, v: Value) {
+        self.uniform(what, v);
+        self.expect(what, v, Type::I64);
+    }
+
+    fn uniform(&mut self, what: &str, v: Value) {
+        if self.kernel.shape(v) == Shape::Lane {
+            self.say(format!("{what} is a lane value (one per element); it must be uniform"));
+        }
+    }
+
+    fn expect(&mut self, what: &str, v: Value, ty: Type) {
+        let is = self.kernel.ty(v);
+        if is != ty {
+            self.say(format!("{what} is {is}; {ty} is needed"));
+        }
+    }
+
+    fn same(&mut self, what: &str, a: Value, b: Value) {
+        let (a, b) = (self.kernel.ty(a), self.kernel.ty(b));
+        if a != b {
+            self.say(format!("{what} of {a} and {b}; cast one of them"));
+        }
+    }
+
+    fn number(&mut self, what: &str, x: Value) {
+        let ty = self.kernel.ty(x);
+        if ty == Type::Bool {
+            self.say(format!("{what} takes numbers, not {ty}"));
+        }
+    }
+
+    fn float(&mut self, what: &str, x: Value) {
+        let ty = self.kernel.ty(x);
+        if !ty.is_float() {
+            self.say(format!("{what} takes floats, not {ty}"));
+        }
+    }
+
+    fn say(&mut self, message: String) {
+        self.found.push(message);
+    }
+}

@@ -1,0 +1,103 @@
+//! A handle to memory that stays alive as long as the handle.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+/// Bytes in host memory, shared by every clone of the handle and freed (or the keep-alive dropped) with the last.
+///
+/// The handle is neither `Send` nor `Sync`: a rank's tensors, and the prepared kernels that hold them, live on the rank's
+/// thread. That is what makes host access to a tensor sound without a lock: a launch from this thread has returned before
+/// the next line runs.
+#[derive(Clone)]
+pub struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+    keep: Rc<dyn Any>,
+}
+
+impl Memory {
+    /// Alignment of memory tilewire allocates itself: one page, so that vector accesses never split and non-temporal stores
+    /// and registration with a NIC need no special case.
+    pub const ALIGN: usize = 4096;
+
+    /// Fresh zeroed memory.
+    pub fn zeroed(bytes: usize) -> Memory {
+        let block = Block::new(bytes);
+        Memory { start: block.start, bytes, keep: Rc::new(block) }
+    }
+
+    /// Memory of somebody else, kept alive by `keep`.
+    ///
+    /// # Safety
+    /// `start..start + bytes` must be valid for reads and writes until `keep` is dropped, and while a kernel that has it
+    /// runs nobody else may touch it except by the protocols of tilewire.
+    pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
+        Memory { start, bytes, keep }
+    }
+
+    /// A part of this memory; shares it.
+    ///
+    /// # Panics
+    /// When the part does not lie inside.
+    pub fn part(&self, offset: usize, bytes: usize) -> Memory {
+        let end = offset.checked_add(bytes).expect("part fits the address space");
+        assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
+        // SAFETY: `offset` is at most `self.bytes`, so the result is inside or one past the same allocation.
+        let start = unsafe { self.start.add(offset) };
+        Memory { start, bytes, keep: self.keep.clone() }
+    }
+
+    /// First byte.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether two handles share a byte.
+    pub fn overlaps(&self, other: &Memory) -> bool {
+        let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
+        self.bytes > 0 && other.bytes > 0 && a < b + other.bytes && b < a + self.bytes
+    }
+
+    /// Whether two handles are the same bytes.
+    pub fn is(&self, other: &Memory) -> bool {
+        self.start == other.start && self.bytes == other.bytes
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({:p}, {} bytes)", self.start, self.bytes)
+    }
+}
+
+/// An own allocation.
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Block {
+    fn new(bytes: usize) -> Block {
+        let align = if bytes >= Memory::ALIGN { Memory::ALIGN } else { 64 };
+        let layout = Layout::from_size_align(bytes.max(1), align).expect("allocation fits the address space");
+        // SAFETY: the layout has a size of at least one byte.
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        Block { start, layout }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, freed once.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
