@@ -1,0 +1,387 @@
+//! The bytecode: what the lowering emits, the verifier checks, and the machine runs.
+//!
+//! A [`Code`] is an [`Opcode`], four 16-bit operands `a b c d` and one 32-bit operand `e`. Uniform values live in
+//! 64-bit registers (raw bits, zero-extended), lane values in *lanes*: a lane is a pointer to the current strip of elements, either
+//! into the instance's own strip memory or, for a bound access, straight into the tensor. [`Opcode::signature`] says what each operand is;
+//! the verifier and the disassembly read nothing else.
+
+use crate::ir::{BinaryOp, CompareOp, GroupOp, SourceLine, Type, UnaryOp};
+use std::fmt;
+
+/// One instruction before it is bound to a handler.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Code {
+    pub op: Opcode,
+    pub a: u16,
+    pub b: u16,
+    pub c: u16,
+    pub d: u16,
+    pub e: i32,
+}
+
+/// How the second operand of a lane op is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// One per element.
+    Lane,
+    /// One for all: a register.
+    Uniform,
+    /// One per group of `e` elements.
+    Group,
+}
+
+/// What to do. `U…` ops work on registers, `L…` ops on lanes; the count of elements of a lane op is `counts[d]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Opcode {
+    /// The role is done.
+    End,
+    /// Jump by `e`.
+    Jump,
+    /// Jump by `e` unless register `a`.
+    JumpUnless,
+    /// `a = b`; jump by `e` unless `b < c` and `d > 0`.
+    ForBegin,
+    /// `a += b`; jump by `e` while `a < c`.
+    ForNext,
+
+    /// `a = op b`
+    UUnary(UnaryOp, Type),
+    /// `a = b op c`
+    UBinary(BinaryOp, Type),
+    /// `a = b op c`
+    UCompare(CompareOp, Type),
+    /// `a = b ? c : d`
+    USelect,
+    /// `a = b * c + d`, rounded once (floats) or wrapping (i64: the slot address)
+    UFma(Type),
+    /// `a = b` converted
+    UCast(Type, Type),
+    /// `a = b`
+    UMove,
+    /// `a = memory[access e]`; masked off where register `b` is 0: `a = c`. `d` = 1 when masked.
+    ULoad(Type),
+    /// `memory[access e] = a`; masked off where register `b` is 0. `d` = 1 when masked.
+    UStore(Type),
+    /// `a = fetch_add(memory[access e], b)`; masked off where register `c` is 0: `a = 0`. `d` = 1 when masked.
+    UAtomicAdd(Type),
+
+    /// `slot e = a`, release, after a store fence if non-temporal stores are under way.
+    Signal,
+    /// Blocks until `slot e >= a`.
+    Wait,
+    /// `a = slot e >= b`
+    Test,
+    /// Copies `a` elements from access `e` to access `e + 1`.
+    Bulk,
+    /// Writes descriptor `e` into its queue; blocks while it is full.
+    Post,
+
+    /// Starts each `e`: extents, strip geometry; jumps to its end when it is empty.
+    EachBegin,
+    /// Advances each `e` by one strip; jumps back while there is another.
+    EachNext,
+
+    /// lane `a` = address of access `e` at this strip, `counts[d]` elements in bounds.
+    Bind,
+    /// As `Bind` for a store: to memory, or to lane `b`'s strip memory when this `each` streams.
+    BindStore,
+    /// After `BindStore`: when this `each` streams, copies the strip from lane `a` to access `e` with non-temporal stores.
+    FlushStore,
+    /// `access e = lane a`, contiguous, of `size` bytes an element.
+    CopyOut(u8),
+    /// lane `a` = strided access `e`.
+    LoadStrided(u8),
+    /// strided access `e` = lane `a`.
+    StoreStrided(u8),
+    /// lane `a` = the tile at access `e`, packed.
+    LoadTile(u8),
+    /// the tile at access `e` = lane `a`, packed.
+    StoreTile(u8),
+    /// the tile at access `e + 1` = the tile at access `e`, through registers.
+    MoveTile(u8),
+    /// lane `a` = access `e` at element indices lane `b` (an integer type); `Type` is the index's.
+    Gather(u8, Type),
+    /// As `Gather` where lane `c` is true, else from lane `d`'s element (so the count is always `counts[0]`).
+    GatherMasked(u8),
+    /// access `e` at element indices lane `b` = lane `a`.
+    Scatter(u8),
+    /// As `Scatter` where lane `c` is true.
+    ScatterMasked(u8),
+    /// lane `a` = fetch_add of lane `b` at access `e`, element indices lane `c`; where lane `d` is false: 0. `d` = 0xffff: no mask.
+    AtomicLanes(u8),
+    /// Packets of access `e`, indices lane `b`: write lane `a`, flag register `c`.
+    PacketPut,
+    /// Packets of access `e`, indices lane `b`: lane `a`, flag register `c`; blocks.
+    PacketGet,
+
+    /// lane `a` = register `b`, everywhere in the strip memory.
+    Fill(u8),
+    /// lane `a` = group lane `b`, each repeated `e` times.
+    Expand(u8),
+    /// lane `a` = index of the each's axis `b` (0 = row, 1 = column).
+    Iota,
+    /// lane `a` = affine index of access `e` for each element.
+    AffineIndex,
+
+    /// lane `a` = op lane `b`
+    LUnary(UnaryOp, Type),
+    /// lane `a` = lane `b` op `c`
+    LBinary(BinaryOp, Type, Kind),
+    /// lane `a` = lane `b` op `c`
+    LCompare(CompareOp, Type, Kind),
+    /// lane `a` = lane `b` ? lane `c` : lane `e`
+    LSelect(u8),
+    /// lane `a` = lane `b` * lane `c` + lane `e`
+    LFma(Type),
+    /// lane `a` = lane `b` converted
+    LCast(Type, Type),
+    /// f32 lane `a` = lane `b` op f32(lane `c` of the narrow type)
+    LBinaryWiden(BinaryOp, Type),
+    /// lane `a` of the narrow type = narrow(f32 lane `b` op `c`)
+    LBinaryNarrow(BinaryOp, Type, Kind),
+
+    /// group lane `a` = reduction of lane `b` in groups of `e`; `d` counts the elements.
+    LGroup(GroupOp, Type),
+    /// group lane `a` = max |lane `b`| in groups of `e`.
+    LGroupMaxAbs(Type),
+    /// lane `a` = prefix sums of lane `b` in groups of `e`.
+    LScan(Type),
+}
+
+/// What an operand of a [`Code`] is, for the verifier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Operand {
+    None,
+    /// A register that is read.
+    Reg,
+    /// A register that is written.
+    RegOut,
+    /// A lane whose elements have this many bytes, with one per element counted by `counts[d]`.
+    Lane(u8),
+    /// The same, written.
+    LaneOut(u8),
+    /// A lane with one element per group of `e` elements.
+    GroupLane(u8),
+    /// The same, written.
+    GroupLaneOut(u8),
+    /// A lane or 0xffff.
+    OptionalLane(u8),
+    /// Index of an element count.
+    Count,
+    /// A small number: the flag of a masked uniform access, or an axis.
+    Number,
+}
+
+/// What the operand `e` is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Extra {
+    None,
+    /// A jump, relative to this instruction.
+    Jump,
+    /// An index into `accesses`; the number says how many consecutive ones.
+    Access(u8),
+    /// An index into `slots`.
+    Slot,
+    /// An index into `posts`.
+    Post,
+    /// An index into `eaches`.
+    Each,
+    /// A group size.
+    Size,
+    /// A lane of this many bytes an element.
+    Lane(u8),
+}
+
+impl Opcode {
+    /// What `a b c d` and `e` are.
+    pub(crate) fn signature(self) -> ([Operand; 4], Extra) {
+        use Operand::*;
+        let size = |ty: Type| ty.size() as u8;
+        let second = |ty: Type, kind: Kind| match kind {
+            Kind::Lane => Lane(size(ty)),
+            Kind::Uniform => Reg,
+            Kind::Group => GroupLane(size(ty)),
+        };
+        let extra = |kind: Kind| if kind == Kind::Group { Extra::Size } else { Extra::None };
+        match self {
+            Opcode::End => ([None; 4], Extra::None),
+            Opcode::Jump => ([None; 4], Extra::Jump),
+            Opcode::JumpUnless => ([Reg, None, None, None], Extra::Jump),
+            Opcode::ForBegin => ([RegOut, Reg, Reg, Reg], Extra::Jump),
+            Opcode::ForNext => ([RegOut, Reg, Reg, None], Extra::Jump),
+            Opcode::UUnary(..) | Opcode::UCast(..) | Opcode::UMove => ([RegOut, Reg, None, None], Extra::None),
+            Opcode::UBinary(..) | Opcode::UCompare(..) => ([RegOut, Reg, Reg, None], Extra::None),
+            Opcode::USelect | Opcode::UFma(_) => ([RegOut, Reg, Reg, Reg], Extra::None),
+            Opcode::ULoad(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
+            Opcode::UStore(_) => ([Reg, Reg, None, Number], Extra::Access(1)),
+            Opcode::UAtomicAdd(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
+            Opcode::Signal | Opcode::Wait => ([Reg, None, None, None], Extra::Slot),
+            Opcode::Test => ([RegOut, Reg, None, None], Extra::Slot),
+            Opcode::Bulk => ([Reg, None, None, None], Extra::Access(2)),
+            Opcode::Post => ([None; 4], Extra::Post),
+            Opcode::EachBegin | Opcode::EachNext => ([None; 4], Extra::Each),
+            // Bound lanes take their element size from the access: the verifier compares the two.
+            Opcode::Bind => ([LaneOut(0), None, None, Count], Extra::Access(1)),
+            Opcode::BindStore => ([LaneOut(0), LaneOut(0), None, Count], Extra::Access(1)),
+            Opcode::FlushStore => ([Lane(0), None, None, Count], Extra::Access(1)),
+            Opcode::CopyOut(s) | Opcode::StoreStrided(s) | Opcode::StoreTile(s) => {
+                ([Lane(s), None, None, Count], Extra::Access(1))
+            }
+            Opcode::LoadStrided(s) | Opcode::LoadTile(s) => ([LaneOut(s), None, None, Count], Extra::Access(1)),
+            Opcode::MoveTile(_) => ([None, None, None, Count], Extra::Access(2)),
+            Opcode::Gather(s, ty) => ([LaneOut(s), Lane(size(ty)), None, Count], Extra::Access(1)),
+            Opcode::GatherMasked(s) => ([LaneOut(s), Lane(8), Lane(1), Lane(s)], Extra::Access(1)),
+            Opcode::Scatter(s) => ([Lane(s), Lane(8), None, Count], Extra::Access(1)),
+            Opcode::ScatterMasked(s) => ([Lane(s), Lane(8), Lane(1), Count], Extra::Access(1)),
+            Opcode::AtomicLanes(s) => ([LaneOut(s), Lane(s), Lane(8), OptionalLane(1)], Extra::Access(1)),
+            Opcode::PacketPut => ([Lane(8), Lane(8), Reg, Count], Extra::Access(1)),
+            Opcode::PacketGet => ([LaneOut(8), Lane(8), Reg, Count], Extra::Access(1)),
+            Opcode::Fill(s) => ([LaneOut(s), Reg, None, None], Extra::None),
+            Opcode::Expand(s) => ([LaneOut(s), GroupLane(s), None, Count], Extra::Size),
+            Opcode::Iota => ([LaneOut(8), Number, None, Count], Extra::None),
+            Opcode::AffineIndex => ([LaneOut(8), None, None, Count], Extra::Access(1)),
+            Opcode::LUnary(_, ty) => ([LaneOut(size(ty)), Lane(size(ty)), None, Count], Extra::None),
+            Opcode::LBinary(_, ty, kind) => ([LaneOut(size(ty)), Lane(size(ty)), second(ty, kind), Count], extra(kind)),
+            Opcode::LCompare(_, ty, kind) => ([LaneOut(1), Lane(size(ty)), second(ty, kind), Count], extra(kind)),
+            Opcode::LSelect(s) => ([LaneOut(s), Lane(1), Lane(s), Count], Extra::Lane(s)),
+            Opcode::LFma(ty) => {
+                ([LaneOut(size(ty)), Lane(size(ty)), Lane(size(ty)), Count], Extra::Lane(size(ty)))
+            }
+            Opcode::LCast(from, to) => ([LaneOut(size(to)), Lane(size(from)), None, Count], Extra::None),
+            Opcode::LBinaryWiden(_, ty) => ([LaneOut(4), Lane(4), Lane(size(ty)), Count], Extra::None),
+            Opcode::LBinaryNarrow(_, ty, kind) => {
+                ([LaneOut(size(ty)), Lane(4), second(Type::F32, kind), Count], extra(kind))
+            }
+            Opcode::LGroup(_, ty) | Opcode::LGroupMaxAbs(ty) => {
+                ([GroupLaneOut(size(ty)), Lane(size(ty)), None, Count], Extra::Size)
+            }
+            Opcode::LScan(ty) => ([LaneOut(size(ty)), Lane(size(ty)), None, Count], Extra::Size),
+        }
+    }
+}
+
+/// A memory access: where the elements of a strip lie. Index of element (row, col) of the `each`, in units of `unit` bytes:
+/// `base + row * row_stride + col * col_stride + (col / group) * group_stride`.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// First entry of the machine's base addresses, and how many banks there are.
+    pub first: u16,
+    pub banks: u32,
+    /// Register with the bank, where there are several.
+    pub bank: Option<u16>,
+    /// Bytes of one bank.
+    pub bytes: u64,
+    /// Bytes per index step, and bytes of one access.
+    pub unit: u32,
+    pub width: u32,
+    /// Registers of the affine index.
+    pub base: u16,
+    pub row_stride: u16,
+    pub col_stride: u16,
+    pub group: u32,
+    pub group_stride: u16,
+    /// What to call it in errors.
+    pub name: String,
+    pub at: SourceLine,
+}
+
+/// A signal slot.
+#[derive(Clone, Debug)]
+pub(crate) struct SlotRef {
+    pub first: u16,
+    pub banks: u32,
+    pub bank: Option<u16>,
+    pub len: u64,
+    pub stride: u32,
+    pub index: u16,
+    pub name: String,
+    pub op: &'static str,
+    pub at: SourceLine,
+}
+
+/// A descriptor for the network proxy: registers with its fields.
+#[derive(Clone, Debug)]
+pub(crate) struct PostRef {
+    /// Entry of the machine's base addresses: the ring.
+    pub queue: u16,
+    pub peer: u16,
+    /// A copy: access of the source, registers of destination offset and byte count. A signal: slot index and value.
+    pub work: PostWork,
+    pub at: SourceLine,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum PostWork {
+    Copy { src: u32, dst: u16, bytes: u16 },
+    Signal { index: u16, value: u16 },
+}
+
+/// One `each`: registers with its extents and the geometry of its strips.
+#[derive(Clone, Debug)]
+pub(crate) struct Each {
+    /// Register with the rows; `None`: one row.
+    pub rows: Option<u16>,
+    pub cols: u16,
+    /// Largest strip in rows and columns.
+    pub tile_rows: u32,
+    pub tile_cols: u64,
+    /// Largest strip in columns when streaming.
+    pub stream_cols: u64,
+    /// Bytes an element stores through `BindStore`; 0 where nothing streams.
+    pub stream_bytes: u32,
+    /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.
+    pub groups: Vec<u32>,
+    /// Jump from `EachBegin` behind the `EachNext`, and from `EachNext` to the first instruction of the strip.
+    pub end: i32,
+    pub top: i32,
+}
+
+/// Where a lane's elements are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct LaneInfo {
+    /// Bytes an element.
+    pub size: u8,
+    /// Offset in the instance's strip memory, and how many elements fit there; `None`: only ever bound to memory.
+    pub strip: Option<(u32, u32)>,
+}
+
+/// The code of one role.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RoleCode {
+    pub name: String,
+    pub code: Vec<Code>,
+    /// First contents of the registers: constants.
+    pub registers: Vec<u64>,
+    /// Registers set when an instance starts.
+    pub inputs: Vec<(u16, Input)>,
+    pub lanes: Vec<LaneInfo>,
+    pub strip_bytes: u32,
+    pub accesses: Vec<Access>,
+    pub slots: Vec<SlotRef>,
+    pub posts: Vec<PostRef>,
+    pub eaches: Vec<Each>,
+    /// Bytes of role scratch, and entries of the base addresses that point into it: (entry, offset).
+    pub scratch_bytes: usize,
+    pub scratch: Vec<(u16, usize)>,
+}
+
+/// What a register holds when an instance starts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Input {
+    Special(crate::ir::Special),
+    /// Scalar parameter, by its position among the arguments.
+    Scalar(u16, Type),
+}
+
+/// More element counts than this in one `each` (one for the elements, one per group size) are refused by the lowering.
+pub(crate) const MAX_COUNTS: usize = 8;
+
+impl fmt::Display for RoleCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "role {} ({} registers, {} lanes)", self.name, self.registers.len(), self.lanes.len())?;
+        for (i, code) in self.code.iter().enumerate() {
+            writeln!(f, "{i:5} {:?} {} {} {} {} {}", code.op, code.a, code.b, code.c, code.d, code.e)?;
+        }
+        Ok(())
+    }
+}
