@@ -1,0 +1,95 @@
+//! Which vector instructions the engine uses, decided once per process.
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// An instruction-set level; a later one includes the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What the target always has: SSE2 on x86-64, plain Rust elsewhere.
+    Baseline = 1,
+    /// AVX2 with FMA, F16C, BMI1 and BMI2.
+    Avx2 = 2,
+    /// AVX-512 F, BW, DQ and VL, on top of [`Level::Avx2`].
+    Avx512 = 3,
+}
+
+/// The detected level as its discriminant; 0 is "not asked yet".
+static DETECTED: AtomicU8 = AtomicU8::new(0);
+
+impl Level {
+    /// The level of this process: the processor's, or a lower one asked for with
+    /// `TILEWIRE_CPU_LEVEL=baseline|avx2|avx512`. A word that is none of these is ignored.
+    #[inline]
+    pub fn detect() -> Level {
+        // Relaxed: every thread that finds 0 computes the same answer.
+        match DETECTED.load(Ordering::Relaxed) {
+            1 => Level::Baseline,
+            2 => Level::Avx2,
+            3 => Level::Avx512,
+            _ => Level::detect_slowly(),
+        }
+    }
+
+    /// The levels this process may use, lowest first; tests run once for each.
+    pub fn available() -> impl Iterator<Item = Level> {
+        [Level::Baseline, Level::Avx2, Level::Avx512].into_iter().filter(|&level| level <= Level::detect())
+    }
+
+    /// The name used in `TILEWIRE_CPU_LEVEL` and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Baseline => "baseline",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    #[cold]
+    fn detect_slowly() -> Level {
+        let wanted = std::env::var("TILEWIRE_CPU_LEVEL").ok().and_then(|word| Level::parse(&word));
+        let level = Level::of_processor().min(wanted.unwrap_or(Level::Avx512));
+        DETECTED.store(level as u8, Ordering::Relaxed);
+        level
+    }
+
+    fn parse(word: &str) -> Option<Level> {
+        [Level::Baseline, Level::Avx2, Level::Avx512].into_iter().find(|level| level.name() == word)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn of_processor() -> Level {
+        macro_rules! has { ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* }; }
+        if !(has!("avx2" "fma" "f16c" "bmi1" "bmi2")) {
+            Level::Baseline
+        } else if !(has!("avx512f" "avx512bw" "avx512dq" "avx512vl")) {
+            Level::Avx2
+        } else {
+            Level::Avx512
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn of_processor() -> Level {
+        Level::Baseline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_the_variable_takes() {
+        for level in [Level::Baseline, Level::Avx2, Level::Avx512] {
+            assert_eq!(Level::parse(level.name()), Some(level));
+        }
+        assert_eq!(Level::parse("avx1024"), None);
+    }
+
+    #[test]
+    fn the_available_levels_end_at_the_detected_one() {
+        assert_eq!(Level::available().next(), Some(Level::Baseline));
+        assert_eq!(Level::available().last(), Some(Level::detect()));
+    }
+}

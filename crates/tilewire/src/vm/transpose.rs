@@ -1,0 +1,370 @@
+//! Transposition of a strided matrix of 1-, 2-, 4- or 8-byte elements.
+//!
+//! One scheme serves every element size and level. A 16-byte piece holds `L` elements. A **tile** takes one piece from each
+//! of `L · N` source rows (`N` 16-byte lanes in a vector), lane n getting rows n·L .. n·L + L, and transposes the
+//! L × L square of every lane with log₂ L rounds of unpack instructions. Since lane n then holds columns n·L .. of the
+//! result, the L vectors are stored as they are: no instruction crosses lanes, the inserts come with the loads.
+//!
+//! ```text
+//!   source rows c, c+1, ..           vectors, L = 4, N = 2                    result rows r ..
+//!   c+0: r r r r                     v0 = [c+0 | c+4]                         r+0: c+0 .. c+7
+//!   c+1: r r r r        load         v1 = [c+1 | c+5]         unpack          r+1: c+0 .. c+7
+//!    ..               -------->      v2 = [c+2 | c+6]       -------->         r+2: c+0 .. c+7
+//!   c+7: r r r r                     v3 = [c+3 | c+7]                         r+3: c+0 .. c+7
+//! ```
+//!
+//! Tiles are walked so that a whole cache line of the result (64 bytes of columns) is written before the next row of
+//! tiles: with strides that are powers of two all rows compete for the same few cache sets, and a line that is finished
+//! at once cannot be evicted half written.
+
+use super::level::Level;
+
+/// Elements on a side of a cache block: the source lines of a block stay in L1 until each piece of them was taken, and the
+/// pages of its rows (64 + 64) in the TLB.
+const BLOCK: usize = 64;
+/// A cache line: what one group of tiles writes of every row.
+const LINE: usize = 64;
+
+/// Writes `dst[r][c] = src[c][r]` for r in 0..rows and c in 0..cols. Strides are in bytes: element (r, c) of the result is
+/// at `dst + r * dst_row_stride + c * elem_size` and comes from `src + c * src_row_stride + r * elem_size`.
+///
+/// # Safety
+/// `elem_size` is 1, 2, 4 or 8. Every address above is valid (for writes in `dst`, for reads in `src`), the two sets of
+/// bytes do not overlap, and `level` is one of [`Level::available`]. Nothing needs to be aligned.
+#[allow(clippy::too_many_arguments)]
+pub(crate) unsafe fn transpose(
+    dst: *mut u8,
+    dst_row_stride: usize,
+    src: *const u8,
+    src_row_stride: usize,
+    rows: usize,
+    cols: usize,
+    elem_size: usize,
+    level: Level,
+) {
+    let matrix = Matrix { dst, dst_stride: dst_row_stride, src, src_stride: src_row_stride, rows, cols };
+    // SAFETY: `matrix` says what the caller promised, the element type has the caller's size, and the processor has
+    // `level`.
+    unsafe {
+        match (elem_size, level) {
+            #[cfg(target_arch = "x86_64")]
+            (1, Level::Avx512) => x86::bytes_avx512(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (2, Level::Avx512) => x86::halves_avx512(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (4, Level::Avx512) => x86::words_avx512(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (8, Level::Avx512) => x86::doubles_avx512(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (1, Level::Avx2) => x86::bytes_avx2(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (2, Level::Avx2) => x86::halves_avx2(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (4, Level::Avx2) => x86::words_avx2(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (8, Level::Avx2) => x86::doubles_avx2(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (1, Level::Baseline) => x86::bytes_sse2(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (2, Level::Baseline) => x86::halves_sse2(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (4, Level::Baseline) => x86::words_sse2(matrix),
+            #[cfg(target_arch = "x86_64")]
+            (8, Level::Baseline) => x86::doubles_sse2(matrix),
+            #[cfg(not(target_arch = "x86_64"))]
+            (1, _) => matrix.blocked::<u8>(),
+            #[cfg(not(target_arch = "x86_64"))]
+            (2, _) => matrix.blocked::<u16>(),
+            #[cfg(not(target_arch = "x86_64"))]
+            (4, _) => matrix.blocked::<u32>(),
+            #[cfg(not(target_arch = "x86_64"))]
+            (8, _) => matrix.blocked::<u64>(),
+            _ => unreachable!("an element of {elem_size} bytes: the caller promised 1, 2, 4 or 8"),
+        }
+    }
+}
+
+/// The arguments of [`transpose`]; whoever makes one has its caller's promises.
+#[derive(Clone, Copy)]
+struct Matrix {
+    dst: *mut u8,
+    dst_stride: usize,
+    src: *const u8,
+    src_stride: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl Matrix {
+    /// Where row r, column c of the result goes.
+    ///
+    /// # Safety
+    /// (r, c) is an element of the matrix.
+    #[inline(always)]
+    unsafe fn to<T>(&self, r: usize, c: usize) -> *mut T {
+        // SAFETY: the address of an element, so inside the caller's allocation.
+        unsafe { self.dst.add(r * self.dst_stride + c * size_of::<T>()).cast() }
+    }
+
+    /// Where row r, column c of the result comes from.
+    ///
+    /// # Safety
+    /// (r, c) is an element of the matrix.
+    #[inline(always)]
+    unsafe fn from<T>(&self, r: usize, c: usize) -> *const T {
+        // SAFETY: as for `to`.
+        unsafe { self.src.add(c * self.src_stride + r * size_of::<T>()).cast() }
+    }
+
+    /// One element at a time: the edges that hold no whole tile.
+    ///
+    /// # Safety
+    /// The ranges lie inside the matrix, whose elements are as large as `T`.
+    #[inline(always)]
+    unsafe fn elements<T: Copy>(&self, rows: std::ops::Range<usize>, cols: std::ops::Range<usize>) {
+        for r in rows {
+            for c in cols.clone() {
+                // SAFETY: (r, c) is in the caller's ranges; unaligned accesses ask nothing of the address.
+                unsafe { self.to::<T>(r, c).write_unaligned(self.from::<T>(r, c).read_unaligned()) };
+            }
+        }
+    }
+
+    /// Every element in small blocks, where there are no vector instructions to use.
+    ///
+    /// # Safety
+    /// The matrix's elements are as large as `T`.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    unsafe fn blocked<T: Copy>(&self) {
+        const SIDE: usize = 16;
+        for c in (0..self.cols).step_by(SIDE) {
+            for r in (0..self.rows).step_by(SIDE) {
+                // SAFETY: the ends are cut at the matrix's.
+                unsafe { self.elements::<T>(r..(r + SIDE).min(self.rows), c..(c + SIDE).min(self.cols)) };
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{BLOCK, LINE, Matrix};
+    use std::arch::x86_64::*;
+
+    /// One round for `L` vectors: `low` and `high` interleave neighbours k and k + L/2 of the last round's order. After
+    /// log2 L rounds of ever wider unpacks, vector r holds element r of every source row.
+    macro_rules! unpack_round {
+        ($v:ident, $count:literal, $low:ident, $high:ident) => {
+            $v = std::array::from_fn(|k| {
+                let (a, b) = ($v[k / 2], $v[k / 2 + $count / 2]);
+                if k % 2 == 0 { $low(a, b) } else { $high(a, b) }
+            });
+        };
+    }
+
+    /// The kernel of one element type and vector width.
+    ///
+    /// Interleaving row k with row k + L/2 at *element* width each round is the perfect shuffle: repeated log2 L times it
+    /// is the transposition, so every round is the same pair of instructions.
+    macro_rules! transpose_kernel {
+        ($name:ident, $features:literal, $elem:ty, $count:literal, $rounds:literal, $lanes:literal,
+         $gather:ident, $low:ident, $high:ident, $store:ident) => {
+            /// # Safety
+            /// The promises of [`super::transpose`] hold for `m` with this element size; the processor has the features.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn $name(m: Matrix) {
+                /// Elements in a 16-byte lane: the rows a tile writes.
+                const L: usize = $count;
+                /// Source rows a tile reads, so columns it writes.
+                const TILE_COLS: usize = L * $lanes;
+                /// Columns in one line of the result, or in one tile if that is more.
+                const GROUP: usize = LINE / size_of::<$elem>();
+                let (whole_rows, whole_cols) = (m.rows / L * L, m.cols / TILE_COLS * TILE_COLS);
+                // SAFETY: tiles start at multiples of (L, TILE_COLS) below (whole_rows, whole_cols), so all L * TILE_COLS
+                // elements of each are in the matrix, and the 16-byte reads and vector-wide writes touch only those. The
+                // two calls of `elements` cover the rest, with ranges that end where the matrix does.
+                unsafe {
+                    for block in (0..whole_rows).step_by(BLOCK) {
+                        let block_end = (block + BLOCK).min(whole_rows);
+                        for group in (0..whole_cols).step_by(GROUP) {
+                            let group_end = (group + GROUP).min(whole_cols);
+                            for r in (block..block_end).step_by(L) {
+                                for c in (group..group_end).step_by(TILE_COLS) {
+                                    let from: *const u8 = m.from::<$elem>(r, c).cast();
+                                    let mut v: [_; L] =
+                                        std::array::from_fn(|k| $gather(from.add(k * m.src_stride), L * m.src_stride));
+                                    for _ in 0..$rounds {
+                                        unpack_round!(v, $count, $low, $high);
+                                    }
+                                    for k in 0..L {
+                                        $store(m.to::<$elem>(r + k, c).cast(), v[k]);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                    m.elements::<$elem>(0..whole_rows, whole_cols..m.cols);
+                    m.elements::<$elem>(whole_rows..m.rows, 0..m.cols);
+                }
+            }
+        };
+    }
+
+    /// The kernels of the four element sizes for one vector width.
+    macro_rules! transpose_kernels {
+        ($features:literal, $lanes:literal, $gather:ident, $store:ident;
+         $($name:ident: $elem:ty, $count:literal, $rounds:literal, $low:ident, $high:ident;)*) => {
+            $(transpose_kernel!($name, $features, $elem, $count, $rounds, $lanes, $gather, $low, $high, $store);)*
+        };
+    }
+
+    /// One 16-byte piece.
+    ///
+    /// # Safety
+    /// 16 bytes can be read at `from`.
+    #[inline]
+    #[target_feature(enable = "sse2")]
+    unsafe fn one_piece(from: *const u8, _: usize) -> __m128i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm_loadu_si128(from.cast()) }
+    }
+
+    /// Two pieces, `step` bytes apart, in the two lanes.
+    ///
+    /// # Safety
+    /// 16 bytes can be read at `from` and at `from + step`.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn two_pieces(from: *const u8, step: usize) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(one_piece(from, 0)), one_piece(from.add(step), 0)) }
+    }
+
+    /// Four pieces, `step` bytes apart, in the four lanes.
+    ///
+    /// # Safety
+    /// 16 bytes can be read at `from + k * step` for k in 0..4.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx2")]
+    unsafe fn four_pieces(from: *const u8, step: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let v = _mm512_castsi128_si512(one_piece(from, 0));
+            let v = _mm512_inserti32x4::<1>(v, one_piece(from.add(step), 0));
+            let v = _mm512_inserti32x4::<2>(v, one_piece(from.add(2 * step), 0));
+            _mm512_inserti32x4::<3>(v, one_piece(from.add(3 * step), 0))
+        }
+    }
+
+    transpose_kernels! {
+        "sse2", 1, one_piece, _mm_storeu_si128;
+        bytes_sse2: u8, 16, 4, _mm_unpacklo_epi8, _mm_unpackhi_epi8;
+        halves_sse2: u16, 8, 3, _mm_unpacklo_epi16, _mm_unpackhi_epi16;
+        words_sse2: u32, 4, 2, _mm_unpacklo_epi32, _mm_unpackhi_epi32;
+        doubles_sse2: u64, 2, 1, _mm_unpacklo_epi64, _mm_unpackhi_epi64;
+    }
+    transpose_kernels! {
+        "avx2", 2, two_pieces, _mm256_storeu_si256;
+        bytes_avx2: u8, 16, 4, _mm256_unpacklo_epi8, _mm256_unpackhi_epi8;
+        halves_avx2: u16, 8, 3, _mm256_unpacklo_epi16, _mm256_unpackhi_epi16;
+        words_avx2: u32, 4, 2, _mm256_unpacklo_epi32, _mm256_unpackhi_epi32;
+        doubles_avx2: u64, 2, 1, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64;
+    }
+    transpose_kernels! {
+        "avx512f,avx512bw,avx2", 4, four_pieces, _mm512_storeu_si512;
+        bytes_avx512: u8, 16, 4, _mm512_unpacklo_epi8, _mm512_unpackhi_epi8;
+        halves_avx512: u16, 8, 3, _mm512_unpacklo_epi16, _mm512_unpackhi_epi16;
+        words_avx512: u32, 4, 2, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32;
+        doubles_avx512: u64, 2, 1, _mm512_unpacklo_epi64, _mm512_unpackhi_epi64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+    use std::time::Instant;
+
+    /// Transposes with padded strides and odd addresses, and checks every byte of the destination.
+    fn check(rows: usize, cols: usize, elem: usize, pad: usize, at: usize, level: Level) {
+        let (src_stride, dst_stride) = (rows * elem + pad, cols * elem + pad);
+        let src: Vec<u8> = (0..at + cols * src_stride).map(|k| (k * 31 + k / 256 * 7 + 1) as u8).collect();
+        let mut dst = vec![0xA5u8; at + rows * dst_stride + 64];
+        let mut expected = dst.clone();
+        for r in 0..rows {
+            for c in 0..cols {
+                let (to, from) = (at + r * dst_stride + c * elem, at + c * src_stride + r * elem);
+                expected[to..to + elem].copy_from_slice(&src[from..from + elem]);
+            }
+        }
+        // SAFETY: both vectors hold all rows of their side from offset `at` on, and are separate allocations.
+        unsafe {
+            let (dst, src) = (dst.as_mut_ptr().add(at), src.as_ptr().add(at));
+            transpose(dst, dst_stride, src, src_stride, rows, cols, elem, level);
+        }
+        assert!(dst == expected, "{rows} x {cols}, {elem} bytes, pad {pad}, at {at}, {level:?}");
+    }
+
+    #[test]
+    fn odd_shapes_equal_the_naive_loop_at_every_size_and_level() {
+        let sides = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 130];
+        for level in Level::available() {
+            for elem in [1, 2, 4, 8] {
+                for rows in sides {
+                    for cols in sides {
+                        check(rows, cols, elem, 0, 0, level);
+                        check(rows, cols, elem, 5, 3, level);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_portable_loop_equals_the_vector_kernels() {
+        let src: Vec<u32> = (0..37 * 70).collect();
+        let (mut plain, mut vector) = (vec![0u32; 37 * 70], vec![0u32; 37 * 70]);
+        let src = src.as_ptr().cast();
+        let dst = plain.as_mut_ptr().cast();
+        // SAFETY: three separate vectors of 37 x 70 elements.
+        unsafe {
+            Matrix { dst, dst_stride: 70 * 4, src, src_stride: 37 * 4, rows: 37, cols: 70 }.blocked::<u32>();
+            transpose(vector.as_mut_ptr().cast(), 70 * 4, src, 37 * 4, 37, 70, 4, Level::detect());
+        }
+        assert_eq!(plain, vector);
+    }
+
+    /// Run with `cargo test --release -- --ignored --nocapture transpose_speed`.
+    #[test]
+    #[ignore = "prints timings"]
+    fn transpose_speed() {
+        println!("GB/s of input");
+        for (side, elem) in
+            [(128, 4), (512, 4), (1024, 4), (4096, 4), (1000, 4), (1024, 1), (4096, 1), (1024, 2), (1024, 8), (4096, 8)]
+        {
+            let bytes = side * side * elem;
+            let (src, mut dst) = (vec![1u8; bytes + 64], vec![2u8; bytes + 64]);
+            let (from, to) = (src.as_ptr(), dst.as_mut_ptr());
+            // SAFETY: both buffers have 64 spare bytes.
+            let (from, to) = unsafe { (from.add(from.align_offset(64)), to.add(to.align_offset(64))) };
+            print!("{side:>5} x {elem}");
+            for level in Level::available() {
+                let calls = ((4 << 20) / bytes).max(1);
+                let mut samples: Vec<f64> = (0..15)
+                    .map(|_| {
+                        let start = Instant::now();
+                        for _ in 0..calls {
+                            let (to, from) = (black_box(to), black_box(from));
+                            // SAFETY: both buffers hold side * side elements.
+                            unsafe { transpose(to, side * elem, from, side * elem, side, side, elem, level) };
+                        }
+                        start.elapsed().as_nanos() as f64 / calls as f64
+                    })
+                    .collect();
+                samples.sort_by(f64::total_cmp);
+                print!(" {:>9} {:>6.2}", level.name(), bytes as f64 / samples[7]);
+            }
+            println!();
+        }
+    }
+}
