@@ -1,6 +1,15 @@
-//! The CPU engine: byte movers and the instruction-set level they run at.
-#![allow(dead_code)] // the interpreter that calls them is not here yet
+//! The CPU engine.
+#![allow(dead_code)]
 
+mod address;
+mod code;
+mod control;
 pub(crate) mod copy;
+mod handlers;
+mod lane;
 pub(crate) mod level;
+mod machine;
+mod queue;
+mod scalar_op;
 pub(crate) mod transpose;
+mod uniform;

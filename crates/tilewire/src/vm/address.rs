@@ -1,0 +1,140 @@
+//! From an access and the current strip to an address: bank, affine index, bounds.
+
+use super::code::Access;
+use super::machine::{Fault, Inst, Machine, Stop};
+
+/// The bank's first byte, or a fault.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn bank(m: &Machine, access: &Access, e: i32) -> Result<*mut u8, Fault> {
+    // SAFETY: registers and bases of a verified access; the bank is checked here.
+    unsafe {
+        match access.bank {
+            None => Ok(m.base(access.first as usize)),
+            Some(reg) => {
+                let bank = m.reg(reg) as i64;
+                if bank as u64 >= access.banks as u64 {
+                    return Err(Fault::Bank { access: e as u32, bank });
+                }
+                Ok(m.base(access.first as usize + bank as usize))
+            }
+        }
+    }
+}
+
+/// Index of the strip's first element.
+///
+/// # Safety
+/// `access` is one of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn first_index(m: &Machine, access: &Access) -> i64 {
+    // SAFETY: registers of a verified access.
+    unsafe {
+        let (row, col) = (m.cursor.row as i64, m.cursor.col as i64);
+        let mut index = m.reg(access.base) as i64;
+        if row != 0 {
+            index = index.wrapping_add((m.reg(access.row_stride) as i64).wrapping_mul(row));
+        }
+        if col != 0 {
+            index = index.wrapping_add((m.reg(access.col_stride) as i64).wrapping_mul(col));
+            if access.group != 0 {
+                let group = col / access.group as i64;
+                index = index.wrapping_add((m.reg(access.group_stride) as i64).wrapping_mul(group));
+            }
+        }
+        index
+    }
+}
+
+/// Address of `count` consecutive elements from the strip's first on, in bounds and aligned to the access width within the bank.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn contiguous(m: &Machine, e: i32, count: usize) -> Result<*mut u8, Fault> {
+    // SAFETY: the caller's promise; the result is checked to lie in the bank.
+    unsafe {
+        let access = m.access(e);
+        let start = bank(m, access, e)?;
+        let index = first_index(m, access);
+        let Some(offset) = offset_of(access, index) else {
+            return Err(Fault::Bounds { access: e as u32, index });
+        };
+        let bytes = count as u64 * access.width as u64;
+        if offset > access.bytes || bytes > access.bytes - offset {
+            return Err(Fault::Bounds { access: e as u32, index });
+        }
+        if access.unit < access.width && offset % access.width as u64 != 0 {
+            return Err(Fault::Misaligned { access: e as u32, index });
+        }
+        Ok(start.add(offset as usize))
+    }
+}
+
+/// Address of element `index` of the bank at `start`, or a fault.
+#[inline(always)]
+pub(crate) fn element(access: &Access, e: i32, start: *mut u8, index: i64) -> Result<*mut u8, Fault> {
+    let offset = match offset_of(access, index) {
+        Some(offset) if offset < access.bytes && access.bytes - offset >= access.width as u64 => offset,
+        _ => return Err(Fault::Bounds { access: e as u32, index }),
+    };
+    if access.unit < access.width && offset % access.width as u64 != 0 {
+        return Err(Fault::Misaligned { access: e as u32, index });
+    }
+    Ok(start.wrapping_add(offset as usize))
+}
+
+/// A strided rectangle: address of its first element and its strides in bytes, every element in bounds.
+pub(crate) struct Rectangle {
+    pub start: *mut u8,
+    pub row: isize,
+    pub col: isize,
+}
+
+/// The current strip as a rectangle of `rows` × `cols` elements, both ≥ 1.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) -> Result<Rectangle, Fault> {
+    // SAFETY: the caller's promise; the result is checked to lie in the bank.
+    unsafe {
+        let access = m.access(e);
+        let start = bank(m, access, e)?;
+        let index = first_index(m, access);
+        let col_stride = if access.group != 0 { access.group_stride } else { access.col_stride };
+        let (row, col) = (m.reg(access.row_stride) as i64, m.reg(col_stride) as i64);
+        // The extremes of an affine function lie in the corners. 128 bits hold every product of 64-bit numbers here.
+        let unit = access.unit as i128;
+        let (down, right) = (row as i128 * (rows as i128 - 1) * unit, col as i128 * (cols as i128 - 1) * unit);
+        let first = index as i128 * unit;
+        let (low, high) = (first + down.min(0) + right.min(0), first + down.max(0) + right.max(0));
+        if low < 0 || high + access.width as i128 > access.bytes as i128 {
+            let at = if low < 0 { low } else { high };
+            return Err(Fault::Bounds { access: e as u32, index: (at / unit).clamp(i64::MIN as i128, i64::MAX as i128) as i64 });
+        }
+        if access.unit < access.width {
+            let width = access.width as i128;
+            let steps = (if rows > 1 { row as i128 * unit % width } else { 0 })
+                | (if cols > 1 { col as i128 * unit % width } else { 0 });
+            if first % width != 0 || steps != 0 {
+                return Err(Fault::Misaligned { access: e as u32, index });
+            }
+        }
+        Ok(Rectangle { start: start.offset(first as isize), row: (row as i128 * unit) as isize, col: (col as i128 * unit) as isize })
+    }
+}
+
+/// Stops the machine with a fault.
+#[inline(never)]
+#[cold]
+pub(crate) fn fault(m: &mut Machine, pc: *const Inst, fault: Fault) -> *const Inst {
+    m.stop_at(pc, Stop::Fault(fault))
+}
+
+#[inline(always)]
+fn offset_of(access: &Access, index: i64) -> Option<u64> {
+    if index < 0 { None } else { (index as u64).checked_mul(access.unit as u64) }
+}

@@ -1,0 +1,219 @@
+//! Control flow, strips, signals and posts.
+
+use super::address::{bank, element, fault};
+use super::code::PostWork;
+use super::copy;
+use super::machine::{Blocked, Cursor, Fault, Inst, Machine, Stop};
+use super::queue::{self, Descriptor, Work};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+// SAFETY, for every `unsafe` in this file: operands are registers, table entries and jump targets of a verified program; addresses of
+// slots are checked against their table.
+
+/// `End`
+pub(crate) unsafe fn end(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // Whoever reads what this launch streamed learns of it after the launch returns: the stores must be done by then.
+    if std::mem::take(&mut m.streamed) {
+        copy::fence();
+    }
+    m.stop_at(pc, Stop::Done)
+}
+
+/// `Jump`
+pub(crate) unsafe fn jump(_: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe { pc.offset((*pc).e as isize) }
+}
+
+/// `JumpUnless`
+pub(crate) unsafe fn jump_unless(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe { if m.reg((*pc).a) == 0 { pc.offset((*pc).e as isize) } else { pc.add(1) } }
+}
+
+/// `ForBegin`
+pub(crate) unsafe fn for_begin(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        let (start, end, step) = (m.reg(i.b) as i64, m.reg(i.c) as i64, m.reg(i.d) as i64);
+        m.set_reg(i.a, start as u64);
+        if start < end && step > 0 { pc.add(1) } else { pc.offset(i.e as isize) }
+    }
+}
+
+/// `ForNext`
+pub(crate) unsafe fn for_next(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        let (index, step, end) = (m.reg(i.a) as i64, m.reg(i.b) as i64, m.reg(i.c) as i64);
+        // A sum beyond i64 is beyond any bound as well.
+        match index.checked_add(step) {
+            Some(next) if next < end => {
+                m.set_reg(i.a, next as u64);
+                pc.offset(i.e as isize)
+            }
+            _ => pc.add(1),
+        }
+    }
+}
+
+/// `EachBegin`
+pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let each = m.each((*pc).e);
+        let rows = each.rows.map_or(1, |reg| m.reg(reg) as i64);
+        let cols = m.reg(each.cols) as i64;
+        if rows <= 0 || cols <= 0 {
+            return pc.offset(each.end as isize);
+        }
+        let (rows, cols) = (rows as u64, cols as u64);
+        let streaming = each.stream_bytes > 0
+            && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= copy::STREAM_FROM as u64;
+        let max_cols = if streaming { each.stream_cols } else { each.tile_cols };
+        m.cursor = Cursor { rows, cols, max_cols, streaming, row: 0, col: 0, tile_rows: 0, tile_cols: 0 };
+        open_strip(m, (*pc).e);
+        pc.add(1)
+    }
+}
+
+/// `EachNext`
+pub(crate) unsafe fn each_next(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let each = m.each((*pc).e);
+        let cursor = &mut m.cursor;
+        cursor.col += cursor.tile_cols;
+        if cursor.col >= cursor.cols {
+            cursor.col = 0;
+            cursor.row += cursor.tile_rows;
+            if cursor.row >= cursor.rows {
+                return pc.add(1);
+            }
+        }
+        open_strip(m, (*pc).e);
+        pc.offset(each.top as isize)
+    }
+}
+
+/// Sets the strip's extents and counts from its position.
+#[inline(always)]
+unsafe fn open_strip(m: &mut Machine, e: i32) {
+    // SAFETY: see above.
+    unsafe {
+        let each = m.each(e);
+        let cursor = &mut m.cursor;
+        cursor.tile_rows = (cursor.rows - cursor.row).min(each.tile_rows as u64);
+        cursor.tile_cols = (cursor.cols - cursor.col).min(cursor.max_cols);
+        let elements = (cursor.tile_rows * cursor.tile_cols) as usize;
+        m.counts[0] = elements;
+        for (count, &group) in m.counts.iter_mut().zip(&each.groups).skip(1) {
+            *count = elements.div_ceil(group as usize);
+        }
+    }
+}
+
+/// Address of a slot, or a fault.
+#[inline(always)]
+unsafe fn slot_address(m: &Machine, e: i32) -> Result<(&'static AtomicU64, i64, i64), Fault> {
+    // SAFETY: see above. The reference does not outlive the handler call; the memory behind it lives as long as the machine.
+    unsafe {
+        let slot = m.slot(e);
+        let index = m.reg(slot.index) as i64;
+        let bank = slot.bank.map_or(0, |reg| m.reg(reg) as i64);
+        if index as u64 >= slot.len || bank as u64 >= slot.banks as u64 {
+            return Err(Fault::Slot { slot: e as u32, bank, index });
+        }
+        let start = m.base(slot.first as usize + bank as usize);
+        Ok((AtomicU64::from_ptr(start.add(index as usize * slot.stride as usize).cast()), bank, index))
+    }
+}
+
+/// `Signal`: everything this instance did before is visible to who sees the new value. A credit is the same store: on a CPU a
+/// release store also keeps earlier reads before it.
+pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        match slot_address(m, (*pc).e) {
+            Ok((slot, ..)) => {
+                // A release store does not order non-temporal stores.
+                if std::mem::take(&mut m.streamed) {
+                    copy::fence();
+                }
+                slot.store(m.reg((*pc).a), Ordering::Release);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `Wait`
+pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        match slot_address(m, i.e) {
+            Ok((slot, bank, index)) => {
+                let (seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
+                if seen >= expected {
+                    return pc.add(1);
+                }
+                m.stop_at(pc, Stop::Blocked(Blocked::Slot { slot: i.e as u32, bank, index, expected, seen }))
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `Test`
+pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        match slot_address(m, i.e) {
+            Ok((slot, ..)) => {
+                let ready = slot.load(Ordering::Acquire) >= m.reg(i.b);
+                m.set_reg(i.a, ready as u64);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `Post`
+pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; the source range is checked, and the launch checked that the ring's memory is one.
+    unsafe {
+        let post = m.post((*pc).e);
+        let work = match post.work {
+            PostWork::Copy { src, dst, bytes } => {
+                let access = m.access(src as i32);
+                let (index, bytes) = (m.reg(access.base) as i64, m.reg(bytes) as i64);
+                let last = index.wrapping_add(bytes.max(1) - 1);
+                let from = bank(m, access, src as i32).and_then(|start| {
+                    element(access, src as i32, start, last)?;
+                    element(access, src as i32, start, index)
+                });
+                match from {
+                    Ok(from) if bytes >= 0 => Work::Copy { src: from as u64, dst: m.reg(dst), bytes: bytes as u64 },
+                    Ok(_) => return fault(m, pc, Fault::Count { access: src, count: bytes }),
+                    Err(what) => return fault(m, pc, what),
+                }
+            }
+            PostWork::Signal { index, value } => Work::Signal { index: m.reg(index), value: m.reg(value) },
+        };
+        if std::mem::take(&mut m.streamed) {
+            copy::fence();
+        }
+        let descriptor = Descriptor { peer: m.reg(post.peer), work };
+        if queue::push(m.base(post.queue as usize), &descriptor) {
+            pc.add(1)
+        } else {
+            m.stop_at(pc, Stop::Blocked(Blocked::Queue { post: (*pc).e as u32 }))
+        }
+    }
+}

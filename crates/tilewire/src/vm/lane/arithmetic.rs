@@ -1,0 +1,198 @@
+//! Arithmetic, comparison and selection over a strip.
+
+use super::super::code::Kind;
+use super::super::level::Level;
+use super::super::machine::{Handler, Inst, Machine};
+use super::super::scalar_op::{Binary, Compare, Unary, by_binary, by_compare, by_type, by_unary};
+use super::{LaneOp, get, handler_for, map1, map2, narrow_handler_for, put};
+use crate::ir::scalar::{Element, Float};
+use crate::ir::{BinaryOp, CompareOp, Type, UnaryOp};
+use std::marker::PhantomData;
+
+/// Handler of `LUnary`.
+pub(crate) fn unary(op: UnaryOp, ty: Type, level: Level) -> Handler {
+    by_unary!(op, ty, (O, T) => lane_handler::<UnaryLanes<O, T>>(ty, level))
+}
+
+/// Handler of `LBinary`.
+pub(crate) fn binary(op: BinaryOp, ty: Type, kind: Kind, level: Level) -> Handler {
+    match kind {
+        Kind::Lane => by_binary!(op, ty, (O, T) => lane_handler::<BinaryLanes<O, T>>(ty, level)),
+        Kind::Uniform => by_binary!(op, ty, (O, T) => lane_handler::<BinaryUniform<O, T>>(ty, level)),
+        // Scales are f32 nearly always: the lowering expands other groups into lanes.
+        Kind::Group => {
+            assert_eq!(ty, Type::F32, "the lowering groups f32 only");
+            match op {
+                BinaryOp::Mul => handler_for::<BinaryGroups<super::super::scalar_op::Mul, f32>>(level),
+                BinaryOp::Div => handler_for::<BinaryGroups<super::super::scalar_op::Div, f32>>(level),
+                BinaryOp::Add => handler_for::<BinaryGroups<super::super::scalar_op::Add, f32>>(level),
+                BinaryOp::Sub => handler_for::<BinaryGroups<super::super::scalar_op::Sub, f32>>(level),
+                _ => unreachable!("the lowering groups mul, div, add and sub only"),
+            }
+        }
+    }
+}
+
+/// Whether [`binary`] has a handler with a group on the right.
+pub(crate) fn has_group_form(op: BinaryOp, ty: Type) -> bool {
+    ty == Type::F32 && matches!(op, BinaryOp::Mul | BinaryOp::Div | BinaryOp::Add | BinaryOp::Sub)
+}
+
+/// Handler of `LCompare`.
+pub(crate) fn compare(op: CompareOp, ty: Type, kind: Kind, level: Level) -> Handler {
+    match kind {
+        Kind::Lane => by_compare!(op, ty, (O, T) => narrow_handler_for::<CompareLanes<O, T>>(level)),
+        Kind::Uniform => by_compare!(op, ty, (O, T) => narrow_handler_for::<CompareUniform<O, T>>(level)),
+        Kind::Group => unreachable!("the lowering expands groups before comparisons"),
+    }
+}
+
+/// Handler of `LSelect` of elements of `size` bytes.
+pub(crate) fn select(size: u8, level: Level) -> Handler {
+    match size {
+        1 => handler_for::<Select<u8>>(level),
+        2 => handler_for::<Select<u16>>(level),
+        4 => handler_for::<Select<u32>>(level),
+        _ => handler_for::<Select<u64>>(level),
+    }
+}
+
+/// Handler of `LFma`.
+pub(crate) fn fma(ty: Type, level: Level) -> Handler {
+    by_type!(float ty, T => lane_handler::<Fma<T>>(ty, level))
+}
+
+/// The four-byte floats and what converts to them get AVX-512; the rest stops at AVX2.
+fn lane_handler<K: LaneOp>(ty: Type, level: Level) -> Handler {
+    if matches!(ty, Type::F32 | Type::F64 | Type::I32) { handler_for::<K>(level) } else { narrow_handler_for::<K>(level) }
+}
+
+struct UnaryLanes<O, T>(PhantomData<(O, T)>);
+struct BinaryLanes<O, T>(PhantomData<(O, T)>);
+struct BinaryUniform<O, T>(PhantomData<(O, T)>);
+struct BinaryGroups<O, T>(PhantomData<(O, T)>);
+struct CompareLanes<O, T>(PhantomData<(O, T)>);
+struct CompareUniform<O, T>(PhantomData<(O, T)>);
+struct Select<W>(PhantomData<W>);
+struct Fma<T>(PhantomData<T>);
+
+// SAFETY, for every `unsafe` in this file: operands are registers, lanes and counts of a verified program, and the verifier
+// checked that each lane's elements have the op's size. A lane points to at least `counts[d]` elements: strip memory by the
+// verifier, tensors by the bounds check of the `Bind` that set the pointer for this strip.
+
+impl<O: Unary<T>, T: Element> LaneOp for UnaryLanes<O, T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            map1(m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize], |x| O::apply(x));
+            pc.add(1)
+        }
+    }
+}
+
+impl<O: Binary<T>, T: Element> LaneOp for BinaryLanes<O, T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+            map2(dst, a, b, m.counts[i.d as usize], |a, b| O::apply(a, b));
+            pc.add(1)
+        }
+    }
+}
+
+impl<O: Binary<T>, T: Element> LaneOp for BinaryUniform<O, T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let b = T::from_bits(m.reg(i.c));
+            map1(m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize], |a| O::apply(a, b));
+            pc.add(1)
+        }
+    }
+}
+
+impl<O: Binary<T>, T: Element> LaneOp for BinaryGroups<O, T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above; the group lane has one element per `e` elements, rounded up.
+        unsafe {
+            let i = *pc;
+            let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+            let (n, size) = (m.counts[i.d as usize], i.e as usize);
+            let (mut start, mut group) = (0, 0);
+            while start < n {
+                let b = get(b, group);
+                map1(dst.add(start), a.add(start), size.min(n - start), |a| O::apply(a, b));
+                start += size;
+                group += 1;
+            }
+            pc.add(1)
+        }
+    }
+}
+
+impl<O: Compare<T>, T: Element> LaneOp for CompareLanes<O, T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, a, b) = (m.lane(i.a), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+            map2(dst, a, b, m.counts[i.d as usize], |a, b| O::apply(a, b) as u8);
+            pc.add(1)
+        }
+    }
+}
+
+impl<O: Compare<T>, T: Element> LaneOp for CompareUniform<O, T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let b = T::from_bits(m.reg(i.c));
+            map1(m.lane(i.a), m.lane(i.b).cast::<T>(), m.counts[i.d as usize], |a| O::apply(a, b) as u8);
+            pc.add(1)
+        }
+    }
+}
+
+impl<W: Copy> LaneOp for Select<W> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, cond) = (m.lane(i.a).cast::<W>(), m.lane(i.b));
+            let (a, b) = (m.lane(i.c).cast::<W>(), m.lane(i.e as u16).cast::<W>());
+            for k in 0..m.counts[i.d as usize] {
+                let (x, y) = (get(a, k), get(b, k));
+                put(dst, k, if get(cond, k) != 0 { x } else { y });
+            }
+            pc.add(1)
+        }
+    }
+}
+
+impl<T: Float> LaneOp for Fma<T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, c) = (m.lane(i.a).cast::<T>(), m.lane(i.e as u16).cast::<T>());
+            let (a, b) = (m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
+            for k in 0..m.counts[i.d as usize] {
+                put(dst, k, get(a, k).fma(get(b, k), get(c, k)));
+            }
+            pc.add(1)
+        }
+    }
+}

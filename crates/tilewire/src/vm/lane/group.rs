@@ -1,0 +1,326 @@
+//! Reductions and prefix sums over groups of neighbouring elements of a strip, and what spreads values over elements.
+
+use super::super::level::Level;
+use super::super::machine::{Handler, Inst, Machine};
+use super::super::scalar_op::by_type;
+use super::{LaneOp, get, handler_for, map1, narrow_handler_for, put};
+use crate::ir::scalar::{Element, Number};
+use crate::ir::{GroupOp, Type};
+use std::marker::PhantomData;
+
+/// Handler of `LGroup`.
+pub(crate) fn reduce(op: GroupOp, ty: Type, level: Level) -> Handler {
+    match op {
+        GroupOp::Max => by_type!(number ty, T => narrow_handler_for::<Reduce<Largest, T>>(level)),
+        GroupOp::Min => by_type!(number ty, T => narrow_handler_for::<Reduce<Smallest, T>>(level)),
+        GroupOp::Sum => by_type!(number ty, T => narrow_handler_for::<Reduce<Sum, T>>(level)),
+        GroupOp::Scan => unreachable!("the lowering emits LScan"),
+    }
+}
+
+/// Handler of `LGroupMaxAbs`.
+pub(crate) fn max_abs(ty: Type, level: Level) -> Handler {
+    match ty {
+        Type::F32 => handler_for::<Reduce<LargestAbs, f32>>(level),
+        other => unreachable!("the lowering fuses max and abs of f32 only, not {other}"),
+    }
+}
+
+/// Handler of `LScan`.
+pub(crate) fn scan(ty: Type, level: Level) -> Handler {
+    by_type!(number ty, T => narrow_handler_for::<Scan<T>>(level))
+}
+
+/// Handler of `Fill` of elements of `size` bytes.
+pub(crate) fn fill(size: u8, level: Level) -> Handler {
+    match size {
+        1 => narrow_handler_for::<Fill<u8>>(level),
+        2 => narrow_handler_for::<Fill<u16>>(level),
+        4 => narrow_handler_for::<Fill<u32>>(level),
+        _ => narrow_handler_for::<Fill<u64>>(level),
+    }
+}
+
+/// Handler of `Expand` of elements of `size` bytes.
+pub(crate) fn expand(size: u8, level: Level) -> Handler {
+    match size {
+        1 => narrow_handler_for::<Expand<u8>>(level),
+        2 => narrow_handler_for::<Expand<u16>>(level),
+        4 => narrow_handler_for::<Expand<u32>>(level),
+        _ => narrow_handler_for::<Expand<u64>>(level),
+    }
+}
+
+/// How the elements of one group become one value.
+trait Fold<T> {
+    /// # Safety
+    /// `x` is valid for reads of `n` ≥ 1 elements.
+    unsafe fn fold(x: *const T, n: usize) -> T;
+}
+
+struct Largest;
+struct Smallest;
+struct LargestAbs;
+struct Sum;
+struct Reduce<F, T>(PhantomData<(F, T)>);
+struct Scan<T>(PhantomData<T>);
+struct Fill<W>(PhantomData<W>);
+struct Expand<W>(PhantomData<W>);
+
+// SAFETY, for every `unsafe` in this file: as in `arithmetic`: verified operands, lanes of the op's element size; a lane of elements
+// has at least `counts[d]` of them, a group lane one per `e` of those, rounded up.
+
+impl<T: Number> Fold<T> for Largest {
+    #[inline(always)]
+    unsafe fn fold(x: *const T, n: usize) -> T {
+        // SAFETY: the caller's promise. Max is associative and commutative, so any order gives the same bits.
+        unsafe { fold_in_columns(x, n, Number::max) }
+    }
+}
+
+impl<T: Number> Fold<T> for Smallest {
+    #[inline(always)]
+    unsafe fn fold(x: *const T, n: usize) -> T {
+        // SAFETY: as for the largest.
+        unsafe { fold_in_columns(x, n, Number::min) }
+    }
+}
+
+impl Fold<f32> for LargestAbs {
+    #[inline(always)]
+    unsafe fn fold(x: *const f32, n: usize) -> f32 {
+        const COLUMNS: usize = 32;
+        // SAFETY: the caller's promise.
+        unsafe {
+            // `|x| > most` is false for NaN, so NaN loses, and a magnitude has no -0: one compare is the whole of `max`.
+            let larger = |most: f32, x: f32| if x.abs() > most { x.abs() } else { most };
+            let mut most = [0.0f32; COLUMNS];
+            let whole = n - n % COLUMNS;
+            for start in (0..whole).step_by(COLUMNS) {
+                for (k, most) in most.iter_mut().enumerate() {
+                    *most = larger(*most, get(x, start + k));
+                }
+            }
+            for k in whole..n {
+                most[0] = larger(most[0], get(x, k));
+            }
+            let most = most.iter().fold(0.0, |a, &b| larger(a, b));
+            // 0 stands for "nothing yet" as well: only a group of nothing but NaN must give NaN.
+            if most == 0.0 && (0..n).all(|k| get(x, k).is_nan()) { f32::NAN } else { most }
+        }
+    }
+}
+
+impl<T: Number> Fold<T> for Sum {
+    #[inline(always)]
+    unsafe fn fold(x: *const T, n: usize) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { pairwise_sum(x, n) }
+    }
+}
+
+/// Folds into several accumulators side by side, so that the compiler uses vectors, then folds those.
+///
+/// # Safety
+/// `x` is valid for reads of `n` ≥ 1 elements.
+#[inline(always)]
+unsafe fn fold_in_columns<T: Copy>(x: *const T, n: usize, f: impl Fn(T, T) -> T) -> T {
+    const COLUMNS: usize = 16;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let first = get(x, 0);
+        if n < 2 * COLUMNS {
+            return (1..n).fold(first, |a, k| f(a, get(x, k)));
+        }
+        let mut columns = [first; COLUMNS];
+        for (k, column) in columns.iter_mut().enumerate() {
+            *column = get(x, k);
+        }
+        let whole = n - n % COLUMNS;
+        for start in (COLUMNS..whole).step_by(COLUMNS) {
+            for (k, column) in columns.iter_mut().enumerate() {
+                *column = f(*column, get(x, start + k));
+            }
+        }
+        for k in whole..n {
+            columns[0] = f(columns[0], get(x, k));
+        }
+        columns[1..].iter().fold(columns[0], |a, &b| f(a, b))
+    }
+}
+
+/// The sum whose neighbours pair first, level by level. The tree over n elements is the tree over the largest power of two
+/// below n plus the tree over the rest, so blocks can be summed one after the other.
+///
+/// # Safety
+/// `x` is valid for reads of `n` ≥ 1 elements.
+#[inline(always)]
+unsafe fn pairwise_sum<T: Number>(x: *const T, n: usize) -> T {
+    const BLOCK: usize = 64;
+    // Sums of finished blocks, of 2^k blocks at position k: a carry is a pairing one level up, as in adding 1 to a number.
+    let mut pending = [T::default(); 64];
+    let blocks = n / BLOCK;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for block in 0..blocks {
+            let mut sum = block_sum(x.add(block * BLOCK), BLOCK);
+            let mut level = 0;
+            while block >> level & 1 == 1 {
+                sum = pending[level].add(sum);
+                level += 1;
+            }
+            pending[level] = sum;
+        }
+        let rest = n % BLOCK;
+        // The pending levels join from the smallest up, each on the left of what came later.
+        let mut total = if rest > 0 { Some(block_sum(x.add(blocks * BLOCK), rest)) } else { None };
+        for (level, &left) in pending.iter().enumerate() {
+            if blocks >> level & 1 == 1 {
+                total = Some(match total {
+                    Some(right) => left.add(right),
+                    None => left,
+                });
+            }
+        }
+        total.unwrap_or_default()
+    }
+}
+
+/// The same for at most 64 elements.
+///
+/// # Safety
+/// `x` is valid for reads of `n` elements, 1 ≤ n ≤ 64.
+#[inline(always)]
+unsafe fn block_sum<T: Number>(x: *const T, n: usize) -> T {
+    let mut level = [T::default(); 64];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (k, slot) in level.iter_mut().enumerate().take(n) {
+            *slot = get(x, k);
+        }
+    }
+    let mut n = n;
+    while n > 1 {
+        let pairs = n / 2;
+        for k in 0..pairs {
+            level[k] = level[2 * k].add(level[2 * k + 1]);
+        }
+        if n % 2 == 1 {
+            level[pairs] = level[n - 1];
+        }
+        n = n.div_ceil(2);
+    }
+    level[0]
+}
+
+impl<F: Fold<T>, T: Element> LaneOp for Reduce<F, T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above; every group has at least one element.
+        unsafe {
+            let i = *pc;
+            let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>());
+            let (n, size) = (m.counts[i.d as usize], i.e as usize);
+            let (mut start, mut group) = (0, 0);
+            while start < n {
+                put(dst, group, F::fold(x.add(start), size.min(n - start)));
+                start += size;
+                group += 1;
+            }
+            pc.add(1)
+        }
+    }
+}
+
+impl<T: Number> LaneOp for Scan<T> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>());
+            let (n, size) = (m.counts[i.d as usize], i.e as usize);
+            map1(dst, x, n, |x| x);
+            for start in (0..n).step_by(size) {
+                let group = dst.add(start);
+                let len = size.min(n - start);
+                let mut distance = 1;
+                while distance < len {
+                    // Downwards, so that every sum reads what the step before left.
+                    for k in (distance..len).rev() {
+                        put(group, k, get(group.cast_const(), k - distance).add(get(group.cast_const(), k)));
+                    }
+                    distance *= 2;
+                }
+            }
+            pc.add(1)
+        }
+    }
+}
+
+impl<W: Copy> LaneOp for Fill<W> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above; a strip never has more elements than `counts[0]` of the first strip, where fills stand, and
+        // the verifier checked that the lane's strip memory holds a whole strip.
+        unsafe {
+            let i = *pc;
+            let bits = m.reg(i.b);
+            let x = std::ptr::from_ref(&bits).cast::<W>().read();
+            let dst = m.lane(i.a).cast::<W>();
+            for k in 0..m.counts[0] {
+                put(dst, k, x);
+            }
+            pc.add(1)
+        }
+    }
+}
+
+impl<W: Copy> LaneOp for Expand<W> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, x) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<W>());
+            let (n, size) = (m.counts[i.d as usize], i.e as usize);
+            for start in (0..n).step_by(size) {
+                let x = get(x, start / size);
+                for k in start..n.min(start + size) {
+                    put(dst, k, x);
+                }
+            }
+            pc.add(1)
+        }
+    }
+}
+
+/// Handler of `Iota`.
+pub(crate) fn iota(level: Level) -> Handler {
+    handler_for::<Iota>(level)
+}
+
+struct Iota;
+
+impl LaneOp for Iota {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above; a strip has tile_rows * tile_cols elements.
+        unsafe {
+            let i = *pc;
+            let dst = m.lane(i.a).cast::<i64>();
+            let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
+            for row in 0..rows {
+                let dst = dst.add(row * cols);
+                if i.b == 0 {
+                    let index = (m.cursor.row as i64) + row as i64;
+                    (0..cols).for_each(|k| put(dst, k, index));
+                } else {
+                    let first = m.cursor.col as i64;
+                    (0..cols).for_each(|k| put(dst, k, first + k as i64));
+                }
+            }
+            pc.add(1)
+        }
+    }
+}

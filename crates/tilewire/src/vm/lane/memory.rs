@@ -1,0 +1,530 @@
+//! Moves between lanes and memory that are not plain pointer bindings: strided, tiled, by index, masked, atomic.
+
+use super::super::address::{self, bank, contiguous, element, fault, rectangle};
+use super::super::copy::{self, Stores};
+use super::super::level::Level;
+use super::super::machine::{Handler, Inst, Machine};
+use super::super::transpose::transpose;
+use super::{LaneOp, get, narrow_handler_for, put};
+use crate::ir::Type;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The handler of `$op` for elements of `$size` bytes.
+macro_rules! by_size {
+    ($size:expr, $W:ident => $body:expr) => {
+        match $size {
+            1 => {
+                type $W = u8;
+                $body
+            }
+            2 => {
+                type $W = u16;
+                $body
+            }
+            4 => {
+                type $W = u32;
+                $body
+            }
+            _ => {
+                type $W = u64;
+                $body
+            }
+        }
+    };
+}
+
+/// Handler of `LoadStrided`.
+pub(crate) fn load_strided(size: u8, level: Level) -> Handler {
+    by_size!(size, W => narrow_handler_for::<LoadStrided<W>>(level))
+}
+
+/// Handler of `StoreStrided`.
+pub(crate) fn store_strided(size: u8, level: Level) -> Handler {
+    by_size!(size, W => narrow_handler_for::<StoreStrided<W>>(level))
+}
+
+/// Handler of `LoadTile`.
+pub(crate) fn load_tile(size: u8) -> Handler {
+    by_size!(size, W => load_tile_of::<W>)
+}
+
+/// Handler of `StoreTile`.
+pub(crate) fn store_tile(size: u8) -> Handler {
+    by_size!(size, W => store_tile_of::<W>)
+}
+
+/// Handler of `MoveTile`.
+pub(crate) fn move_tile(size: u8) -> Handler {
+    by_size!(size, W => move_tile_of::<W>)
+}
+
+/// Handler of `Gather` by indices of an integer type.
+pub(crate) fn gather(size: u8, index: Type, level: Level) -> Handler {
+    match index {
+        Type::I32 => by_size!(size, W => narrow_handler_for::<Gather<W, i32>>(level)),
+        Type::I64 => by_size!(size, W => narrow_handler_for::<Gather<W, i64>>(level)),
+        other => unreachable!("the lowering gathers by i32 and i64, not {other}"),
+    }
+}
+
+/// Handler of `GatherMasked`.
+pub(crate) fn gather_masked(size: u8) -> Handler {
+    by_size!(size, W => gather_masked_of::<W>)
+}
+
+/// Handler of `Scatter`.
+pub(crate) fn scatter(size: u8) -> Handler {
+    by_size!(size, W => scatter_of::<W, false>)
+}
+
+/// Handler of `ScatterMasked`.
+pub(crate) fn scatter_masked(size: u8) -> Handler {
+    by_size!(size, W => scatter_of::<W, true>)
+}
+
+/// Handler of `AffineIndex`.
+pub(crate) fn affine_index(level: Level) -> Handler {
+    narrow_handler_for::<AffineIndex>(level)
+}
+
+// SAFETY, for every `unsafe` in this file: operands are those of a verified program; lanes have at least `counts[d]` elements of
+// the op's size; addresses of memory come from `address`, which checked them against the bank.
+
+/// `Bind`: points a lane at memory.
+pub(crate) unsafe fn bind(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        match contiguous(m, i.e, m.counts[i.d as usize]) {
+            Ok(start) => {
+                m.bind(i.a, start);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `BindStore`: points a lane at memory, or at its own strip when the `each` streams.
+pub(crate) unsafe fn bind_store(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above. Lane `b` is only ever used for its strip address.
+    unsafe {
+        let i = *pc;
+        if m.cursor.streaming {
+            m.bind(i.a, m.lane(i.b));
+            return pc.add(1);
+        }
+        bind(m, pc)
+    }
+}
+
+/// `FlushStore`: what a streamed store left in the strip goes to memory around the cache.
+pub(crate) unsafe fn flush_store(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above. Strip memory and tensors do not overlap.
+    unsafe {
+        let i = *pc;
+        if !m.cursor.streaming {
+            return pc.add(1);
+        }
+        let count = m.counts[i.d as usize];
+        match contiguous(m, i.e, count) {
+            Ok(to) => {
+                let bytes = count * m.access(i.e).width as usize;
+                m.streamed |= copy::copy_as(to, m.lane(i.a), bytes, Stores::Streamed, m.level);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `CopyOut`: a lane to contiguous memory.
+pub(crate) unsafe fn copy_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        let count = m.counts[i.d as usize];
+        match contiguous(m, i.e, count) {
+            Ok(to) => {
+                let bytes = count * m.access(i.e).width as usize;
+                m.streamed |= move_bytes(to, m.lane(i.a), bytes);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `Bulk`: on a CPU the asynchronous copy happens at once.
+pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above. The cursor is reset: a bulk copy stands outside any `each`, and its accesses have no strides.
+    unsafe {
+        let i = *pc;
+        let count = m.reg(i.a) as i64;
+        if count < 0 {
+            return fault(m, pc, super::super::machine::Fault::Count { access: i.e as u32, count });
+        }
+        m.cursor = Default::default();
+        let (from, to) = (contiguous(m, i.e, count as usize), contiguous(m, i.e + 1, count as usize));
+        match (from, to) {
+            (Ok(from), Ok(to)) => {
+                m.streamed |= move_bytes(to, from, count as usize * m.access(i.e).width as usize);
+                pc.add(1)
+            }
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
+    }
+}
+
+/// Copies bytes that may overlap; tells whether non-temporal stores were used.
+///
+/// # Safety
+/// Both ranges are valid.
+unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+    let (a, b) = (to as usize, from as usize);
+    // SAFETY: the caller's promise; overlapping ranges go to the function that allows them.
+    unsafe {
+        if a < b + bytes && b < a + bytes {
+            std::ptr::copy(from, to, bytes);
+            false
+        } else {
+            copy::copy(to, from, bytes)
+        }
+    }
+}
+
+struct LoadStrided<W>(PhantomData<W>);
+struct StoreStrided<W>(PhantomData<W>);
+struct Gather<W, I>(PhantomData<(W, I)>);
+struct AffineIndex;
+
+impl<W: Copy> LaneOp for LoadStrided<W> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, n) = (m.lane(i.a).cast::<W>(), m.counts[i.d as usize]);
+            match rectangle(m, i.e, 1, n) {
+                Ok(from) if from.col == 0 => {
+                    let x = from.start.cast::<W>().read_unaligned();
+                    (0..n).for_each(|k| put(dst, k, x));
+                }
+                Ok(from) => {
+                    let mut p = from.start.cast_const();
+                    for k in 0..n {
+                        put(dst, k, p.cast::<W>().read_unaligned());
+                        p = p.wrapping_offset(from.col);
+                    }
+                }
+                Err(what) => return fault(m, pc, what),
+            }
+            pc.add(1)
+        }
+    }
+}
+
+impl<W: Copy> LaneOp for StoreStrided<W> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (src, n) = (m.lane(i.a).cast::<W>(), m.counts[i.d as usize]);
+            match rectangle(m, i.e, 1, n) {
+                Ok(to) => {
+                    let mut p = to.start;
+                    for k in 0..n {
+                        p.cast::<W>().write_unaligned(get(src, k));
+                        p = p.wrapping_offset(to.col);
+                    }
+                    pc.add(1)
+                }
+                Err(what) => fault(m, pc, what),
+            }
+        }
+    }
+}
+
+unsafe fn load_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; a packed tile has tile_rows * tile_cols elements, which is `counts[0]`.
+    unsafe {
+        let i = *pc;
+        let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
+        match rectangle(m, i.e, rows, cols) {
+            Ok(from) => {
+                let packed = (m.lane(i.a), (cols * size_of::<W>()) as isize, size_of::<W>() as isize);
+                m.streamed |= move_rectangle::<W>(packed, (from.start, from.row, from.col), rows, cols, m.level);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+unsafe fn store_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `load_tile_of`.
+    unsafe {
+        let i = *pc;
+        let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
+        match rectangle(m, i.e, rows, cols) {
+            Ok(to) => {
+                let packed = (m.lane(i.a), (cols * size_of::<W>()) as isize, size_of::<W>() as isize);
+                m.streamed |= move_rectangle::<W>((to.start, to.row, to.col), packed, rows, cols, m.level);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+unsafe fn move_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; the lowering emits this only for arguments that do not overlap.
+    unsafe {
+        let i = *pc;
+        let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
+        match (rectangle(m, i.e, rows, cols), rectangle(m, i.e + 1, rows, cols)) {
+            (Ok(from), Ok(to)) => {
+                let (to, from) = ((to.start, to.row, to.col), (from.start, from.row, from.col));
+                m.streamed |= move_rectangle::<W>(to, from, rows, cols, m.level);
+                pc.add(1)
+            }
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
+    }
+}
+
+/// Copies a rectangle of elements between two layouts (start, row stride, column stride in bytes) that do not overlap: by rows where both are
+/// contiguous along rows, by the transpose kernel where one is contiguous along columns, else one by one.
+///
+/// # Safety
+/// Every element of both rectangles is valid; the two do not overlap.
+unsafe fn move_rectangle<W: Copy>(
+    to: (*mut u8, isize, isize),
+    from: (*mut u8, isize, isize),
+    rows: usize,
+    cols: usize,
+    level: Level,
+) -> bool {
+    let size = size_of::<W>() as isize;
+    let ((to, to_row, to_col), (from, from_row, from_col)) = (to, from);
+    let mut streamed = false;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if to_col == size && from_col == size {
+            for row in 0..rows as isize {
+                streamed |= copy::copy(to.offset(row * to_row), from.offset(row * from_row), cols * size as usize);
+            }
+        } else if to_col == size && from_row == size && to_row > 0 && from_col > 0 {
+            transpose(to, to_row as usize, from, from_col as usize, rows, cols, size as usize, level);
+            // The kernel may have chosen non-temporal stores.
+            streamed = true;
+        } else if to_row == size && from_col == size && to_col > 0 && from_row > 0 {
+            // Contiguous along columns on the left: the same kernel with the axes exchanged.
+            transpose(to, to_col as usize, from, from_row as usize, cols, rows, size as usize, level);
+            streamed = true;
+        } else {
+            for row in 0..rows as isize {
+                for col in 0..cols as isize {
+                    let x = from.offset(row * from_row + col * from_col).cast::<W>().read_unaligned();
+                    to.offset(row * to_row + col * to_col).cast::<W>().write_unaligned(x);
+                }
+            }
+        }
+    }
+    streamed
+}
+
+/// An index as the machine reads it.
+trait Index: Copy {
+    fn wide(self) -> i64;
+}
+
+impl Index for i32 {
+    #[inline(always)]
+    fn wide(self) -> i64 {
+        self as i64
+    }
+}
+
+impl Index for i64 {
+    #[inline(always)]
+    fn wide(self) -> i64 {
+        self
+    }
+}
+
+impl<W: Copy, I: Index> LaneOp for Gather<W, I> {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above; every index is checked before any element is read.
+        unsafe {
+            let i = *pc;
+            let access = m.access(i.e);
+            let (dst, index, n) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<I>(), m.counts[i.d as usize]);
+            let start = match bank(m, access, i.e) {
+                Ok(start) => start,
+                Err(what) => return fault(m, pc, what),
+            };
+            if access.unit != access.width {
+                // Byte offsets: rare, and each must be aligned as well.
+                for k in 0..n {
+                    match element(access, i.e, start, get(index, k).wide()) {
+                        Ok(from) => put(dst, k, from.cast::<W>().read_unaligned()),
+                        Err(what) => return fault(m, pc, what),
+                    }
+                }
+                return pc.add(1);
+            }
+            let len = access.bytes / access.width as u64;
+            // Strips of indices that stay in L1 between the check and the gather.
+            const STRIP: usize = 1024;
+            for first in (0..n).step_by(STRIP) {
+                let last = n.min(first + STRIP);
+                let mut inside = true;
+                for k in first..last {
+                    inside &= (get(index, k).wide() as u64) < len;
+                }
+                if !inside {
+                    let out = (first..last).map(|k| get(index, k).wide()).find(|&x| x as u64 >= len);
+                    let index = out.unwrap_or_default();
+                    return fault(m, pc, super::super::machine::Fault::Bounds { access: i.e as u32, index });
+                }
+                for k in first..last {
+                    put(dst, k, get(start.cast::<W>(), get(index, k).wide() as usize));
+                }
+            }
+            pc.add(1)
+        }
+    }
+}
+
+unsafe fn gather_masked_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; only elements whose mask is set are addressed.
+    unsafe {
+        let i = *pc;
+        let access = m.access(i.e);
+        let (dst, index, n) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<i64>(), m.counts[0]);
+        let (mask, other) = (m.lane(i.c), m.lane(i.d).cast::<W>());
+        let start = bank(m, access, i.e);
+        for k in 0..n {
+            let mut x = get(other, k);
+            if get(mask, k) != 0 {
+                match start.and_then(|start| element(access, i.e, start, get(index, k))) {
+                    Ok(from) => x = from.cast::<W>().read_unaligned(),
+                    Err(what) => return fault(m, pc, what),
+                }
+            }
+            put(dst, k, x);
+        }
+        pc.add(1)
+    }
+}
+
+unsafe fn scatter_of<W: Copy, const MASKED: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; only elements whose mask is set are addressed.
+    unsafe {
+        let i = *pc;
+        let access = m.access(i.e);
+        let (src, index, n) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<i64>(), m.counts[i.d as usize]);
+        let start = bank(m, access, i.e);
+        for k in 0..n {
+            if MASKED && get(m.lane(i.c), k) == 0 {
+                continue;
+            }
+            match start.and_then(|start| element(access, i.e, start, get(index, k))) {
+                Ok(to) => to.cast::<W>().write_unaligned(get(src, k)),
+                Err(what) => return fault(m, pc, what),
+            }
+        }
+        pc.add(1)
+    }
+}
+
+impl LaneOp for AffineIndex {
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let access = m.access(i.e);
+            let dst = m.lane(i.a).cast::<i64>();
+            let (rows, cols) = (m.cursor.tile_rows as usize, m.cursor.tile_cols as usize);
+            let (row, col) = (m.reg(access.row_stride) as i64, m.reg(access.col_stride) as i64);
+            if access.group != 0 {
+                // Several strides at once: one by one, from the definition.
+                let (base, each_group) = (m.reg(access.base) as i64, m.reg(access.group_stride) as i64);
+                for k in 0..rows * cols {
+                    let (r, c) = ((m.cursor.row as usize + k / cols) as i64, (m.cursor.col as usize + k % cols) as i64);
+                    let group = (c / access.group as i64).wrapping_mul(each_group);
+                    let index = base.wrapping_add(row.wrapping_mul(r)).wrapping_add(col.wrapping_mul(c));
+                    put(dst, k, index.wrapping_add(group));
+                }
+                return pc.add(1);
+            }
+            let first = address::first_index(m, access);
+            for r in 0..rows {
+                let first = first.wrapping_add(row.wrapping_mul(r as i64));
+                let dst = dst.add(r * cols);
+                for c in 0..cols {
+                    put(dst, c, first.wrapping_add(col.wrapping_mul(c as i64)));
+                }
+            }
+            pc.add(1)
+        }
+    }
+}
+
+/// Handler of `AtomicLanes` on elements of 4 or 8 bytes.
+pub(crate) fn atomic_lanes(size: u8) -> Handler {
+    if size == 4 { atomic_lanes_of::<u32> } else { atomic_lanes_of::<u64> }
+}
+
+/// A wrapping fetch-and-add; two's complement makes signed and unsigned the same.
+pub(crate) trait FetchAdd: Copy + Default {
+    /// # Safety
+    /// `at` is valid and aligned for the type.
+    unsafe fn fetch_add(at: *mut u8, x: Self) -> Self;
+}
+
+impl FetchAdd for u32 {
+    #[inline(always)]
+    unsafe fn fetch_add(at: *mut u8, x: u32) -> u32 {
+        // SAFETY: the caller's promise. Every order the language knows is at most AcqRel, which x86 gives for free.
+        unsafe { AtomicU32::from_ptr(at.cast()).fetch_add(x, Ordering::AcqRel) }
+    }
+}
+
+impl FetchAdd for u64 {
+    #[inline(always)]
+    unsafe fn fetch_add(at: *mut u8, x: u64) -> u64 {
+        // SAFETY: as for u32.
+        unsafe { AtomicU64::from_ptr(at.cast()).fetch_add(x, Ordering::AcqRel) }
+    }
+}
+
+unsafe fn atomic_lanes_of<W: FetchAdd>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; the launch checked that arguments of atomic ops are aligned for their element.
+    unsafe {
+        let i = *pc;
+        let access = m.access(i.e);
+        let (dst, x, index) = (m.lane(i.a).cast::<W>(), m.lane(i.b).cast::<W>(), m.lane(i.c).cast::<i64>());
+        // Earlier streamed stores of this thread must not be overtaken by a releasing atomic.
+        if std::mem::take(&mut m.streamed) {
+            copy::fence();
+        }
+        let start = bank(m, access, i.e);
+        for k in 0..m.counts[0] {
+            if i.d != u16::MAX && get(m.lane(i.d), k) == 0 {
+                put(dst, k, W::default());
+                continue;
+            }
+            match start.and_then(|start| element(access, i.e, start, get(index, k))) {
+                Ok(at) => put(dst, k, W::fetch_add(at, get(x, k))),
+                Err(what) => return fault(m, pc, what),
+            }
+        }
+        pc.add(1)
+    }
+}

@@ -1,0 +1,343 @@
+//! The machine: the state of one running instance (a block's role) and the loop that runs it.
+//!
+//! The loop is threaded: every instruction carries the address of its handler, the handler does the work and gives the
+//! address of the next instruction, or null to stop. Nothing is checked per instruction that [`super::verify`] has checked
+//! once: register and lane numbers, table indices, jump targets, lane sizes. What only the run can know, the address of a memory
+//! access, is checked once per strip (once per element for gathers).
+
+use super::code::{Access, Code, Each, Input, MAX_COUNTS, PostRef, RoleCode, SlotRef};
+use super::handlers;
+use super::level::Level;
+use crate::ir::{Special, Type};
+use std::sync::Arc;
+
+/// The work of one instruction: gives the next one, or null after setting `machine.stop`.
+pub(crate) type Handler = unsafe fn(&mut Machine, *const Inst) -> *const Inst;
+
+/// An instruction bound to its handler.
+#[derive(Clone, Copy)]
+pub(crate) struct Inst {
+    pub run: Handler,
+    pub a: u16,
+    pub b: u16,
+    pub c: u16,
+    pub d: u16,
+    pub e: i32,
+}
+
+/// The code of a role, verified and bound to the handlers of one instruction-set level.
+pub(crate) struct Program {
+    pub role: RoleCode,
+    pub insts: Box<[Inst]>,
+}
+
+impl Program {
+    /// Binds verified code.
+    pub(crate) fn new(role: RoleCode, level: Level) -> Program {
+        let bind = |code: &Code| Inst {
+            run: handlers::handler(code.op, level),
+            a: code.a,
+            b: code.b,
+            c: code.c,
+            d: code.d,
+            e: code.e,
+        };
+        let insts = role.code.iter().map(bind).collect();
+        Program { role, insts }
+    }
+}
+
+/// Why a machine stopped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Stop {
+    /// Not stopped.
+    Running,
+    /// The role is done.
+    Done,
+    /// A wait is not ready; run again to try again.
+    Blocked(Blocked),
+    /// An access is out of bounds or misaligned.
+    Fault(Fault),
+}
+
+/// A wait that is not ready.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Blocked {
+    /// Slot `slots[slot]` is below `expected`.
+    Slot { slot: u32, bank: i64, index: i64, expected: u64, seen: u64 },
+    /// A packet of access `access` does not carry the flag.
+    Packet { access: u32, packet: i64, expected: u32, seen: u32 },
+    /// The ring of post `post` is full.
+    Queue { post: u32 },
+}
+
+/// A memory access that must not happen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fault {
+    /// Elements from `index` on leave the bank.
+    Bounds { access: u32, index: i64 },
+    /// The byte offset is not a multiple of the access size.
+    Misaligned { access: u32, index: i64 },
+    /// No such bank.
+    Bank { access: u32, bank: i64 },
+    /// No such slot, or no such bank of slots.
+    Slot { slot: u32, bank: i64, index: i64 },
+    /// A bulk copy of a negative count.
+    Count { access: u32, count: i64 },
+}
+
+/// Where the current `each` is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Cursor {
+    pub rows: u64,
+    pub cols: u64,
+    /// The strip: `tile_rows` × `tile_cols` elements from (row, col).
+    pub row: u64,
+    pub col: u64,
+    pub tile_rows: u64,
+    pub tile_cols: u64,
+    pub max_cols: u64,
+    pub streaming: bool,
+}
+
+/// One running (block, role).
+pub(crate) struct Machine {
+    /// Registers and lanes, as raw pointers because handlers index them unchecked; the boxes behind them are in `owned`.
+    regs: *mut u64,
+    lanes: *mut *mut u8,
+    bases: *const *mut u8,
+    accesses: *const Access,
+    slots: *const SlotRef,
+    posts: *const PostRef,
+    eaches: *const Each,
+    pub counts: [usize; MAX_COUNTS],
+    pub cursor: Cursor,
+    pub stop: Stop,
+    /// Non-temporal stores since the last fence.
+    pub streamed: bool,
+    pub level: Level,
+    pc: *const Inst,
+    owned: Owned,
+}
+
+/// What the machine's pointers point to; never touched except through them.
+struct Owned {
+    program: Arc<Program>,
+    _regs: Box<[u64]>,
+    lanes: Box<[*mut u8]>,
+    _bases: Box<[*mut u8]>,
+    _strips: Box<[Line]>,
+    _scratch: Box<[Line]>,
+    inputs: Box<[(u16, Start)]>,
+}
+
+/// What a register is set to when a launch starts.
+#[derive(Clone, Copy)]
+enum Start {
+    Value(u64),
+    Read(*const u8, Type),
+}
+
+/// Strip memory is handed out in cache lines so that vector accesses do not split.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// The numbers a launch knows about itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub rank: i64,
+    pub world_size: i64,
+    pub block: i64,
+    pub blocks: i64,
+}
+
+impl Machine {
+    /// An instance of a program. `bases` are the addresses of all banks of all arguments, in order, followed by one null per
+    /// scratch of the role, which is filled in here.
+    ///
+    /// # Safety
+    /// The program passed [`super::verify`] with these `bases`: every access's banks are valid for `bytes` bytes and every
+    /// scalar's entry for its type, until the machine is dropped.
+    pub(crate) unsafe fn new(program: Arc<Program>, mut bases: Vec<*mut u8>, id: Identity, level: Level) -> Machine {
+        let role = &program.role;
+        let mut regs: Box<[u64]> = role.registers.clone().into();
+        let lines = |bytes: usize| vec![Line([0; 64]); bytes.div_ceil(64)].into_boxed_slice();
+        let mut strips = lines(role.strip_bytes as usize);
+        let mut scratch = lines(role.scratch_bytes);
+        let strip_start = strips.as_mut_ptr().cast::<u8>();
+        let mut lanes: Box<[*mut u8]> = role
+            .lanes
+            .iter()
+            .map(|lane| match lane.strip {
+                // SAFETY: the verifier checked that each strip lies inside `strip_bytes`.
+                Some((offset, _)) => unsafe { strip_start.add(offset as usize) },
+                None => std::ptr::null_mut(),
+            })
+            .collect();
+        for &(entry, offset) in &role.scratch {
+            // SAFETY: the verifier checked that each scratch lies inside `scratch_bytes`.
+            bases[entry as usize] = unsafe { scratch.as_mut_ptr().cast::<u8>().add(offset) };
+        }
+        let bases: Box<[*mut u8]> = bases.into();
+        let inputs = role
+            .inputs
+            .iter()
+            .map(|&(reg, input)| {
+                let start = match input {
+                    Input::Special(special) => Start::Value(match special {
+                        Special::Rank => id.rank,
+                        Special::WorldSize => id.world_size,
+                        Special::Block => id.block,
+                        Special::Blocks => id.blocks,
+                        Special::Copy => 0,
+                        Special::Copies => 1,
+                    } as u64),
+                    Input::Scalar(entry, ty) => Start::Read(bases[entry as usize], ty),
+                };
+                (reg, start)
+            })
+            .collect();
+        Machine {
+            regs: regs.as_mut_ptr(),
+            lanes: lanes.as_mut_ptr(),
+            bases: bases.as_ptr(),
+            accesses: role.accesses.as_ptr(),
+            slots: role.slots.as_ptr(),
+            posts: role.posts.as_ptr(),
+            eaches: role.eaches.as_ptr(),
+            counts: [0; MAX_COUNTS],
+            cursor: Cursor::default(),
+            stop: Stop::Running,
+            streamed: false,
+            level,
+            pc: program.insts.as_ptr(),
+            owned: Owned { _regs: regs, lanes, _bases: bases, _strips: strips, _scratch: scratch, inputs, program },
+        }
+    }
+
+    /// Goes to the start of the role and reads the scalars.
+    #[inline]
+    pub(crate) fn restart(&mut self) {
+        self.pc = self.owned.program.insts.as_ptr();
+        self.stop = Stop::Running;
+        for &(reg, start) in &self.owned.inputs {
+            let bits = match start {
+                Start::Value(bits) => bits,
+                // SAFETY: `new`'s caller promised that the scalar's address is valid for its type.
+                Start::Read(from, ty) => unsafe { super::uniform::read(from, ty) },
+            };
+            // SAFETY: the verifier checked the register numbers of the inputs.
+            unsafe { *self.regs.add(reg as usize) = bits };
+        }
+    }
+
+    /// Runs until the role is done, a wait is not ready, or an access faults.
+    #[inline]
+    pub(crate) fn run(&mut self) -> Stop {
+        let mut pc = self.pc;
+        self.stop = Stop::Running;
+        // SAFETY: `pc` is an instruction of the verified program: the first one, or one where a handler stopped. A handler gives
+        // the next instruction or a jump target that the verifier found inside the code, or null; the last instruction of verified code
+        // never falls through.
+        unsafe {
+            while !pc.is_null() {
+                pc = ((*pc).run)(self, pc);
+            }
+        }
+        self.stop
+    }
+
+    /// The program this machine runs.
+    pub(crate) fn role(&self) -> &RoleCode {
+        &self.owned.program.role
+    }
+
+    /// Lanes that only ever point into tensors; for tests of the machine's hygiene.
+    #[cfg(test)]
+    pub(crate) fn lane_count(&self) -> usize {
+        self.owned.lanes.len()
+    }
+
+    // ---- what handlers use; all unchecked, by the verifier's grace -------------------------------------------------
+
+    /// Stops at `pc`: `run` will resume there.
+    #[inline(always)]
+    pub(crate) fn stop_at(&mut self, pc: *const Inst, stop: Stop) -> *const Inst {
+        self.pc = pc;
+        self.stop = stop;
+        std::ptr::null()
+    }
+
+    /// # Safety
+    /// `r` is a register of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn reg(&self, r: u16) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { *self.regs.add(r as usize) }
+    }
+
+    /// # Safety
+    /// `r` is a register of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn set_reg(&mut self, r: u16, bits: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { *self.regs.add(r as usize) = bits }
+    }
+
+    /// # Safety
+    /// `l` is a lane of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn lane(&self, l: u16) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { *self.lanes.add(l as usize) }
+    }
+
+    /// # Safety
+    /// `l` is a lane of the verified program and `to` valid for the strip.
+    #[inline(always)]
+    pub(crate) unsafe fn bind(&mut self, l: u16, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { *self.lanes.add(l as usize) = to }
+    }
+
+    /// # Safety
+    /// `e` is an access of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn access<'p>(&self, e: i32) -> &'p Access {
+        // SAFETY: the caller's promise; the table lives as long as the program, which outlives every handler call.
+        unsafe { &*self.accesses.add(e as usize) }
+    }
+
+    /// # Safety
+    /// `e` is a slot of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn slot<'p>(&self, e: i32) -> &'p SlotRef {
+        // SAFETY: as for `access`.
+        unsafe { &*self.slots.add(e as usize) }
+    }
+
+    /// # Safety
+    /// `e` is a post of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn post<'p>(&self, e: i32) -> &'p PostRef {
+        // SAFETY: as for `access`.
+        unsafe { &*self.posts.add(e as usize) }
+    }
+
+    /// # Safety
+    /// `e` is an each of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn each<'p>(&self, e: i32) -> &'p Each {
+        // SAFETY: as for `access`.
+        unsafe { &*self.eaches.add(e as usize) }
+    }
+
+    /// # Safety
+    /// `entry` is one of the bases of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn base(&self, entry: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        unsafe { *self.bases.add(entry) }
+    }
+}
