@@ -1,14 +1,18 @@
 //! The intermediate representation.
 #![forbid(unsafe_code)]
 
+pub mod access;
+mod affine;
 mod builder;
 mod entity;
+mod facts;
 mod kernel;
 mod op;
 pub mod scalar;
 mod types;
 pub mod typing;
 
+pub use affine::{Affine, Uniform};
 pub use builder::Builder;
 pub use entity::{Entity, Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
 pub use kernel::{Access, Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
