@@ -138,10 +138,11 @@ enum Start {
     Read(*const u8, Type),
 }
 
-/// Strip memory is handed out in cache lines so that vector accesses do not split.
+/// Strip memory and scratch are handed out in pairs of cache lines: vector accesses do not split, and scratch has the alignment the
+/// access analysis promises.
 #[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+#[repr(C, align(128))]
+struct Line([u8; 128]);
 
 /// The numbers a launch knows about itself.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +163,7 @@ impl Machine {
     pub(crate) unsafe fn new(program: Arc<Program>, mut bases: Vec<*mut u8>, id: Identity, level: Level) -> Machine {
         let role = &program.role;
         let mut regs: Box<[u64]> = role.registers.clone().into();
-        let lines = |bytes: usize| vec![Line([0; 64]); bytes.div_ceil(64)].into_boxed_slice();
+        let lines = |bytes: usize| vec![Line([0; 128]); bytes.div_ceil(128)].into_boxed_slice();
         let mut strips = lines(role.strip_bytes as usize);
         let mut scratch = lines(role.scratch_bytes);
         let strip_start = strips.as_mut_ptr().cast::<u8>();

@@ -1,15 +1,36 @@
-//! The CPU engine.
-#![allow(dead_code)]
+//! The CPU engine: a verified kernel and its arguments in, running machine code's effects out.
+//!
+//! ```text
+//!  IR ──lower──▶ bytecode ──verify──▶ program ──▶ machines (one per block and role) ──launch──▶ threads
+//! ```
+//! Uniform ops work on 64-bit registers, one or two nanoseconds each. The elements of an `each` are cut into strips that stay in
+//! L1, and each lane op runs over a whole strip in a loop the compiler vectorises (`lane/`), reading and writing tensors directly
+//! where the lowering could show that nobody else touches those bytes meanwhile. A wait that is not ready stops its machine, and
+//! the thread runs another one.
+//!
+//! Invariants: no machine runs bytecode that [`verify`] did not pass; every address is checked against its buffer before it is used;
+//! a launch allocates nothing. Must not know transports: signals are slots in memory, whoever else writes them.
 
 mod address;
 mod code;
 mod control;
 pub(crate) mod copy;
+mod error;
 mod handlers;
 mod lane;
-pub(crate) mod level;
+mod launch;
+mod level;
+mod lower;
 mod machine;
+mod pool;
 mod queue;
+mod rounding;
 mod scalar_op;
 pub(crate) mod transpose;
 mod uniform;
+mod verify;
+
+pub use error::{LaunchError, PrepareError, Who};
+pub use launch::{Prepared, Settings};
+pub use level::Level;
+pub use queue::{Descriptor, Queue, Work};

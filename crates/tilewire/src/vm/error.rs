@@ -1,0 +1,179 @@
+//! What can go wrong when a kernel is prepared or launched on the CPU.
+
+use crate::ir::{SourceLine, Type};
+use std::fmt;
+use std::time::Duration;
+
+/// Why a kernel cannot be prepared for the CPU engine.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// The kernel's IR is malformed; the text lists every fault.
+    Invalid(String),
+    /// The arguments do not match the parameters.
+    Argument {
+        /// Name of the parameter.
+        param: String,
+        /// What is wrong, with the values.
+        what: String,
+    },
+    /// A parameter's memory is not aligned as the kernel states.
+    Unaligned {
+        /// Name of the parameter.
+        param: String,
+        /// Its element type.
+        ty: Type,
+        /// Alignment that is needed, in bytes.
+        align: usize,
+        /// The address.
+        address: usize,
+    },
+    /// A role needs more registers or lanes than the bytecode can name.
+    TooLarge {
+        /// Name of the role.
+        role: String,
+        /// Uniform registers it needs.
+        registers: usize,
+        /// Lanes it needs.
+        lanes: usize,
+        /// The most of either.
+        limit: usize,
+    },
+    /// An `each` uses more group sizes, or larger ones, than the engine can hold in one strip.
+    Groups {
+        /// The group sizes.
+        sizes: Vec<u32>,
+        /// Where the `each` is.
+        at: SourceLine,
+    },
+}
+
+impl fmt::Display for PrepareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PrepareError::Invalid(faults) => write!(f, "the kernel is malformed:\n{faults}"),
+            PrepareError::Argument { param, what } => write!(f, "argument {param}: {what}"),
+            PrepareError::Unaligned { param, ty, align, address } => write!(
+                f,
+                "argument {param} ({ty}) is at address {address:#x}, which is no multiple of the {align} bytes its kernel needs"
+            ),
+            PrepareError::TooLarge { role, registers, lanes, limit } => write!(
+                f,
+                "role {role} needs {registers} registers and {lanes} lanes; at most {limit} of each fit: unroll less"
+            ),
+            PrepareError::Groups { sizes, at } => {
+                write!(f, "groups of {sizes:?} elements in one each at {at} do not fit one strip: use two eaches")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PrepareError {}
+
+/// Why a launch failed. What it had written by then stays written.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// An access left its buffer.
+    OutOfBounds {
+        /// The buffer, region or slot table.
+        name: String,
+        /// Index of the first element outside (of a strip: the index where the strip starts).
+        index: i64,
+        /// Number of elements (bytes in a region) there are.
+        len: u64,
+        /// Block and role that did it.
+        by: Who,
+        /// Source line of the access.
+        at: SourceLine,
+    },
+    /// A byte offset of a put or get is not a multiple of the value's size.
+    Misaligned {
+        /// The region.
+        name: String,
+        /// The byte offset.
+        offset: i64,
+        /// The size it must be a multiple of.
+        size: u32,
+        /// Block and role that did it.
+        by: Who,
+        /// Source line of the access.
+        at: SourceLine,
+    },
+    /// A bank that does not exist.
+    NoSuchBank {
+        /// The buffer or slot table.
+        name: String,
+        /// The bank asked for.
+        bank: i64,
+        /// How many there are.
+        banks: u32,
+        /// Block and role that did it.
+        by: Who,
+        /// Source line of the access.
+        at: SourceLine,
+    },
+    /// A bulk copy or post of a negative number of elements.
+    NegativeCount {
+        /// The number.
+        count: i64,
+        /// Block and role that did it.
+        by: Who,
+        /// Source line.
+        at: SourceLine,
+    },
+    /// A wait was not satisfied before the deadline.
+    Timeout {
+        /// What was waited for: the op and the slot, packet or queue.
+        what: String,
+        /// Value that was waited for.
+        expected: u64,
+        /// Value seen last.
+        seen: u64,
+        /// The deadline.
+        after: Duration,
+        /// Block and role that waited.
+        by: Who,
+        /// Source line of the wait.
+        at: SourceLine,
+    },
+}
+
+/// A running (rank, block, role).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// The rank.
+    pub rank: usize,
+    /// The block.
+    pub block: usize,
+    /// The role's name.
+    pub role: String,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} block {} role {}", self.rank, self.block, self.role)
+    }
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LaunchError::OutOfBounds { name, index, len, by, at } => {
+                write!(f, "index {index} is outside {name}, which has {len}: {by}, at {at}")
+            }
+            LaunchError::Misaligned { name, offset, size, by, at } => {
+                write!(f, "byte offset {offset} in {name} is no multiple of {size}, the size of the value: {by}, at {at}")
+            }
+            LaunchError::NoSuchBank { name, bank, banks, by, at } => {
+                write!(f, "bank {bank} of {name}, which has {banks}: {by}, at {at}")
+            }
+            LaunchError::NegativeCount { count, by, at } => write!(f, "copy of {count} elements: {by}, at {at}"),
+            LaunchError::Timeout { what, expected, seen, after, by, at } => {
+                write!(f, "{what}: waited {after:?} for {expected}, saw {seen}: {by}, at {at}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LaunchError {}

@@ -1,0 +1,273 @@
+//! Preparing a kernel for the CPU and launching it.
+
+use super::code::RoleCode;
+use super::error::{LaunchError, PrepareError, Who};
+use super::level::Level;
+use super::lower::{lower, memories};
+use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
+use super::pool::{Backoff, Job};
+use super::rounding::Rounding;
+use super::verify::verify;
+use crate::ir::{self, Kernel, Op, Param, Type};
+use crate::tensor::Arg;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a launch knows besides its kernel.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This rank.
+    pub rank: usize,
+    /// Ranks in the world.
+    pub world_size: usize,
+    /// How long a wait may take without any progress; `None`: for ever.
+    pub deadline: Option<Duration>,
+    /// Vector instructions to use, at most those of this processor.
+    pub level: Level,
+    /// Whether the IR is simplified first. Results do not depend on it; turning it off is for tests.
+    pub simplify: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            rank: 0,
+            world_size: 1,
+            deadline: Some(Duration::from_secs(30)),
+            level: Level::detect(),
+            simplify: true,
+        }
+    }
+}
+
+/// A kernel with its arguments, compiled for the CPU: launch it any number of times.
+///
+/// It keeps its arguments alive. A launch allocates nothing; it runs on the calling thread, and with several blocks the process's worker threads help.
+pub struct Prepared {
+    machines: Box<[Machine]>,
+    job: Arc<Job>,
+    /// Instances under way on the calling thread; kept so that a launch does not allocate.
+    pending: Vec<usize>,
+    blocks: usize,
+    settings: Settings,
+    _args: Vec<Arg>,
+}
+
+impl Prepared {
+    /// Prepares a kernel for a world of one.
+    pub fn new(kernel: &Kernel, args: &[Arg]) -> Result<Prepared, PrepareError> {
+        Prepared::with(kernel, args, Settings::default())
+    }
+
+    /// Prepares a kernel.
+    pub fn with(kernel: &Kernel, args: &[Arg], settings: Settings) -> Result<Prepared, PrepareError> {
+        ir::verify(kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
+        check_arguments(kernel, args)?;
+        let simplified = settings.simplify.then(|| ir::simplify(kernel));
+        let kernel = simplified.as_ref().unwrap_or(kernel);
+        let level = settings.level.min(Level::detect());
+        let mut machines = Vec::new();
+        let programs = lower(kernel, args)?
+            .into_iter()
+            .map(|role| {
+                let (bases, sizes) = bases(&role, args, kernel);
+                if let Err(what) = verify(&role, &sizes) {
+                    panic!("tilewire bug: the bytecode of kernel {} is malformed: {what}\n{kernel}\n{role}", kernel.name);
+                }
+                (Arc::new(Program::new(role, level)), bases)
+            })
+            .collect::<Vec<_>>();
+        for block in 0..kernel.blocks {
+            let id = Identity {
+                rank: settings.rank as i64,
+                world_size: settings.world_size as i64,
+                block: i64::from(block),
+                blocks: i64::from(kernel.blocks),
+            };
+            for (program, bases) in &programs {
+                // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the memory
+                // alive as long as the machine.
+                machines.push(unsafe { Machine::new(program.clone(), bases.clone(), id, level) });
+            }
+        }
+        let mut machines = machines.into_boxed_slice();
+        let job = Job::new(&mut machines);
+        let pending = Vec::with_capacity(machines.len());
+        Ok(Prepared { machines, job, pending, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
+    }
+
+    /// Runs the kernel to the end.
+    pub fn run(&mut self) -> Result<(), LaunchError> {
+        let _nearest = Rounding::nearest();
+        if let [machine] = &mut *self.machines {
+            // The common small case: nothing to share, no table to walk.
+            machine.restart();
+            return match machine.run() {
+                Stop::Done => Ok(()),
+                stop => self.finish_alone(stop),
+            };
+        }
+        let share = self.blocks > 1;
+        let result = self.job.launch(share, self.settings.deadline, &mut self.pending);
+        result.map_err(|(index, stop)| self.explain(index, stop))
+    }
+
+    /// The rest of a launch of one instance that did not run through.
+    #[cold]
+    fn finish_alone(&mut self, mut stop: Stop) -> Result<(), LaunchError> {
+        let mut backoff = Backoff::new(self.settings.deadline);
+        loop {
+            match stop {
+                Stop::Done => return Ok(()),
+                Stop::Blocked(_) if !backoff.pause() => {}
+                _ => return Err(self.explain(0, stop)),
+            }
+            let before = stop;
+            stop = self.machines[0].run();
+            if stop != before {
+                backoff = Backoff::new(self.settings.deadline);
+            }
+        }
+    }
+
+    /// The bytecode, for people.
+    pub fn disassembly(&self) -> String {
+        let mut text = String::new();
+        for machine in self.machines.iter().take(self.machines.len() / self.blocks.max(1)) {
+            text.push_str(&machine.role().to_string());
+        }
+        text
+    }
+
+    fn explain(&self, index: usize, stop: Stop) -> LaunchError {
+        let machine = &self.machines[index];
+        let role = machine.role();
+        let roles = self.machines.len() / self.blocks;
+        let by = Who { rank: self.settings.rank, block: index / roles, role: role.name.clone() };
+        let access = |k: u32| &role.accesses[k as usize];
+        match stop {
+            Stop::Fault(fault) => match fault {
+                Fault::Bounds { access: k, index } => {
+                    let access = access(k);
+                    let (name, len) = (access.name.clone(), access.bytes / u64::from(access.unit));
+                    LaunchError::OutOfBounds { name, index, len, by, at: access.at.clone() }
+                }
+                Fault::Misaligned { access: k, index } => {
+                    let access = access(k);
+                    let offset = index.wrapping_mul(i64::from(access.unit));
+                    let (name, size) = (access.name.clone(), access.width);
+                    LaunchError::Misaligned { name, offset, size, by, at: access.at.clone() }
+                }
+                Fault::Bank { access: k, bank } => {
+                    let access = access(k);
+                    let (name, banks) = (access.name.clone(), access.banks);
+                    LaunchError::NoSuchBank { name, bank, banks, by, at: access.at.clone() }
+                }
+                Fault::Slot { slot, bank, index } => {
+                    let slot = &role.slots[slot as usize];
+                    let (name, at) = (slot.name.clone(), slot.at.clone());
+                    if bank as u64 >= u64::from(slot.banks) {
+                        return LaunchError::NoSuchBank { name, bank, banks: slot.banks, by, at };
+                    }
+                    LaunchError::OutOfBounds { name, index, len: slot.len, by, at }
+                }
+                Fault::Count { access: k, count } => LaunchError::NegativeCount { count, by, at: access(k).at.clone() },
+            },
+            Stop::Blocked(blocked) => {
+                let after = self.settings.deadline.unwrap_or_default();
+                let (what, expected, seen, at) = match blocked {
+                    Blocked::Slot { slot, bank, index, expected, seen } => {
+                        let slot = &role.slots[slot as usize];
+                        let bank = if slot.bank.is_some() { format!("[bank {bank}]") } else { String::new() };
+                        (format!("{} {}{bank}[{index}]", slot.op, slot.name), expected, seen, slot.at.clone())
+                    }
+                    Blocked::Packet { access: k, packet, expected, seen } => {
+                        let access = access(k);
+                        let what = format!("packet {packet} of {}", access.name);
+                        (what, u64::from(expected), u64::from(seen), access.at.clone())
+                    }
+                    Blocked::Queue { post } => {
+                        let post = &role.posts[post as usize];
+                        ("room in the queue of the network proxy".to_string(), 1, 0, post.at.clone())
+                    }
+                };
+                LaunchError::Timeout { what, expected, seen, after, by, at }
+            }
+            Stop::Running | Stop::Done => unreachable!("a launch that ended well needs no explanation"),
+        }
+    }
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Prepared({} instances)", self.machines.len())
+    }
+}
+
+/// The base addresses of a role and the sizes behind them: all banks of all arguments, then the role's scratch.
+fn bases(role: &RoleCode, args: &[Arg], kernel: &Kernel) -> (Vec<*mut u8>, Vec<u64>) {
+    let all = args.iter().flat_map(memories);
+    let (mut bases, mut sizes): (Vec<_>, Vec<_>) = all.map(|m| (m.start().as_ptr(), m.bytes() as u64)).unzip();
+    let scratches = kernel.scratches.values().filter(|s| kernel.roles[s.role].name == role.name);
+    for scratch in scratches {
+        bases.push(std::ptr::null_mut());
+        sizes.push(scratch.len * scratch.ty.size() as u64);
+    }
+    (bases, sizes)
+}
+
+/// Every argument is what its parameter says.
+fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
+    let wrong = |param: &str, what: String| PrepareError::Argument { param: param.to_string(), what };
+    if kernel.params.len() != args.len() {
+        let what = format!("{} arguments for {} parameters", args.len(), kernel.params.len());
+        return Err(wrong(&kernel.name, what));
+    }
+    let packets = packet_areas(kernel);
+    for ((id, param), arg) in kernel.params.iter().zip(args) {
+        let name = param.name();
+        let (banks, bytes, align, ty) = match (param, arg) {
+            (Param::Buffer { ty, len, banks, align, .. }, Arg::Buffer(_)) => {
+                let bytes = len.checked_mul(ty.size() as u64).ok_or_else(|| wrong(name, "its size overflows".into()))?;
+                (*banks, bytes, if packets.contains(&id) { (*align).max(16) } else { *align }, *ty)
+            }
+            (Param::Scalar { ty, .. }, Arg::Scalar(_)) => (1, ty.size() as u64, ty.size() as u32, *ty),
+            (Param::Slots { len, stride, banks, .. }, Arg::Slots(_)) => {
+                let bytes = len.checked_mul(u64::from(*stride));
+                (*banks, bytes.ok_or_else(|| wrong(name, "its size overflows".into()))?, 8, Type::U64)
+            }
+            (Param::Queue { .. }, Arg::Queue(_)) => (1, 256, 64, Type::U64),
+            _ => return Err(wrong(name, format!("a {arg:?} cannot be bound to it"))),
+        };
+        let memories = memories(arg);
+        if memories.len() != banks as usize {
+            return Err(wrong(name, format!("{} memories for {banks} banks", memories.len())));
+        }
+        for memory in memories {
+            if (memory.bytes() as u64) < bytes {
+                return Err(wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes())));
+            }
+            let address = memory.start().as_ptr() as usize;
+            if bytes > 0 && address % align as usize != 0 {
+                let (param, align) = (name.to_string(), align as usize);
+                return Err(PrepareError::Unaligned { param, ty, align, address });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The parameters that packets go to: their halves are atomic, so they must be aligned.
+fn packet_areas(kernel: &Kernel) -> Vec<ir::ParamId> {
+    let mut found = Vec::new();
+    for role in kernel.roles.values() {
+        kernel.walk(role.body, &mut |inst| {
+            if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[inst].op {
+                if let ir::Base::Param(p) = at.base {
+                    found.push(p);
+                }
+            }
+        });
+    }
+    found
+}

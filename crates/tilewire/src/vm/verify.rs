@@ -1,0 +1,295 @@
+//! The bytecode verifier: what the machine's unchecked loop relies on.
+//!
+//! It proves, for a role's code and the memory its entries name: every register, lane, count, table index and jump is in range; control
+//! never falls off the end, and enters an `each` only at its `EachBegin`; a lane is read only after it was filled or bound in the same
+//! `each`, with elements of the size the op expects and room for the longest strip; a bound lane is used with the count it was bound for; every
+//! access, slot table and ring lies inside its memory. A fault here is a bug of the lowering: `prepare` panics with it, so no
+//! unverified code is ever run.
+#![forbid(unsafe_code)]
+
+use super::code::{Access, Code, Each, Extra, Input, MAX_COUNTS, Opcode, Operand, PostWork, RoleCode};
+use std::collections::HashMap;
+
+/// Checks a role's code. `entries` are the sizes in bytes of the memory behind each base address, scratch included.
+pub(crate) fn verify(role: &RoleCode, entries: &[u64]) -> Result<(), String> {
+    let mut check = Check { role, entries, each: None, bound: HashMap::new(), filled: Vec::new(), owner: Vec::new() };
+    check.tables()?;
+    check.eaches()?;
+    check.code()
+}
+
+struct Check<'r> {
+    role: &'r RoleCode,
+    entries: &'r [u64],
+    /// The `each` the instruction stands in.
+    each: Option<&'r Each>,
+    /// Lanes bound in this `each`: the count they were bound for.
+    bound: HashMap<u16, u16>,
+    /// Lanes with strip memory written in this `each`.
+    filled: Vec<u16>,
+    /// The `each` (by index) every instruction stands in, its `EachBegin` excluded.
+    owner: Vec<Option<usize>>,
+}
+
+impl<'r> Check<'r> {
+    fn tables(&self) -> Result<(), String> {
+        let role = self.role;
+        for (k, access) in role.accesses.iter().enumerate() {
+            self.access(access).map_err(|what| format!("access {k}: {what}"))?;
+        }
+        for (k, slot) in role.slots.iter().enumerate() {
+            self.reg(slot.index)?;
+            slot.bank.map_or(Ok(()), |bank| self.reg(bank))?;
+            ensure(slot.banks == 1 || slot.bank.is_some(), || format!("slot {k} has banks and no bank register"))?;
+            let bytes = slot.len.checked_mul(u64::from(slot.stride)).ok_or("slot table overflows")?;
+            ensure(slot.stride % 8 == 0 && slot.stride > 0, || format!("slot {k} has stride {}", slot.stride))?;
+            self.banks(slot.first, slot.banks, bytes)?;
+        }
+        for post in &role.posts {
+            self.reg(post.peer)?;
+            self.banks(post.queue, 1, 192)?;
+            match post.work {
+                PostWork::Copy { src, dst, bytes } => {
+                    ensure((src as usize) < role.accesses.len(), || format!("post of access {src}"))?;
+                    self.reg(dst)?;
+                    self.reg(bytes)?;
+                }
+                PostWork::Signal { index, value } => {
+                    self.reg(index)?;
+                    self.reg(value)?;
+                }
+            }
+        }
+        for &(reg, input) in &role.inputs {
+            self.reg(reg)?;
+            if let Input::Scalar(entry, ty) = input {
+                self.banks(entry, 1, ty.size() as u64)?;
+            }
+        }
+        for (k, lane) in role.lanes.iter().enumerate() {
+            let Some((offset, capacity)) = lane.strip else { continue };
+            let end = u64::from(offset) + u64::from(capacity) * u64::from(lane.size);
+            ensure(end <= u64::from(role.strip_bytes), || format!("strip of lane {k} ends at {end}"))?;
+        }
+        for &(entry, offset) in &role.scratch {
+            let size = self.entries.get(entry as usize).ok_or("scratch entry out of range")?;
+            ensure(offset as u64 + size <= role.scratch_bytes as u64, || format!("scratch at {offset} of {size} bytes"))?;
+        }
+        Ok(())
+    }
+
+    fn access(&self, access: &Access) -> Result<(), String> {
+        for reg in [access.base, access.row_stride, access.col_stride, access.group_stride] {
+            self.reg(reg)?;
+        }
+        access.bank.map_or(Ok(()), |bank| self.reg(bank))?;
+        ensure(access.banks == 1 || access.bank.is_some(), || "banks and no bank register".into())?;
+        ensure(access.unit > 0 && access.width > 0, || "no width".into())?;
+        self.banks(access.first, access.banks, access.bytes)
+    }
+
+    fn banks(&self, first: u16, banks: u32, bytes: u64) -> Result<(), String> {
+        let (first, end) = (first as usize, first as usize + banks as usize);
+        let entries = self.entries.get(first..end).ok_or_else(|| format!("entries {first}..{end} do not exist"))?;
+        let short = entries.iter().find(|&&size| size < bytes);
+        short.map_or(Ok(()), |size| Err(format!("memory of {size} bytes where {bytes} are used")))
+    }
+
+    /// Every `EachBegin` has its `EachNext`, and nothing but lane code between.
+    fn eaches(&mut self) -> Result<(), String> {
+        let code = &self.role.code;
+        self.owner = vec![None; code.len()];
+        let mut seen = vec![false; self.role.eaches.len()];
+        for (k, each) in self.role.eaches.iter().enumerate() {
+            self.reg(each.cols)?;
+            each.rows.map_or(Ok(()), |rows| self.reg(rows))?;
+            let groups = &each.groups;
+            ensure(groups.len() <= MAX_COUNTS && groups.first() == Some(&1) && !groups.contains(&0), || {
+                format!("each {k} has groups {groups:?}")
+            })?;
+            ensure(each.tile_rows > 0 && each.tile_cols > 0 && each.stream_cols > 0, || format!("each {k} is flat"))?;
+        }
+        for (begin, inst) in code.iter().enumerate().filter(|(_, inst)| inst.op == Opcode::EachBegin) {
+            let index = inst.e as usize;
+            let each = self.role.eaches.get(index).ok_or_else(|| format!("each {index} does not exist"))?;
+            ensure(!std::mem::replace(&mut seen[index], true), || format!("each {index} begins twice"))?;
+            let next = begin as i64 + i64::from(each.end) - 1;
+            let last = usize::try_from(next).ok().and_then(|next| code.get(next));
+            let matches = last.is_some_and(|last| last.op == Opcode::EachNext && last.e as usize == index);
+            ensure(matches && next > begin as i64, || format!("each {index} does not end at {next}"))?;
+            let top = next + i64::from(each.top);
+            ensure(top > begin as i64 && top <= next, || format!("each {index} repeats from {top}"))?;
+            for k in begin + 1..=next as usize {
+                ensure(self.owner[k].is_none(), || format!("eaches overlap at {k}"))?;
+                self.owner[k] = Some(index);
+            }
+        }
+        let stray = |k: &usize| code[*k].op == Opcode::EachNext && self.owner[*k] != Some(code[*k].e as usize);
+        (0..code.len()).find(stray).map_or(Ok(()), |k| Err(format!("stray EachNext at {k}")))
+    }
+
+    fn code(&mut self) -> Result<(), String> {
+        let code = &self.role.code;
+        ensure(code.last().is_some_and(|last| last.op == Opcode::End), || "the code does not end with End".into())?;
+        for (k, inst) in code.iter().enumerate() {
+            if inst.op == Opcode::EachBegin {
+                self.each = Some(&self.role.eaches[inst.e as usize]);
+                self.bound.clear();
+                self.filled.clear();
+                continue;
+            }
+            self.inst(k, inst).map_err(|what| format!("{k}: {:?}: {what}", inst))?;
+            if self.owner[k].is_some() && inst.op == Opcode::EachNext {
+                self.each = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn inst(&mut self, k: usize, inst: &Code) -> Result<(), String> {
+        let (operands, extra) = inst.op.signature();
+        let in_each = self.owner[k].is_some();
+        let lane_op = operands.iter().any(|o| {
+            matches!(
+                o,
+                Operand::Lane(_)
+                    | Operand::LaneOut(_)
+                    | Operand::GroupLane(_)
+                    | Operand::GroupLaneOut(_)
+                    | Operand::OptionalLane(_)
+                    | Operand::Count
+            )
+        });
+        ensure(lane_op == (in_each && inst.op != Opcode::EachNext), || "lane code and each do not agree".into())?;
+        let width = match extra {
+            Extra::None => 0,
+            Extra::Jump => {
+                let target = k as i64 + i64::from(inst.e);
+                let inside = usize::try_from(target).ok().filter(|&t| t < self.role.code.len());
+                let target = inside.ok_or_else(|| format!("jump to {target}"))?;
+                ensure(self.owner[target].is_none(), || format!("jump into an each at {target}"))?;
+                0
+            }
+            Extra::Access(count) => {
+                let first = usize::try_from(inst.e).map_err(|_| "negative access")?;
+                let all = self.role.accesses.get(first..first + count as usize).ok_or("no such access")?;
+                all[0].width
+            }
+            Extra::Slot => index(inst.e, self.role.slots.len())?,
+            Extra::Post => index(inst.e, self.role.posts.len())?,
+            Extra::Each => index(inst.e, self.role.eaches.len())?,
+            Extra::Size => {
+                ensure(inst.e > 0, || "group of no elements".into())?;
+                0
+            }
+            Extra::Lane(size) => {
+                let lane = u16::try_from(inst.e).map_err(|_| "no such lane")?;
+                self.read(lane, size, inst.d, 1)?;
+                0
+            }
+        };
+        let size_of = |size: u8| if size == 0 { width as u8 } else { size };
+        // The count in d, where d is one; ops that use d for a lane count the elements.
+        let count = if operands[3] == Operand::Count { inst.d } else { 0 };
+        let group = if extra == Extra::Size { inst.e as u64 } else { 1 };
+        let fields = [inst.a, inst.b, inst.c, inst.d];
+        // Reads before writes: a lane that is only written here must not count as read.
+        for (operand, field) in operands.into_iter().zip(fields) {
+            match operand {
+                Operand::Reg | Operand::RegOut => self.reg(field)?,
+                Operand::Lane(size) => self.read(field, size_of(size), count, 1)?,
+                Operand::GroupLane(size) => self.read(field, size_of(size), count, group)?,
+                Operand::OptionalLane(size) if field != u16::MAX => self.read(field, size, count, 1)?,
+                Operand::Count => ensure((field as usize) < self.each.map_or(0, |e| e.groups.len()), || {
+                    format!("count {field} does not exist")
+                })?,
+                _ => {}
+            }
+        }
+        for (position, (operand, field)) in operands.into_iter().zip(fields).enumerate() {
+            match (operand, inst.op) {
+                (Operand::LaneOut(_), Opcode::Bind) => self.bind(field, size_of(0), count)?,
+                // The second lane lends its strip memory to the first.
+                (Operand::LaneOut(_), Opcode::BindStore) if position == 1 => {
+                    self.streamed_strip(field, size_of(0))?;
+                }
+                (Operand::LaneOut(_), Opcode::BindStore) => self.bind(field, size_of(0), count)?,
+                (Operand::LaneOut(size), _) => self.write(field, size_of(size), count, 1)?,
+                (Operand::GroupLaneOut(size), _) => self.write(field, size_of(size), count, group)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The most elements a strip of this `each` has, by count number.
+    fn longest(&self, count: u16) -> u64 {
+        let Some(each) = self.each else { return 0 };
+        let cols = if each.stream_bytes > 0 { each.tile_cols.max(each.stream_cols) } else { each.tile_cols };
+        let elements = u64::from(each.tile_rows).saturating_mul(cols);
+        elements.div_ceil(u64::from(each.groups.get(count as usize).copied().unwrap_or(1)))
+    }
+
+    fn read(&self, lane: u16, size: u8, count: u16, group: u64) -> Result<(), String> {
+        self.lane(lane, size)?;
+        if let Some(&bound) = self.bound.get(&lane) {
+            let same = if group > 1 { self.group_of(bound) == group } else { bound == count };
+            return ensure(same, || format!("lane {lane} was bound for count {bound}, not {count}"));
+        }
+        ensure(self.filled.contains(&lane), || format!("lane {lane} is read before it is written"))?;
+        self.room(lane, count, group)
+    }
+
+    fn group_of(&self, count: u16) -> u64 {
+        self.each.and_then(|each| each.groups.get(count as usize)).map_or(1, |&g| u64::from(g))
+    }
+
+    fn write(&mut self, lane: u16, size: u8, count: u16, group: u64) -> Result<(), String> {
+        self.lane(lane, size)?;
+        if let Some(&bound) = self.bound.get(&lane) {
+            return ensure(bound == count && group == 1, || format!("lane {lane} was bound for count {bound}"));
+        }
+        self.room(lane, count, group)?;
+        self.filled.push(lane);
+        Ok(())
+    }
+
+    fn bind(&mut self, lane: u16, size: u8, count: u16) -> Result<(), String> {
+        self.lane(lane, size)?;
+        ensure(self.role.lanes[lane as usize].strip.is_none(), || format!("lane {lane} has strip memory"))?;
+        self.bound.insert(lane, count);
+        Ok(())
+    }
+
+    fn streamed_strip(&self, lane: u16, size: u8) -> Result<(), String> {
+        self.lane(lane, size)?;
+        let each = self.each.ok_or("streaming outside an each")?;
+        let needed = u64::from(each.tile_rows).saturating_mul(each.stream_cols);
+        let room = self.role.lanes[lane as usize].strip.map_or(0, |(_, capacity)| u64::from(capacity));
+        ensure(room >= needed, || format!("lane {lane} has room for {room} elements, streams {needed}"))
+    }
+
+    fn room(&self, lane: u16, count: u16, group: u64) -> Result<(), String> {
+        let (_, capacity) = self.role.lanes[lane as usize].strip.ok_or_else(|| format!("lane {lane} is not bound"))?;
+        let needed = self.longest(count).div_ceil(group);
+        ensure(u64::from(capacity) >= needed, || format!("lane {lane} has room for {capacity} of {needed} elements"))
+    }
+
+    fn lane(&self, lane: u16, size: u8) -> Result<(), String> {
+        let info = self.role.lanes.get(lane as usize).ok_or_else(|| format!("lane {lane} does not exist"))?;
+        ensure(info.size == size, || format!("lane {lane} has elements of {} bytes, not {size}", info.size))
+    }
+
+    fn reg(&self, reg: u16) -> Result<(), String> {
+        ensure((reg as usize) < self.role.registers.len(), || format!("register {reg} does not exist"))
+    }
+}
+
+fn index(e: i32, len: usize) -> Result<u32, String> {
+    ensure(usize::try_from(e).is_ok_and(|e| e < len), || format!("table entry {e} of {len}"))?;
+    Ok(0)
+}
+
+fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
