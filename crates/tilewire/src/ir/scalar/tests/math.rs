@@ -10,7 +10,7 @@ type Case<T> = (&'static str, fn(T) -> T, fn(f64) -> f64, f64);
 
 // The last number is the bound.
 const SINGLE: [Case<f32>; 3] =
-    [("exp", Float::exp, f64::exp, 1.0), ("log", Float::log, f64::ln, 1.0), ("tanh", Float::tanh, f64::tanh, 2.5)];
+    [("exp", Float::exp, f64::exp, 1.25), ("log", Float::log, f64::ln, 1.0), ("tanh", Float::tanh, f64::tanh, 3.0)];
 
 // Against a library that may itself be off by one.
 const DOUBLE: [Case<f64>; 3] =
@@ -39,37 +39,36 @@ fn distance(got: f64, want: f64) -> f64 {
     (order(got) - order(want)).unsigned_abs() as f64
 }
 
-/// Every `stride`-th float of 32 bits.
-fn worst_of_all_singles(stride: usize) -> [(f64, f32); 3] {
-    SINGLE.map(|(_, function, oracle, _)| {
+/// Holds the three functions to their bounds on every `stride`-th float of 32 bits.
+fn check_singles(stride: usize) {
+    let worst = SINGLE.map(|(name, function, oracle, _)| {
         let mut worst = (0.0, 0.0);
         for bits in (0..=u32::MAX).step_by(stride) {
             let x = f32::from_bits(bits);
             let error = error(function(x), oracle(f64::from(x)));
-            // A NaN here is an error no bound allows: got or wanted a NaN alone.
-            if error > worst.0 || error.is_nan() {
-                worst = (if error.is_nan() { f64::INFINITY } else { error }, x);
+            // A NaN where there should be none, or none where there should be one, makes the error a NaN.
+            let error = if error.is_nan() { f64::INFINITY } else { error };
+            if error > worst.0 {
+                worst = (error, x);
             }
         }
+        println!("{name}: {:.3} at {:e}", worst.0, worst.1);
         worst
-    })
+    });
+    for ((name, _, _, bound), (error, x)) in SINGLE.iter().zip(worst) {
+        assert!(error <= *bound, "{name}({x:e}) is off by {error} units in the last place");
+    }
 }
 
 #[test]
 fn single_precision_is_accurate_on_a_dense_sample() {
-    for ((name, _, _, bound), (error, x)) in SINGLE.iter().zip(worst_of_all_singles(2039)) {
-        println!("{name}: {error:.3} at {x:e}");
-        assert!(error <= *bound, "{name}({x:e}) is off by {error} units in the last place");
-    }
+    check_singles(2039);
 }
 
 #[test]
-#[ignore = "some minutes; run in release when an expansion changes"]
+#[ignore = "five minutes; run in release when an expansion changes"]
 fn single_precision_is_accurate_everywhere() {
-    for ((name, _, _, bound), (error, x)) in SINGLE.iter().zip(worst_of_all_singles(1)) {
-        println!("{name}: {error:.3} at {x:e}");
-        assert!(error <= *bound, "{name}({x:e}) is off by {error} units in the last place");
-    }
+    check_singles(1);
 }
 
 #[test]
