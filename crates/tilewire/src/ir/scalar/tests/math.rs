@@ -8,7 +8,7 @@ use crate::ir::{BinaryOp, CompareOp, Type};
 /// A function under test, and the oracle.
 type Case<T> = (&'static str, fn(T) -> T, fn(f64) -> f64, f64);
 
-// The last number is the bound.
+// The last number is the bound. Worst of all floats of 32 bits: exp 1.059, log 0.854, tanh 2.419.
 const SINGLE: [Case<f32>; 3] =
     [("exp", Float::exp, f64::exp, 1.25), ("log", Float::log, f64::ln, 1.0), ("tanh", Float::tanh, f64::tanh, 3.0)];
 
@@ -66,7 +66,7 @@ fn single_precision_is_accurate_on_a_dense_sample() {
 }
 
 #[test]
-#[ignore = "five minutes; run in release when an expansion changes"]
+#[ignore = "six minutes; run in release when an expansion changes"]
 fn single_precision_is_accurate_everywhere() {
     check_singles(1);
 }
