@@ -4,7 +4,10 @@
 mod builder;
 mod entity;
 mod kernel;
+mod literal;
+mod names;
 mod op;
+mod print;
 pub mod scalar;
 mod types;
 pub mod typing;
@@ -15,4 +18,5 @@ pub use kernel::{Access, Def, InstData, Kernel, Param, Role, Scratch, SourceLine
 pub use op::{
     Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,
 };
+pub use print::{fingerprint, inst_text};
 pub use types::{Shape, Type};
