@@ -11,6 +11,7 @@ mod print;
 pub mod scalar;
 mod types;
 pub mod typing;
+mod verify;
 
 pub use builder::Builder;
 pub use entity::{Entity, Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
@@ -20,3 +21,4 @@ pub use op::{
 };
 pub use print::{fingerprint, inst_text};
 pub use types::{Shape, Type};
+pub use verify::{Fault, VerifyError, VerifyErrors, verify};

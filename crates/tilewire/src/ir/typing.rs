@@ -126,7 +126,7 @@ impl Check<'_> {
                         self.say(format!("atomic_add takes 32- and 64-bit integers, not {ty}"));
                     }
                 }
-                self.shared("atomic_add", at);
+                self.shared("atomic_add", at, &[Access::Out]);
                 self.mask(mask);
             }
             Op::Put { at, mask, .. } => {
@@ -151,7 +151,7 @@ impl Check<'_> {
                 self.place(at, true);
                 self.bytes("packet_put", at);
                 self.parameter("packet_put", at);
-                self.shared("packet_put", at);
+                self.shared("packet_put", at, &[Access::Out]);
                 self.expect("packet data", *x, Type::U64);
                 self.flag(*flag);
             }
@@ -159,7 +159,7 @@ impl Check<'_> {
                 self.place(at, false);
                 self.bytes("packet_get", at);
                 self.parameter("packet_get", at);
-                self.shared("packet_get", at);
+                self.shared("packet_get", at, &[Access::In, Access::Out]);
                 self.flag(*flag);
             }
             Op::BulkCopy { dst, src, count } => {
@@ -172,10 +172,10 @@ impl Check<'_> {
                 if let (Base::Scratch(_), Base::Scratch(_)) = (dst.base, src.base) {
                     self.say("bulk copy from scratch to scratch; one side must be a parameter".into());
                 }
-                if let (Some(d), Some(s)) = (self.kernel.base_type(dst.base), self.kernel.base_type(src.base)) {
-                    if d != s {
-                        self.say(format!("bulk copy from {s} to {d}"));
-                    }
+                if let (Some(d), Some(s)) = (self.kernel.base_type(dst.base), self.kernel.base_type(src.base))
+                    && d != s
+                {
+                    self.say(format!("bulk copy from {s} to {d}"));
                 }
             }
             Op::Post { queue, peer, src, dst, bytes } => {
@@ -317,14 +317,14 @@ impl Check<'_> {
         }
     }
 
-    /// For ops that read what others write meanwhile: `Access::Out` promises plain stores of this kernel only, and
-    /// `Access::In` that nobody writes.
-    fn shared(&mut self, what: &str, at: &Place) {
+    /// For ops that others' writes meet: `Access::Out` promises plain stores of this kernel only, and `Access::In` that
+    /// nobody writes. (A write to an input is reported by `place`.)
+    fn shared(&mut self, what: &str, at: &Place, refused: &[Access]) {
         if let Base::Param(p) = at.base
-            && let Some(Param::Buffer { name, access: Access::In | Access::Out, .. }) = self.kernel.params.get(p)
+            && let Some(Param::Buffer { name, access, .. }) = self.kernel.params.get(p)
+            && refused.contains(access)
         {
-            let message = format!("{what} on {name}, which others may not change; declare it Access::InOut");
-            self.say(message);
+            self.say(format!("{what} on {name}, which is declared {access:?}; declare it InOut"));
         }
     }
 
