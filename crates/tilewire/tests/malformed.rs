@@ -48,7 +48,7 @@ fn look_without_checks(kernel: &Kernel) {
             kernel.line(inst);
             let data = &kernel.insts[inst];
             for v in data.op.operands().into_iter().chain(data.result).chain(data.indices.iter().copied()) {
-                (kernel.ty(v), kernel.shape(v), kernel.def(v), kernel.as_const(v));
+                let _ = (kernel.ty(v), kernel.shape(v), kernel.def(v), kernel.as_const(v));
             }
             for at in data.op.places() {
                 assert!(kernel.base_type(at.base).is_some());

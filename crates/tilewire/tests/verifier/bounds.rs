@@ -80,3 +80,22 @@ fn what_never_happens_is_not_out_of_bounds() {
     });
     verify(&kernel).unwrap();
 }
+
+#[test]
+fn packets_bytes_and_posts_are_counted_in_their_own_units() {
+    let (kernel, ()) = kernel(|c, p, _| {
+        let (n, flag, x) = (c.int(4), c.constant(Type::U32, 1), c.f32(1.0));
+        c.each(&[n], |c, _| c.value(Op::PacketGet { at: at(p.bytes, n), flag }));
+        let (last, over) = (c.int(60), c.int(64));
+        c.run(Op::Put { at: at(p.bytes, last), x, mask: None });
+        c.run(Op::Put { at: at(p.bytes, over), x, mask: None });
+        let queue = c.queue("queue");
+        c.run(Op::Post { queue, peer: n, src: at(p.bytes, n), dst: n, bytes: over });
+        // Nothing is wrong with the place after the last one where nothing may be copied.
+        let count = c.value(Op::Special(Special::Rank));
+        c.run(Op::BulkCopy { dst: at(p.y, over), src: at(p.x, over), count });
+    });
+    let faults: Vec<Fault> = verify(&kernel).unwrap_err().0.into_iter().map(|error| error.fault).collect();
+    let expected = [out("packet", "bytes", 4, 5, 4), out("byte", "bytes", 64, 68, 64), out("byte", "bytes", 4, 68, 64)];
+    assert_eq!(faults, expected);
+}
