@@ -7,10 +7,14 @@ mod builder;
 mod entity;
 mod facts;
 mod kernel;
+mod literal;
+mod names;
 mod op;
+mod print;
 pub mod scalar;
 mod types;
 pub mod typing;
+mod verify;
 
 pub use affine::{Affine, Uniform};
 pub use builder::Builder;
@@ -19,4 +23,6 @@ pub use kernel::{Access, Def, InstData, Kernel, Param, Role, Scratch, SourceLine
 pub use op::{
     Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,
 };
+pub use print::{fingerprint, inst_text};
 pub use types::{Shape, Type};
+pub use verify::{Fault, VerifyError, VerifyErrors, verify};
