@@ -100,7 +100,7 @@ pub fn align_along(kernel: &Kernel, each: Inst, access: &MemoryAccess, axis: usi
 pub struct Analysis<'k> {
     kernel: &'k Kernel,
     each: Inst,
-    facts: Facts<'k>,
+    facts: Facts,
     /// Affine forms of the lane values of the body that have one.
     forms: HashMap<Value, Affine>,
     /// Granularity of the lane values of the body.
@@ -111,7 +111,7 @@ impl<'k> Analysis<'k> {
     /// Analyses the body of an `each`.
     pub fn new(kernel: &'k Kernel, each: Inst) -> Self {
         let mut analysis =
-            Analysis { kernel, each, facts: Facts::new(kernel), forms: HashMap::new(), grains: HashMap::new() };
+            Analysis { kernel, each, facts: Facts::default(), forms: HashMap::new(), grains: HashMap::new() };
         let indices = &kernel.insts[each].indices;
         for (axis, &index) in indices.iter().enumerate() {
             analysis.forms.insert(index, Affine::index(axis, indices.len()));
@@ -235,15 +235,15 @@ impl<'k> Analysis<'k> {
         let mut align = u64::from(start);
         let bytes = bytes as u64;
         let mut step = |multiple: u64| align = gcd(align, multiple.wrapping_mul(bytes));
-        step(u64::from(self.facts.of_uniform(&form.base).power_of_two()));
+        step(u64::from(self.facts.of_uniform(self.kernel, &form.base).power_of_two()));
         for (other, stride) in form.stride.iter().enumerate() {
             if other != axis && !stride.is_const(0) {
-                step(u64::from(self.facts.of_uniform(stride).power_of_two()));
+                step(u64::from(self.facts.of_uniform(self.kernel, stride).power_of_two()));
             }
         }
         // Along an outer axis the groups of the innermost one are crossed, too.
         if let (Some((_, stride)), true) = (&form.group, axis + 1 != self.axes()) {
-            step(u64::from(self.facts.of_uniform(stride).power_of_two()));
+            step(u64::from(self.facts.of_uniform(self.kernel, stride).power_of_two()));
         }
         (align as u32).max(least)
     }
@@ -306,7 +306,7 @@ impl<'k> Analysis<'k> {
             return None;
         }
         let mut divide = |part: &Uniform| {
-            let fact = self.facts.of_uniform(part);
+            let fact = self.facts.of_uniform(self.kernel, part);
             fact.multiple.is_multiple_of(u64::from(divisor)).then(|| part.div_exact(divisor))
         };
         let base = divide(&x.base)?;
@@ -346,7 +346,8 @@ impl<'k> Analysis<'k> {
     /// `x & mask` for a mask of low bits: what is a multiple of `mask + 1` drops out, even where it wraps.
     fn low_bits(&mut self, x: &Affine, mask: &Uniform) -> Option<Affine> {
         let size = u32::try_from(mask.as_const()?).ok()?.checked_add(1).filter(|s| s.is_power_of_two() && *s >= 2)?;
-        let mut drops = |part: &Uniform| self.facts.of_uniform(part).multiple.is_multiple_of(u64::from(size));
+        let mut drops =
+            |part: &Uniform| self.facts.of_uniform(self.kernel, part).multiple.is_multiple_of(u64::from(size));
         let (innermost, outer) = x.stride.split_last()?;
         if x.group.is_some() || !drops(&x.base) || !outer.iter().all(&mut drops) {
             return None;
@@ -361,17 +362,17 @@ impl<'k> Analysis<'k> {
 
     /// Whether the form, computed without wrapping, fits `i64` for all elements (and is ≥ 0, unless `negative`).
     fn in_range(&mut self, x: &Affine, negative: bool) -> Option<bool> {
-        let base = self.facts.of_uniform(&x.base);
+        let base = self.facts.of_uniform(self.kernel, &x.base);
         let (mut lo, mut hi) = (base.lo, base.hi);
         let indices = &self.kernel.insts[self.each].indices;
         for (stride, &index) in x.stride.iter().zip(indices) {
-            let term = self.facts.of_uniform(stride).product(self.facts.of(index))?;
+            let term = self.facts.of_uniform(self.kernel, stride).product(self.facts.of(self.kernel, index))?;
             (lo, hi) = (lo.checked_add(term.0)?, hi.checked_add(term.1)?);
         }
         if let Some((size, stride)) = &x.group {
-            let mut groups = self.facts.of(*indices.last()?);
+            let mut groups = self.facts.of(self.kernel, *indices.last()?);
             groups.hi /= i128::from(*size);
-            let term = self.facts.of_uniform(stride).product(groups)?;
+            let term = self.facts.of_uniform(self.kernel, stride).product(groups)?;
             (lo, hi) = (lo.checked_add(term.0)?, hi.checked_add(term.1)?);
         }
         let least = if negative { i128::from(i64::MIN) } else { 0 };

@@ -9,6 +9,7 @@ mod facts;
 mod kernel;
 mod op;
 pub mod scalar;
+mod simplify;
 mod types;
 pub mod typing;
 
@@ -19,4 +20,5 @@ pub use kernel::{Access, Def, InstData, Kernel, Param, Role, Scratch, SourceLine
 pub use op::{
     Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,
 };
+pub use simplify::simplify;
 pub use types::{Shape, Type};
