@@ -32,14 +32,16 @@ pub(super) fn fold(r: &mut Rewriter, op: &Op) -> Option<Value> {
         Op::Compare { op, a, b } => compare(r, op, a, b),
         Op::Select { cond, a, b } => select(r, cond, a, b),
         Op::Cast { x, to } => cast(r, x, to),
-        Op::Bitcast { x, to } => match *r.kernel.def(x).unwrap_or(&Op::Barrier) {
-            _ if r.kernel.ty(x) == to => Some(x),
-            Op::Bitcast { x, .. } => Some(r.value(Op::Bitcast { x, to })),
+        Op::Bitcast { x, to } if r.kernel.ty(x) == to => Some(x),
+        Op::Bitcast { x, to } => match r.kernel.def(x) {
+            Some(&Op::Bitcast { x, .. }) => Some(r.value(Op::Bitcast { x, to })),
             _ => None,
         },
         // A group of one reduces nothing; the largest and smallest of equal values is that value.
         Op::Group { x, size: 1, .. } => Some(x),
-        Op::Group { op: GroupOp::Max | GroupOp::Min, x, .. } if r.kernel.shape(x) == Shape::Uniform => Some(x),
+        Op::Group { op: GroupOp::Max | GroupOp::Min, x, .. } if r.kernel.shape(x) == Shape::Uniform => {
+            (r.kernel.ty(x) != Type::F8E5M2).then_some(x)
+        }
         _ => None,
     }
 }
@@ -153,7 +155,8 @@ fn int_binary(r: &mut Rewriter, op: BinaryOp, a: Value, b: Value, ty: Type) -> O
     let ones = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
     match (op, c) {
         (Add | Sub | Or | Xor | Shl | Shr, 0) | (Mul | Div, 1) => return Some(a),
-        (Mul | And | MulHi, 0) | (Or, _) if c == 0 || c == ones => return Some(b),
+        (Mul | And | MulHi, 0) => return Some(b),
+        (Or, _) if c == ones => return Some(b),
         (And, _) if c == ones => return Some(a),
         (Xor, _) if c == ones => return Some(r.value(Op::Unary { op: UnaryOp::Not, x: a })),
         (Mul, _) if c == ones => return Some(r.value(Op::Unary { op: UnaryOp::Neg, x: a })),
