@@ -7,7 +7,7 @@
 //!
 //! Exactness. Indices wrap mod 2^64 and affine forms are equations mod 2^64, so sums, differences and products with
 //! uniform factors need no proof. Quotients and shifts do: they are split (`(base + i) / g = base / g + i / g`) only
-//! where [`super::facts`] shows that `g` divides the base and that the sum neither wraps nor is negative.
+//! where the facts (`facts.rs`) show that `g` divides the base and that the sum neither wraps nor is negative.
 
 use super::entity::{Inst, Value};
 use super::facts::{Facts, gcd, number};
@@ -71,6 +71,29 @@ pub enum Granularity {
 }
 
 /// The memory ops of an `each`, in program order.
+///
+/// ```
+/// use tilewire::ir::{access::{self, Class}, *};
+/// let at = SourceLine::caller();
+/// let mut b = Builder::new("scale", 1);
+/// let buffer = |name: &str| Param::Buffer {
+///     name: name.into(), ty: Type::F32, len: 4096, banks: 1, access: Access::In, align: 16,
+/// };
+/// let scales = b.param(buffer("scales"));
+/// b.open_role("role", 1, 1, &at);
+/// let extent = vec![b.constant(Type::I64, 4096, &at)];
+/// let body = b.open(true);
+/// let (each, index) = b.loop_head(Op::Each { extent, body }, &at);
+/// let size = b.constant(Type::I64, 128, &at);
+/// let index = b.value(Op::Binary { op: BinaryOp::Div, a: index[0], b: size }, &at);
+/// b.value(Op::Load { at: Place { base: Base::Param(scales), bank: None, index }, mask: None }, &at);
+/// b.close();
+/// b.place(each);
+/// b.close();
+///
+/// let found = access::accesses(b.kernel(), each);
+/// assert_eq!(found[0].class, Class::Grouped { size: 128 });
+/// ```
 pub fn accesses(kernel: &Kernel, each: Inst) -> Vec<MemoryAccess> {
     Analysis::new(kernel, each).accesses()
 }

@@ -26,7 +26,24 @@ use super::kernel::Kernel;
 /// Most rounds of the walk. One does nearly all; a second sees what dropping code made possible.
 const ROUNDS: usize = 4;
 
-/// The same kernel, simpler. The input must be verified.
+/// The same kernel, simpler. The input must be verified. Parameters, variables and scratch keep their numbers.
+///
+/// ```
+/// use tilewire::ir::{simplify, *};
+/// let at = SourceLine::caller();
+/// let mut b = Builder::new("sum", 1);
+/// let out = b.param(Param::Buffer {
+///     name: "out".into(), ty: Type::I64, len: 1, banks: 1, access: Access::Out, align: 8,
+/// });
+/// b.open_role("role", 1, 1, &at);
+/// let (two, index) = (b.constant(Type::I64, 2, &at), b.constant(Type::I64, 0, &at));
+/// let x = b.value(Op::Binary { op: BinaryOp::Add, a: two, b: two }, &at);
+/// b.push(Op::Store { at: Place { base: Base::Param(out), bank: None, index }, x, mask: None }, &at);
+/// b.close();
+///
+/// let simple = simplify(&b.finish());
+/// assert_eq!(simple.insts.len(), 3, "two constants and the store");
+/// ```
 pub fn simplify(kernel: &Kernel) -> Kernel {
     let (walked, mut changed) = rewrite::rewrite(kernel);
     let mut simple = dead::compact(walked);
