@@ -1,6 +1,8 @@
 //! Access analysis as a specification: one rule per test.
 
+use std::collections::HashMap;
 use tilewire::ir::access::{self, Class, Granularity, Uniform};
+use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{
     Access, Base, BinaryOp, Builder, CompareOp, GroupOp, Inst, Kernel, Op, Param, ParamId, Place, Region, SourceLine,
     Type, Value,
@@ -273,7 +275,8 @@ fn uniform_ops_in_the_body_are_uniform() {
 
 #[test]
 fn the_first_of_a_group_is_recognised_in_every_spelling() {
-    let spellings: [fn(&mut Body) -> (Value, Value); 4] = [
+    type Spelling = fn(&mut Body) -> (Value, Value);
+    let spellings: [Spelling; 4] = [
         |b| (b.with(BinaryOp::Rem, b.index[0], 64), b.int(0)),
         |b| (b.int(0), b.with(BinaryOp::And, b.index[0], 63)),
         |b| {
@@ -340,4 +343,142 @@ fn a_load_of_memory_the_each_writes_is_not_shared() {
         x
     });
     assert_eq!(access::granularity(&kernel, each, x), Granularity::Lane);
+}
+
+// ---- random index expressions: the forms against the arithmetic itself ---------------------------------------------
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// Values of a body of arithmetic ops for one element.
+fn run(kernel: &Kernel, each: Inst, scalars: [i64; 2], index: &[i64]) -> HashMap<Value, u64> {
+    let mut known: HashMap<Value, u64> = HashMap::new();
+    let mut seen = 0;
+    for (&v, &i) in kernel.insts[each].indices.iter().zip(index) {
+        known.insert(v, i as u64);
+    }
+    kernel.walk(kernel.roles.values().next().unwrap().body, &mut |inst| {
+        let data = &kernel.insts[inst];
+        let bits = match &data.op {
+            Op::Const(c) => c.bits,
+            Op::Scalar(_) => {
+                seen += 1;
+                scalars[seen - 1] as u64
+            }
+            Op::Binary { op, a, b } => dynamic::binary(*op, kernel.ty(*a), known[a], known[b]),
+            Op::Unary { op, x } => dynamic::unary(*op, kernel.ty(*x), known[x]),
+            Op::Compare { op, a, b } => u64::from(dynamic::compare(*op, kernel.ty(*a), known[a], known[b])),
+            _ => return,
+        };
+        known.insert(data.result.unwrap(), bits);
+    });
+    known
+}
+
+fn uniform(x: &Uniform, known: &HashMap<Value, u64>) -> i64 {
+    match x {
+        Uniform::Const(n) => *n,
+        Uniform::Value(v) => known[v] as i64,
+        Uniform::Add(a, b) => uniform(a, known).wrapping_add(uniform(b, known)),
+        Uniform::Mul(a, b) => uniform(a, known).wrapping_mul(uniform(b, known)),
+        Uniform::Div(x, c) => {
+            let x = uniform(x, known);
+            assert_eq!(x % i64::from(*c), 0, "a division that promised to be exact");
+            x / i64::from(*c)
+        }
+    }
+}
+
+#[test]
+fn random_index_expressions_equal_their_forms() {
+    let mut found = [0; 4]; // forms, groups, leaders, gathers
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let (rows, columns) = (1 + random.below(5) as i64, 1 + random.below(200) as i64);
+        let (kernel, each, (values, conds)) = each(&[rows, columns], |b| {
+            // A scalar of known size, as tile counts are.
+            let small = b.with(BinaryOp::And, b.m, 0xffff);
+            let mut values = vec![b.index[0], b.index[1], b.index[1], b.n, small];
+            let mut conds = Vec::new();
+            for _ in 0..8 {
+                let (x, y) = (values[random.below(values.len())], values[random.below(values.len())]);
+                let g = [2, 3, 4, 8, 32, 96, 128][random.below(7)];
+                let v = match random.below(10) {
+                    0 | 1 => b.bin(BinaryOp::Add, x, y),
+                    2 => b.bin(BinaryOp::Sub, x, y),
+                    3 => b.with(BinaryOp::Mul, x, g),
+                    4 => b.bin(BinaryOp::Mul, x, y),
+                    5 | 6 => b.with(BinaryOp::Div, x, g),
+                    7 => b.with(BinaryOp::Shr, x, 1 + random.below(6) as i64),
+                    8 => b.with(BinaryOp::Rem, x, g),
+                    _ => b.with(BinaryOp::And, x, [1, 3, 7, 31, 6][random.below(5)]),
+                };
+                values.push(v);
+                let against = if random.below(2) == 0 { b.int(0) } else { x };
+                conds.push(b.op(Op::Compare { op: CompareOp::Eq, a: v, b: against }));
+                b.load(v);
+            }
+            (values, conds)
+        });
+        let mut analysis = access::Analysis::new(&kernel, each);
+        let accesses = analysis.accesses();
+        let forms: Vec<_> = values.iter().map(|&v| (v, analysis.affine(v))).collect();
+        let leaders: Vec<_> = conds.iter().filter_map(|&c| Some((c, analysis.group_leader(c)?))).collect();
+        found[0] += forms.iter().filter(|(_, f)| f.is_some()).count();
+        found[1] += forms.iter().filter(|(_, f)| f.as_ref().is_some_and(|f| f.group.is_some())).count();
+        found[2] += leaders.len();
+        found[3] += accesses.iter().filter(|a| a.class == Class::Gather).count();
+        for scalars in [[0, 0], [random.next() as i64, random.next() as i64], [i64::MAX - 3, 5], [-7, -1]] {
+            for row in 0..rows {
+                let first = run(&kernel, each, scalars, &[row, 0]);
+                for access in &accesses {
+                    let Op::Load { at, .. } = &kernel.insts[access.inst].op else { unreachable!() };
+                    let address = first[&at.index].wrapping_mul(4);
+                    assert_eq!(address % u64::from(access.align), 0, "seed {seed}: alignment");
+                }
+                let mut before: HashMap<Value, u64> = HashMap::new();
+                for column in 0..columns {
+                    let known = run(&kernel, each, scalars, &[row, column]);
+                    for (v, form) in &forms {
+                        let Some(form) = form else { continue };
+                        let mut sum = uniform(&form.base, &known);
+                        for (stride, i) in form.stride.iter().zip([row, column]) {
+                            sum = sum.wrapping_add(uniform(stride, &known).wrapping_mul(i));
+                        }
+                        if let Some((size, step)) = &form.group {
+                            let group = column / i64::from(*size);
+                            sum = sum.wrapping_add(uniform(step, &known).wrapping_mul(group));
+                        }
+                        assert_eq!(sum, known[v] as i64, "seed {seed}: {v} = {form:?} at {row}, {column}");
+                    }
+                    for (cond, g) in &leaders {
+                        assert_eq!(known[cond] != 0, column % i64::from(*g) == 0, "seed {seed}: leader of {g}");
+                    }
+                    for &v in &values {
+                        let shared = match analysis.granularity(v) {
+                            Granularity::Uniform | Granularity::Row => column > 0,
+                            Granularity::Group(g) => column % i64::from(g) != 0,
+                            Granularity::Lane => false,
+                        };
+                        assert!(!shared || before[&v] == known[&v], "seed {seed}: granularity of {v}");
+                    }
+                    before = known;
+                }
+            }
+        }
+    }
+    println!("forms {}, groups {}, leaders {}, gathers {}", found[0], found[1], found[2], found[3]);
+    assert!(found.iter().all(|&n| n > 20), "the generator reaches every kind: {found:?}");
 }

@@ -17,9 +17,10 @@ pub(super) struct Fact {
     pub multiple: u64,
 }
 
-/// The facts of one kernel, found on demand.
-pub(super) struct Facts<'k> {
-    kernel: &'k Kernel,
+/// The facts of one kernel, found on demand. The kernel may grow between two questions (the simplifier asks while it
+/// builds); what is known of a value stays true as long as its definition stands.
+#[derive(Default)]
+pub(super) struct Facts {
     known: HashMap<Value, Fact>,
 }
 
@@ -106,30 +107,26 @@ impl Fact {
     }
 }
 
-impl<'k> Facts<'k> {
-    pub fn new(kernel: &'k Kernel) -> Self {
-        Facts { kernel, known: HashMap::new() }
-    }
-
+impl Facts {
     /// What is known about an integer value.
-    pub fn of(&mut self, v: Value) -> Fact {
-        self.find(v, DEEPEST)
+    pub fn of(&mut self, kernel: &Kernel, v: Value) -> Fact {
+        self.find(kernel, v, DEEPEST)
     }
 
     /// What is known about a uniform expression.
-    pub fn of_uniform(&mut self, x: &Uniform) -> Fact {
+    pub fn of_uniform(&mut self, kernel: &Kernel, x: &Uniform) -> Fact {
         match x {
             Uniform::Const(n) => Fact::number(i128::from(*n)),
             // A u64 value stands for the same bits read as i64.
-            Uniform::Value(v) => cast(self.of(*v), Type::I64),
-            Uniform::Add(a, b) => self.of_uniform(a).add(self.of_uniform(b), Type::I64),
-            Uniform::Mul(a, b) => self.of_uniform(a).mul(self.of_uniform(b), Type::I64),
-            Uniform::Div(x, c) => self.of_uniform(x).div(i128::from(*c), false),
+            Uniform::Value(v) => cast(self.of(kernel, *v), Type::I64),
+            Uniform::Add(a, b) => self.of_uniform(kernel, a).add(self.of_uniform(kernel, b), Type::I64),
+            Uniform::Mul(a, b) => self.of_uniform(kernel, a).mul(self.of_uniform(kernel, b), Type::I64),
+            Uniform::Div(x, c) => self.of_uniform(kernel, x).div(i128::from(*c), false),
         }
     }
 
-    fn find(&mut self, v: Value, depth: u32) -> Fact {
-        let Some(data) = self.kernel.values.get(v) else { return Fact::of_type(Type::I64) };
+    fn find(&mut self, kernel: &Kernel, v: Value, depth: u32) -> Fact {
+        let Some(data) = kernel.values.get(v) else { return Fact::of_type(Type::I64) };
         let unknown = Fact::of_type(data.ty);
         if !data.ty.is_int() || depth == 0 {
             return unknown;
@@ -138,27 +135,27 @@ impl<'k> Facts<'k> {
             return *fact;
         }
         let fact = match data.def {
-            Def::Result(inst) => self.result(&self.kernel.insts[inst].op, data.ty, depth - 1).unwrap_or(unknown),
-            Def::Index { inst, axis } => self.index(&self.kernel.insts[inst].op, axis, depth - 1).unwrap_or(unknown),
+            Def::Result(inst) => self.result(kernel, &kernel.insts[inst].op, data.ty, depth - 1).unwrap_or(unknown),
+            Def::Index { inst, axis } => self.index(kernel, &kernel.insts[inst].op, axis, depth - 1).unwrap_or(unknown),
         };
         self.known.insert(v, fact);
         fact
     }
 
     /// The index of a loop lies between its bounds: it runs through the integers `start + k * step` below `end`.
-    fn index(&mut self, op: &Op, axis: usize, depth: u32) -> Option<Fact> {
+    fn index(&mut self, kernel: &Kernel, op: &Op, axis: usize, depth: u32) -> Option<Fact> {
         let (lo, end, multiple) = match op {
-            Op::Each { extent, .. } => (0, self.find(*extent.get(axis)?, depth).hi, 1),
+            Op::Each { extent, .. } => (0, self.find(kernel, *extent.get(axis)?, depth).hi, 1),
             Op::For { start, end, step, .. } => {
-                let (start, step) = (self.find(*start, depth), self.find(*step, depth));
-                (start.lo, self.find(*end, depth).hi, gcd(start.multiple, step.multiple))
+                let (start, step) = (self.find(kernel, *start, depth), self.find(kernel, *step, depth));
+                (start.lo, self.find(kernel, *end, depth).hi, gcd(start.multiple, step.multiple))
             }
             _ => return None,
         };
         Some(Fact { lo, hi: (end - 1).max(lo), multiple }.zero_aware())
     }
 
-    fn result(&mut self, op: &Op, ty: Type, depth: u32) -> Option<Fact> {
+    fn result(&mut self, kernel: &Kernel, op: &Op, ty: Type, depth: u32) -> Option<Fact> {
         let fact = match op {
             Op::Const(c) => Fact::number(number(c.bits, ty)),
             Op::Special(special) => {
@@ -168,18 +165,18 @@ impl<'k> Facts<'k> {
                     Special::WorldSize | Special::Blocks | Special::Copies => Fact { lo: 1, hi, multiple: 1 },
                 }
             }
-            Op::Unary { op: UnaryOp::Neg, x } => Fact::number(0).sub(self.find(*x, depth), ty),
+            Op::Unary { op: UnaryOp::Neg, x } => Fact::number(0).sub(self.find(kernel, *x, depth), ty),
             Op::Binary { op, a, b } => {
-                let (a, b) = (self.find(*a, depth), self.find(*b, depth));
+                let (a, b) = (self.find(kernel, *a, depth), self.find(kernel, *b, depth));
                 return binary(*op, a, b, ty);
             }
-            Op::Select { a, b, .. } => self.find(*a, depth).join(self.find(*b, depth)),
-            Op::Cast { x, .. } | Op::Bitcast { x, .. } => match self.kernel.ty(*x) {
+            Op::Select { a, b, .. } => self.find(kernel, *a, depth).join(self.find(kernel, *b, depth)),
+            Op::Cast { x, .. } | Op::Bitcast { x, .. } => match kernel.ty(*x) {
                 Type::Bool => Fact { lo: 0, hi: 1, multiple: 1 },
-                from if from.is_int() => cast(self.find(*x, depth), ty),
+                from if from.is_int() => cast(self.find(kernel, *x, depth), ty),
                 _ => return None,
             },
-            Op::Group { op: GroupOp::Max | GroupOp::Min, x, .. } => self.find(*x, depth),
+            Op::Group { op: GroupOp::Max | GroupOp::Min, x, .. } => self.find(kernel, *x, depth),
             _ => return None,
         };
         Some(fact)

@@ -12,6 +12,7 @@ mod names;
 mod op;
 mod print;
 pub mod scalar;
+mod simplify;
 mod types;
 pub mod typing;
 mod verify;
@@ -24,5 +25,6 @@ pub use op::{
     Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,
 };
 pub use print::{fingerprint, inst_text};
+pub use simplify::simplify;
 pub use types::{Shape, Type};
 pub use verify::{Fault, VerifyError, VerifyErrors, verify};

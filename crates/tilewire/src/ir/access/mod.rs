@@ -7,12 +7,14 @@
 //!
 //! Exactness. Indices wrap mod 2^64 and affine forms are equations mod 2^64, so sums, differences and products with
 //! uniform factors need no proof. Quotients and shifts do: they are split (`(base + i) / g = base / g + i / g`) only
-//! where [`super::facts`] shows that `g` divides the base and that the sum neither wraps nor is negative.
+//! where the facts (`facts.rs`) show that `g` divides the base and that the sum neither wraps nor is negative.
+
+mod form;
 
 use super::entity::{Inst, Value};
 use super::facts::{Facts, gcd, number};
 use super::kernel::{Access, Kernel, Param};
-use super::op::{Base, BinaryOp, CompareOp, GroupOp, Op, Place, UnaryOp};
+use super::op::{Base, CompareOp, GroupOp, Op, Place};
 use super::types::{Shape, Type};
 use std::collections::HashMap;
 
@@ -71,6 +73,29 @@ pub enum Granularity {
 }
 
 /// The memory ops of an `each`, in program order.
+///
+/// ```
+/// use tilewire::ir::{access::{self, Class}, *};
+/// let at = SourceLine::caller();
+/// let mut b = Builder::new("scale", 1);
+/// let buffer = |name: &str| Param::Buffer {
+///     name: name.into(), ty: Type::F32, len: 4096, banks: 1, access: Access::In, align: 16,
+/// };
+/// let scales = b.param(buffer("scales"));
+/// b.open_role("role", 1, 1, &at);
+/// let extent = vec![b.constant(Type::I64, 4096, &at)];
+/// let body = b.open(true);
+/// let (each, index) = b.loop_head(Op::Each { extent, body }, &at);
+/// let size = b.constant(Type::I64, 128, &at);
+/// let index = b.value(Op::Binary { op: BinaryOp::Div, a: index[0], b: size }, &at);
+/// b.value(Op::Load { at: Place { base: Base::Param(scales), bank: None, index }, mask: None }, &at);
+/// b.close();
+/// b.place(each);
+/// b.close();
+///
+/// let found = access::accesses(b.kernel(), each);
+/// assert_eq!(found[0].class, Class::Grouped { size: 128 });
+/// ```
 pub fn accesses(kernel: &Kernel, each: Inst) -> Vec<MemoryAccess> {
     Analysis::new(kernel, each).accesses()
 }
@@ -100,7 +125,7 @@ pub fn align_along(kernel: &Kernel, each: Inst, access: &MemoryAccess, axis: usi
 pub struct Analysis<'k> {
     kernel: &'k Kernel,
     each: Inst,
-    facts: Facts<'k>,
+    facts: Facts,
     /// Affine forms of the lane values of the body that have one.
     forms: HashMap<Value, Affine>,
     /// Granularity of the lane values of the body.
@@ -111,7 +136,7 @@ impl<'k> Analysis<'k> {
     /// Analyses the body of an `each`.
     pub fn new(kernel: &'k Kernel, each: Inst) -> Self {
         let mut analysis =
-            Analysis { kernel, each, facts: Facts::new(kernel), forms: HashMap::new(), grains: HashMap::new() };
+            Analysis { kernel, each, facts: Facts::default(), forms: HashMap::new(), grains: HashMap::new() };
         let indices = &kernel.insts[each].indices;
         for (axis, &index) in indices.iter().enumerate() {
             analysis.forms.insert(index, Affine::index(axis, indices.len()));
@@ -235,147 +260,17 @@ impl<'k> Analysis<'k> {
         let mut align = u64::from(start);
         let bytes = bytes as u64;
         let mut step = |multiple: u64| align = gcd(align, multiple.wrapping_mul(bytes));
-        step(u64::from(self.facts.of_uniform(&form.base).power_of_two()));
+        step(u64::from(self.facts.of_uniform(self.kernel, &form.base).power_of_two()));
         for (other, stride) in form.stride.iter().enumerate() {
             if other != axis && !stride.is_const(0) {
-                step(u64::from(self.facts.of_uniform(stride).power_of_two()));
+                step(u64::from(self.facts.of_uniform(self.kernel, stride).power_of_two()));
             }
         }
         // Along an outer axis the groups of the innermost one are crossed, too.
         if let (Some((_, stride)), true) = (&form.group, axis + 1 != self.axes()) {
-            step(u64::from(self.facts.of_uniform(stride).power_of_two()));
+            step(u64::from(self.facts.of_uniform(self.kernel, stride).power_of_two()));
         }
         (align as u32).max(least)
-    }
-
-    /// The affine form of the result of an op in the body.
-    fn form(&mut self, inst: Inst, result: Value) -> Option<Affine> {
-        if !matches!(self.kernel.ty(result), Type::I64 | Type::U64) {
-            return None;
-        }
-        match &self.kernel.insts[inst].op {
-            Op::Unary { op: UnaryOp::Neg, x } => self.affine(*x)?.scale(&Uniform::Const(-1)),
-            // ~x = -x - 1
-            Op::Unary { op: UnaryOp::Not, x } => {
-                Affine::uniform(Uniform::Const(-1), self.axes()).sub(&self.affine(*x)?)
-            }
-            // Between 64-bit integers a conversion keeps the bits. A narrower integer has wrapped at its own width, which
-            // no form mod 2^64 can say: it has none.
-            Op::Cast { x, .. } | Op::Bitcast { x, .. } => self.affine(*x),
-            Op::Binary { op, a, b } => {
-                let (x, y) = (self.affine(*a)?, self.affine(*b)?);
-                let signed = self.kernel.ty(result) == Type::I64;
-                match op {
-                    BinaryOp::Add => x.add(&y),
-                    BinaryOp::Sub => x.sub(&y),
-                    BinaryOp::Mul => match (x.as_uniform(), y.as_uniform()) {
-                        (_, Some(factor)) => x.scale(factor),
-                        (Some(factor), _) => y.scale(factor),
-                        _ => None,
-                    },
-                    BinaryOp::Shl => match y.as_uniform()?.as_const()? {
-                        k @ 0..64 => x.scale(&Uniform::Const(1 << k)),
-                        _ => None,
-                    },
-                    BinaryOp::Shr => match y.as_uniform()?.as_const()? {
-                        k @ 0..31 => self.quotient(&x, 1 << k, signed),
-                        _ => None,
-                    },
-                    BinaryOp::Div => self.quotient(&x, positive(&y)?, false),
-                    BinaryOp::Rem => {
-                        let divisor = positive(&y)?;
-                        let quotient = self.quotient(&x, divisor, false)?;
-                        x.sub(&quotient.scale(&Uniform::Const(i64::from(divisor)))?)
-                    }
-                    BinaryOp::And => match (x.as_uniform(), y.as_uniform()) {
-                        (_, Some(mask)) => self.low_bits(&x, mask),
-                        (Some(mask), _) => self.low_bits(&y, mask),
-                        _ => None,
-                    },
-                    _ => None,
-                }
-            }
-            _ => None,
-        }
-    }
-
-    /// `x / divisor`, which is exact to split where no part wraps and the divisor divides all parts but the innermost one.
-    /// Rounding is downwards where `floor` says so; otherwise towards zero and `x` has to be ≥ 0, which makes it the same.
-    fn quotient(&mut self, x: &Affine, divisor: u32, floor: bool) -> Option<Affine> {
-        if !self.in_range(x, floor)? {
-            return None;
-        }
-        let mut divide = |part: &Uniform| {
-            let fact = self.facts.of_uniform(part);
-            fact.multiple.is_multiple_of(u64::from(divisor)).then(|| part.div_exact(divisor))
-        };
-        let base = divide(&x.base)?;
-        let mut stride = Vec::with_capacity(x.stride.len());
-        let (innermost, outer) = x.stride.split_last()?;
-        for part in outer {
-            stride.push(divide(part)?);
-        }
-        // The divisor divides the innermost parts, too: nothing is rounded.
-        let group = x.group.as_ref().map(|(size, step)| (*size, divide(step)));
-        if let Some(step) = divide(innermost) {
-            match group {
-                None => {
-                    stride.push(step);
-                    return Some(Affine { base, stride, group: None });
-                }
-                Some((size, Some(group))) => {
-                    stride.push(step);
-                    return Some(Affine { base, stride, group: Some((size, group)) });
-                }
-                Some((_, None)) => {}
-            }
-        }
-        // What is left is floor(step * floor(i / size) / divisor) with a step that divides the divisor:
-        // that is floor(i / (size * divisor / step)), for i ≥ 0.
-        let (size, step) = match &x.group {
-            None => (1, innermost.as_const()?),
-            Some((size, step)) if innermost.is_const(0) => (*size, step.as_const()?),
-            Some(_) => return None,
-        };
-        let step = u32::try_from(step).ok().filter(|s| *s > 0 && divisor.is_multiple_of(*s))?;
-        let size = size.checked_mul(divisor / step)?;
-        stride.push(Uniform::Const(0));
-        Some(Affine { base, stride, group: Some((size, Uniform::Const(1))) })
-    }
-
-    /// `x & mask` for a mask of low bits: what is a multiple of `mask + 1` drops out, even where it wraps.
-    fn low_bits(&mut self, x: &Affine, mask: &Uniform) -> Option<Affine> {
-        let size = u32::try_from(mask.as_const()?).ok()?.checked_add(1).filter(|s| s.is_power_of_two() && *s >= 2)?;
-        let mut drops = |part: &Uniform| self.facts.of_uniform(part).multiple.is_multiple_of(u64::from(size));
-        let (innermost, outer) = x.stride.split_last()?;
-        if x.group.is_some() || !drops(&x.base) || !outer.iter().all(&mut drops) {
-            return None;
-        }
-        let step = u32::try_from(innermost.as_const()?).ok().filter(|s| s.is_power_of_two() && *s < size)?;
-        // (step * i) & (size - 1) = step * i - size * floor(i / (size / step))
-        let mut form = Affine::uniform(Uniform::Const(0), self.axes());
-        *form.stride.last_mut()? = Uniform::Const(i64::from(step));
-        form.group = Some((size / step, Uniform::Const(-i64::from(size))));
-        Some(form)
-    }
-
-    /// Whether the form, computed without wrapping, fits `i64` for all elements (and is ≥ 0, unless `negative`).
-    fn in_range(&mut self, x: &Affine, negative: bool) -> Option<bool> {
-        let base = self.facts.of_uniform(&x.base);
-        let (mut lo, mut hi) = (base.lo, base.hi);
-        let indices = &self.kernel.insts[self.each].indices;
-        for (stride, &index) in x.stride.iter().zip(indices) {
-            let term = self.facts.of_uniform(stride).product(self.facts.of(index))?;
-            (lo, hi) = (lo.checked_add(term.0)?, hi.checked_add(term.1)?);
-        }
-        if let Some((size, stride)) = &x.group {
-            let mut groups = self.facts.of(*indices.last()?);
-            groups.hi /= i128::from(*size);
-            let term = self.facts.of_uniform(stride).product(groups)?;
-            (lo, hi) = (lo.checked_add(term.0)?, hi.checked_add(term.1)?);
-        }
-        let least = if negative { i128::from(i64::MIN) } else { 0 };
-        Some(least <= lo && hi <= i128::from(i64::MAX))
     }
 
     /// The granularity of the result of an op in the body.
@@ -474,9 +369,4 @@ fn readable(kernel: &Kernel, base: Base, written: &[Base]) -> bool {
         Base::Scratch(_) => false,
     };
     input || !written.contains(&base)
-}
-
-/// A constant divisor that forms can be split by.
-fn positive(x: &Affine) -> Option<u32> {
-    u32::try_from(x.as_uniform()?.as_const()?).ok().filter(|c| *c > 0)
 }
