@@ -324,14 +324,16 @@ mod tests {
         println!("{:>10} {:>9} {:>9} then cached and streamed GB/s for each level", "bytes", "memcpy", "copy ns");
         for bytes in [4, 8, 24, 32, 64, 100, 256, 1 << 10, 4 << 10].into_iter().chain((14..29).map(|k| 1usize << k)) {
             // SAFETY: `bytes` is at most the size of both buffers.
-            let memcpy = time(bytes, || unsafe { std::ptr::copy_nonoverlapping(black_box(from), black_box(to), bytes) });
+            let memcpy =
+                time(bytes, || unsafe { std::ptr::copy_nonoverlapping(black_box(from), black_box(to), bytes) });
             // SAFETY: as above.
             let own = time(bytes, || unsafe { _ = copy(black_box(to), black_box(from), black_box(bytes)) });
             print!("{bytes:>10} {:>9.2} {own:>9.1}", bytes as f64 / memcpy);
             for level in Level::available() {
                 for stores in [Stores::Cached, Stores::Streamed] {
                     // SAFETY: as above.
-                    let took = time(bytes, || unsafe { _ = copy_as(black_box(to), black_box(from), bytes, stores, level) });
+                    let took =
+                        time(bytes, || unsafe { _ = copy_as(black_box(to), black_box(from), bytes, stores, level) });
                     print!(" {:>7.2}", bytes as f64 / took);
                 }
             }
