@@ -382,6 +382,28 @@ mod tests {
     }
 
     #[test]
+    fn a_large_aligned_matrix_is_streamed_and_exact() {
+        let (rows, cols) = (2048 + 64, 1024 + 32);
+        let src: Vec<u32> = (0..(rows * cols) as u32).collect();
+        let mut dst = vec![0u32; rows * cols + 16];
+        let start = dst.as_ptr().align_offset(64);
+        for level in Level::available() {
+            dst.fill(0);
+            // SAFETY: separate vectors of rows x cols elements, the destination with room to align.
+            unsafe {
+                let dst = dst.as_mut_ptr().add(start).cast();
+                let m =
+                    Matrix { dst, dst_stride: cols * 4, src: src.as_ptr().cast(), src_stride: rows * 4, rows, cols };
+                assert!(Plan::of(&m, 4).streamed);
+                transpose(dst, cols * 4, src.as_ptr().cast(), rows * 4, rows, cols, 4, level);
+            }
+            for r in 0..rows {
+                assert!((0..cols).all(|c| dst[start + r * cols + c] == src[c * rows + r]), "row {r}, {level:?}");
+            }
+        }
+    }
+
+    #[test]
     fn the_portable_loop_equals_the_vector_kernels() {
         let src: Vec<u32> = (0..37 * 70).collect();
         let (mut plain, mut vector) = (vec![0u32; 37 * 70], vec![0u32; 37 * 70]);
