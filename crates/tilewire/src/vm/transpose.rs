@@ -88,28 +88,14 @@ struct Matrix {
     cols: usize,
 }
 
-/// How the squares of a matrix are moved.
-struct Plan {
-    /// Copy each square's lines out before taking pieces of them.
-    staged: bool,
-    /// Write around the cache, and fetch the next square meanwhile.
-    streamed: bool,
-}
-
-impl Plan {
-    fn of(m: &Matrix, elem_size: usize) -> Plan {
-        let whole_lines = (m.dst as usize).is_multiple_of(LINE) && m.dst_stride.is_multiple_of(LINE);
-        Plan {
-            // Rows this far apart share cache sets and a line would be evicted between its pieces (1024 x 1024 f32: 8.6
-            // against 7.6 GB/s; 128 x 128: 24 against 27). A square of 8-byte elements has only 8 lines, which fit.
-            staged: m.src_stride >= 1024 && elem_size < 8,
-            // 4096 x 4096 f32: 6.6 against 2.1 GB/s.
-            streamed: whole_lines && m.rows * m.cols * elem_size >= STREAM_FROM,
-        }
-    }
-}
-
 impl Matrix {
+    /// Whether to write around the cache: the result is large (8 MiB of f32 and then one read of it: 5.0 against 4.6 GB/s;
+    /// 4 MiB: 5.0 against 7.2) and its rows consist of whole lines.
+    fn streams(&self, elem_size: usize) -> bool {
+        let whole_lines = (self.dst as usize).is_multiple_of(LINE) && self.dst_stride.is_multiple_of(LINE);
+        whole_lines && self.rows * self.cols * elem_size >= STREAM_FROM
+    }
+
     /// Where row r, column c of the result goes.
     ///
     /// # Safety
@@ -162,34 +148,22 @@ impl Matrix {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{BLOCK_BYTES, LINE, Matrix, Plan};
+    use super::{BLOCK_BYTES, LINE, Matrix};
     use crate::vm::copy::fence;
     use std::arch::x86_64::*;
-    use std::mem::MaybeUninit;
+    use std::ops::Range;
 
-    /// A square copied out of its rows: at most 64 lines, one after the other.
-    #[repr(align(64))]
-    struct Stage(MaybeUninit<[u8; 64 * LINE]>);
-
-    impl Stage {
-        fn uninit() -> Stage {
-            Stage(MaybeUninit::uninit())
-        }
-
-        fn line(&mut self, k: usize) -> *mut u8 {
-            debug_assert!(k < 64);
-            self.0.as_mut_ptr().cast::<u8>().wrapping_add(k * LINE)
-        }
-    }
+    // Loops fill arrays here, never `array::from_fn`: through that the vectors went by memory, a third of the speed.
 
     /// One round for `L` vectors: `low` and `high` interleave neighbours k and k + L/2 of the last round's order. After
     /// log2 L rounds of ever wider unpacks, vector r holds element r of every source row.
     macro_rules! unpack_round {
         ($v:ident, $count:literal, $low:ident, $high:ident) => {
-            $v = std::array::from_fn(|k| {
-                let (a, b) = ($v[k / 2], $v[k / 2 + $count / 2]);
-                if k % 2 == 0 { $low(a, b) } else { $high(a, b) }
-            });
+            let last = $v;
+            for k in 0..$count {
+                let (a, b) = (last[k / 2], last[k / 2 + $count / 2]);
+                $v[k] = if k % 2 == 0 { $low(a, b) } else { $high(a, b) };
+            }
         };
     }
 
@@ -199,7 +173,7 @@ mod x86 {
     /// is the transposition, so every round is the same pair of instructions.
     macro_rules! transpose_kernel {
         ($name:ident, $features:literal, $elem:ty, $count:literal, $rounds:literal, $lanes:literal,
-         $gather:ident, $line:ident, $low:ident, $high:ident, $store:ident, $stream:ident) => {
+         $vector:ty, $zero:ident, $gather:ident, $low:ident, $high:ident, $store:ident, $stream:ident) => {
             /// # Safety
             /// The promises of [`super::transpose`] hold for `m` with this element size; the processor has the features.
             #[target_feature(enable = $features)]
@@ -213,63 +187,99 @@ mod x86 {
                 /// Tiles side by side in a line of the result.
                 const TILES: usize = SIDE / TILE_COLS;
                 const BLOCK: usize = BLOCK_BYTES / size_of::<$elem>();
-                let (whole_rows, whole_cols) = (m.rows / SIDE * SIDE, m.cols / SIDE * SIDE);
-                let plan = Plan::of(&m, size_of::<$elem>());
-                let mut stage = Stage::uninit();
-                // SAFETY: squares start at multiples of SIDE below (whole_rows, whole_cols), so all their elements are in
-                // the matrix, and tiles divide squares. A tile reads 16 bytes of each of its source rows, in the matrix
-                // or in the stage that holds a copy of the square (SIDE lines, at most 64). It writes a vector of each
-                // of its L result rows; `plan.streamed` says that those addresses are multiples of a line, and so are
-                // aligned for the vector. Prefetches need no valid address. `elements` gets ranges that end where the
-                // matrix does.
-                unsafe {
-                    for block in (0..whole_rows).step_by(BLOCK) {
-                        let block_end = (block + BLOCK).min(whole_rows);
-                        for c0 in (0..whole_cols).step_by(SIDE) {
-                            for r0 in (block..block_end).step_by(SIDE) {
-                                let mut from: *const u8 = m.from::<$elem>(r0, c0).cast();
-                                let mut stride = m.src_stride;
-                                if plan.streamed {
-                                    let next = from.wrapping_add(SIDE * stride);
-                                    for k in 0..SIDE {
-                                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(k * stride).cast());
+
+                /// # Safety
+                /// 16 bytes can be read at each of TILE_COLS rows `stride` bytes apart.
+                #[inline]
+                #[target_feature(enable = $features)]
+                unsafe fn tile(from: *const u8, stride: usize) -> [$vector; L] {
+                    let mut v = [$zero(); L];
+                    for k in 0..L {
+                        // SAFETY: piece n of vector k is in row n * L + k.
+                        v[k] = unsafe { $gather(from.add(k * stride), L * stride) };
+                    }
+                    for _ in 0..$rounds {
+                        unpack_round!(v, $count, $low, $high);
+                    }
+                    v
+                }
+
+                /// All whole squares of the matrix.
+                ///
+                /// # Safety
+                /// As for the function around; with STREAMED, rows of the result start at a multiple of a line.
+                #[target_feature(enable = $features)]
+                unsafe fn squares<const STREAMED: bool>(m: Matrix, rows: usize, cols: usize) {
+                    let blocks = (0..rows).step_by(BLOCK).map(|block| (block..(block + BLOCK).min(rows)).step_by(SIDE));
+                    for (block, c0) in
+                        blocks.flat_map(|block| (0..cols).step_by(SIDE).map(move |c0| (block.clone(), c0)))
+                    {
+                        for r0 in block {
+                            // SAFETY: rows and cols are multiples of SIDE, which L and TILE_COLS divide, so every tile here
+                            // lies in the matrix. The vectors written divide a line, so are aligned if their row is.
+                            unsafe {
+                                let (from, stride) = (m.from::<$elem>(r0, c0).cast::<u8>(), m.src_stride);
+                                if STREAMED {
+                                    // The next square, while this one is written; a prefetch needs no valid address.
+                                    for k in SIDE..2 * SIDE {
+                                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(k * stride).cast());
                                     }
                                 }
-                                if plan.staged {
-                                    for k in 0..SIDE {
-                                        $line(stage.line(k), from.add(k * stride));
-                                    }
-                                    (from, stride) = (stage.line(0), LINE);
-                                }
+                                // A fixed number of turns: unrolled, they share the addresses of the source rows.
                                 for r in (0..SIDE).step_by(L) {
-                                    let tiles: [[_; L]; TILES] = std::array::from_fn(|tile| {
-                                        let corner = from.add(tile * TILE_COLS * stride + r * size_of::<$elem>());
-                                        let mut v: [_; L] =
-                                            std::array::from_fn(|k| $gather(corner.add(k * stride), L * stride));
-                                        for _ in 0..$rounds {
-                                            unpack_round!(v, $count, $low, $high);
-                                        }
-                                        v
-                                    });
+                                    let corner = from.add(r * size_of::<$elem>());
+                                    let mut tiles = [[$zero(); L]; TILES];
+                                    for n in 0..TILES {
+                                        tiles[n] = tile(corner.add(n * TILE_COLS * stride), stride);
+                                    }
                                     for k in 0..L {
-                                        for tile in 0..TILES {
-                                            let to = m.to::<$elem>(r0 + r + k, c0 + tile * TILE_COLS).cast();
-                                            if plan.streamed {
-                                                $stream(to, tiles[tile][k]);
-                                            } else {
-                                                $store(to, tiles[tile][k]);
-                                            }
+                                        for n in 0..TILES {
+                                            let to = m.to::<$elem>(r0 + r + k, c0 + n * TILE_COLS).cast();
+                                            if STREAMED { $stream(to, tiles[n][k]) } else { $store(to, tiles[n][k]) }
                                         }
                                     }
                                 }
                             }
                         }
                     }
-                    m.elements::<$elem>(0..whole_rows, whole_cols..m.cols);
-                    m.elements::<$elem>(whole_rows..m.rows, 0..m.cols);
+                    if STREAMED {
+                        fence();
+                    }
                 }
-                if plan.streamed {
-                    fence();
+
+                /// An edge that holds no whole square: tiles, then single elements.
+                ///
+                /// # Safety
+                /// As for the function around; the ranges lie in the matrix.
+                #[target_feature(enable = $features)]
+                unsafe fn edge(m: Matrix, rows: Range<usize>, cols: Range<usize>) {
+                    let row_end = rows.start + rows.len() / L * L;
+                    let col_end = cols.start + cols.len() / TILE_COLS * TILE_COLS;
+                    // SAFETY: tiles end at or before row_end and col_end, so within the ranges; the rest is elements.
+                    unsafe {
+                        for r in (rows.start..row_end).step_by(L) {
+                            for c in (cols.start..col_end).step_by(TILE_COLS) {
+                                let v = tile(m.from::<$elem>(r, c).cast(), m.src_stride);
+                                for k in 0..L {
+                                    $store(m.to::<$elem>(r + k, c).cast(), v[k]);
+                                }
+                            }
+                        }
+                        m.elements::<$elem>(rows.start..row_end, col_end..cols.end);
+                        m.elements::<$elem>(row_end..rows.end, cols);
+                    }
+                }
+
+                let (rows, cols) = (m.rows / SIDE * SIDE, m.cols / SIDE * SIDE);
+                // SAFETY: the caller's promises; `streams` has tested the alignment; the edges end with the matrix.
+                unsafe {
+                    if m.streams(size_of::<$elem>()) {
+                        squares::<true>(m, rows, cols);
+                    } else {
+                        squares::<false>(m, rows, cols);
+                    }
+                    edge(m, 0..rows, cols..m.cols);
+                    edge(m, rows..m.rows, 0..m.cols);
                 }
             }
         };
@@ -277,28 +287,11 @@ mod x86 {
 
     /// The kernels of the four element sizes for one vector width.
     macro_rules! transpose_kernels {
-        ($features:literal, $lanes:literal, $gather:ident, $line:ident, $store:ident, $stream:ident;
+        ($features:literal, $lanes:literal, $vector:ty, $zero:ident, $gather:ident, $store:ident, $stream:ident;
          $($name:ident: $elem:ty, $count:literal, $rounds:literal, $low:ident, $high:ident;)*) => {
-            $(transpose_kernel!($name, $features, $elem, $count, $rounds, $lanes, $gather, $line, $low, $high, $store, $stream);)*
+            $(transpose_kernel!($name, $features, $elem, $count, $rounds, $lanes, $vector, $zero, $gather, $low, $high, $store, $stream);)*
         };
     }
-
-    macro_rules! line_copy {
-        ($name:ident, $features:literal, $vector:ty, $load:ident, $store:ident) => {
-            /// # Safety
-            /// 64 bytes can be read at `src` and written at `dst`, which is aligned to 64.
-            #[inline]
-            #[target_feature(enable = $features)]
-            unsafe fn $name(dst: *mut u8, src: *const u8) {
-                for at in (0..LINE).step_by(size_of::<$vector>()) {
-                    // SAFETY: `at` and a vector stay within the caller's 64 bytes.
-                    unsafe { $store(dst.add(at).cast(), $load(src.add(at).cast())) };
-                }
-            }
-        };
-    }
-    line_copy!(line_sse2, "sse2", __m128i, _mm_loadu_si128, _mm_store_si128);
-    line_copy!(line_avx2, "avx2", __m256i, _mm256_loadu_si256, _mm256_store_si256);
 
     /// One 16-byte piece.
     ///
@@ -325,14 +318,14 @@ mod x86 {
     }
 
     transpose_kernels! {
-        "sse2", 1, one_piece, line_sse2, _mm_storeu_si128, _mm_stream_si128;
+        "sse2", 1, __m128i, _mm_setzero_si128, one_piece, _mm_storeu_si128, _mm_stream_si128;
         bytes_sse2: u8, 16, 4, _mm_unpacklo_epi8, _mm_unpackhi_epi8;
         halves_sse2: u16, 8, 3, _mm_unpacklo_epi16, _mm_unpackhi_epi16;
         words_sse2: u32, 4, 2, _mm_unpacklo_epi32, _mm_unpackhi_epi32;
         doubles_sse2: u64, 2, 1, _mm_unpacklo_epi64, _mm_unpackhi_epi64;
     }
     transpose_kernels! {
-        "avx2", 2, two_pieces, line_avx2, _mm256_storeu_si256, _mm256_stream_si256;
+        "avx2", 2, __m256i, _mm256_setzero_si256, two_pieces, _mm256_storeu_si256, _mm256_stream_si256;
         bytes_avx2: u8, 16, 4, _mm256_unpacklo_epi8, _mm256_unpackhi_epi8;
         halves_avx2: u16, 8, 3, _mm256_unpacklo_epi16, _mm256_unpackhi_epi16;
         words_avx2: u32, 4, 2, _mm256_unpacklo_epi32, _mm256_unpackhi_epi32;
@@ -394,7 +387,7 @@ mod tests {
                 let dst = dst.as_mut_ptr().add(start).cast();
                 let m =
                     Matrix { dst, dst_stride: cols * 4, src: src.as_ptr().cast(), src_stride: rows * 4, rows, cols };
-                assert!(Plan::of(&m, 4).streamed);
+                assert!(m.streams(4));
                 transpose(dst, cols * 4, src.as_ptr().cast(), rows * 4, rows, cols, 4, level);
             }
             for r in 0..rows {
