@@ -119,53 +119,71 @@ pub unsafe fn accumulate(dst: &mut [f32], src: &[u16]) {
     plain::accumulate(&mut dst[whole..], &src[whole..]);
 }
 
+/// Four groups at a time (8 were slower beyond L2), first all their scales and then all their codes: the latency of a maximum across a vector and of
+/// two divisions would otherwise stand between the two loops of every group.
 #[target_feature(enable = "avx2")]
 pub unsafe fn quantise<const STREAM: bool>(dst: &mut [u8], scales: &mut [f32], src: &[f32]) {
     if STREAM && !aligned(dst) {
         // SAFETY: the caller's promise.
         return unsafe { quantise::<false>(dst, scales, src) };
     }
-    let magnitude = _mm256_set1_epi32(0x7fff_ffff);
-    for (group, scale) in scales.iter_mut().enumerate() {
-        let range = group * GROUP..(group + 1) * GROUP;
-        let from = src[range.clone()].as_ptr();
-        // Magnitudes of floats order like integers, and a NaN or an infinity then is the largest.
-        let mut most = [_mm256_setzero_si256(); 4];
-        for k in 0..GROUP / 8 {
-            // SAFETY: k * 8 + 8 is at most a group.
-            let x = unsafe { _mm256_loadu_si256(from.add(k * 8).cast()) };
-            most[k % 4] = _mm256_max_epi32(most[k % 4], _mm256_and_si256(x, magnitude));
+    const BATCH: usize = 4;
+    let batches = dst.chunks_mut(BATCH * GROUP).zip(src.chunks(BATCH * GROUP)).zip(scales.chunks_mut(BATCH));
+    for ((dst, src), scales) in batches {
+        let mut most = [0f32; BATCH];
+        for (most, group) in most.iter_mut().zip(src.chunks_exact(GROUP)) {
+            *most = greatest(group);
         }
-        let most = _mm256_max_epi32(_mm256_max_epi32(most[0], most[1]), _mm256_max_epi32(most[2], most[3]));
-        let most = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
-        let most = _mm_max_epi32(most, _mm_shuffle_epi32::<0b01_00_11_10>(most));
-        let most = _mm_max_epi32(most, _mm_shuffle_epi32::<0b10_11_00_01>(most));
-        let m = f32::from_bits(_mm_cvtsi128_si32(most) as u32);
         // Not finite, or so small that the scale is a denormal and its reciprocal inexact or infinite: the plain loop.
-        if !m.is_finite() || (m != 0.0 && m < 448.0 * f32::MIN_POSITIVE) {
-            plain::quantise(&mut dst[range.clone()], std::slice::from_mut(scale), &src[range]);
+        if most.iter().any(|&m| !m.is_finite() || (m != 0.0 && m < 448.0 * f32::MIN_POSITIVE)) {
+            plain::quantise(dst, scales, src);
             continue;
         }
-        *scale = if m == 0.0 { 1.0 } else { m / 448.0 };
-        let inv = _mm256_set1_ps(1.0 / *scale);
-        let to = dst[range].as_mut_ptr();
-        for k in (0..GROUP).step_by(32) {
-            // SAFETY: k + 32 elements are at most a group on both sides; a group is a multiple of 32 bytes in `dst`, so
-            // alignment is that of the slice.
-            unsafe {
-                let q: [__m256i; 4] =
-                    std::array::from_fn(|j| f8e4m3(_mm256_mul_ps(_mm256_loadu_ps(from.add(k + j * 8)), inv)));
-                let low = _mm256_packus_epi32(q[0], q[1]);
-                let high = _mm256_packus_epi32(q[2], q[3]);
-                // Packs work within halves: put the eight four-byte runs back in order.
-                let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-                store::<STREAM>(to.add(k), _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order));
+        let scale = most.map(|m| if m == 0.0 { 1.0 } else { m / 448.0 });
+        let inv = scale.map(|scale| 1.0 / scale);
+        scales.copy_from_slice(&scale[..scales.len()]);
+        for ((to, from), inv) in dst.chunks_exact_mut(GROUP).zip(src.chunks_exact(GROUP)).zip(inv) {
+            let inv = _mm256_set1_ps(inv);
+            for k in (0..GROUP).step_by(32) {
+                // SAFETY: k + 32 elements are at most a group on both sides; a group is a multiple of 32 bytes in `dst`,
+                // so alignment is that of the slice.
+                unsafe {
+                    let mut q = [_mm256_setzero_si256(); 4];
+                    for (j, q) in q.iter_mut().enumerate() {
+                        *q = f8e4m3(_mm256_mul_ps(_mm256_loadu_ps(from.as_ptr().add(k + j * 8)), inv));
+                    }
+                    let low = _mm256_packus_epi32(q[0], q[1]);
+                    let high = _mm256_packus_epi32(q[2], q[3]);
+                    // Packs work within halves: put the eight four-byte runs back in order.
+                    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+                    let codes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order);
+                    store::<STREAM>(to.as_mut_ptr().add(k), codes);
+                }
             }
         }
     }
     if STREAM {
         _mm_sfence();
     }
+}
+
+/// The greatest magnitude of a group. Magnitudes of floats order like integers, and a NaN or an infinity then is the
+/// greatest.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn greatest(group: &[f32]) -> f32 {
+    assert_eq!(group.len(), GROUP);
+    let mut most = [_mm256_setzero_si256(); 4];
+    for k in 0..GROUP / 8 {
+        // SAFETY: k * 8 + 8 is at most a group.
+        let x = unsafe { _mm256_loadu_si256(group.as_ptr().add(k * 8).cast()) };
+        most[k % 4] = _mm256_max_epi32(most[k % 4], _mm256_and_si256(x, _mm256_set1_epi32(0x7fff_ffff)));
+    }
+    let most = _mm256_max_epi32(_mm256_max_epi32(most[0], most[1]), _mm256_max_epi32(most[2], most[3]));
+    let most = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
+    let most = _mm_max_epi32(most, _mm_shuffle_epi32::<0b01_00_11_10>(most));
+    let most = _mm_max_epi32(most, _mm_shuffle_epi32::<0b10_11_00_01>(most));
+    f32::from_bits(_mm_cvtsi128_si32(most) as u32)
 }
 
 /// The codes of eight values of magnitude at most 448 and a bit. Adding 2^(e + 20), e the exponent and at least -6, leaves
