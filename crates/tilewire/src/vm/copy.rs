@@ -16,7 +16,7 @@ use super::level::Level;
 
 /// Copies of at least this many bytes bypass the cache.
 ///
-/// Measured as a copy *followed by one read of the destination*, since somebody does read it (Xeon 8375-class, 1.25 MiB
+/// Measured as a copy *followed by one read of the destination*, since somebody does read it (Ice Lake Xeon, 1.25 MiB
 /// L2, 48 MiB L3; GB/s cached / streamed): 1 MiB 10.0 / 5.5, 4 MiB 8.8 / 6.4, 8 MiB 5.2 / 5.9, 16 MiB 4.4 / 5.6, 64 MiB
 /// 4.1 / 5.9. The copy alone would cross where both buffers leave L2 (1 MiB: 14 / 18), and a caller who knows that nobody
 /// on this core reads the bytes may say so through [`copy_as`].
