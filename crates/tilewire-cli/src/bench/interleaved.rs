@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 /// Runs at least this long are not warmed up: 64 MiB take about so long.
 const LONG: Duration = Duration::from_millis(5);
 
-/// Runs before a sample. After a streaming side a 4 MiB transposition took 1.2 ms with one of them and 0.45 with three: the
-/// outermost cache does not take in everything at the first touch.
+/// Runs before a sample. After a streaming side, a cached 4 MiB transposition ran at 3.4 GB/s with one of them and at 8.3
+/// with three: the outermost cache does not take in everything at the first touch.
 const WARM_UP: u64 = 3;
 
 /// One way of doing the work.
