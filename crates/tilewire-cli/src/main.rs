@@ -1,1 +1,44 @@
-fn main() {}
+//! The command line of tilewire. Exit status: 0 holds, 1 does not, 2 usage.
+
+mod args;
+mod bench;
+mod handwritten;
+
+use anyhow::Result;
+use args::Command;
+use std::io::{ErrorKind, Write, stderr, stdout};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let command = match Command::parse(std::env::args().skip(1)) {
+        Ok(command) => command,
+        Err(reason) => return usage(&reason),
+    };
+    match run(command) {
+        Ok(code) => code,
+        // Whoever read our output has seen enough.
+        Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            _ = writeln!(stderr(), "tilewire: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Help => stdout().write_all(args::HELP.as_bytes())?,
+        Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
+        // The kernels that have names come with the engine.
+        Command::EmitIr { kernel } => return Ok(usage(&format!("emit: there is no kernel '{kernel}'"))),
+        Command::BenchKernels { sizes, json } => bench::kernels(sizes.as_deref(), json.as_deref())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn usage(reason: &str) -> ExitCode {
+    _ = write!(stderr(), "tilewire: {reason}\n\n{}", args::HELP);
+    ExitCode::from(2)
+}

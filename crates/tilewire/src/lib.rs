@@ -3,3 +3,5 @@
 pub mod ir;
 pub mod tensor;
 mod vm;
+
+pub use vm::level::Level;

@@ -1,0 +1,171 @@
+//! The words of the command line.
+
+use crate::bench::Size;
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+tilewire: write what happens to one tile, tilewire sends it
+
+usage:
+  tilewire emit KERNEL --ir                              print a kernel's intermediate representation
+  tilewire bench kernels [--sizes LIST] [--json FILE]    the CPU engine against hand-written loops, in one run
+  tilewire --help | --version
+
+  LIST   sizes separated by commas: 64KiB,1MiB,64MiB
+  FILE   where the JSON report goes; - is stdout, in place of the table
+
+exit status: 0 holds, 1 does not, 2 usage
+";
+
+/// The largest size a benchmark takes: its buffers are up to five times as large, and indices are 32 bits wide.
+const LARGEST: Size = Size(4 << 30);
+
+/// What the user asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Print the help text.
+    Help,
+    /// Print the version.
+    Version,
+    /// Print the IR of a kernel.
+    EmitIr {
+        /// The kernel's name.
+        kernel: String,
+    },
+    /// Measure the CPU engine's kernels.
+    BenchKernels {
+        /// Input sizes, where not the usual ones.
+        sizes: Option<Vec<Size>>,
+        /// Where the JSON report goes.
+        json: Option<String>,
+    },
+}
+
+impl Command {
+    /// Reads the words after the program's name; the error says what is wrong with them.
+    pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Command, String> {
+        let mut words = Words(words.into_iter().collect::<Vec<_>>().into_iter());
+        let Some(first) = words.next() else { return Ok(Command::Help) };
+        if words.0.as_slice().iter().any(|word| word == "--help" || word == "-h") {
+            return Ok(Command::Help);
+        }
+        match first.as_str() {
+            "--help" | "-h" | "help" => Ok(Command::Help),
+            "--version" | "-V" => words.end(Command::Version),
+            "emit" => emit(words),
+            "bench" => bench(words),
+            word => Err(format!("unknown command '{word}'")),
+        }
+    }
+}
+
+fn emit(mut words: Words) -> Result<Command, String> {
+    let (mut kernel, mut ir) = (None, false);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--ir" => ir = true,
+            option if option.starts_with('-') => return Err(format!("emit: unknown option '{option}'")),
+            _ if kernel.is_none() => kernel = Some(word),
+            _ => return Err(format!("emit: '{word}' is one word too many")),
+        }
+    }
+    match (kernel, ir) {
+        (Some(kernel), true) => Ok(Command::EmitIr { kernel }),
+        (Some(_), false) => Err("emit: say what to print: --ir".into()),
+        (None, _) => Err("emit: name a kernel".into()),
+    }
+}
+
+fn bench(mut words: Words) -> Result<Command, String> {
+    match words.next().as_deref() {
+        Some("kernels") => {}
+        Some(word) => return Err(format!("bench: unknown subject '{word}'; there is: kernels")),
+        None => return Err("bench: say what to measure: kernels".into()),
+    }
+    let (mut sizes, mut json) = (None, None);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?)?),
+            "--json" => json = Some(words.value("--json")?),
+            _ => return Err(format!("bench: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::BenchKernels { sizes, json })
+}
+
+fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
+    let sizes = Size::parse_list(list)?;
+    match sizes.iter().find(|&&size| size == Size(0) || size > LARGEST) {
+        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {LARGEST}")),
+        None => Ok(sizes),
+    }
+}
+
+/// The words not read yet, `--key=value` counting as two.
+struct Words(std::vec::IntoIter<String>);
+
+impl Words {
+    fn next(&mut self) -> Option<String> {
+        let word = self.0.next()?;
+        match word.split_once('=') {
+            Some((key, value)) if key.starts_with("--") => {
+                let rest: Vec<String> = std::iter::once(value.to_string()).chain(self.0.by_ref()).collect();
+                self.0 = rest.into_iter();
+                Some(key.to_string())
+            }
+            _ => Some(word),
+        }
+    }
+
+    fn value(&mut self, option: &str) -> Result<String, String> {
+        self.0.next().ok_or_else(|| format!("{option} needs a value"))
+    }
+
+    fn end(mut self, command: Command) -> Result<Command, String> {
+        self.0.next().map_or(Ok(command), |word| Err(format!("'{word}' is one word too many")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, String> {
+        Command::parse(line.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn commands_are_read() {
+        assert_eq!(parse("--help"), Ok(Command::Help));
+        assert_eq!(parse("bench kernels --help"), Ok(Command::Help));
+        assert_eq!(parse("--version"), Ok(Command::Version));
+        assert_eq!(parse("emit scale --ir"), Ok(Command::EmitIr { kernel: "scale".into() }));
+        assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, json: None }));
+        let sizes = Some(vec![Size(64 << 10), Size(1 << 20)]);
+        let full = Ok(Command::BenchKernels { sizes, json: Some("out.json".into()) });
+        assert_eq!(parse("bench kernels --sizes 64KiB,1MiB --json out.json"), full);
+        assert_eq!(parse("bench kernels --json=out.json --sizes=64KiB,1MiB"), full);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (line, reason) in [
+            ("fly", "unknown command 'fly'"),
+            ("--version now", "'now' is one word too many"),
+            ("emit", "name a kernel"),
+            ("emit scale", "--ir"),
+            ("emit scale --ptx", "unknown option '--ptx'"),
+            ("emit a b --ir", "'b' is one word too many"),
+            ("bench", "say what to measure"),
+            ("bench everything", "unknown subject 'everything'"),
+            ("bench kernels fast", "unknown word 'fast'"),
+            ("bench kernels --sizes", "--sizes needs a value"),
+            ("bench kernels --sizes 64KB", "'KB' is no unit"),
+            ("bench kernels --sizes 0", "not between"),
+            ("bench kernels --sizes 5GiB", "not between"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(reason), "{line}: {error}");
+        }
+    }
+}

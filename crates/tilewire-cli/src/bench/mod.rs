@@ -1,0 +1,44 @@
+//! Benchmarks that print ratios to a limit measured in the same run.
+//!
+//! In: sizes and places to write to. Out: a table, and a JSON report on request. Nothing here knows how a kernel works:
+//! a case hands over closures, [`interleaved`] times them, [`report`] writes them down.
+
+mod buffer;
+mod interleaved;
+mod kernels;
+mod machine;
+mod progress;
+mod report;
+mod size;
+
+pub use size::Size;
+
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io::{Write, stdout};
+
+/// Runs `tilewire bench kernels`. With `json` a report goes to that file, or instead of the table to stdout for `-`.
+pub fn kernels(sizes: Option<&[Size]>, json: Option<&str>) -> Result<()> {
+    // Opened first: a path that cannot be written should not cost a minute of measuring.
+    let mut file = match json {
+        Some(path) if path != "-" => Some(File::create(path).with_context(|| format!("cannot write {path}"))?),
+        _ => None,
+    };
+    let before = machine::peak_resident();
+    let rows = kernels::run(sizes.unwrap_or(&kernels::SIZES));
+    let report = report::json(&machine::Machine::read(), &rows);
+    if json == Some("-") {
+        stdout().write_all(report.as_bytes())?;
+        return Ok(());
+    }
+    let mut out = stdout().lock();
+    out.write_all(report::table(&rows).as_bytes())?;
+    if let (Some(before), Some(after)) = (before, machine::peak_resident()) {
+        let mib = (after - before) as f64 / f64::from(1 << 20);
+        writeln!(out, "peak resident memory grew by {mib:.1} MiB, buffers of the cases included")?;
+    }
+    if let Some(file) = &mut file {
+        file.write_all(report.as_bytes())?;
+    }
+    Ok(())
+}
