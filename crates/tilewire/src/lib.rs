@@ -2,6 +2,7 @@
 
 pub mod ir;
 pub mod tensor;
-mod vm;
+pub mod vm;
 
-pub use vm::level::Level;
+pub use tensor::{Arg, Memory, Scalar, Tensor};
+pub use vm::Level;

@@ -113,7 +113,10 @@ pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) ->
         let (low, high) = (first + down.min(0) + right.min(0), first + down.max(0) + right.max(0));
         if low < 0 || high + access.width as i128 > access.bytes as i128 {
             let at = if low < 0 { low } else { high };
-            return Err(Fault::Bounds { access: e as u32, index: (at / unit).clamp(i64::MIN as i128, i64::MAX as i128) as i64 });
+            return Err(Fault::Bounds {
+                access: e as u32,
+                index: (at / unit).clamp(i64::MIN as i128, i64::MAX as i128) as i64,
+            });
         }
         if access.unit < access.width {
             let width = access.width as i128;
@@ -123,7 +126,11 @@ pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) ->
                 return Err(Fault::Misaligned { access: e as u32, index });
             }
         }
-        Ok(Rectangle { start: start.offset(first as isize), row: (row as i128 * unit) as isize, col: (col as i128 * unit) as isize })
+        Ok(Rectangle {
+            start: start.offset(first as isize),
+            row: (row as i128 * unit) as isize,
+            col: (col as i128 * unit) as isize,
+        })
     }
 }
 

@@ -244,9 +244,7 @@ impl Opcode {
             Opcode::LBinary(_, ty, kind) => ([LaneOut(size(ty)), Lane(size(ty)), second(ty, kind), Count], extra(kind)),
             Opcode::LCompare(_, ty, kind) => ([LaneOut(1), Lane(size(ty)), second(ty, kind), Count], extra(kind)),
             Opcode::LSelect(s) => ([LaneOut(s), Lane(1), Lane(s), Count], Extra::Lane(s)),
-            Opcode::LFma(ty) => {
-                ([LaneOut(size(ty)), Lane(size(ty)), Lane(size(ty)), Count], Extra::Lane(size(ty)))
-            }
+            Opcode::LFma(ty) => ([LaneOut(size(ty)), Lane(size(ty)), Lane(size(ty)), Count], Extra::Lane(size(ty))),
             Opcode::LCast(from, to) => ([LaneOut(size(to)), Lane(size(from)), None, Count], Extra::None),
             Opcode::LBinaryWiden(_, ty) => ([LaneOut(4), Lane(4), Lane(size(ty)), Count], Extra::None),
             Opcode::LBinaryNarrow(_, ty, kind) => {

@@ -163,7 +163,10 @@ impl fmt::Display for LaunchError {
                 write!(f, "index {index} is outside {name}, which has {len}: {by}, at {at}")
             }
             LaunchError::Misaligned { name, offset, size, by, at } => {
-                write!(f, "byte offset {offset} in {name} is no multiple of {size}, the size of the value: {by}, at {at}")
+                write!(
+                    f,
+                    "byte offset {offset} in {name} is no multiple of {size}, the size of the value: {by}, at {at}"
+                )
             }
             LaunchError::NoSuchBank { name, bank, banks, by, at } => {
                 write!(f, "bank {bank} of {name}, which has {banks}: {by}, at {at}")

@@ -72,7 +72,10 @@ impl Prepared {
             .map(|role| {
                 let (bases, sizes) = bases(&role, args, kernel);
                 if let Err(what) = verify(&role, &sizes) {
-                    panic!("tilewire bug: the bytecode of kernel {} is malformed: {what}\n{kernel}\n{role}", kernel.name);
+                    panic!(
+                        "tilewire bug: the bytecode of kernel {} is malformed: {what}\n{kernel}\n{role}",
+                        kernel.name
+                    );
                 }
                 (Arc::new(Program::new(role, level)), bases)
             })
@@ -228,7 +231,8 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
         let name = param.name();
         let (banks, bytes, align, ty) = match (param, arg) {
             (Param::Buffer { ty, len, banks, align, .. }, Arg::Buffer(_)) => {
-                let bytes = len.checked_mul(ty.size() as u64).ok_or_else(|| wrong(name, "its size overflows".into()))?;
+                let bytes =
+                    len.checked_mul(ty.size() as u64).ok_or_else(|| wrong(name, "its size overflows".into()))?;
                 (*banks, bytes, if packets.contains(&id) { (*align).max(16) } else { *align }, *ty)
             }
             (Param::Scalar { ty, .. }, Arg::Scalar(_)) => (1, ty.size() as u64, ty.size() as u32, *ty),

@@ -124,7 +124,7 @@ pub(crate) struct Machine {
 struct Owned {
     program: Arc<Program>,
     _regs: Box<[u64]>,
-    lanes: Box<[*mut u8]>,
+    _lanes: Box<[*mut u8]>,
     _bases: Box<[*mut u8]>,
     _strips: Box<[Line]>,
     _scratch: Box<[Line]>,
@@ -213,7 +213,7 @@ impl Machine {
             streamed: false,
             level,
             pc: program.insts.as_ptr(),
-            owned: Owned { _regs: regs, lanes, _bases: bases, _strips: strips, _scratch: scratch, inputs, program },
+            owned: Owned { _regs: regs, _lanes: lanes, _bases: bases, _strips: strips, _scratch: scratch, inputs, program },
         }
     }
 
@@ -252,12 +252,6 @@ impl Machine {
     /// The program this machine runs.
     pub(crate) fn role(&self) -> &RoleCode {
         &self.owned.program.role
-    }
-
-    /// Lanes that only ever point into tensors; for tests of the machine's hygiene.
-    #[cfg(test)]
-    pub(crate) fn lane_count(&self) -> usize {
-        self.owned.lanes.len()
     }
 
     // ---- what handlers use; all unchecked, by the verifier's grace -------------------------------------------------

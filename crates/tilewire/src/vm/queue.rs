@@ -105,7 +105,8 @@ pub(crate) unsafe fn push(ring: *mut u8, descriptor: &Descriptor) -> bool {
             if ticket.wrapping_sub(word(ring, 0).load(Ordering::Acquire)) >= capacity {
                 return false;
             }
-            let next = word(ring, TICKETS).compare_exchange_weak(ticket, ticket + 1, Ordering::Relaxed, Ordering::Relaxed);
+            let next =
+                word(ring, TICKETS).compare_exchange_weak(ticket, ticket + 1, Ordering::Relaxed, Ordering::Relaxed);
             match next {
                 Ok(_) => break,
                 Err(seen) => ticket = seen,

@@ -84,7 +84,6 @@ compare! {
     Ge = |a, b| b.less_equal(a);
 }
 
-
 /// `by_type!(float ty, T => expr)`: the expression with `T` the Rust type of `ty`.
 macro_rules! by_type {
     (float $ty:expr, $T:ident => $body:expr) => {{

@@ -73,7 +73,9 @@ impl<'r> Check<'r> {
         }
         for &(entry, offset) in &role.scratch {
             let size = self.entries.get(entry as usize).ok_or("scratch entry out of range")?;
-            ensure(offset as u64 + size <= role.scratch_bytes as u64, || format!("scratch at {offset} of {size} bytes"))?;
+            ensure(offset as u64 + size <= role.scratch_bytes as u64, || {
+                format!("scratch at {offset} of {size} bytes")
+            })?;
         }
         Ok(())
     }

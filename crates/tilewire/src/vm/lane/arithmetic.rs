@@ -64,7 +64,11 @@ pub(crate) fn fma(ty: Type, level: Level) -> Handler {
 
 /// The four-byte floats and what converts to them get AVX-512; the rest stops at AVX2.
 fn lane_handler<K: LaneOp>(ty: Type, level: Level) -> Handler {
-    if matches!(ty, Type::F32 | Type::F64 | Type::I32) { handler_for::<K>(level) } else { narrow_handler_for::<K>(level) }
+    if matches!(ty, Type::F32 | Type::F64 | Type::I32) {
+        handler_for::<K>(level)
+    } else {
+        narrow_handler_for::<K>(level)
+    }
 }
 
 struct UnaryLanes<O, T>(PhantomData<(O, T)>);

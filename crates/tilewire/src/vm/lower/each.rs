@@ -26,10 +26,7 @@ pub(super) enum Mode {
     /// Rows follow each other in memory: as one long row.
     Flat,
     /// Rectangles, packed row by row in strip memory: an access is contiguous along the other axis, or rows are short.
-    Tiles {
-        rows: u32,
-        cols: u64,
-    },
+    Tiles { rows: u32, cols: u64 },
 }
 
 /// How often a lane value is computed.
@@ -344,9 +341,7 @@ impl<'k> RoleLowering<'k> {
         let grouped = plan.steps.iter().any(|s| matches!(kernel.insts[s.inst].op, Op::Group { .. }))
             || accesses().any(|(_, a)| matches!(a.class, Class::Grouped { .. }));
         let follows = |index: &Affine| index.stride[1].mul(&cols) == index.stride[0];
-        let flat = !grouped
-            && plan.indices.is_empty()
-            && accesses().all(|(_, a)| a.index.as_ref().is_none_or(follows));
+        let flat = !grouped && plan.indices.is_empty() && accesses().all(|(_, a)| a.index.as_ref().is_none_or(follows));
         if flat {
             return Mode::Flat;
         }
@@ -416,9 +411,12 @@ impl<'k> RoleLowering<'k> {
                 continue;
             };
             let source = plan.root(*x);
-            let Some((j, load)) = plan.steps[..k].iter().map(|s| s.inst).enumerate().find(|&(_, i)| {
-                kernel.insts[i].result == Some(source)
-            }) else {
+            let Some((j, load)) = plan.steps[..k]
+                .iter()
+                .map(|s| s.inst)
+                .enumerate()
+                .find(|&(_, i)| kernel.insts[i].result == Some(source))
+            else {
                 continue;
             };
             let (Op::Load { at: from, mask: None } | Op::Get { at: from, mask: None, .. }) = &kernel.insts[load].op
@@ -489,7 +487,9 @@ impl<'k> RoleLowering<'k> {
             let step_units = i64::from(self.widths(step.inst).1 / self.widths(step.inst).0);
             let straight = match (access.class, &access.index) {
                 (Class::Contiguous, _) => true,
-                (Class::Grouped { .. }, Some(index)) => index.group.as_ref().is_some_and(|(_, s)| s.is_const(step_units)),
+                (Class::Grouped { .. }, Some(index)) => {
+                    index.group.as_ref().is_some_and(|(_, s)| s.is_const(step_units))
+                }
                 _ => false,
             };
             if !straight || kernel.ty(value) == Type::Bool {
@@ -546,7 +546,9 @@ impl<'k> RoleLowering<'k> {
         let data = &kernel.insts[inst];
         let element = |base| kernel.base_type(base).map_or(1, Type::size) as u32;
         match &data.op {
-            Op::Load { at, .. } | Op::Store { at, .. } | Op::AtomicAdd { at, .. } => (element(at.base), element(at.base)),
+            Op::Load { at, .. } | Op::Store { at, .. } | Op::AtomicAdd { at, .. } => {
+                (element(at.base), element(at.base))
+            }
             Op::Put { x, .. } => (1, kernel.ty(*x).size() as u32),
             Op::Get { to, .. } => (1, to.size() as u32),
             Op::PacketPut { .. } | Op::PacketGet { .. } => (16, 16),
