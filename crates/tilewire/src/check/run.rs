@@ -66,11 +66,7 @@ pub fn run(kernel: &Kernel, binding: &Binding, memories: Memories, options: Opti
 }
 
 /// Runs one launch of every rank at the same time; ranks meet in the memory their bindings share.
-pub fn run_world(
-    ranks: &[(&Kernel, &Binding)],
-    memories: Memories,
-    options: Options,
-) -> Result<Memories, EvalError> {
+pub fn run_world(ranks: &[(&Kernel, &Binding)], memories: Memories, options: Options) -> Result<Memories, EvalError> {
     let mut world = World::new(memories);
     launch(ranks, &mut world, &mut Unobserved, options)?;
     Ok(world.memories)

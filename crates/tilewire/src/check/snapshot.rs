@@ -17,7 +17,7 @@ pub fn evaluate(
     rank: (u32, u32),
     options: Options,
 ) -> Result<Vec<Vec<Vec<u8>>>, EvalError> {
-    let mut snapshot = Snapshot::take(args);
+    let snapshot = Snapshot::take(args);
     let mut banks_of = Vec::new();
     let mut params = Vec::new();
     for (i, arg) in args.iter().enumerate() {
@@ -47,44 +47,45 @@ pub fn evaluate(
 /// Copies of pieces of the address space: memories that overlap or touch are one piece.
 struct Snapshot {
     memories: Memories,
-    /// First address (rounded down) and end of every piece.
-    pieces: Vec<(usize, usize, MemoryId)>,
+    pieces: Vec<Piece>,
 }
 
-/// Pieces begin at a multiple of this, so that offsets in a piece are aligned as the addresses are.
-const GRAIN: usize = Memory::ALIGN;
+struct Piece {
+    /// First and last address of the arguments in it.
+    start: usize,
+    end: usize,
+    /// Address of the copy's byte 0: `start`, rounded down so that offsets in the copy are aligned as the addresses are.
+    base: usize,
+    copy: MemoryId,
+}
 
 impl Snapshot {
     fn take(args: &[Arg]) -> Self {
         let mut all: Vec<Memory> = args.iter().flat_map(memories_of).collect();
         all.sort_by_key(address);
-        let mut pieces: Vec<(usize, Vec<u8>)> = Vec::new();
-        for memory in &all {
-            let (start, end) = (address(memory), address(memory) + memory.bytes());
-            let base = match pieces.last() {
-                Some((base, bytes)) if start <= base + bytes.len() => *base,
-                _ => {
-                    let base = start / GRAIN * GRAIN;
-                    pieces.push((base, vec![0; start - base]));
-                    base
-                }
-            };
-            let (_, bytes) = pieces.last_mut().expect("pushed above");
-            bytes.resize(bytes.len().max(end - base), 0);
-            bytes[start - base..end - base].copy_from_slice(&memory.read());
-        }
         let mut memories = Memories::new();
-        let add = |(base, bytes): (usize, Vec<u8>)| (base, base + bytes.len(), memories.add(bytes));
-        let pieces = pieces.into_iter().map(add).collect();
+        let mut pieces = Vec::new();
+        let mut rest = &all[..];
+        while let Some(first) = rest.first() {
+            let start = address(first);
+            let base = start / Memory::ALIGN * Memory::ALIGN;
+            let (mut end, mut bytes) = (start, vec![0; start - base]);
+            while let Some((memory, others)) = rest.split_first().filter(|(memory, _)| address(memory) <= end) {
+                end = end.max(address(memory) + memory.bytes());
+                bytes.resize(end - base, 0);
+                bytes[address(memory) - base..][..memory.bytes()].copy_from_slice(&memory.read());
+                rest = others;
+            }
+            pieces.push(Piece { start, end, base, copy: memories.add(bytes) });
+        }
         Snapshot { memories, pieces }
     }
 
     fn bank(&self, memory: &Memory) -> Bank {
-        let start = address(memory);
-        let holds = |(base, end, _): &&(usize, usize, MemoryId)| *base <= start && start + memory.bytes() <= *end;
-        // The piece that begins last: an earlier one can only touch it.
-        let &(base, _, id) = self.pieces.iter().rev().find(holds).expect("every argument was copied");
-        Bank { memory: id, offset: (start - base) as u64, len: memory.bytes() as u64 }
+        let (start, bytes) = (address(memory), memory.bytes());
+        let piece = self.pieces.iter().find(|piece| piece.start <= start && start + bytes <= piece.end);
+        let piece = piece.expect("every argument was copied");
+        Bank { memory: piece.copy, offset: (start - piece.base) as u64, len: bytes as u64 }
     }
 }
 

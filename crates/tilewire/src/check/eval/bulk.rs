@@ -82,7 +82,8 @@ impl Instance<'_> {
             job.data = Some(world.memories.bytes(memory)[bytes.start as usize..bytes.end as usize].to_vec());
         }
         if done == BulkDone::Complete {
-            while let Some(job) = open.pop_front_if(|job| job.number < covered) {
+            while open.front().is_some_and(|job| job.number < covered) {
+                let job = open.pop_front().expect("looked at above");
                 let (memory, bytes) = job.to;
                 self.touch(job.inst, None, AccessKind::BulkWrite, memory, bytes.clone(), observer);
                 let data = job.data.expect("read above");

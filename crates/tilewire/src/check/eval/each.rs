@@ -12,7 +12,6 @@ use crate::check::observer::{AccessKind, Observer};
 use crate::check::random::Random;
 use crate::ir::scalar::dynamic;
 use crate::ir::{BinaryOp, Entity, GroupOp, Inst, Op, Place, Region, Shape, Type, Value};
-use std::collections::HashMap;
 
 /// An `each` under way.
 pub(super) struct EachState {
@@ -23,14 +22,14 @@ pub(super) struct EachState {
     /// The elements (row-major numbers) in the order in which they run.
     order: Vec<usize>,
     /// Lane values, by the number of the value.
-    lanes: HashMap<usize, Vec<u64>>,
+    lanes: Vec<Vec<u64>>,
     /// Packets taken by the `PacketGet` under way; empty when none is.
     taken: Vec<Option<u64>>,
 }
 
 impl EachState {
     pub fn value(&self, v: Value, element: usize) -> u64 {
-        self.lanes[&v.index()][element]
+        self.lanes[v.index()][element]
     }
 }
 
@@ -61,10 +60,10 @@ impl Instance<'_> {
         }
         let (elements, row) = (elements as usize, row as usize);
         observer.each(self.who, inst, elements as u64);
-        let mut lanes = HashMap::new();
+        let mut lanes = vec![Vec::new(); self.kernel.values.len()];
         for (axis, v) in self.kernel.insts[inst].indices.iter().enumerate() {
             let of = |e: usize| if extent.len() == 2 && axis == 0 { e / row } else { e % row };
-            lanes.insert(v.index(), (0..elements).map(|e| of(e) as u64).collect());
+            lanes[v.index()] = (0..elements).map(|e| of(e) as u64).collect();
         }
         let order = self.element_order(elements);
         self.eaches += 1;
@@ -205,7 +204,7 @@ impl Instance<'_> {
 
     fn set_lanes(&mut self, inst: Inst, lanes: Vec<u64>) {
         let result = self.kernel.insts[inst].result.expect("the op defines a value");
-        self.each_mut().lanes.insert(result.index(), lanes);
+        self.each_mut().lanes[result.index()] = lanes;
     }
 }
 

@@ -303,7 +303,9 @@ impl<'k> Instance<'k> {
                 }
             },
             &mut FrameKind::Head { inst } => {
-                let Op::While { cond, body, .. } = self.kernel.insts[inst].op else { unreachable!("opened by a While") };
+                let Op::While { cond, body, .. } = self.kernel.insts[inst].op else {
+                    unreachable!("opened by a While")
+                };
                 self.frames.pop();
                 if self.uniform(cond) != 0 {
                     self.frames.push(Frame { region: body, next: 0, kind: FrameKind::Body { inst } });

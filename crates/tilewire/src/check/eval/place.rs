@@ -156,12 +156,7 @@ impl Instance<'_> {
     }
 
     /// `Post` and `PostSignal`: bounds are checked here, where the user's line is known, not at delivery.
-    pub(super) fn post(
-        &self,
-        inst: Inst,
-        world: &mut World,
-        observer: &mut dyn Observer,
-    ) -> Result<(), EvalError> {
+    pub(super) fn post(&self, inst: Inst, world: &mut World, observer: &mut dyn Observer) -> Result<(), EvalError> {
         let (queue, peer) = match self.kernel.insts[inst].op {
             Op::Post { queue, peer, .. } | Op::PostSignal { queue, peer, .. } => (queue, self.uniform(peer) as i64),
             _ => return Err(self.malformed(inst, "not a post")),

@@ -90,10 +90,10 @@ impl Instance<'_> {
         world: &World,
         observer: &mut dyn Observer,
     ) -> Result<u64, EvalError> {
-        if let Some(mask) = mask {
-            if self.value(mask.cond, element) == 0 {
-                return Ok(self.value(mask.other, element));
-            }
+        if let Some(mask) = mask
+            && self.value(mask.cond, element) == 0
+        {
+            return Ok(self.value(mask.other, element));
         }
         let size = ty.size() as u64;
         let (memory, bytes) = match scale {
