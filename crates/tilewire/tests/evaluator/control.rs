@@ -1,13 +1,13 @@
 //! Control flow and variables.
 
-use super::support::Code;
+use super::support::programs::Writer;
 use super::{elements, run, run_with};
 use tilewire::check::Options;
 use tilewire::ir::{Access, BinaryOp, CompareOp, ParamId, Special, Type};
 
 /// Appends the indices of a `for` to `out`, with their number in the last element.
 fn trace_for(start: i64, end: i64, step: i64) -> Vec<i64> {
-    let mut c = Code::new("for", 1);
+    let mut c = Writer::new("for", 1);
     let out = c.buffer("out", Type::I64, 8, Access::Out);
     c.role("main", |c, role| {
         let count = c.b.var(role, Type::I64);
@@ -49,7 +49,7 @@ fn a_for_ends_where_its_index_would_overflow() {
 #[test]
 fn an_each_without_elements_runs_nothing() {
     for (rows, cols) in [(0, 3), (3, 0), (-1, -1), (i64::MIN, 2)] {
-        let mut c = Code::new("empty", 1);
+        let mut c = Writer::new("empty", 1);
         c.buffer("out", Type::I64, 1, Access::Out);
         c.role("main", |c, _| {
             let (rows, cols, far) = (c.i64(rows), c.i64(cols), c.i64(1 << 50));
@@ -65,7 +65,7 @@ fn out() -> ParamId {
 
 #[test]
 fn a_two_dimensional_each_knows_row_and_column() {
-    let mut c = Code::new("grid", 1);
+    let mut c = Writer::new("grid", 1);
     c.buffer("out", Type::I64, 6, Access::Out);
     c.role("main", |c, _| {
         let (rows, cols) = (c.i64(2), c.i64(3));
@@ -82,7 +82,7 @@ fn a_two_dimensional_each_knows_row_and_column() {
 #[test]
 fn an_if_runs_one_side() {
     for (take, want) in [(1, 5), (0, 6)] {
-        let mut c = Code::new("if", 1);
+        let mut c = Writer::new("if", 1);
         c.buffer("out", Type::I64, 1, Access::Out);
         c.role("main", |c, _| {
             let (cond, zero, five, six) = (c.bits(Type::Bool, take), c.i64(0), c.i64(5), c.i64(6));
@@ -94,14 +94,14 @@ fn an_if_runs_one_side() {
 
 #[test]
 fn a_while_runs_its_head_once_more_than_its_body() {
-    let mut c = Code::new("while", 1);
+    let mut c = Writer::new("while", 1);
     c.buffer("out", Type::I64, 2, Access::Out);
     c.role("main", |c, role| {
         let (heads, bodies) = (c.b.var(role, Type::I64), c.b.var(role, Type::I64));
         let [zero, one, three] = [0, 1, 3].map(|x| c.i64(x));
         c.write(heads, zero);
         c.write(bodies, zero);
-        let count = |c: &mut Code, var| {
+        let count = |c: &mut Writer, var| {
             let n = c.read(var);
             let n = c.add(n, one);
             c.write(var, n);
@@ -123,7 +123,7 @@ fn a_while_runs_its_head_once_more_than_its_body() {
 
 #[test]
 fn an_each_sees_what_the_one_before_it_wrote() {
-    let mut c = Code::new("turn", 1);
+    let mut c = Writer::new("turn", 1);
     c.buffer("out", Type::I64, 4, Access::InOut);
     c.role("main", |c, role| {
         let scratch = c.b.scratch(role, Type::I64, 4);
@@ -141,7 +141,7 @@ fn an_each_sees_what_the_one_before_it_wrote() {
 #[test]
 fn copies_take_turns() {
     for most_copies in [1, 2, 3] {
-        let mut c = Code::new("copies", 1);
+        let mut c = Writer::new("copies", 1);
         c.buffer("out", Type::I64, 5, Access::Out);
         c.role_copies("main", 3, |c, _| {
             let (copy, copies, end) = (c.special(Special::Copy), c.special(Special::Copies), c.i64(5));

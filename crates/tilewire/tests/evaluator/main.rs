@@ -11,7 +11,7 @@ mod properties;
 mod ranks;
 mod values;
 
-use support::Code;
+use support::programs::Writer;
 use tilewire::check::{self, Bank, Binding, Bound, Memories, MemoryId, Options};
 use tilewire::ir::scalar::Element;
 use tilewire::ir::{Kernel, Param};
@@ -32,7 +32,7 @@ fn bind(all: &[Vec<u8>], kernel: &Kernel) -> (Binding, Memories) {
 
 /// Runs a kernel on these bytes and gives the bytes afterwards.
 #[track_caller]
-fn run_with(code: Code, all: &[Vec<u8>], options: Options) -> Vec<Vec<u8>> {
+fn run_with(code: Writer, all: &[Vec<u8>], options: Options) -> Vec<Vec<u8>> {
     let kernel = code.finish();
     let (binding, memories) = bind(all, &kernel);
     let after = check::run(&kernel, &binding, memories, options).unwrap_or_else(|e| panic!("{e}\n{kernel:#?}"));
@@ -40,7 +40,7 @@ fn run_with(code: Code, all: &[Vec<u8>], options: Options) -> Vec<Vec<u8>> {
 }
 
 #[track_caller]
-fn run(code: Code, all: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn run(code: Writer, all: &[Vec<u8>]) -> Vec<Vec<u8>> {
     run_with(code, all, Options::default())
 }
 

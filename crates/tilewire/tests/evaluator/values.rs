@@ -1,16 +1,14 @@
 //! Value ops, loads and stores.
 
-use super::support::Code;
-use super::support::code::at;
+use super::support::programs::Writer;
+use super::support::programs::writer::at;
 use super::{bytes, elements, run};
-use tilewire::ir::{
-    Access, BinaryOp, CompareOp, GroupOp, Mask, Op, Special, Type, UnaryOp, Value,
-};
+use tilewire::ir::{Access, BinaryOp, CompareOp, GroupOp, Mask, Op, Special, Type, UnaryOp, Value};
 
 /// `out[i] = f(in[i])` for all elements of `input`.
-fn map(input: Vec<u8>, from: Type, to: Type, f: impl FnOnce(&mut Code, Value, Value) -> Value) -> Vec<u8> {
+fn map(input: Vec<u8>, from: Type, to: Type, f: impl FnOnce(&mut Writer, Value, Value) -> Value) -> Vec<u8> {
     let len = (input.len() / from.size()) as u64;
-    let mut c = Code::new("map", 1);
+    let mut c = Writer::new("map", 1);
     let src = c.buffer("in", from, len, Access::In);
     let out = c.buffer("out", to, len, Access::Out);
     c.role("main", |c, _| {
@@ -97,7 +95,7 @@ fn a_float_scan_doubles_its_distance() {
 
 #[test]
 fn groups_of_a_two_dimensional_each_stay_in_their_row() {
-    let mut c = Code::new("rows", 1);
+    let mut c = Writer::new("rows", 1);
     let src = c.buffer("in", Type::I32, 6, Access::In);
     let out = c.buffer("out", Type::I32, 6, Access::Out);
     c.role("main", |c, _| {
@@ -115,7 +113,7 @@ fn groups_of_a_two_dimensional_each_stay_in_their_row() {
 
 #[test]
 fn masked_off_accesses_are_not_evaluated() {
-    let mut c = Code::new("masked", 1);
+    let mut c = Writer::new("masked", 1);
     let src = c.buffer("in", Type::I32, 2, Access::In);
     let out = c.buffer("out", Type::I32, 2, Access::Out);
     c.role("main", |c, _| {
@@ -147,7 +145,7 @@ fn a_masked_off_load_gives_its_other_value() {
 
 #[test]
 fn specials_and_scalars() {
-    let mut c = Code::new("specials", 2);
+    let mut c = Writer::new("specials", 2);
     let scale = c.scalar("scale", Type::I64);
     let out = c.buffer("out", Type::I64, 6, Access::Out);
     c.role("main", |c, _| {
@@ -168,7 +166,7 @@ fn specials_and_scalars() {
 
 #[test]
 fn a_store_leaves_its_neighbours_alone() {
-    let mut c = Code::new("one", 1);
+    let mut c = Writer::new("one", 1);
     let out = c.buffer("out", Type::U16, 3, Access::Out);
     c.role("main", |c, _| {
         let (i, x) = (c.i64(1), c.bits(Type::U16, 0xbeef));
@@ -179,7 +177,7 @@ fn a_store_leaves_its_neighbours_alone() {
 
 #[test]
 fn scratch_is_private_and_poisoned() {
-    let mut c = Code::new("scratch", 2);
+    let mut c = Writer::new("scratch", 2);
     let out = c.buffer("out", Type::U32, 4, Access::Out);
     c.role("main", |c, role| {
         let scratch = c.b.scratch(role, Type::U32, 2);

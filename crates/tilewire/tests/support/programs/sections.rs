@@ -1,9 +1,9 @@
 //! Sections that one role runs alone: element-wise code, scratch, loops, turns.
 
-use super::code::{Code, at, here};
 use super::data::{Random, element, indices};
 use super::expression::{GROUPS, Pool};
-use super::programs::{Maker, Wish};
+use super::writer::{Writer, at, here};
+use super::{Maker, Wish};
 use tilewire::ir::{Access, BinaryOp, CompareOp, Mask, Op, ParamId, RoleId, Special, Type, Value, VarId};
 
 /// A part of a program. Its parameters are declared when it is planned; then every role emits what it does in it.
@@ -40,7 +40,7 @@ impl Extent {
     }
 
     /// Emits an `each` over it; the body gets the row (0 in one dimension), the column and the row-major number.
-    pub fn each(&self, c: &mut Code, body: impl FnOnce(&mut Code, Value, Value, Value)) {
+    pub fn each(&self, c: &mut Writer, body: impl FnOnce(&mut Writer, Value, Value, Value)) {
         let cols = match self.runtime {
             Some(param) => c.op(Op::Scalar(param)),
             None => c.i64(self.cols as i64),
@@ -61,13 +61,13 @@ impl Extent {
     }
 
     /// The column-major number of an element.
-    fn transposed(&self, c: &mut Code, row: Value, col: Value) -> Value {
+    fn transposed(&self, c: &mut Writer, row: Value, col: Value) -> Value {
         c.scale(col, self.rows.unwrap_or(1) as i64, row)
     }
 }
 
 /// `block * span`, the first element of this block.
-pub fn block_start(c: &mut Code, span: u64) -> Value {
+pub fn block_start(c: &mut Writer, span: u64) -> Value {
     let (block, zero) = (c.special(Special::Block), c.i64(0));
     c.scale(block, span as i64, zero)
 }
@@ -168,7 +168,7 @@ impl Elementwise {
     }
 
     /// The element's index and, where the pattern has one, its mask.
-    fn index(&self, c: &mut Code, pattern: Pattern, [row, col, number]: [Value; 3]) -> (Value, Option<Value>) {
+    fn index(&self, c: &mut Writer, pattern: Pattern, [row, col, number]: [Value; 3]) -> (Value, Option<Value>) {
         let start = block_start(c, self.len(pattern));
         match pattern {
             Pattern::Linear { stride, shift } => {
@@ -370,7 +370,7 @@ impl Loops {
     }
 
     /// `var = some expression of it and what is in scope`.
-    fn update(&self, c: &mut Code, var: VarId, pool: &Pool, random: &mut Random) {
+    fn update(&self, c: &mut Writer, var: VarId, pool: &Pool, random: &mut Random) {
         let mut pool = pool.clone();
         let old = c.read(var);
         pool.add(c, old, false);

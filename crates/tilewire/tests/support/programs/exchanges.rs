@@ -1,10 +1,10 @@
 //! Sections where roles, blocks or elements meet: atomics, regions, packets, bulk copies, messages.
 
-use super::code::{Code, at, in_scratch};
 use super::data::{Random, elements};
 use super::expression::Pool;
-use super::programs::{Maker, Wish};
 use super::sections::{Section, block_start};
+use super::writer::{Writer, at, in_scratch};
+use super::{Maker, Wish};
 use tilewire::ir::{Access, BinaryOp, BulkDone, Op, Order, ParamId, Place, RoleId, Scope, Special, Type, Value};
 
 const IN: Wish = Wish { access: Access::In, align: 0, banks: 1, compare: true };
@@ -177,7 +177,7 @@ impl Packets {
         }
     }
 
-    fn send(&self, c: &mut Code, round: Value) {
+    fn send(&self, c: &mut Writer, round: Value) {
         let (extent, start) = (c.i64(self.extent as i64), block_start(c, self.extent));
         let block = c.special(Special::Block);
         let taken = c.cast(round, Type::U64);
@@ -192,7 +192,7 @@ impl Packets {
         });
     }
 
-    fn receive(&self, c: &mut Code, round: Value) {
+    fn receive(&self, c: &mut Writer, round: Value) {
         let (extent, start) = (c.i64(self.extent as i64), block_start(c, self.extent));
         let (block, first) = (c.special(Special::Block), block_start(c, self.extent * self.rounds));
         let flag = self.flag(c, round);
@@ -208,7 +208,7 @@ impl Packets {
         c.credit(self.credits, block, taken);
     }
 
-    fn flag(&self, c: &mut Code, round: Value) -> Value {
+    fn flag(&self, c: &mut Writer, round: Value) -> Value {
         let (round, base) = (c.cast(round, Type::U32), c.bits(Type::U32, 0x8000_0001));
         c.add(round, base)
     }
@@ -266,8 +266,8 @@ impl Section for Bulk {
         let c = &mut maker.c;
         let [from, to] = [0; 2].map(|_| c.b.scratch(id, self.ty, self.len));
         let (zero, count, start) = (c.i64(0), c.i64(self.len as i64), block_start(c, self.len));
-        let copy = |c: &mut Code, dst: Place, src: Place| c.run(Op::BulkCopy { dst, src, count });
-        let wait = |c: &mut Code, pending, done| c.run(Op::BulkWait { pending, done });
+        let copy = |c: &mut Writer, dst: Place, src: Place| c.run(Op::BulkCopy { dst, src, count });
+        let wait = |c: &mut Writer, pending, done| c.run(Op::BulkWait { pending, done });
         c.run(Op::ProxyFence);
         copy(c, in_scratch(from, zero), at(self.input, start));
         copy(c, at(self.straight, start), at(self.input, start));
@@ -325,7 +325,7 @@ impl Messages {
         }
     }
 
-    fn send(&self, c: &mut Code, [turn, slot, value]: [Value; 3], random: &mut Random) {
+    fn send(&self, c: &mut Writer, [turn, slot, value]: [Value; 3], random: &mut Random) {
         // A slot is free when the turn `depth` before this one was credited; the first turns need no credit.
         let (depth, one, zero) = (c.i64(self.depth as i64), c.i64(1), c.i64(0));
         let next = c.add(turn, one);
@@ -347,7 +347,7 @@ impl Messages {
         c.signal(self.tails, slot, value);
     }
 
-    fn receive(&self, c: &mut Code, [turn, slot, value]: [Value; 3]) {
+    fn receive(&self, c: &mut Writer, [turn, slot, value]: [Value; 3]) {
         let never = c.u64(u64::MAX);
         c.wait(self.tails, slot, value);
         // Only tests whose answer no schedule changes.

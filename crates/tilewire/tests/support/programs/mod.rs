@@ -4,13 +4,27 @@
 //! order and a part waits only for parts of its own section, so no program deadlocks. Blocks, elements and roles write
 //! disjoint bytes unless a signal, a packet or an atomic orders them, so every schedule gives the same result (up to
 //! NaNs made by arithmetic, see `expression.rs`).
+//!
+//! | file | holds |
+//! |---|---|
+//! | `sections.rs` | what one role does alone: element-wise code, scratch, loops, turns |
+//! | `exchanges.rs` | where roles, blocks and elements meet: atomics, regions, packets, bulk copies, messages |
+//! | `expression.rs` | random expressions, under the discipline for NaN |
+//! | `data.rs` | random numbers, and initial data full of special values |
+//! | `writer.rs` | [`Writer`]: a builder with short names and loops as closures |
 
-use super::code::Code;
-use super::data::{Random, element, elements};
-use super::exchanges;
-use super::expression::Pool;
-use super::sections::{self, Section};
+pub mod data;
+mod exchanges;
+mod expression;
+mod sections;
+pub mod writer;
+
+pub use writer::Writer;
+
+use data::{Random, element, elements};
+use expression::Pool;
 use proptest::prelude::*;
+use sections::Section;
 use std::fmt;
 use tilewire::check::{Bank, Binding, Bound, Memories};
 use tilewire::ir::scalar::dynamic;
@@ -62,7 +76,8 @@ impl Program {
         let mut random = Random::new(seed);
         let blocks = random.pick(&[1, 1, 2, 3]);
         let roles = random.pick(&[1, 1, 2, 3]);
-        let mut maker = Maker { c: Code::new("random", blocks), params: Vec::new(), blocks: u64::from(blocks), roles };
+        let mut maker =
+            Maker { c: Writer::new("random", blocks), params: Vec::new(), blocks: u64::from(blocks), roles };
         // Every section has its own random numbers, so that leaving out the last ones leaves the others as they are.
         let mut planned: Vec<(Box<dyn Section>, u64)> = Vec::new();
         for _ in 0..count {
@@ -70,7 +85,7 @@ impl Program {
             planned.push((plan(&mut maker, &mut own), own.next()));
         }
         for role in 0..roles {
-            let id = maker.c.b.open_role(&format!("role{role}"), 1 + role % 2, 1, &super::code::here());
+            let id = maker.c.b.open_role(&format!("role{role}"), 1 + role % 2, 1, &writer::here());
             for (section, seed) in &planned {
                 section.emit(&mut maker, role, id, &mut Random::new(seed ^ u64::from(role)));
             }
@@ -149,13 +164,14 @@ impl Program {
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Program::new({:#x}, {})", self.seed, self.sections)?;
-        writeln!(f, "{:#?}", self.kernel.params)?;
-        for role in self.kernel.roles.values() {
-            writeln!(f, "role {} x{}:", role.name, role.copies)?;
-            self.kernel.walk(role.body, &mut |inst| {
-                let data = &self.kernel.insts[inst];
-                let _ = writeln!(f, "  {inst} {:?} {:?} = {:?}", data.result, data.indices, data.op);
-            });
+        writeln!(f, "{}", self.kernel)?;
+        for (i, param) in self.params.iter().enumerate() {
+            match param {
+                ParamSpec::Buffer(BufferSpec { banks, offset, alias, .. }) => {
+                    writeln!(f, "p{i}: offset {offset}, alias {alias:?}, {} bytes", banks[0].len())?;
+                }
+                other => writeln!(f, "p{i}: {other:?}")?,
+            }
         }
         Ok(())
     }
@@ -163,7 +179,7 @@ impl fmt::Debug for Program {
 
 /// What sections are made with.
 pub struct Maker {
-    pub c: Code,
+    pub c: Writer,
     pub params: Vec<ParamSpec>,
     pub blocks: u64,
     pub roles: u32,

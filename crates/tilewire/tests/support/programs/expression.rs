@@ -4,8 +4,8 @@
 //! *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or is not
 //! a float at all), and only exact values are bit-cast or change type through memory.
 
-use super::code::Code;
 use super::data::{Random, element};
+use super::writer::Writer;
 use tilewire::ir::{BinaryOp, CompareOp, GroupOp, Op, Shape, Type, UnaryOp, Value};
 
 /// A value and what is known of it.
@@ -25,7 +25,7 @@ pub struct Pool {
 pub const GROUPS: [u32; 6] = [1, 2, 7, 32, 128, 3];
 
 impl Pool {
-    pub fn add(&mut self, c: &Code, v: Value, exact: bool) -> Known {
+    pub fn add(&mut self, c: &Writer, v: Value, exact: bool) -> Known {
         let ty = c.b.kernel().ty(v);
         let known = Known { v, ty, exact: exact || !ty.is_float() };
         self.all.push(known);
@@ -40,7 +40,7 @@ impl Pool {
     }
 
     /// A lane value, of the latest ones: what a store is made of.
-    pub fn latest_lane(&self, c: &Code, random: &mut Random) -> Known {
+    pub fn latest_lane(&self, c: &Writer, random: &mut Random) -> Known {
         let lanes: Vec<Known> =
             self.all.iter().copied().filter(|known| c.b.kernel().shape(known.v) == Shape::Lane).collect();
         match lanes.len() {
@@ -50,7 +50,7 @@ impl Pool {
     }
 
     /// A value of a type: one in scope, a constant, or another one converted.
-    pub fn of(&mut self, c: &mut Code, ty: Type, random: &mut Random) -> Known {
+    pub fn of(&mut self, c: &mut Writer, ty: Type, random: &mut Random) -> Known {
         let fitting: Vec<Known> = self.all.iter().copied().filter(|known| known.ty == ty).collect();
         match random.below(8) {
             0 => {
@@ -70,7 +70,7 @@ impl Pool {
     }
 
     /// A bool, to mask or decide with.
-    pub fn condition(&mut self, c: &mut Code, random: &mut Random) -> Value {
+    pub fn condition(&mut self, c: &mut Writer, random: &mut Random) -> Value {
         let a = self.any(random);
         if a.ty == Type::Bool {
             return a.v;
@@ -81,13 +81,13 @@ impl Pool {
     }
 
     /// Adds `steps` random ops. Groups only in an `each`.
-    pub fn grow(&mut self, c: &mut Code, steps: u64, random: &mut Random) {
+    pub fn grow(&mut self, c: &mut Writer, steps: u64, random: &mut Random) {
         for _ in 0..steps {
             self.step(c, random);
         }
     }
 
-    fn step(&mut self, c: &mut Code, random: &mut Random) {
+    fn step(&mut self, c: &mut Writer, random: &mut Random) {
         let a = self.any(random);
         let in_each = c.b.in_each();
         let (v, exact) = match random.below(11) {
@@ -129,7 +129,7 @@ impl Pool {
         self.add(c, v, exact);
     }
 
-    fn unary(&mut self, c: &mut Code, a: Known, random: &mut Random) -> (Value, bool) {
+    fn unary(&mut self, c: &mut Writer, a: Known, random: &mut Random) -> (Value, bool) {
         let op = match a.ty {
             Type::Bool => UnaryOp::Not,
             ty if ty.is_float() => random.pick(&FLOAT_UNARIES),
