@@ -10,15 +10,18 @@
 //! | `sections.rs` | what one role does alone: element-wise code, scratch, loops, turns |
 //! | `exchanges.rs` | where roles, blocks and elements meet: atomics, regions, packets, bulk copies, messages |
 //! | `expression.rs` | random expressions, under the discipline for NaN |
+//! | `hosted.rs` | [`Hosted`]: the arguments in host memory, for the engines |
 //! | `data.rs` | random numbers, and initial data full of special values |
 //! | `writer.rs` | [`Writer`]: a builder with short names and loops as closures |
 
 pub mod data;
 mod exchanges;
 mod expression;
+mod hosted;
 mod sections;
 pub mod writer;
 
+pub use hosted::Hosted;
 pub use writer::Writer;
 
 use data::{Random, element, elements};
