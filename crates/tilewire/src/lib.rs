@@ -1,5 +1,6 @@
 //! tilewire: write what happens to one tile, tilewire sends it.
 
+pub mod check;
 pub mod ir;
 pub mod tensor;
 pub mod vm;

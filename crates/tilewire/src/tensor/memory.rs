@@ -32,7 +32,7 @@ impl Memory {
     /// Memory of somebody else, kept alive by `keep`.
     ///
     /// # Safety
-    /// `start..start + bytes` must be valid for reads and writes until `keep` is dropped, and while a kernel that has it
+    /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped, and while a kernel that has it
     /// runs nobody else may touch it except by the protocols of tilewire.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
         Memory { start, bytes, keep }
@@ -58,6 +58,15 @@ impl Memory {
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// A copy of the bytes. (To write bytes, use a `Tensor<u8>` and its memory: writing any byte through an untyped handle could
+    /// make an invalid `bool` of a `Tensor<bool>`.)
+    pub fn read(&self) -> Vec<u8> {
+        // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`) and the handle keeps
+        // them alive. Nobody writes during the copy: handles never leave this thread, and kernels run only inside calls made
+        // on this thread. The borrow ends with the copy, so no reference outlives a later write through another handle.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }.to_vec()
     }
 
     /// Whether two handles share a byte.

@@ -1,8 +1,10 @@
-//! What the tests share: snapshots kept beside the tests, a short way to write kernels, and kernels of every op.
+//! What the tests share: snapshots kept beside the tests, a short way to write kernels, kernels of every
+//! op, and random programs.
 #![allow(dead_code)] // every test file uses its own part
 
 pub mod code;
 pub mod kernels;
+pub mod programs;
 
 use std::fmt::Write;
 use std::path::PathBuf;

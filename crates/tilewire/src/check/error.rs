@@ -1,0 +1,127 @@
+//! What can go wrong in a run.
+
+use super::eval::Blocked;
+use super::observer::Actor;
+use crate::ir::{Kernel, SourceLine};
+use std::fmt;
+
+/// Where something went wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The user's source line.
+    pub at: SourceLine,
+    /// The rank.
+    pub rank: u32,
+    /// The block.
+    pub block: u32,
+    /// Name of the role.
+    pub role: String,
+    /// Which copy of the role.
+    pub copy: u32,
+}
+
+impl Location {
+    pub(super) fn new(kernel: &Kernel, who: Actor, at: &SourceLine) -> Self {
+        let role = kernel.roles[who.role].name.clone();
+        Location { at: at.clone(), rank: who.rank, block: who.block, role, copy: who.copy }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Location { at, rank, block, role, copy } = self;
+        write!(f, "{at} (rank {rank}, block {block}, role {role}, copy {copy})")
+    }
+}
+
+/// One instance of a deadlock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stuck {
+    /// Where it waits.
+    pub by: Location,
+    /// For what.
+    pub on: Blocked,
+}
+
+/// Why a run did not come to its end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum EvalError {
+    /// An access that is not masked off lies outside of what is bound.
+    OutOfBounds {
+        /// What was indexed: a parameter, a scratch, a bank, a count.
+        what: String,
+        /// The index used, in the units of the op (elements, bytes or packets).
+        index: i64,
+        /// How many there are, in the same units.
+        len: u64,
+        /// Where.
+        by: Location,
+    },
+    /// A `put` or `get` at a byte offset that is not a multiple of the value's size.
+    Misaligned {
+        /// The parameter or scratch.
+        what: String,
+        /// The byte offset.
+        offset: i64,
+        /// Size of the value.
+        size: u64,
+        /// Where.
+        by: Location,
+    },
+    /// A packet flag is 0, which means empty.
+    ZeroFlag {
+        /// Where.
+        by: Location,
+    },
+    /// Every instance that is not done waits for something that nobody will do.
+    Deadlock {
+        /// Who waits, where, for what.
+        blocked: Vec<Stuck>,
+    },
+    /// The run took too many steps: an endless loop, or the limit is too low.
+    StepLimit {
+        /// The limit.
+        limit: u64,
+    },
+    /// What is bound does not fit the kernel.
+    Binding {
+        /// The kernel.
+        kernel: String,
+        /// What does not fit.
+        message: String,
+    },
+    /// An op stands where the language does not allow it: the kernel was not verified.
+    Malformed {
+        /// What is wrong.
+        message: String,
+        /// Where.
+        by: Location,
+    },
+}
+
+impl fmt::Display for EvalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EvalError::OutOfBounds { what, index, len, by } => {
+                write!(f, "{by}: index {index} of {what}, which has {len}")
+            }
+            EvalError::Misaligned { what, offset, size, by } => {
+                write!(f, "{by}: byte offset {offset} of {what} is not a multiple of the value's {size} bytes")
+            }
+            EvalError::ZeroFlag { by } => write!(f, "{by}: packet flag is 0, which means empty; count flags from 1"),
+            EvalError::Deadlock { blocked } => {
+                write!(f, "deadlock: {} instances wait for ever", blocked.len())?;
+                for Stuck { by, on } in blocked {
+                    write!(f, "\n  {by}: {on}")?;
+                }
+                Ok(())
+            }
+            EvalError::StepLimit { limit } => write!(f, "no end after {limit} steps: an endless loop?"),
+            EvalError::Binding { kernel, message } => write!(f, "arguments of {kernel}: {message}"),
+            EvalError::Malformed { message, by } => write!(f, "{by}: {message}; verify kernels before running them"),
+        }
+    }
+}
+
+impl std::error::Error for EvalError {}

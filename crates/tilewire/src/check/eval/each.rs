@@ -1,0 +1,241 @@
+//! The body of an `each`.
+//!
+//! Ops run one after the other, each for all elements in the chosen order before the next op begins. The language orders
+//! the ops of one element and nothing between two elements, so every interleaving of the elements' op sequences is
+//! allowed; running op by op is one of them. It is the one to take because a `Group` needs its operand of every element
+//! of its group, and because a packet that is not there yet then holds back no other element's earlier ops.
+
+use super::{Awaited, Blocked, ElementOrder, Frame, FrameKind, Instance};
+use crate::check::error::EvalError;
+use crate::check::memory::World;
+use crate::check::observer::{AccessKind, Observer};
+use crate::check::random::Random;
+use crate::ir::scalar::dynamic;
+use crate::ir::{BinaryOp, Entity, GroupOp, Inst, Op, Place, Region, Shape, Type, Value};
+
+/// An `each` under way.
+pub(super) struct EachState {
+    /// The `Each`.
+    pub inst: Inst,
+    /// Length of the innermost axis.
+    row: usize,
+    /// The elements (row-major numbers) in the order in which they run.
+    order: Vec<usize>,
+    /// Lane values, by the number of the value.
+    lanes: Vec<Vec<u64>>,
+    /// Packets taken by the `PacketGet` under way; empty when none is.
+    taken: Vec<Option<u64>>,
+}
+
+impl EachState {
+    pub fn value(&self, v: Value, element: usize) -> u64 {
+        self.lanes[v.index()][element]
+    }
+}
+
+/// More elements than any test or check needs: beyond it an extent is a mistake, and memory would run out.
+const MOST_ELEMENTS: u64 = 1 << 28;
+
+impl Instance<'_> {
+    pub(super) fn open_each(
+        &mut self,
+        inst: Inst,
+        extent: &[i64],
+        body: Region,
+        observer: &mut dyn Observer,
+    ) -> Result<(), EvalError> {
+        let (rows, row) = match *extent {
+            [row] => (1, row),
+            [rows, row] => (rows, row),
+            _ => return Err(self.malformed(inst, "an `each` has one or two extents")),
+        };
+        if rows <= 0 || row <= 0 {
+            return Ok(());
+        }
+        let elements = (rows as u64).saturating_mul(row as u64);
+        if elements > MOST_ELEMENTS {
+            let what = "the elements of one `each` that the evaluator runs".to_string();
+            let (index, by) = (i64::try_from(elements).unwrap_or(i64::MAX), self.location(inst));
+            return Err(EvalError::OutOfBounds { what, index, len: MOST_ELEMENTS, by });
+        }
+        let (elements, row) = (elements as usize, row as usize);
+        observer.each(self.who, inst, elements as u64);
+        let mut lanes = vec![Vec::new(); self.kernel.values.len()];
+        for (axis, v) in self.kernel.insts[inst].indices.iter().enumerate() {
+            let of = |e: usize| if extent.len() == 2 && axis == 0 { e / row } else { e % row };
+            lanes[v.index()] = (0..elements).map(|e| of(e) as u64).collect();
+        }
+        let order = self.element_order(elements);
+        self.eaches += 1;
+        let state = EachState { inst, row, order, lanes, taken: Vec::new() };
+        self.frames.push(Frame { region: body, next: 0, kind: FrameKind::Each(Box::new(state)) });
+        Ok(())
+    }
+
+    /// One op of the body, for all elements. Gives what it waits for, if it does.
+    pub(super) fn each_op(
+        &mut self,
+        inst: Inst,
+        world: &mut World,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Blocked>, EvalError> {
+        let kernel = self.kernel;
+        let result = kernel.insts[inst].result;
+        match &kernel.insts[inst].op {
+            Op::PacketGet { at, flag } => return self.packet_get(inst, at, *flag, world, observer),
+            Op::PacketPut { at, x, flag } => {
+                let flag = self.flag(inst, *flag)?;
+                for i in 0..self.each().order.len() {
+                    let element = Some(self.each().order[i]);
+                    let (memory, bytes) = self.span(inst, at, element, 16, 16)?;
+                    self.touch(inst, element, AccessKind::PacketWrite, memory, bytes.clone(), observer);
+                    let data = self.value(*x, element);
+                    for (half, d32) in [(0, data & 0xffff_ffff), (8, data >> 32)] {
+                        world.memories.write(memory, bytes.start + half, 8, d32 | flag << 32);
+                    }
+                }
+            }
+            Op::Group { op, x, size } => {
+                let each = self.each();
+                let values: Vec<u64> = (0..each.order.len()).map(|e| self.value(*x, Some(e))).collect();
+                let (size, ty) = (*size as usize, kernel.ty(*x));
+                // The last group of a row may be shorter: rows are cut first.
+                let groups = values.chunks(each.row).flat_map(|row| row.chunks(size.max(1)));
+                let reduced = groups.flat_map(|group| reduce(*op, ty, group)).collect();
+                self.set_lanes(inst, reduced);
+            }
+            // A value that no element distinguishes is computed once.
+            op if result.is_some_and(|v| kernel.shape(v) == Shape::Uniform) => {
+                if let Some(bits) = self.element_op(inst, op, None, world, observer)? {
+                    self.set_result(inst, bits);
+                }
+            }
+            op => {
+                let mut results = vec![0; self.each().order.len()];
+                for i in 0..results.len() {
+                    let element = self.each().order[i];
+                    if let Some(bits) = self.element_op(inst, op, Some(element), world, observer)? {
+                        results[element] = bits;
+                    }
+                }
+                if result.is_some() {
+                    self.set_lanes(inst, results);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the packets that are there; blocks while one is missing and keeps what it has.
+    fn packet_get(
+        &mut self,
+        inst: Inst,
+        at: &Place,
+        flag: Value,
+        world: &World,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<Blocked>, EvalError> {
+        let flag = self.flag(inst, flag)?;
+        let mut taken = std::mem::take(&mut self.each_mut().taken);
+        taken.resize(self.each().order.len(), None);
+        let mut missing = None;
+        for i in 0..taken.len() {
+            let element = self.each().order[i];
+            if taken[element].is_some() {
+                continue;
+            }
+            let (memory, bytes) = self.span(inst, at, Some(element), 16, 16)?;
+            let halves = [0, 8].map(|half| world.memories.read(memory, bytes.start + half, 8));
+            match halves.iter().find(|&&half| half >> 32 != flag) {
+                None => {
+                    self.touch(inst, Some(element), AccessKind::PacketRead, memory, bytes, observer);
+                    taken[element] = Some(halves[0] & 0xffff_ffff | halves[1] << 32);
+                }
+                Some(half) if missing.is_none() => {
+                    let index = self.value(at.index, Some(element));
+                    let on = Awaited::Packet { name: self.base_name(at.base), index, memory, byte: bytes.start };
+                    let at = self.kernel.line(inst).clone();
+                    missing = Some(Blocked { inst, at, on, expected: flag, seen: half >> 32 });
+                }
+                Some(_) => {}
+            }
+        }
+        if missing.is_some() {
+            self.each_mut().taken = taken;
+        } else {
+            self.set_lanes(inst, taken.into_iter().flatten().collect());
+        }
+        Ok(missing)
+    }
+
+    fn flag(&self, inst: Inst, flag: Value) -> Result<u64, EvalError> {
+        match self.uniform(flag) {
+            0 => Err(EvalError::ZeroFlag { by: self.location(inst) }),
+            flag => Ok(flag),
+        }
+    }
+
+    fn element_order(&self, elements: usize) -> Vec<usize> {
+        match self.options.order {
+            ElementOrder::Forward => (0..elements).collect(),
+            ElementOrder::Reverse => (0..elements).rev().collect(),
+            ElementOrder::Shuffled(seed) => {
+                let mut order: Vec<usize> = (0..elements).collect();
+                let who = u64::from(self.who.rank) << 40 | u64::from(self.who.block) << 20 | u64::from(self.who.copy);
+                Random::new(seed ^ who.rotate_left(8) ^ self.eaches).shuffle(&mut order);
+                order
+            }
+        }
+    }
+
+    fn each(&self) -> &EachState {
+        match self.frames.last() {
+            Some(Frame { kind: FrameKind::Each(state), .. }) => state,
+            _ => unreachable!("an op of an `each` runs only with its frame on top"),
+        }
+    }
+
+    fn each_mut(&mut self) -> &mut EachState {
+        match self.frames.last_mut() {
+            Some(Frame { kind: FrameKind::Each(state), .. }) => state,
+            _ => unreachable!("an op of an `each` runs only with its frame on top"),
+        }
+    }
+
+    fn set_lanes(&mut self, inst: Inst, lanes: Vec<u64>) {
+        let result = self.kernel.insts[inst].result.expect("the op defines a value");
+        self.each_mut().lanes[result.index()] = lanes;
+    }
+}
+
+/// What every element of one group gets.
+fn reduce(op: GroupOp, ty: Type, group: &[u64]) -> Vec<u64> {
+    let fold = |op| {
+        let all = group.iter().copied().reduce(|a, b| dynamic::binary(op, ty, a, b));
+        vec![all.expect("a group has an element"); group.len()]
+    };
+    let add = |a, b| dynamic::binary(BinaryOp::Add, ty, a, b);
+    match op {
+        GroupOp::Max => fold(BinaryOp::Max),
+        GroupOp::Min => fold(BinaryOp::Min),
+        GroupOp::Sum => {
+            let mut level = group.to_vec();
+            while level.len() > 1 {
+                level = level.chunks(2).map(|pair| if let [a, b] = *pair { add(a, b) } else { pair[0] }).collect();
+            }
+            vec![level[0]; group.len()]
+        }
+        GroupOp::Scan => {
+            let mut sums = group.to_vec();
+            let mut distance = 1;
+            while distance < group.len() {
+                let before = sums.clone();
+                for k in distance..sums.len() {
+                    sums[k] = add(before[k - distance], before[k]);
+                }
+                distance *= 2;
+            }
+            sums
+        }
+    }
+}

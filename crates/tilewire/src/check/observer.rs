@@ -1,0 +1,107 @@
+//! What a checker sees of a run.
+
+use super::memory::MemoryId;
+use super::network::Descriptor;
+use crate::ir::{BulkDone, Inst, ParamId, RoleId};
+use std::ops::Range;
+
+/// Who does something: one copy of one role of one block of one rank.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Actor {
+    /// The rank.
+    pub rank: u32,
+    /// The block.
+    pub block: u32,
+    /// The role.
+    pub role: RoleId,
+    /// Which copy of the role.
+    pub copy: u32,
+}
+
+/// How bytes are touched.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AccessKind {
+    /// A plain read.
+    Read,
+    /// A plain write.
+    Write,
+    /// A read-modify-write that is atomic among its like.
+    Atomic,
+    /// One packet, taken when both halves carried the flag.
+    PacketRead,
+    /// One packet.
+    PacketWrite,
+    /// The source of a bulk copy: happens at some time between the copy and the wait that covers it.
+    BulkRead,
+    /// The destination of a bulk copy: happens at some time between the copy and the wait that covers it.
+    BulkWrite,
+    /// The source of a network post: happens at some time after it.
+    NetworkRead,
+    /// The destination of a network post: happens at some time after it.
+    NetworkWrite,
+}
+
+/// One access to memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// The instruction.
+    pub inst: Inst,
+    /// The element of the enclosing `each` (row-major), `None` outside one.
+    pub element: Option<u64>,
+    /// How the bytes are touched.
+    pub kind: AccessKind,
+    /// Which piece of memory.
+    pub memory: MemoryId,
+    /// Which bytes of it.
+    pub bytes: Range<u64>,
+}
+
+/// A signal slot, both as the kernel names it and as bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SlotRef {
+    /// The `Slots` parameter (the `Queue` where the proxy sets it).
+    pub param: ParamId,
+    /// Bank (of a queue: the peer).
+    pub bank: u32,
+    /// Index in the bank.
+    pub index: u64,
+    /// Piece of memory that holds it: two names of one counter agree here and in `byte`.
+    pub memory: MemoryId,
+    /// First of its eight bytes.
+    pub byte: u64,
+}
+
+/// Sees everything that happens, in the order in which it happens. Every method does nothing by default.
+#[allow(unused_variables)] // the names are documentation
+pub trait Observer {
+    /// Bytes are touched.
+    fn access(&mut self, who: Actor, access: &Access) {}
+    /// A slot is set; `credit` when it publishes no data. `before` is the value it had.
+    fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, before: u64, value: u64, credit: bool) {}
+    /// A wait for `value` is over: the slot held `seen`.
+    fn wait(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {}
+    /// A slot was tested: it held `seen`.
+    fn test(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {}
+    /// A barrier of the role copy (also the one at the end of an `each`).
+    fn barrier(&mut self, who: Actor, inst: Inst) {}
+    /// An `each` over so many elements begins.
+    fn each(&mut self, who: Actor, inst: Inst, elements: u64) {}
+    /// A proxy fence.
+    fn proxy_fence(&mut self, who: Actor, inst: Inst) {}
+    /// A bulk copy starts; it is number `copy` of its role copy, from 0. Its accesses are reported when they happen.
+    fn bulk_copy(&mut self, who: Actor, inst: Inst, copy: u64) {}
+    /// A bulk wait is over: the copies before number `covered` are done as far as `done` says.
+    fn bulk_wait(&mut self, who: Actor, inst: Inst, covered: u64, done: BulkDone) {}
+    /// A descriptor is handed to the network.
+    fn post(&mut self, descriptor: &Descriptor) {}
+    /// The network delivers a descriptor; its accesses or its signal follow.
+    fn delivered(&mut self, descriptor: &Descriptor) {}
+    /// The role copy has run to its end.
+    fn done(&mut self, who: Actor) {}
+}
+
+/// An observer that looks away.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {}

@@ -1,0 +1,102 @@
+//! Evaluates a launch on a copy of host tensors.
+
+use super::error::EvalError;
+use super::memory::{Bank, Binding, Bound, Memories, MemoryId};
+use super::run::{Options, run};
+use crate::ir::{Kernel, Param};
+use crate::tensor::{Arg, Memory};
+
+/// Runs one launch of `kernel` on a copy of what `args` name and gives the bytes afterwards: for every parameter one vector
+/// per bank (a scalar has one bank, a queue has none). The tensors themselves are not touched. Arguments that share
+/// memory share it in the copy too. A queue reaches no peer.
+///
+/// `rank` is (this rank, number of ranks).
+pub fn evaluate(
+    kernel: &Kernel,
+    args: &[Arg],
+    rank: (u32, u32),
+    options: Options,
+) -> Result<Vec<Vec<Vec<u8>>>, EvalError> {
+    let snapshot = Snapshot::take(args);
+    let mut banks_of = Vec::new();
+    let mut params = Vec::new();
+    for (i, arg) in args.iter().enumerate() {
+        let banks: Vec<Bank> = memories_of(arg).iter().map(|memory| snapshot.bank(memory)).collect();
+        params.push(match arg {
+            Arg::Buffer(_) => Bound::Buffer(banks.clone()),
+            Arg::Slots(_) => Bound::Slots(banks.clone()),
+            Arg::Scalar(_) => {
+                let ty = match kernel.params.values().nth(i) {
+                    Some(Param::Scalar { ty, .. }) if ty.size() as u64 <= banks[0].len => *ty,
+                    _ => {
+                        let message = format!("argument {i} is a scalar; the parameter is not, or is wider");
+                        return Err(EvalError::Binding { kernel: kernel.name.clone(), message });
+                    }
+                };
+                Bound::Scalar(snapshot.memories.read_element(banks[0].memory, banks[0].offset, ty))
+            }
+            Arg::Queue(_) => Bound::Queue(Vec::new()),
+        });
+        banks_of.push(banks);
+    }
+    let binding = Binding { rank: rank.0, world_size: rank.1, params };
+    let after = run(kernel, &binding, snapshot.memories, options)?;
+    Ok(banks_of.iter().map(|banks| banks.iter().map(|&bank| after.bank(bank).to_vec()).collect()).collect())
+}
+
+/// Copies of pieces of the address space: memories that overlap or touch are one piece.
+struct Snapshot {
+    memories: Memories,
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    /// First and last address of the arguments in it.
+    start: usize,
+    end: usize,
+    /// Address of the copy's byte 0: `start`, rounded down so that offsets in the copy are aligned as the addresses are.
+    base: usize,
+    copy: MemoryId,
+}
+
+impl Snapshot {
+    fn take(args: &[Arg]) -> Self {
+        let mut all: Vec<Memory> = args.iter().flat_map(memories_of).collect();
+        all.sort_by_key(address);
+        let mut memories = Memories::new();
+        let mut pieces = Vec::new();
+        let mut rest = &all[..];
+        while let Some(first) = rest.first() {
+            let start = address(first);
+            let base = start / Memory::ALIGN * Memory::ALIGN;
+            let (mut end, mut bytes) = (start, vec![0; start - base]);
+            while let Some((memory, others)) = rest.split_first().filter(|(memory, _)| address(memory) <= end) {
+                end = end.max(address(memory) + memory.bytes());
+                bytes.resize(end - base, 0);
+                bytes[address(memory) - base..][..memory.bytes()].copy_from_slice(&memory.read());
+                rest = others;
+            }
+            pieces.push(Piece { start, end, base, copy: memories.add(bytes) });
+        }
+        Snapshot { memories, pieces }
+    }
+
+    fn bank(&self, memory: &Memory) -> Bank {
+        let (start, bytes) = (address(memory), memory.bytes());
+        let piece = self.pieces.iter().find(|piece| piece.start <= start && start + bytes <= piece.end);
+        let piece = piece.expect("every argument was copied");
+        Bank { memory: piece.copy, offset: (start - piece.base) as u64, len: bytes as u64 }
+    }
+}
+
+fn address(memory: &Memory) -> usize {
+    memory.start().as_ptr() as usize
+}
+
+fn memories_of(arg: &Arg) -> Vec<Memory> {
+    match arg {
+        Arg::Buffer(banks) | Arg::Slots(banks) => banks.clone(),
+        Arg::Scalar(memory) => vec![memory.clone()],
+        Arg::Queue(_) => Vec::new(),
+    }
+}

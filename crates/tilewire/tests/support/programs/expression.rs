@@ -1,0 +1,178 @@
+//! Random expressions.
+//!
+//! The sign and payload of a NaN made by arithmetic are unspecified, so no program may turn them into a number: a value is
+//! *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or is not
+//! a float at all), and only exact values are bit-cast or change type through memory.
+
+use super::data::{Random, element};
+use super::writer::Writer;
+use tilewire::ir::{BinaryOp, CompareOp, GroupOp, Op, Shape, Type, UnaryOp, Value};
+
+/// A value and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    pub v: Value,
+    pub ty: Type,
+    pub exact: bool,
+}
+
+/// The values in scope, and random steps that add to them.
+#[derive(Clone, Default)]
+pub struct Pool {
+    pub all: Vec<Known>,
+}
+
+pub const GROUPS: [u32; 6] = [1, 2, 7, 32, 128, 3];
+
+impl Pool {
+    pub fn add(&mut self, c: &Writer, v: Value, exact: bool) -> Known {
+        let ty = c.b.kernel().ty(v);
+        let known = Known { v, ty, exact: exact || !ty.is_float() };
+        self.all.push(known);
+        known
+    }
+
+    /// Any value; the latest most often, so that chains grow.
+    pub fn any(&self, random: &mut Random) -> Known {
+        let n = self.all.len() as u64;
+        let back = random.below(n).min(random.below(n));
+        self.all[(n - 1 - back) as usize]
+    }
+
+    /// A lane value, of the latest ones: what a store is made of.
+    pub fn latest_lane(&self, c: &Writer, random: &mut Random) -> Known {
+        let lanes: Vec<Known> =
+            self.all.iter().copied().filter(|known| c.b.kernel().shape(known.v) == Shape::Lane).collect();
+        match lanes.len() {
+            0 => self.any(random),
+            n => lanes[n - 1 - random.below(n.min(4) as u64) as usize],
+        }
+    }
+
+    /// A value of a type: one in scope, a constant, or another one converted.
+    pub fn of(&mut self, c: &mut Writer, ty: Type, random: &mut Random) -> Known {
+        let fitting: Vec<Known> = self.all.iter().copied().filter(|known| known.ty == ty).collect();
+        match random.below(8) {
+            0 => {
+                let v = c.bits(ty, element(ty, random));
+                self.add(c, v, true)
+            }
+            1..=6 if !fitting.is_empty() => {
+                let n = fitting.len() as u64;
+                fitting[(n - 1 - random.below(n).min(random.below(n))) as usize]
+            }
+            _ => {
+                let from = self.any(random);
+                let v = c.cast(from.v, ty);
+                self.add(c, v, false)
+            }
+        }
+    }
+
+    /// A bool, to mask or decide with.
+    pub fn condition(&mut self, c: &mut Writer, random: &mut Random) -> Value {
+        let a = self.any(random);
+        if a.ty == Type::Bool {
+            return a.v;
+        }
+        let b = self.of(c, a.ty, random);
+        let op = random.pick(&COMPARES);
+        c.compare(op, a.v, b.v)
+    }
+
+    /// Adds `steps` random ops. Groups only in an `each`.
+    pub fn grow(&mut self, c: &mut Writer, steps: u64, random: &mut Random) {
+        for _ in 0..steps {
+            self.step(c, random);
+        }
+    }
+
+    fn step(&mut self, c: &mut Writer, random: &mut Random) {
+        let a = self.any(random);
+        let in_each = c.b.in_each();
+        let (v, exact) = match random.below(11) {
+            0 | 1 => self.unary(c, a, random),
+            2..=4 => {
+                let ops: &[BinaryOp] = match a.ty {
+                    Type::Bool => &[BinaryOp::And, BinaryOp::Or, BinaryOp::Xor],
+                    ty if ty.is_float() => &FLOAT_BINARIES,
+                    _ => &INT_BINARIES,
+                };
+                let (op, b) = (random.pick(ops), self.of(c, a.ty, random));
+                (c.binary(op, a.v, b.v), false)
+            }
+            5 => {
+                let b = self.of(c, a.ty, random);
+                let ops: &[CompareOp] = if a.ty == Type::Bool { &COMPARES[..2] } else { &COMPARES };
+                let op = random.pick(ops);
+                (c.compare(op, a.v, b.v), false)
+            }
+            6 => {
+                let (cond, b) = (self.condition(c, random), self.of(c, a.ty, random));
+                (c.op(Op::Select { cond, a: a.v, b: b.v }), a.exact && b.exact)
+            }
+            7 if a.ty.is_float() => {
+                let (b, d) = (self.of(c, a.ty, random), self.of(c, a.ty, random));
+                (c.op(Op::Fma { a: a.v, b: b.v, c: d.v }), false)
+            }
+            8 if a.exact && a.ty != Type::Bool => {
+                let same_size = |ty: &Type| ty.size() == a.ty.size() && *ty != Type::Bool;
+                let all: Vec<Type> = Type::ALL.into_iter().filter(same_size).collect();
+                (c.op(Op::Bitcast { x: a.v, to: random.pick(&all) }), true)
+            }
+            9 | 10 if in_each && a.ty != Type::Bool => {
+                let op = random.pick(&[GroupOp::Max, GroupOp::Min, GroupOp::Sum, GroupOp::Scan]);
+                (c.group(op, a.v, random.pick(&GROUPS)), false)
+            }
+            _ => (c.cast(a.v, random.pick(&Type::ALL)), false),
+        };
+        self.add(c, v, exact);
+    }
+
+    fn unary(&mut self, c: &mut Writer, a: Known, random: &mut Random) -> (Value, bool) {
+        let op = match a.ty {
+            Type::Bool => UnaryOp::Not,
+            ty if ty.is_float() => random.pick(&FLOAT_UNARIES),
+            _ => random.pick(&[UnaryOp::Neg, UnaryOp::Abs, UnaryOp::Not]),
+        };
+        // Neg and Abs only touch the sign bit, of a NaN too.
+        (c.unary(op, a.v), a.exact && matches!(op, UnaryOp::Neg | UnaryOp::Abs))
+    }
+}
+
+const COMPARES: [CompareOp; 6] =
+    [CompareOp::Eq, CompareOp::Ne, CompareOp::Lt, CompareOp::Le, CompareOp::Gt, CompareOp::Ge];
+
+const FLOAT_BINARIES: [BinaryOp; 6] =
+    [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::Div, BinaryOp::Min, BinaryOp::Max];
+
+const INT_BINARIES: [BinaryOp; 13] = [
+    BinaryOp::Add,
+    BinaryOp::Sub,
+    BinaryOp::Mul,
+    BinaryOp::Div,
+    BinaryOp::Rem,
+    BinaryOp::MulHi,
+    BinaryOp::Min,
+    BinaryOp::Max,
+    BinaryOp::And,
+    BinaryOp::Or,
+    BinaryOp::Xor,
+    BinaryOp::Shl,
+    BinaryOp::Shr,
+];
+
+const FLOAT_UNARIES: [UnaryOp; 12] = [
+    UnaryOp::Neg,
+    UnaryOp::Abs,
+    UnaryOp::Sqrt,
+    UnaryOp::Rsqrt,
+    UnaryOp::Rcp,
+    UnaryOp::Exp,
+    UnaryOp::Log,
+    UnaryOp::Tanh,
+    UnaryOp::Floor,
+    UnaryOp::Ceil,
+    UnaryOp::Trunc,
+    UnaryOp::RoundEven,
+];
