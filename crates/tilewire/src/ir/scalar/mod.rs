@@ -1,22 +1,37 @@
-//! Scalar semantics (being written on branch `scalar`; this is the seam).
-use super::Type;
+//! What one op does to one element: the single definition of the arithmetic every engine must reproduce bit for bit.
+//!
+//! - **In**: elements of the fifteen [`Type`](super::Type)s, either as Rust values (the CPU engine instantiates its
+//!   loops over [`Number`], [`Integer`], [`Float`] and [`CastTo`]) or as zero-extended bits with a `Type` at run time
+//!   (the constant folder and the reference evaluator call [`dynamic`]).
+//! - **Out**: the result that the documentation of [`UnaryOp`](super::UnaryOp), [`BinaryOp`](super::BinaryOp),
+//!   [`CompareOp`](super::CompareOp) and `Op::Cast` promises. There is one implementation: `dynamic` only dispatches.
+//! - **Invariants**: every function is total and never panics on a value (integer division by zero, shifts beyond the
+//!   width and NaN all have a defined result); every float op is round-to-nearest-even with denormals kept; every
+//!   conversion rounds once; no function calls a mathematics library whose result differs between machines. Only the
+//!   sign and payload of a NaN made by arithmetic are unspecified; [`dynamic::canonical_nan`] hides them in comparisons.
+//! - **Must not know**: instructions, memory, engines, shapes.
+//!
+//! The code is written as selects rather than branches, and `inline(always)`, so that a loop over it becomes vector code.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `narrow.rs` | the float types Rust does not have: [`F16`], [`Bf16`], [`F8E4M3`], [`F8E5M2`] |
+//! | `element.rs` | [`Element`]: which Rust type stands for which `Type` |
+//! | `arith.rs` | [`Number`], [`Integer`], [`Float`]: the ops of one, two and three operands |
+//! | `cast.rs` | [`CastTo`]: conversions between all pairs of types |
+//! | `math.rs` | [`math`]: exp, log and tanh as expansions into exact ops, over any arithmetic |
+//! | `dynamic.rs` | [`dynamic`]: all of it on bits, by `Type` |
 
-/// A Rust type that is an element type of the language.
-pub trait Element: Copy + Default + std::fmt::Debug + Send + Sync + 'static {
-    /// The type in the IR.
-    const TYPE: Type;
-    /// From the low bits.
-    fn from_bits(bits: u64) -> Self;
-    /// To bits, zero-extended.
-    fn to_bits(self) -> u64;
-}
+mod arith;
+mod cast;
+pub mod dynamic;
+mod element;
+pub mod math;
+mod narrow;
+#[cfg(test)]
+mod tests;
 
-impl Element for f32 {
-    const TYPE: Type = Type::F32;
-    fn from_bits(bits: u64) -> Self {
-        f32::from_bits(bits as u32)
-    }
-    fn to_bits(self) -> u64 {
-        f32::to_bits(self) as u64
-    }
-}
+pub use arith::{Float, Integer, Number};
+pub use cast::CastTo;
+pub use element::Element;
+pub use narrow::{Bf16, F8E4M3, F8E5M2, F16};
