@@ -211,10 +211,10 @@ impl Kernel {
         self.values[v].shape
     }
 
-    /// The op that defines a value, or `None` for a loop index.
+    /// The op that defines a value, or `None` for a loop index (and for an id that is not of this kernel).
     pub fn def(&self, v: Value) -> Option<&Op> {
-        match self.values[v].def {
-            Def::Result(inst) => Some(&self.insts[inst].op),
+        match self.values.get(v)?.def {
+            Def::Result(inst) => Some(&self.insts.get(inst)?.op),
             Def::Index { .. } => None,
         }
     }
@@ -375,6 +375,22 @@ impl Op {
                 *step = f(*step);
             }
             Op::Each { extent, .. } => extent.iter_mut().for_each(|e| *e = f(*e)),
+        }
+    }
+
+    /// The places in memory this op accesses, the one written first.
+    pub fn places(&self) -> Vec<&super::op::Place> {
+        match self {
+            Op::Load { at, .. }
+            | Op::Store { at, .. }
+            | Op::AtomicAdd { at, .. }
+            | Op::Put { at, .. }
+            | Op::Get { at, .. }
+            | Op::PacketPut { at, .. }
+            | Op::PacketGet { at, .. }
+            | Op::Post { src: at, .. } => vec![at],
+            Op::BulkCopy { dst, src, .. } => vec![dst, src],
+            _ => Vec::new(),
         }
     }
 

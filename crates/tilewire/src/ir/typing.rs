@@ -8,8 +8,10 @@ use super::types::{Shape, Type};
 
 /// The result an op defines: `None` for ops that define nothing.
 ///
-/// `in_each` says whether the op stands in the body of an `each`.
+/// `in_each` says whether the op stands in the body of an `each`. Never panics: what an unknown id would decide is `i64`
+/// and uniform, and the verifier reports the id.
 pub fn result(kernel: &Kernel, op: &Op, in_each: bool) -> Option<(Type, Shape)> {
+    let of = |v: &Value| kernel.values.get(*v).map_or(Type::I64, |data| data.ty);
     let ty = match op {
         Op::Const(c) => c.ty,
         Op::Special(_) => Type::I64,
@@ -17,28 +19,32 @@ pub fn result(kernel: &Kernel, op: &Op, in_each: bool) -> Option<(Type, Shape)> 
             Some(Param::Scalar { ty, .. }) => *ty,
             _ => Type::I64, // the verifier reports it
         },
-        Op::Unary { x, .. } | Op::Group { x, .. } => kernel.ty(*x),
-        Op::Binary { a, .. } | Op::Select { a, .. } | Op::Fma { a, .. } => kernel.ty(*a),
+        Op::Unary { x, .. } | Op::Group { x, .. } => of(x),
+        Op::Binary { a, .. } | Op::Select { a, .. } | Op::Fma { a, .. } => of(a),
         Op::Compare { .. } | Op::Test { .. } => Type::Bool,
         Op::Cast { to, .. } | Op::Bitcast { to, .. } | Op::Get { to, .. } => *to,
-        Op::ReadVar(var) => kernel.vars[*var].ty,
+        Op::ReadVar(var) => kernel.vars.get(*var).map_or(Type::I64, |data| data.ty),
         Op::Load { at, .. } => kernel.base_type(at.base).unwrap_or(Type::U8),
-        Op::AtomicAdd { x, .. } => kernel.ty(*x),
+        Op::AtomicAdd { x, .. } => of(x),
         Op::PacketGet { .. } => Type::U64,
         _ => return None,
     };
     let memory =
         matches!(op, Op::Load { .. } | Op::Get { .. } | Op::AtomicAdd { .. } | Op::PacketGet { .. } | Op::Group { .. });
-    let lane = if memory { in_each } else { op.operands().iter().any(|&v| kernel.shape(v) == Shape::Lane) };
+    let lane = if memory { in_each } else { op.operands().iter().any(|&v| is_lane(kernel, v)) };
     Some((ty, if lane { Shape::Lane } else { Shape::Uniform }))
 }
 
-/// What is wrong with the types and shapes of one op's operands, in words; empty when nothing is. Scoping and position
-/// (what may stand where) are the verifier's.
+/// What is wrong with the types and shapes of one op's operands, in words; empty when nothing is. Scoping, position
+/// (what may stand where) and unknown values and variables are the verifier's; nothing is said about those here.
 pub fn complaints(kernel: &Kernel, op: &Op) -> Vec<String> {
     let mut check = Check { kernel, found: Vec::new() };
     check.op(op);
     check.found
+}
+
+fn is_lane(kernel: &Kernel, v: Value) -> bool {
+    kernel.values.get(v).is_some_and(|data| data.shape == Shape::Lane)
 }
 
 struct Check<'k> {
@@ -52,6 +58,8 @@ impl Check<'_> {
             Op::Const(c) => {
                 if c.ty.bits() < 64 && c.bits >> c.ty.bits() != 0 {
                     self.say(format!("constant bits {:#x} do not fit {}", c.bits, c.ty));
+                } else if c.ty == Type::Bool && c.bits > 1 {
+                    self.say(format!("a bool constant is 0 or 1, not {}", c.bits));
                 }
             }
             Op::Special(_) | Op::ReadVar(_) | Op::ProxyFence | Op::Barrier | Op::BulkWait { .. } => {}
@@ -64,8 +72,8 @@ impl Check<'_> {
             Op::Binary { op, a, b } => self.binary(*op, *a, *b),
             Op::Compare { op, a, b } => {
                 self.same("comparison", *a, *b);
-                if self.kernel.ty(*a) == Type::Bool && !matches!(op, CompareOp::Eq | CompareOp::Ne) {
-                    self.say(format!("bool has no order: {op:?} takes numbers"));
+                if self.ty(*a) == Some(Type::Bool) && !matches!(op, CompareOp::Eq | CompareOp::Ne) {
+                    self.say(format!("bool has no order: {op} takes numbers"));
                 }
             }
             Op::Select { cond, a, b } => {
@@ -79,7 +87,7 @@ impl Check<'_> {
             }
             Op::Cast { .. } => {}
             Op::Bitcast { x, to } => {
-                let from = self.kernel.ty(*x);
+                let Some(from) = self.ty(*x) else { return };
                 if from == Type::Bool || *to == Type::Bool || from.size() != to.size() {
                     self.say(format!("bit cast from {from} ({} bits) to {to} ({} bits)", from.bits(), to.bits()));
                 }
@@ -92,7 +100,9 @@ impl Check<'_> {
             }
             Op::WriteVar { var, x } => {
                 self.uniform("value of a variable", *x);
-                self.expect("value of a variable", *x, self.kernel.vars[*var].ty);
+                if let Some(var) = self.kernel.vars.get(*var) {
+                    self.expect("value of a variable", *x, var.ty);
+                }
             }
             Op::Load { at, mask } => {
                 self.place(at, false);
@@ -116,6 +126,7 @@ impl Check<'_> {
                         self.say(format!("atomic_add takes 32- and 64-bit integers, not {ty}"));
                     }
                 }
+                self.shared("atomic_add", at, &[Access::Out]);
                 self.mask(mask);
             }
             Op::Put { at, mask, .. } => {
@@ -139,12 +150,16 @@ impl Check<'_> {
             Op::PacketPut { at, x, flag } => {
                 self.place(at, true);
                 self.bytes("packet_put", at);
+                self.parameter("packet_put", at);
+                self.shared("packet_put", at, &[Access::Out]);
                 self.expect("packet data", *x, Type::U64);
                 self.flag(*flag);
             }
             Op::PacketGet { at, flag } => {
                 self.place(at, false);
                 self.bytes("packet_get", at);
+                self.parameter("packet_get", at);
+                self.shared("packet_get", at, &[Access::In, Access::Out]);
                 self.flag(*flag);
             }
             Op::BulkCopy { dst, src, count } => {
@@ -153,10 +168,14 @@ impl Check<'_> {
                 self.uniform("index of a bulk copy", dst.index);
                 self.uniform("index of a bulk copy", src.index);
                 self.index("count of a bulk copy", *count);
-                if let (Some(d), Some(s)) = (self.kernel.base_type(dst.base), self.kernel.base_type(src.base)) {
-                    if d != s {
-                        self.say(format!("bulk copy from {s} to {d}"));
-                    }
+                self.not_negative("count of a bulk copy", *count);
+                if let (Base::Scratch(_), Base::Scratch(_)) = (dst.base, src.base) {
+                    self.say("bulk copy from scratch to scratch; one side must be a parameter".into());
+                }
+                if let (Some(d), Some(s)) = (self.kernel.base_type(dst.base), self.kernel.base_type(src.base))
+                    && d != s
+                {
+                    self.say(format!("bulk copy from {s} to {d}"));
                 }
             }
             Op::Post { queue, peer, src, dst, bytes } => {
@@ -164,14 +183,20 @@ impl Check<'_> {
                 self.index("peer", *peer);
                 self.place(src, false);
                 self.bytes("post", src);
+                self.parameter("post", src);
                 self.uniform("source of a post", src.index);
                 self.index("destination offset", *dst);
                 self.index("byte count", *bytes);
+                self.not_negative("peer", *peer);
+                self.not_negative("destination offset", *dst);
+                self.not_negative("byte count", *bytes);
             }
             Op::PostSignal { queue, peer, index, x } => {
                 self.queue(*queue);
                 self.index("peer", *peer);
                 self.index("slot index", *index);
+                self.not_negative("peer", *peer);
+                self.not_negative("slot index", *index);
                 self.uniform("signal value", *x);
                 self.expect("signal value", *x, Type::U64);
             }
@@ -196,22 +221,22 @@ impl Check<'_> {
     }
 
     fn unary(&mut self, op: UnaryOp, x: Value) {
-        let ty = self.kernel.ty(x);
+        let Some(ty) = self.ty(x) else { return };
         match op {
             UnaryOp::Not if ty.is_float() => self.say(format!("not takes integers and bool, not {ty}")),
             UnaryOp::Not => {}
-            UnaryOp::Neg | UnaryOp::Abs => self.number(&format!("{op:?}").to_lowercase(), x),
-            _ => self.float(&format!("{op:?}").to_lowercase(), x),
+            UnaryOp::Neg | UnaryOp::Abs => self.number(op.name(), x),
+            _ => self.float(op.name(), x),
         }
     }
 
     fn binary(&mut self, op: BinaryOp, a: Value, b: Value) {
-        let name = format!("{op:?}").to_lowercase();
-        self.same(&name, a, b);
-        let ty = self.kernel.ty(a);
+        let name = op.name();
+        self.same(name, a, b);
+        let Some(ty) = self.ty(a) else { return };
         match op {
             BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max => {
-                self.number(&name, a)
+                self.number(name, a)
             }
             BinaryOp::And | BinaryOp::Or | BinaryOp::Xor if ty == Type::Bool => {}
             _ if !ty.is_int() => self.say(format!("{name} takes integers, not {ty}")),
@@ -220,8 +245,8 @@ impl Check<'_> {
     }
 
     fn place(&mut self, at: &Place, write: bool) {
-        if self.kernel.ty(at.index) != Type::I64 {
-            self.say(format!("index is {}; indices are i64", self.kernel.ty(at.index)));
+        if let Some(ty) = self.ty(at.index).filter(|&ty| ty != Type::I64) {
+            self.say(format!("index is {ty}; indices are i64"));
         }
         match at.base {
             Base::Param(p) => match self.kernel.params.get(p) {
@@ -285,6 +310,31 @@ impl Check<'_> {
         }
     }
 
+    /// For ops whose memory others must reach: scratch is private to its role copy.
+    fn parameter(&mut self, what: &str, at: &Place) {
+        if let Base::Scratch(_) = at.base {
+            self.say(format!("{what} takes a buffer parameter; scratch is private to its role copy"));
+        }
+    }
+
+    /// For ops that others' writes meet: `Access::Out` promises plain stores of this kernel only, and `Access::In` that
+    /// nobody writes. (A write to an input is reported by `place`.)
+    fn shared(&mut self, what: &str, at: &Place, refused: &[Access]) {
+        if let Base::Param(p) = at.base
+            && let Some(Param::Buffer { name, access, .. }) = self.kernel.params.get(p)
+            && refused.contains(access)
+        {
+            self.say(format!("{what} on {name}, which is declared {access:?}; declare it InOut"));
+        }
+    }
+
+    fn not_negative(&mut self, what: &str, v: Value) {
+        match self.kernel.as_const(v) {
+            Some(c) if c.ty == Type::I64 && (c.bits as i64) < 0 => self.say(format!("{what} is {c}, below 0")),
+            _ => {}
+        }
+    }
+
     fn mask(&mut self, mask: &Option<Value>) {
         if let Some(mask) = mask {
             self.expect("mask", *mask, Type::Bool);
@@ -297,37 +347,39 @@ impl Check<'_> {
     }
 
     fn uniform(&mut self, what: &str, v: Value) {
-        if self.kernel.shape(v) == Shape::Lane {
+        if is_lane(self.kernel, v) {
             self.say(format!("{what} is a lane value (one per element); it must be uniform"));
         }
     }
 
     fn expect(&mut self, what: &str, v: Value, ty: Type) {
-        let is = self.kernel.ty(v);
-        if is != ty {
+        if let Some(is) = self.ty(v).filter(|&is| is != ty) {
             self.say(format!("{what} is {is}; {ty} is needed"));
         }
     }
 
     fn same(&mut self, what: &str, a: Value, b: Value) {
-        let (a, b) = (self.kernel.ty(a), self.kernel.ty(b));
-        if a != b {
+        if let (Some(a), Some(b)) = (self.ty(a), self.ty(b))
+            && a != b
+        {
             self.say(format!("{what} of {a} and {b}; cast one of them"));
         }
     }
 
     fn number(&mut self, what: &str, x: Value) {
-        let ty = self.kernel.ty(x);
-        if ty == Type::Bool {
+        if let Some(ty @ Type::Bool) = self.ty(x) {
             self.say(format!("{what} takes numbers, not {ty}"));
         }
     }
 
     fn float(&mut self, what: &str, x: Value) {
-        let ty = self.kernel.ty(x);
-        if !ty.is_float() {
+        if let Some(ty) = self.ty(x).filter(|ty| !ty.is_float()) {
             self.say(format!("{what} takes floats, not {ty}"));
         }
+    }
+
+    fn ty(&self, v: Value) -> Option<Type> {
+        Some(self.kernel.values.get(v)?.ty)
     }
 
     fn say(&mut self, message: String) {

@@ -1,0 +1,250 @@
+//! What can be wrong with a kernel, and how it is said.
+
+use super::super::kernel::SourceLine;
+use super::super::types::{Shape, Type};
+use std::fmt;
+
+/// Everything that is wrong with a kernel, declarations first, then in program order. Never empty.
+#[derive(Clone, PartialEq, Debug)]
+pub struct VerifyErrors(pub Vec<VerifyError>);
+
+/// One thing that is wrong with a kernel, and where.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct VerifyError {
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Name of the role; `None` where the kernel as a whole is at fault.
+    pub role: Option<String>,
+    /// The instruction as it stands in the text of the kernel; `None` where a declaration is at fault.
+    pub inst: Option<String>,
+    /// What is wrong.
+    pub fault: Fault,
+    /// The line of the user's source, where one is known.
+    pub at: Option<SourceLine>,
+}
+
+/// What is wrong. Values, variables and scratch of a role's code are named as in the text of the kernel; ids that text does not
+/// have (regions, instructions, unknown ids) as the arena names them.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Operands of the wrong type or shape, in the words of [`typing::complaints`](crate::ir::typing::complaints).
+    Types(String),
+    /// An id that is in no table of the kernel.
+    Dangling {
+        /// The id.
+        id: String,
+    },
+    /// A lane value used after the `each` that it lives in.
+    Escapes {
+        /// The value.
+        value: String,
+    },
+    /// A value used before the instruction that defines it.
+    UseBeforeDef {
+        /// The value.
+        value: String,
+    },
+    /// A value used after the end of the region that defines it (a loop index after the loop, a branch's value after it).
+    NotDominated {
+        /// The value.
+        value: String,
+    },
+    /// A value of an instruction that stands in no role's body.
+    Unplaced {
+        /// The value.
+        value: String,
+    },
+    /// A variable that is read though some path to here does not write it.
+    Unassigned {
+        /// The variable.
+        var: String,
+    },
+    /// A value, variable or scratch of another role.
+    WrongRole {
+        /// What it is.
+        what: String,
+        /// Name of the role it belongs to.
+        owner: String,
+    },
+    /// `if`, `for` or `while` in an `each`.
+    ControlInEach,
+    /// A signal, wait, barrier, bulk or network op, or an assignment, in an `each`.
+    SyncInEach,
+    /// A group reduction or packet op outside any `each`.
+    OutsideEach,
+    /// An `each` in an `each`.
+    NestedEach,
+    /// The type and shape recorded for the result are not those of the op.
+    WrongResult {
+        /// What the op defines.
+        expected: Option<(Type, Shape)>,
+        /// What the kernel says.
+        recorded: Option<(Type, Shape)>,
+    },
+    /// A value that does not name the instruction that defines it: two instructions define it, or its record is wrong.
+    WrongDef {
+        /// The value.
+        value: String,
+    },
+    /// An instruction with the wrong number of index values.
+    WrongIndices {
+        /// Axes of the op.
+        expected: usize,
+        /// Index values recorded.
+        recorded: usize,
+    },
+    /// A region that stands in two places.
+    RegionShared {
+        /// The region.
+        region: String,
+    },
+    /// An instruction that stands in two places.
+    InstShared {
+        /// The instruction.
+        inst: String,
+    },
+    /// Regions nested too deeply.
+    TooDeep {
+        /// The most that is allowed.
+        limit: usize,
+    },
+    /// An access that is out of bounds whenever it happens.
+    OutOfBounds {
+        /// What is counted: element, byte, packet, slot or bank.
+        unit: &'static str,
+        /// Name of the parameter.
+        of: String,
+        /// The first one accessed.
+        index: i64,
+        /// One past the last one accessed.
+        end: i128,
+        /// How many there are.
+        len: u64,
+    },
+    /// A `put` or `get` at a byte offset that is not a multiple of the value's size.
+    Misaligned {
+        /// The byte offset.
+        index: i64,
+        /// Type of the value.
+        ty: Type,
+    },
+    /// A parameter that cannot be.
+    BadParam {
+        /// Its name.
+        param: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Scratch that cannot be.
+    BadScratch {
+        /// Its id.
+        scratch: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A role, or the roles together, that cannot be.
+    BadRole {
+        /// Why not.
+        reason: String,
+    },
+    /// A kernel of no blocks.
+    BlocksZero,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Types(complaint) => f.write_str(complaint),
+            Fault::Dangling { id } => write!(f, "{id} is not of this kernel"),
+            Fault::Escapes { value } => {
+                write!(f, "{value} is a lane value and its each has ended; store it in memory and load it here")
+            }
+            Fault::UseBeforeDef { value } => write!(f, "{value} is used before it is defined"),
+            Fault::NotDominated { value } => {
+                write!(f, "{value} is used after the region that defines it; carry it out in a variable")
+            }
+            Fault::Unplaced { value } => write!(f, "{value} is defined by an instruction that no role runs"),
+            Fault::Unassigned { var } => {
+                write!(f, "{var} is read where it may have no value yet; write it before, on every path")
+            }
+            Fault::WrongRole { what, owner } => {
+                write!(f, "{what} belongs to role {owner}; roles share only memory and signals")
+            }
+            Fault::ControlInEach => {
+                f.write_str("control flow inside an each; use select or a masked load or store, or move it outside")
+            }
+            Fault::SyncInEach => {
+                f.write_str("an op of the whole group inside an each; move it before or after the each")
+            }
+            Fault::OutsideEach => f.write_str("an op on elements outside any each; put it in the body of one"),
+            Fault::NestedEach => f.write_str("each inside an each; use one each of two extents"),
+            Fault::WrongResult { expected, recorded } => {
+                write!(f, "the op defines {} but {} is recorded", kind(*expected), kind(*recorded))
+            }
+            Fault::WrongDef { value } => write!(f, "{value} is recorded as defined by something else"),
+            Fault::WrongIndices { expected, recorded } => {
+                write!(f, "the op has {expected} index values but {recorded} are recorded")
+            }
+            Fault::RegionShared { region } => {
+                write!(f, "region {region} stands in two places; give each its own copy of the instructions")
+            }
+            Fault::InstShared { inst } => write!(f, "instruction {inst} stands in two places; copy it"),
+            Fault::TooDeep { limit } => write!(f, "regions are nested more than {limit} deep"),
+            Fault::OutOfBounds { unit, of, index, end, len } => {
+                write!(f, "{unit} {index}")?;
+                if *end > i128::from(*index) + 1 {
+                    write!(f, "..{end}")?;
+                }
+                write!(f, " of {of} is out of bounds: it has {len}")
+            }
+            Fault::Misaligned { index, ty } => {
+                write!(f, "byte offset {index} is not a multiple of {}, the size of {ty}", ty.size())
+            }
+            Fault::BadParam { param, reason } => write!(f, "parameter {param}: {reason}"),
+            Fault::BadScratch { scratch, reason } => write!(f, "scratch {scratch}: {reason}"),
+            Fault::BadRole { reason } => f.write_str(reason),
+            Fault::BlocksZero => f.write_str("the kernel has 0 blocks; 1 is the least"),
+        }
+    }
+}
+
+fn kind(kind: Option<(Type, Shape)>) -> String {
+    match kind {
+        None => "no value".into(),
+        Some((ty, Shape::Uniform)) => format!("a uniform {ty}"),
+        Some((ty, Shape::Lane)) => format!("a lane {ty}"),
+    }
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error: {}\n  in kernel {}", self.fault, self.kernel)?;
+        if let Some(role) = &self.role {
+            write!(f, ", role {role}")?;
+        }
+        if let Some(inst) = &self.inst {
+            write!(f, ": {inst}")?;
+        }
+        if let Some(at) = &self.at {
+            write!(f, "\n  at {at}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for VerifyErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, error) in self.0.iter().enumerate() {
+            if position > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for VerifyError {}
+impl std::error::Error for VerifyErrors {}

@@ -1,0 +1,385 @@
+//! The verifier: which kernels are legal. Kernel in, all that is wrong with it out; every later stage may rely on
+//! a verified kernel and need not check again.
+//!
+//! A legal kernel is a tree: every role's body, every region and every instruction stands in exactly one place. A value
+//! may be used from its definition to the end of the region it is defined in, regions inside that one included; the head
+//! of a `while` stays open for its condition and its body. A variable is written on every path before it is read.
+//!
+//! A malformed kernel never makes the verifier panic or loop: every id is looked up with [`Table::get`] first, and a region
+//! is entered once. Unreached arena entries are dead and are not looked at.
+//!
+//! [`Table::get`]: super::Table::get
+
+mod bounds;
+mod declarations;
+mod fault;
+
+pub use fault::{Fault, VerifyError, VerifyErrors};
+
+use super::entity::{Inst, Region, RoleId, Value, VarId};
+use super::kernel::{Def, InstData, Kernel};
+use super::op::{Base, Op};
+use super::print::{MAX_DEPTH, Names};
+use super::types::{Shape, Type};
+use super::typing;
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Checks a kernel; reports everything that is wrong with it at once.
+///
+/// ```
+/// use tilewire::ir::{Builder, verify};
+///
+/// let errors = verify(&Builder::new("empty", 1).finish()).unwrap_err();
+/// assert_eq!(errors.to_string(), "error: the kernel has no role\n  in kernel empty");
+/// ```
+pub fn verify(kernel: &Kernel) -> Result<(), VerifyErrors> {
+    let mut verifier = Verifier::new(kernel);
+    verifier.declarations();
+    for (id, role) in kernel.roles.iter() {
+        verifier.role = Some(id);
+        verifier.assigned.clear();
+        let context = Context { depth: 1, in_each: false, trusted: true, live: true };
+        verifier.scope(false, |v| v.region(role.body, context));
+    }
+    if verifier.errors.is_empty() { Ok(()) } else { Err(VerifyErrors(verifier.errors)) }
+}
+
+struct Verifier<'k> {
+    kernel: &'k Kernel,
+    errors: Vec<VerifyError>,
+    /// Names of the text form, made when the first error needs them.
+    names: OnceCell<Names>,
+    /// Where the walk is, for messages.
+    role: Option<RoleId>,
+    inst: Option<Inst>,
+    /// Regions and instructions met, to find those that stand in two places.
+    regions: HashSet<Region>,
+    insts: HashSet<Inst>,
+    /// The role that defines each value, of all roles from the start.
+    homes: HashMap<Value, RoleId>,
+    /// Values met so far, and the values of each open scope, innermost last.
+    state: HashMap<Value, State>,
+    open: Vec<Vec<Value>>,
+    /// Variables written on every path to here.
+    assigned: BTreeSet<VarId>,
+}
+
+/// What can be said about a value whose definition has been passed.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Live,
+    Ended { with_each: bool },
+}
+
+/// What surrounds an instruction.
+#[derive(Clone, Copy)]
+struct Context {
+    depth: usize,
+    in_each: bool,
+    /// False inside control flow that an `each` must not hold: whether the results there should be lane values is anyone's
+    /// guess, and the control flow itself has been reported.
+    trusted: bool,
+    /// False where constants say that the code never runs, so that a guarded access is not reported as out of bounds.
+    live: bool,
+}
+
+impl<'k> Verifier<'k> {
+    fn new(kernel: &'k Kernel) -> Self {
+        Verifier {
+            kernel,
+            errors: Vec::new(),
+            names: OnceCell::new(),
+            role: None,
+            inst: None,
+            regions: HashSet::new(),
+            insts: HashSet::new(),
+            homes: homes(kernel),
+            state: HashMap::new(),
+            open: Vec::new(),
+            assigned: BTreeSet::new(),
+        }
+    }
+
+    fn region(&mut self, region: Region, context: Context) {
+        let kernel = self.kernel;
+        let Some(insts) = kernel.regions.get(region) else {
+            return self.fault(Fault::Dangling { id: region.to_string() });
+        };
+        if !self.regions.insert(region) {
+            return self.fault(Fault::RegionShared { region: region.to_string() });
+        }
+        if context.depth > MAX_DEPTH {
+            return self.fault(Fault::TooDeep { limit: MAX_DEPTH });
+        }
+        for &inst in insts {
+            match kernel.insts.get(inst) {
+                Some(data) => {
+                    let outer = self.inst.replace(inst);
+                    self.inst(inst, data, context);
+                    self.inst = outer;
+                }
+                None => self.fault(Fault::Dangling { id: inst.to_string() }),
+            }
+        }
+    }
+
+    fn inst(&mut self, inst: Inst, data: &'k InstData, context: Context) {
+        if !self.insts.insert(inst) {
+            return self.fault(Fault::InstShared { inst: inst.to_string() });
+        }
+        if self.kernel.sites.get(data.site).is_none() {
+            self.fault(Fault::Dangling { id: data.site.to_string() });
+        }
+        self.position(&data.op, context);
+        if !matches!(data.op, Op::While { .. }) {
+            self.uses(&data.op.operands());
+        }
+        self.ownership(&data.op);
+        for complaint in typing::complaints(self.kernel, &data.op) {
+            self.fault(Fault::Types(complaint));
+        }
+        self.result(inst, data, context);
+        self.indices(inst, data);
+        if context.live {
+            for fault in bounds::faults(self.kernel, &data.op) {
+                self.fault(fault);
+            }
+        }
+        self.inner(data, context);
+        if let Some(result) = data.result {
+            self.define(result);
+        }
+    }
+
+    /// What may stand where.
+    fn position(&mut self, op: &Op, context: Context) {
+        match op {
+            Op::If { .. } | Op::For { .. } | Op::While { .. } if context.in_each => self.fault(Fault::ControlInEach),
+            Op::Each { .. } if context.in_each => self.fault(Fault::NestedEach),
+            Op::WriteVar { .. }
+            | Op::Signal { .. }
+            | Op::SignalCredit { .. }
+            | Op::Wait { .. }
+            | Op::Test { .. }
+            | Op::BulkCopy { .. }
+            | Op::BulkWait { .. }
+            | Op::ProxyFence
+            | Op::Barrier
+            | Op::Post { .. }
+            | Op::PostSignal { .. }
+                if context.in_each =>
+            {
+                self.fault(Fault::SyncInEach)
+            }
+            Op::Group { .. } | Op::PacketPut { .. } | Op::PacketGet { .. } if !context.in_each => {
+                self.fault(Fault::OutsideEach)
+            }
+            _ => {}
+        }
+    }
+
+    /// Every operand is defined before, in a region that is still open.
+    fn uses(&mut self, operands: &[Value]) {
+        let distinct: BTreeSet<Value> = operands.iter().copied().collect();
+        for v in distinct {
+            let Some(data) = self.kernel.values.get(v) else {
+                self.fault(Fault::Dangling { id: v.to_string() });
+                continue;
+            };
+            let value = || self.names().value(v);
+            let fault = match (self.state.get(&v), self.homes.get(&v)) {
+                (_, None) => Fault::Unplaced { value: value() },
+                (_, Some(&home)) if Some(home) != self.role => {
+                    Fault::WrongRole { what: value(), owner: self.role_name(home) }
+                }
+                (Some(State::Live), _) => continue,
+                (Some(State::Ended { with_each: true }), _) if data.shape == Shape::Lane => {
+                    Fault::Escapes { value: value() }
+                }
+                (Some(State::Ended { .. }), _) => Fault::NotDominated { value: value() },
+                (None, _) => Fault::UseBeforeDef { value: value() },
+            };
+            self.fault(fault);
+        }
+    }
+
+    /// Variables and scratch belong to the role that uses them, and a variable has a value when it is read.
+    fn ownership(&mut self, op: &Op) {
+        if let Op::ReadVar(var) | Op::WriteVar { var, .. } = *op {
+            let name = || self.names().var(var);
+            match self.kernel.vars.get(var) {
+                None => self.fault(Fault::Dangling { id: var.to_string() }),
+                Some(data) if Some(data.role) != self.role => {
+                    self.fault(Fault::WrongRole { what: name(), owner: self.role_name(data.role) })
+                }
+                Some(_) if matches!(op, Op::WriteVar { .. }) => drop(self.assigned.insert(var)),
+                Some(_) if !self.assigned.contains(&var) => self.fault(Fault::Unassigned { var: name() }),
+                Some(_) => {}
+            }
+        }
+        for at in op.places() {
+            if let Base::Scratch(scratch) = at.base
+                && let Some(data) = self.kernel.scratches.get(scratch)
+                && Some(data.role) != self.role
+            {
+                let what = self.names().scratch(scratch);
+                self.fault(Fault::WrongRole { what, owner: self.role_name(data.role) });
+            }
+        }
+    }
+
+    /// The recorded result is the one the op defines.
+    fn result(&mut self, inst: Inst, data: &InstData, context: Context) {
+        let recorded = match data.result {
+            None => None,
+            Some(v) => match self.kernel.values.get(v) {
+                None => return self.fault(Fault::Dangling { id: v.to_string() }),
+                Some(value) => {
+                    if value.def != Def::Result(inst) {
+                        self.fault(Fault::WrongDef { value: self.names().value(v) });
+                    }
+                    Some((value.ty, value.shape))
+                }
+            },
+        };
+        // With an unknown operand the type is unknown too, and the operand has been reported.
+        let known = data.op.operands().iter().all(|&v| self.kernel.values.get(v).is_some())
+            && !matches!(data.op, Op::ReadVar(var) if self.kernel.vars.get(var).is_none());
+        let expected = typing::result(self.kernel, &data.op, context.in_each);
+        if recorded.is_some() != expected.is_some() || known && context.trusted && recorded != expected {
+            self.fault(Fault::WrongResult { expected, recorded });
+        }
+    }
+
+    /// A loop records its index values, other ops none.
+    fn indices(&mut self, inst: Inst, data: &InstData) {
+        let (axes, shape) = match &data.op {
+            Op::For { .. } => (1, Shape::Uniform),
+            Op::Each { extent, .. } => (extent.len(), Shape::Lane),
+            _ => (0, Shape::Uniform),
+        };
+        if data.indices.len() != axes {
+            self.fault(Fault::WrongIndices { expected: axes, recorded: data.indices.len() });
+        }
+        for (axis, &v) in data.indices.iter().enumerate() {
+            let Some(value) = self.kernel.values.get(v) else {
+                self.fault(Fault::Dangling { id: v.to_string() });
+                continue;
+            };
+            if value.def != (Def::Index { inst, axis }) {
+                self.fault(Fault::WrongDef { value: self.names().value(v) });
+            }
+            let (expected, recorded) = ((Type::I64, shape), (value.ty, value.shape));
+            if recorded != expected {
+                self.fault(Fault::WrongResult { expected: Some(expected), recorded: Some(recorded) });
+            }
+        }
+    }
+
+    /// The regions inside an op. What a region assigns counts after it only if the region always runs.
+    fn inner(&mut self, data: &InstData, context: Context) {
+        let inside = Context { depth: context.depth + 1, trusted: context.trusted && !context.in_each, ..context };
+        let before = self.assigned.clone();
+        match &data.op {
+            Op::If { cond, then, otherwise } => {
+                let known = bounds::constant_bool(self.kernel, *cond);
+                let live = context.live && known != Some(false);
+                self.scope(false, |v| v.region(*then, Context { live, ..inside }));
+                let after_then = std::mem::replace(&mut self.assigned, before);
+                let live = context.live && known != Some(true);
+                self.scope(false, |v| v.region(*otherwise, Context { live, ..inside }));
+                match known {
+                    Some(true) => self.assigned = after_then,
+                    Some(false) => {}
+                    None => self.assigned.retain(|var| after_then.contains(var)),
+                }
+            }
+            Op::For { start, end, body, .. } => {
+                let bound = |v: Value| bounds::constant(self.kernel, v);
+                let empty = matches!((bound(*start), bound(*end)), (Some(start), Some(end)) if start >= end);
+                self.body(data, false, *body, Context { live: context.live && !empty, ..inside });
+                self.assigned = before;
+            }
+            Op::While { head, cond, body } => self.scope(false, |v| {
+                v.region(*head, inside);
+                v.uses(&[*cond]);
+                let after_head = v.assigned.clone();
+                let live = context.live && bounds::constant_bool(v.kernel, *cond) != Some(false);
+                v.scope(false, |v| v.region(*body, Context { live, ..inside }));
+                v.assigned = after_head;
+            }),
+            Op::Each { extent, body } => {
+                let empty = extent.iter().any(|&e| bounds::constant(self.kernel, e).is_some_and(|e| e <= 0));
+                let live = context.live && !empty;
+                self.body(data, true, *body, Context { in_each: true, live, ..inside });
+                self.assigned = before;
+            }
+            _ => {}
+        }
+    }
+
+    fn body(&mut self, data: &InstData, is_each: bool, body: Region, context: Context) {
+        self.scope(is_each, |v| {
+            data.indices.iter().for_each(|&index| v.define(index));
+            v.region(body, context);
+        });
+    }
+
+    /// Runs `f`, then ends the values it defined.
+    fn scope(&mut self, is_each: bool, f: impl FnOnce(&mut Self)) {
+        self.open.push(Vec::new());
+        f(self);
+        for v in self.open.pop().unwrap_or_default() {
+            self.state.insert(v, State::Ended { with_each: is_each });
+        }
+    }
+
+    fn define(&mut self, v: Value) {
+        self.state.insert(v, State::Live);
+        if let Some(scope) = self.open.last_mut() {
+            scope.push(v);
+        }
+    }
+
+    fn names(&self) -> &Names {
+        self.names.get_or_init(|| Names::of(self.kernel))
+    }
+
+    fn role_name(&self, role: RoleId) -> String {
+        self.kernel.roles.get(role).map_or_else(|| format!("?{role}"), |role| role.name.clone())
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        let inst = self.inst.map(|inst| self.names().inst_text(self.kernel, inst));
+        let site = match (self.inst, self.role) {
+            (Some(inst), _) => self.kernel.insts.get(inst).map(|data| data.site),
+            (None, Some(role)) => self.kernel.roles.get(role).map(|role| role.site),
+            (None, None) => None,
+        };
+        let at = site.and_then(|site| self.kernel.sites.get(site)).cloned();
+        let role = self.role.map(|role| self.role_name(role));
+        self.errors.push(VerifyError { kernel: self.kernel.name.clone(), role, inst, fault, at });
+    }
+}
+
+/// The role that defines each value: the first one whose body reaches an instruction that records it.
+fn homes(kernel: &Kernel) -> HashMap<Value, RoleId> {
+    let (mut homes, mut seen) = (HashMap::new(), HashSet::new());
+    for (role, data) in kernel.roles.iter() {
+        let mut todo = vec![data.body];
+        while let Some(region) = todo.pop() {
+            if !seen.insert(region) {
+                continue;
+            }
+            let insts = kernel.regions.get(region).into_iter().flatten();
+            for data in insts.filter_map(|&inst| kernel.insts.get(inst)) {
+                for &v in data.result.iter().chain(&data.indices) {
+                    homes.entry(v).or_insert(role);
+                }
+                todo.extend(data.op.regions());
+            }
+        }
+    }
+    homes
+}
