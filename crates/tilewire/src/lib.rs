@@ -1,16 +1,19 @@
 //! tilewire: write what happens to one tile, tilewire sends it.
 
+pub mod collective;
 pub mod hook;
 pub mod ir;
 pub mod tensor;
 
+pub use collective::map;
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
 pub use tensor::{Arg, Memory, Scalar, Tensor};
 
 /// What kernels and hooks are written with: `use tilewire::prelude::*`.
 pub mod prelude {
-    pub use crate::hook::{Block, Captured, RoleCtx, Value, Var, View, View2, kernel};
+    pub use crate::collective::map;
+    pub use crate::hook::{Block, Captured, Ctx, RoleCtx, Value, Var, View, View2, kernel};
     pub use crate::ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
     pub use crate::tensor::{Scalar, Tensor};
 }

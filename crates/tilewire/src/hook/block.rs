@@ -111,6 +111,11 @@ impl<'t> Block<'t> {
         self.role("main", 8).run(body);
     }
 
+    /// Records a misuse of something built on the language.
+    pub(crate) fn report(&self, at: &SourceLine, kind: MisuseKind) {
+        self.trace.report(at, kind);
+    }
+
     #[track_caller]
     fn at_least_one(&self, what: &'static str, number: u32) {
         if number == 0 {

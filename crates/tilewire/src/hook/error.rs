@@ -1,6 +1,6 @@
 //! What can be wrong with a kernel while it is traced, in words that say what to do.
 
-use crate::ir::{SourceLine, Type};
+use crate::ir::{SourceLine, Type, VerifyErrors};
 use std::fmt;
 
 /// Why a kernel could not be built.
@@ -39,7 +39,7 @@ pub enum BuildError {
         /// Name of the kernel.
         kernel: String,
         /// The verifier's report.
-        report: String,
+        errors: VerifyErrors,
     },
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for BuildError {
                 }
                 list(f, earlier)
             }
-            BuildError::Verify { kernel, report } => write!(f, "kernel {kernel} is not legal:\n{report}"),
+            BuildError::Verify { kernel, errors } => write!(f, "kernel {kernel} is not legal:\n{errors}"),
         }
     }
 }
@@ -214,6 +214,15 @@ pub enum MisuseKind {
         /// The axis has this many places.
         extent: usize,
     },
+    /// A hook that carries something the default `consume` cannot store.
+    NeedsConsume {
+        /// What `produce` gives.
+        carries: &'static [Type],
+        /// Element type of the output.
+        output: Type,
+    },
+    /// A `consume` given before the `produce` that decides what it gets.
+    HookOrder,
     /// A group of no elements.
     ZeroGroup,
     /// A number that must be at least one and is not.
@@ -307,6 +316,13 @@ impl fmt::Display for MisuseKind {
                 "{what} runs to {runs_to}, but this axis of the chunk has {extent}: chunk_shape(rows, cols) makes the output \
                  [cols, rows], so the input is at(c.col(), c.row()); to keep the orientation say output_shape(rows, cols) too"
             ),
+            NeedsConsume { carries, output } => write!(
+                f,
+                "produce gives {}, which cannot be stored into an output of {output} as it is: add a consume hook, or cast in \
+                 produce",
+                carries.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(" and ")
+            ),
+            HookOrder => write!(f, "consume before produce: produce decides what consume gets, so give produce first"),
             ZeroGroup => write!(f, "a group of 0 elements: the size of a group is at least 1"),
             ZeroOf { what } => write!(f, "{what} is 0, but at least 1 is needed"),
             DuplicateRole { name, first } => {

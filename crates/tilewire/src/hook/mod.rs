@@ -14,6 +14,8 @@
 //! | `block.rs` | [`Block`]: parameters and roles |
 //! | `role.rs` | [`RoleCtx`]: `each`, control flow, variables, scratch |
 //! | `wire.rs` | regions, slots, packets, bulk copies, posts |
+//! | `ctx.rs` | [`Ctx`]: what a hook of a collective gets |
+//! | `regs.rs` | [`Regs`]: what travels from `produce` to `consume` |
 //! | `trace.rs` | the kernel under construction, scopes, misuse |
 //! | `error.rs` | [`BuildError`], [`Misuse`] |
 //!
@@ -40,8 +42,10 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod ctx;
 mod error;
 mod ops;
+mod regs;
 mod role;
 mod trace;
 mod value;
@@ -49,8 +53,10 @@ mod view;
 mod wire;
 
 pub use block::{Block, RoleBuilder};
+pub use ctx::{Chunk, Ctx, CtxBuilder, Tile};
 pub use error::{BuildError, Misuse, MisuseKind, ScopeKind};
 pub use ops::Bits;
+pub use regs::Regs;
 pub use role::{IntoRange, RoleCtx, Var};
 pub use value::{IntoIndex, IntoValue, Value};
 pub use view::{Atomic, Captured, View, View2};
@@ -120,7 +126,10 @@ fn run(name: &str, body: &dyn for<'t> Fn(&Block<'t>), at: &SourceLine) -> Result
     if !errors.is_empty() {
         return Err(BuildError::Misuse { kernel: name, errors });
     }
-    Ok(Traced { kernel, args })
+    match ir::verify(&kernel) {
+        Ok(()) => Ok(Traced { kernel, args }),
+        Err(errors) => Err(BuildError::Verify { kernel: name, errors }),
+    }
 }
 
 /// Finds the first difference between two traces of one closure.

@@ -15,8 +15,18 @@ use std::marker::PhantomData;
 ///
 /// ```compile_fail
 /// use tilewire::{Value, kernel};
-/// let mut escaped: Option<Value<'_, i64>> = None;
-/// let _ = kernel("k", |k| k.main(|r| { escaped = Some(r.rank()); }));
+/// let escaped: std::cell::Cell<Option<Value<'_, i64>>> = Default::default();
+/// let _ = kernel("k", |k| k.main(|r| escaped.set(Some(r.rank()))));
+/// ```
+///
+/// ```compile_fail
+/// use tilewire::kernel;
+/// let _ = kernel("outer", |k| {
+///     k.main(|r| {
+///         let outer = r.rank();
+///         let _ = kernel("inner", |k| k.main(|r| { let _ = r.rank() + outer; }));
+///     })
+/// });
 /// ```
 ///
 /// Comparisons are methods that give a `Value<bool>`. There is no `==`, `<` or `if` on traced values, because the host cannot
@@ -99,6 +109,11 @@ pub trait IntoIndex<'t> {
     /// The number, where it is known while tracing.
     #[doc(hidden)]
     fn number(&self) -> Option<i128>;
+    /// The traced value, where it is one of type `i64`.
+    #[doc(hidden)]
+    fn id(&self) -> Option<ir::Value> {
+        None
+    }
     /// A value of type `ty` (`I64` or `U64`).
     #[doc(hidden)]
     fn into_index(self, trace: &'t Trace, ty: Type, at: &SourceLine) -> ir::Value;
@@ -107,6 +122,9 @@ pub trait IntoIndex<'t> {
 impl<'t, I: Integer> IntoIndex<'t> for Value<'t, I> {
     fn number(&self) -> Option<i128> {
         None
+    }
+    fn id(&self) -> Option<ir::Value> {
+        (I::TYPE == Type::I64).then_some(self.ir)
     }
     fn into_index(self, trace: &'t Trace, ty: Type, at: &SourceLine) -> ir::Value {
         if I::TYPE == ty { self.ir } else { trace.raw(Op::Cast { x: self.ir, to: ty }, at) }
@@ -150,7 +168,7 @@ pub(crate) fn number(trace: &Trace, number: i128, ty: Type, at: &SourceLine) -> 
     trace.constant(ty, bits, at)
 }
 
-/// A uniform `i64` that may be known while tracing.
+/// An `i64` that may be known while tracing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Known<'t> {
     Number(i64),
@@ -158,19 +176,24 @@ pub(crate) enum Known<'t> {
 }
 
 impl<'t> Known<'t> {
-    /// Checks what `index` is: a number that fits, or a uniform value.
+    /// A uniform index; a lane value is a misuse of `what`.
     pub(crate) fn uniform(
         trace: &'t Trace,
         what: &'static str,
         index: impl IntoIndex<'t>,
         at: &SourceLine,
     ) -> Known<'t> {
+        match Known::any(trace, index, at) {
+            Known::Value(v) => Known::Value(Value::new(trace, trace.uniform(what, v.ir, at))),
+            number => number,
+        }
+    }
+
+    /// An index, uniform or lane.
+    pub(crate) fn any(trace: &'t Trace, index: impl IntoIndex<'t>, at: &SourceLine) -> Known<'t> {
         match index.number().map(i64::try_from) {
             Some(Ok(number)) => Known::Number(number),
-            _ => {
-                let value = index.into_index(trace, Type::I64, at);
-                Known::Value(Value::new(trace, trace.uniform(what, value, at)))
-            }
+            _ => Known::Value(Value::new(trace, index.into_index(trace, Type::I64, at))),
         }
     }
 

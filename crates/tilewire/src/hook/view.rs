@@ -138,8 +138,13 @@ impl<'t, T: Element> View<'t, T> {
     /// The view as `rows` rows of `cols` elements; `rows * cols` must be its length.
     #[track_caller]
     pub fn shape(&self, rows: usize, cols: usize) -> View2<'t, T> {
+        self.shape_line(rows, cols, &SourceLine::caller())
+    }
+
+    /// [`View::shape`] for code that got the shape from a user's line.
+    pub(crate) fn shape_line(&self, rows: usize, cols: usize, at: &SourceLine) -> View2<'t, T> {
         let fits = rows.checked_mul(cols) == Some(self.len);
-        self.shaped(rows, cols, cols, fits)
+        self.shaped(rows, cols, cols, fits, at)
     }
 
     /// The view as `rows` rows of `cols` elements whose first elements are `stride` apart.
@@ -147,13 +152,12 @@ impl<'t, T: Element> View<'t, T> {
     pub fn shape_strided(&self, rows: usize, cols: usize, stride: usize) -> View2<'t, T> {
         let end = rows.saturating_sub(1).checked_mul(stride).and_then(|n| n.checked_add(cols));
         let fits = rows == 0 || cols == 0 || (stride >= cols && end.is_some_and(|end| end <= self.len));
-        self.shaped(rows, cols, stride, fits)
+        self.shaped(rows, cols, stride, fits, &SourceLine::caller())
     }
 
-    #[track_caller]
-    fn shaped(&self, rows: usize, cols: usize, stride: usize, fits: bool) -> View2<'t, T> {
+    fn shaped(&self, rows: usize, cols: usize, stride: usize, fits: bool, at: &SourceLine) -> View2<'t, T> {
         if !fits {
-            self.trace.report(&SourceLine::caller(), MisuseKind::Shape { rows, cols, stride, len: self.len });
+            self.trace.report(at, MisuseKind::Shape { rows, cols, stride, len: self.len });
         }
         View2 { view: *self, rows, cols, stride }
     }
