@@ -71,18 +71,18 @@ impl Code {
     }
 
     #[track_caller]
-    pub fn each(&mut self, extent: &[Value], body: impl FnOnce(&mut Self, &[Value])) -> Inst {
+    pub fn each<R>(&mut self, extent: &[Value], body: impl FnOnce(&mut Self, &[Value]) -> R) -> Inst {
         let region = self.builder.open(true);
         self.looped(Op::Each { extent: extent.to_vec(), body: region }, SourceLine::caller(), body)
     }
 
     #[track_caller]
-    pub fn for_(&mut self, [start, end, step]: [Value; 3], body: impl FnOnce(&mut Self, &[Value])) -> Inst {
+    pub fn for_<R>(&mut self, [start, end, step]: [Value; 3], body: impl FnOnce(&mut Self, &[Value]) -> R) -> Inst {
         let region = self.builder.open(false);
         self.looped(Op::For { start, end, step, body: region }, SourceLine::caller(), body)
     }
 
-    fn looped(&mut self, op: Op, at: SourceLine, body: impl FnOnce(&mut Self, &[Value])) -> Inst {
+    fn looped<R>(&mut self, op: Op, at: SourceLine, body: impl FnOnce(&mut Self, &[Value]) -> R) -> Inst {
         let (inst, indices) = self.builder.loop_head(op, &at);
         body(self, &indices);
         self.builder.close();
@@ -91,10 +91,15 @@ impl Code {
     }
 
     #[track_caller]
-    pub fn if_(&mut self, cond: Value, then: impl FnOnce(&mut Self), otherwise: impl FnOnce(&mut Self)) {
+    pub fn if_<R, S>(
+        &mut self,
+        cond: Value,
+        then: impl FnOnce(&mut Self) -> R,
+        otherwise: impl FnOnce(&mut Self) -> S,
+    ) {
         let at = SourceLine::caller();
-        let (then, ()) = self.region(then);
-        let (otherwise, ()) = self.region(otherwise);
+        let (then, _) = self.region(then);
+        let (otherwise, _) = self.region(otherwise);
         self.builder.push(Op::If { cond, then, otherwise }, &at);
     }
 

@@ -1,8 +1,8 @@
 //! The ops of one, two and three operands on elements. What each must do is written at
 //! [`UnaryOp`](crate::ir::UnaryOp) and [`BinaryOp`](crate::ir::BinaryOp).
 //!
-//! Beware of the inherent methods of Rust's own types: on a value known to be an `f32`, `x.min(y)` and `x.exp()` call the
-//! standard library, whose `-0` and last bits differ. In code that is not generic over these traits, write
+//! Beware of the inherent methods of Rust's own types: on a value known to be an `f32`, `x.min(y)` and `x.exp()` call
+//! the standard library, whose `-0` and last bits differ. In code that is not generic over these traits, write
 //! `Number::min(x, y)` and `Float::exp(x)`.
 
 use super::element::Element;

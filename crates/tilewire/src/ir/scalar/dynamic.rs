@@ -1,7 +1,7 @@
 //! The ops on bits, with the type known at run time: what the constant folder and the reference evaluator call.
 //!
-//! Bits are those of [`Const`](crate::ir::Const): zero-extended to 64; bits above the type's width are ignored on the way
-//! in and zero on the way out. A combination the verifier forbids (a remainder of floats, say) is a bug and panics.
+//! Bits are those of [`Const`](crate::ir::Const): zero-extended to 64; bits above the type's width are ignored on the
+//! way in and zero on the way out. A combination the verifier forbids (a remainder of floats, say) is a bug and panics.
 
 use super::super::op::{BinaryOp, CompareOp, UnaryOp};
 use super::super::types::Type;

@@ -1,9 +1,9 @@
 //! exp, log and tanh as expansions into ops that are exact or correctly rounded everywhere, so that their results have
 //! the same bits on every engine.
 //!
-//! Each expansion is written once, over an arithmetic [`FloatOps`]: with [`Plain`] it computes, with an arithmetic whose
-//! numbers are IR values or registers it writes code. It is straight-line (choices are selects), and the same for `f32`
-//! and `f64` but for the constants of the [`Format`] and the number of terms.
+//! Each expansion is written once, over an arithmetic [`FloatOps`]: with [`Plain`] it computes, with an arithmetic
+//! whose numbers are IR values or registers it writes code. It is straight-line (choices are selects), and the same for
+//! `f32` and `f64` but for the constants of the [`Format`] and the number of terms.
 //!
 //! The polynomials are Taylor series, long enough that what is cut off is far below one unit in the last place: their
 //! coefficients need no table of magic numbers. Measured errors are in `tests/math.rs`.

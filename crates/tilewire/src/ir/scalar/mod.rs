@@ -8,10 +8,10 @@
 //! - **Invariants**: every function is total and never panics on a value (integer division by zero, shifts beyond the
 //!   width and NaN all have a defined result); every float op is round-to-nearest-even with denormals kept; every
 //!   conversion rounds once; no function calls a mathematics library whose result differs between machines. Only the
-//!   sign and payload of a NaN made by arithmetic are unspecified; [`dynamic::canonical_nan`] hides them in comparisons.
+//!   sign and payload of a NaN made by arithmetic are unspecified; [`dynamic::canonical_nan`] hides them.
 //! - **Must not know**: instructions, memory, engines, shapes.
 //!
-//! The code is written as selects rather than branches, and `inline(always)`, so that a loop over it becomes vector code.
+//! The code is written as selects rather than branches, and `inline(always)`, so that loops over it become vector code.
 //!
 //! | file | holds |
 //! |---|---|

@@ -15,8 +15,11 @@ fn cast<T: CastTo<U>, U>(x: T) -> U {
 fn integers() -> Vec<i128> {
     let mut random = Random(4);
     let mut list = vec![];
+    // Leading digits as long as any mantissa (3 to 11 bits with the hidden one) and a little more.
     for kept in 2..=12 {
-        for high in (1u128 << kept) / 2..(1u128 << kept).min(40) {
+        let all = 1u128 << kept >> 1..1 << kept;
+        let (first, last) = (all.clone().take(12), all.clone().rev().take(12));
+        for high in first.chain(last) {
             for shift in 0..64 {
                 let tie = high << shift | 1 << shift >> 1;
                 list.extend([-2049, -2, -1, 0, 1, 2, 1025].map(|off| tie as i128 + off));

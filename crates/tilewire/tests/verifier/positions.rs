@@ -1,0 +1,121 @@
+//! Ops where they may not stand.
+
+use super::*;
+
+#[test]
+fn no_control_flow_in_an_each() {
+    let made = kernel(|c, _, _| {
+        let (n, cond) = (c.int(4), c.constant(Type::Bool, 1));
+        let mut line = 0;
+        c.each(&[n], |c, _| {
+            line = line!() + 1;
+            c.if_(cond, |_| {}, |_| {});
+        });
+        line
+    });
+    let text = "error: control flow inside an each; use select or a masked load or store, or move it outside\n  \
+                in kernel k, role main: if v1 {..}";
+    refused(made, Fault::ControlInEach, text);
+}
+
+#[test]
+fn nothing_of_the_whole_group_in_an_each() {
+    let made = kernel(|c, _, _| {
+        let n = c.int(4);
+        let mut line = 0;
+        c.each(&[n], |c, _| {
+            line = line!() + 1;
+            c.run(Op::Barrier);
+        });
+        line
+    });
+    let text = "error: an op of the whole group inside an each; move it before or after the each\n  \
+                in kernel k, role main: barrier";
+    refused(made, Fault::SyncInEach, text);
+}
+
+#[test]
+fn ops_on_elements_need_an_each() {
+    let made = kernel(|c, _, _| {
+        let x = c.int(4);
+        let line = line!() + 1;
+        c.value(Op::Group { op: GroupOp::Max, x, size: 4 });
+        line
+    });
+    let text = "error: an op on elements outside any each; put it in the body of one\n  \
+                in kernel k, role main: v1: i64 = group_max v0 of 4";
+    refused(made, Fault::OutsideEach, text);
+}
+
+#[test]
+fn no_each_in_an_each() {
+    let made = kernel(|c, _, _| {
+        let n = c.int(4);
+        let mut line = 0;
+        c.each(&[n], |c, _| {
+            line = line!() + 1;
+            c.each(&[n], |_, _| {});
+        });
+        line
+    });
+    let text = "error: each inside an each; use one each of two extents\n  in kernel k, role main: each v2 in v0 {..}";
+    refused(made, Fault::NestedEach, text);
+}
+
+/// The faults of a kernel whose one `each` holds exactly these ops.
+fn faults_in_each(ops: impl FnOnce(&mut Code, &Params, RoleId) -> Vec<Op>) -> Vec<Fault> {
+    let (kernel, ()) = kernel(|c, p, role| {
+        let n = c.int(4);
+        let ops = ops(c, p, role);
+        c.each(&[n], |c, _| ops.into_iter().for_each(|op| c.run(op)));
+    });
+    verify(&kernel).unwrap_err().0.into_iter().map(|error| error.fault).collect()
+}
+
+#[test]
+fn every_op_of_the_whole_group_is_refused_in_an_each() {
+    let faults = faults_in_each(|c, p, role| {
+        let (zero, x) = (c.int(0), c.constant(Type::U64, 1));
+        let queue = c.queue("queue");
+        let var = c.builder.var(role, Type::U64);
+        let slot = Slot { slots: p.slots, bank: Some(zero), index: zero };
+        vec![
+            Op::WriteVar { var, x },
+            Op::Signal { slot, x },
+            Op::SignalCredit { slot, x },
+            Op::Wait { slot, x },
+            Op::Test { slot, x },
+            Op::BulkCopy { dst: at(p.y, zero), src: at(p.x, zero), count: zero },
+            Op::BulkWait { pending: 0, done: tilewire::ir::BulkDone::Read },
+            Op::ProxyFence,
+            Op::Barrier,
+            Op::Post { queue, peer: zero, src: at(p.bytes, zero), dst: zero, bytes: zero },
+            Op::PostSignal { queue, peer: zero, index: zero, x },
+        ]
+    });
+    assert_eq!(faults, vec![Fault::SyncInEach; 11]);
+}
+
+#[test]
+fn packets_need_an_each() {
+    let (kernel, ()) = kernel(|c, p, _| {
+        let (zero, x, flag) = (c.int(0), c.constant(Type::U64, 1), c.constant(Type::U32, 1));
+        c.run(Op::PacketPut { at: at(p.bytes, zero), x, flag });
+        c.run(Op::PacketGet { at: at(p.bytes, zero), flag });
+    });
+    let faults: Vec<Fault> = verify(&kernel).unwrap_err().0.into_iter().map(|error| error.fault).collect();
+    assert_eq!(faults, vec![Fault::OutsideEach; 2]);
+}
+
+#[test]
+fn loops_are_refused_in_an_each_and_what_they_hold_is_still_checked() {
+    let (kernel, ()) = kernel(|c, _, _| {
+        let n = c.int(4);
+        c.each(&[n], |c, _| {
+            c.for_([n, n, n], |c, _| c.run(Op::Barrier));
+            c.while_(|c| c.constant(Type::Bool, 0), |c| c.run(Op::ProxyFence));
+        });
+    });
+    let faults: Vec<Fault> = verify(&kernel).unwrap_err().0.into_iter().map(|error| error.fault).collect();
+    assert_eq!(faults, [Fault::ControlInEach, Fault::SyncInEach, Fault::ControlInEach, Fault::SyncInEach]);
+}
