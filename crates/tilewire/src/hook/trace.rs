@@ -377,8 +377,9 @@ impl State {
 
     fn report(&mut self, at: &SourceLine, kind: MisuseKind) {
         let misuse = Misuse { at: at.clone(), kind };
-        // A loop of the host language meets the same line again and again; once is enough.
-        if !self.errors.contains(&misuse) {
+        // One mistake is often met several times: in a loop of the host language, in several operands of one line.
+        let same = |e: &Misuse| (e.at.file, e.at.line, &e.kind) == (misuse.at.file, misuse.at.line, &misuse.kind);
+        if !self.errors.iter().any(same) {
             self.errors.push(misuse);
         }
     }

@@ -87,9 +87,10 @@ impl<'t> Region<'t> {
 
     /// Writes a value at a byte offset of a bank.
     #[track_caller]
-    pub fn put<T: Element>(&self, bank: impl IntoIndex<'t>, offset: impl IntoIndex<'t>, x: Value<'t, T>) {
+    pub fn put<T: Element>(&self, bank: impl IntoIndex<'t>, offset: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
         let (place, at) = self.place(bank, offset, true);
-        self.trace().emit(Op::Put { at: place, x: x.ir, mask: None }, &at);
+        let x = x.into_ir(self.trace(), &at);
+        self.trace().emit(Op::Put { at: place, x, mask: None }, &at);
     }
 
     /// Writes a value where `cond` holds.
@@ -99,11 +100,11 @@ impl<'t> Region<'t> {
         cond: impl IntoValue<'t, bool>,
         bank: impl IntoIndex<'t>,
         offset: impl IntoIndex<'t>,
-        x: Value<'t, T>,
+        x: impl IntoValue<'t, T>,
     ) {
         let (place, at) = self.place(bank, offset, true);
-        let mask = Some(cond.into_ir(self.trace(), &at));
-        self.trace().emit(Op::Put { at: place, x: x.ir, mask }, &at);
+        let (mask, x) = (Some(cond.into_ir(self.trace(), &at)), x.into_ir(self.trace(), &at));
+        self.trace().emit(Op::Put { at: place, x, mask }, &at);
     }
 
     /// Reads a value at a byte offset of a bank.
