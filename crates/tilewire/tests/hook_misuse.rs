@@ -321,7 +321,7 @@ fn a_shape_is_the_size_of_its_view() {
             (line + 1, "shape 7 x 9 is 63 elements, but the view has 64"),
             (line + 2, "rows must not overlap"),
             (line + 3, "shape 8 x 8 with rows 9 apart does not fit a view of 64 elements"),
-            (line + 4, "index 68 is outside a view of 64 elements"),
+            (line + 4, "index 67 is outside a view of 64 elements"),
         ],
     );
 }
@@ -379,7 +379,7 @@ fn banks_are_of_one_size() {
         &[
             (line, "a bank of a region has length 32, but it must be 64"),
             (line + 1, "the number of banks is 0"),
-            (line + 2, "the stride of slots (a multiple of 8) has length 12, but it must be 16"),
+            (line + 2, "slots 12 bytes apart: a slot is 8 bytes"),
         ],
     );
 }
@@ -428,7 +428,7 @@ fn counts_are_not_zero() {
             (line + 1, "the number of warps of a role is 0"),
             (line + 2, "the number of copies of a role is 0"),
             (line + 3, "the length of scratch is 0"),
-            (line + 4, "the step of a for_"),
+            (line + 4, "the step of a for_ is 0, but at least 1 is needed"),
         ],
     );
 }

@@ -176,7 +176,7 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
                 k.report(at, fault.clone());
             }
             if self.blocks == 0 {
-                k.report(&self.at, MisuseKind::ZeroOf { what: "the number of blocks" });
+                k.report(&self.at, MisuseKind::TooSmall { what: "the number of blocks", is: 0 });
             }
             if self.copies_input && self.inp.len() != self.out.len() {
                 let (is, must) = (self.inp.len(), self.out.len());

@@ -2,7 +2,7 @@
 
 use super::error::MisuseKind;
 use super::role::RoleCtx;
-use super::trace::Trace;
+use super::trace::{Brand, Trace};
 use super::view::{View, argument};
 use super::wire::{Banks, Queue, Region, Slots};
 use crate::ir::scalar::Element;
@@ -13,8 +13,7 @@ use std::marker::PhantomData;
 /// One block of a kernel: parameters, and the roles that run side by side in it.
 pub struct Block<'t> {
     trace: &'t Trace,
-    /// Invariant, or two builds' brands could shrink to a common lifetime and their values mix.
-    brand: PhantomData<fn(&'t ()) -> &'t ()>,
+    brand: Brand<'t>,
 }
 
 impl<'t> Block<'t> {
@@ -68,10 +67,8 @@ impl<'t> Block<'t> {
     /// Signal slots in several banks (one per peer): u64 counters `stride` bytes apart, a multiple of 8.
     #[track_caller]
     pub fn slots(&self, name: &str, banks: &[Memory], stride: u32) -> Slots<'t> {
-        if stride == 0 || stride % 8 != 0 {
-            let must = (stride as usize).next_multiple_of(8).max(8);
-            let what = "the stride of slots (a multiple of 8)";
-            self.trace.report(&SourceLine::caller(), MisuseKind::Length { what, is: stride as usize, must });
+        if stride == 0 || !stride.is_multiple_of(8) {
+            self.trace.report(&SourceLine::caller(), MisuseKind::Stride { stride });
         }
         let len = self.bank_bytes("a bank of slots", banks) as u64 / u64::from(stride.max(8));
         let param = Param::Slots { name: name.to_string(), len, stride, banks: banks.len() as u32 };
@@ -102,7 +99,7 @@ impl<'t> Block<'t> {
     #[track_caller]
     pub fn role(&self, name: impl Into<String>, warps: u32) -> RoleBuilder<'t> {
         self.at_least_one("the number of warps of a role", warps);
-        RoleBuilder { trace: self.trace, name: name.into(), warps, at: SourceLine::caller() }
+        RoleBuilder { trace: self.trace, name: name.into(), warps, at: SourceLine::caller(), brand: PhantomData }
     }
 
     /// The only role of a kernel that has one: `main`, 8 warps.
@@ -119,7 +116,7 @@ impl<'t> Block<'t> {
     #[track_caller]
     fn at_least_one(&self, what: &'static str, number: u32) {
         if number == 0 {
-            self.trace.report(&SourceLine::caller(), MisuseKind::ZeroOf { what });
+            self.trace.report(&SourceLine::caller(), MisuseKind::TooSmall { what, is: 0 });
         }
     }
 
@@ -128,7 +125,7 @@ impl<'t> Block<'t> {
     fn bank_bytes(&self, what: &'static str, banks: &[Memory]) -> usize {
         let at = SourceLine::caller();
         let Some(first) = banks.first() else {
-            self.trace.report(&at, MisuseKind::ZeroOf { what: "the number of banks" });
+            self.trace.report(&at, MisuseKind::TooSmall { what: "the number of banks", is: 0 });
             return 0;
         };
         for bank in banks.iter().filter(|bank| bank.bytes() != first.bytes()) {
@@ -145,6 +142,7 @@ pub struct RoleBuilder<'t> {
     name: String,
     warps: u32,
     at: SourceLine,
+    brand: Brand<'t>,
 }
 
 impl<'t> RoleBuilder<'t> {
@@ -159,7 +157,8 @@ impl<'t> RoleBuilder<'t> {
     #[track_caller]
     pub fn copies(self, copies: u32, body: impl FnOnce(&RoleCtx<'t>)) {
         if copies == 0 {
-            self.trace.report(&SourceLine::caller(), MisuseKind::ZeroOf { what: "the number of copies of a role" });
+            let what = "the number of copies of a role";
+            self.trace.report(&SourceLine::caller(), MisuseKind::TooSmall { what, is: 0 });
         }
         if let Some(role) = self.trace.open_role(&self.name, self.warps, copies.max(1), &self.at) {
             body(&RoleCtx::new(self.trace, role, self.name));

@@ -226,9 +226,16 @@ pub enum MisuseKind {
     /// A group of no elements.
     ZeroGroup,
     /// A number that must be at least one and is not.
-    ZeroOf {
+    TooSmall {
         /// What it counts.
         what: &'static str,
+        /// The number.
+        is: i128,
+    },
+    /// Signal slots at a distance that is no positive multiple of 8.
+    Stride {
+        /// The distance in bytes.
+        stride: u32,
     },
     /// Two roles of one name.
     DuplicateRole {
@@ -324,7 +331,10 @@ impl fmt::Display for MisuseKind {
             ),
             HookOrder => write!(f, "consume before produce: produce decides what consume gets, so give produce first"),
             ZeroGroup => write!(f, "a group of 0 elements: the size of a group is at least 1"),
-            ZeroOf { what } => write!(f, "{what} is 0, but at least 1 is needed"),
+            TooSmall { what, is } => write!(f, "{what} is {is}, but at least 1 is needed"),
+            Stride { stride } => {
+                write!(f, "slots {stride} bytes apart: a slot is 8 bytes, so the distance is a positive multiple of 8")
+            }
             DuplicateRole { name, first } => {
                 write!(f, "a second role named {name} (the first is at {first}): give each role its own name")
             }

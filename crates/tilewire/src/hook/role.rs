@@ -1,7 +1,7 @@
 //! The body of a role: elements, control flow, variables and scratch.
 
 use super::error::{MisuseKind, ScopeKind};
-use super::trace::Trace;
+use super::trace::{Brand, Trace};
 use super::value::{IntoIndex, IntoValue, Known, Value};
 use super::view::View;
 use crate::ir::scalar::Element;
@@ -18,7 +18,7 @@ pub struct RoleCtx<'t> {
     pub(super) trace: &'t Trace,
     role: RoleId,
     name: String,
-    brand: PhantomData<fn(&'t ()) -> &'t ()>,
+    brand: Brand<'t>,
 }
 
 impl<'t> RoleCtx<'t> {
@@ -127,8 +127,8 @@ impl<'t> RoleCtx<'t> {
         if !trace.not_in_each("for_", &at) {
             return body(self.number(0, &at));
         }
-        if step.number().is_some_and(|step| step <= 0) {
-            trace.report(&at, MisuseKind::ZeroOf { what: "the step of a for_ (or it is negative)" });
+        if let Some(is) = step.number().filter(|&step| step < 1) {
+            trace.report(&at, MisuseKind::TooSmall { what: "the step of a for_", is });
         }
         let start = Known::uniform(trace, "the start of a for_", start, &at).ir(trace, &at);
         let end = Known::uniform(trace, "the end of a for_", end, &at).ir(trace, &at);
@@ -185,7 +185,7 @@ impl<'t> RoleCtx<'t> {
     #[track_caller]
     pub fn var<T: Element>(&self, init: impl IntoValue<'t, T>) -> Var<'t, T> {
         let id = self.trace.new_var(self.role, T::TYPE);
-        let var = Var { trace: self.trace, id, role: self.role, element: PhantomData };
+        let var = Var { trace: self.trace, id, role: self.role, brand: PhantomData, element: PhantomData };
         var.set(init);
         var
     }
@@ -194,7 +194,7 @@ impl<'t> RoleCtx<'t> {
     #[track_caller]
     pub fn scratch<T: Element>(&self, len: usize) -> View<'t, T> {
         if len == 0 {
-            self.trace.report(&SourceLine::caller(), MisuseKind::ZeroOf { what: "the length of scratch" });
+            self.trace.report(&SourceLine::caller(), MisuseKind::TooSmall { what: "the length of scratch", is: 0 });
         }
         let id = self.trace.new_scratch(self.role, T::TYPE, len as u64);
         View::of(self.trace, Base::Scratch(id), len, Some(self.role), Access::InOut)
@@ -255,7 +255,8 @@ pub struct Var<'t, T> {
     trace: &'t Trace,
     id: VarId,
     role: RoleId,
-    element: PhantomData<(fn(&'t ()) -> &'t (), T)>,
+    brand: Brand<'t>,
+    element: PhantomData<T>,
 }
 
 impl<T> Clone for Var<'_, T> {

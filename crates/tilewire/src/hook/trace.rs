@@ -11,11 +11,16 @@ use crate::ir::{
 };
 use crate::tensor::{Arg, Memory};
 use std::cell::{Ref, RefCell, RefMut};
+use std::marker::PhantomData;
 
 /// A kernel being traced. Values hold a reference to it.
 pub struct Trace {
     state: RefCell<State>,
 }
+
+/// Makes a type invariant in `'t`. Everything that leads to values has it: were one covariant, the brands of two builds could
+/// shrink to a common lifetime and their values mix.
+pub(super) type Brand<'t> = PhantomData<fn(&'t ()) -> &'t ()>;
 
 /// What a trace becomes.
 pub(super) struct Outcome {

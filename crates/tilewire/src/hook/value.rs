@@ -1,7 +1,7 @@
 //! Traced values, and what can stand where a value is wanted.
 
 use super::error::MisuseKind;
-use super::trace::Trace;
+use super::trace::{Brand, Trace};
 use crate::ir::scalar::{Element, Integer};
 use crate::ir::{self, Op, SourceLine, Type};
 use crate::tensor::Scalar;
@@ -48,13 +48,13 @@ use std::marker::PhantomData;
 pub struct Value<'t, T> {
     pub(crate) trace: &'t Trace,
     pub(crate) ir: ir::Value,
-    /// Invariant in `'t`.
-    brand: PhantomData<(fn(&'t ()) -> &'t (), T)>,
+    brand: Brand<'t>,
+    element: PhantomData<T>,
 }
 
 impl<'t, T: Element> Value<'t, T> {
     pub(crate) fn new(trace: &'t Trace, ir: ir::Value) -> Self {
-        Value { trace, ir, brand: PhantomData }
+        Value { trace, ir, brand: PhantomData, element: PhantomData }
     }
 
     /// The value's name in the IR, to find it there.

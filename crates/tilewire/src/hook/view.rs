@@ -120,7 +120,8 @@ impl<'t, T: Element> View<'t, T> {
         let at = SourceLine::caller();
         let constant = start.number();
         if len > self.len || constant.is_some_and(|n| n < 0 || n + len as i128 > self.len as i128) {
-            let index = constant.unwrap_or(0) + len as i128;
+            let start = constant.unwrap_or(0);
+            let index = if start < 0 { start } else { start.max(start + len as i128 - 1) };
             self.trace.report(&at, MisuseKind::OutOfBounds { index, len: self.len });
         }
         let start = Known::uniform(self.trace, "start of a part", start, &at);

@@ -2,15 +2,14 @@
 //!
 //! Every op here is the op of the same name in [`crate::ir::Op`], which states its ordering.
 
+use super::error::MisuseKind;
 use super::role::RoleCtx;
-use super::trace::Trace;
+use super::trace::{Brand, Trace};
 use super::value::{IntoIndex, IntoValue, Known, Value};
 use super::view::View;
 use crate::ir::scalar::Element;
 use crate::ir::{self, Access, Base, BulkDone, Mask, Op, ParamId, Place, SourceLine, Type};
 use std::marker::PhantomData;
-
-type Brand<'t> = PhantomData<fn(&'t ()) -> &'t ()>;
 
 /// Typed memory in several banks, one per peer.
 pub struct Banks<'t, T> {
@@ -342,7 +341,7 @@ impl<'t> RoleCtx<'t> {
 fn uniform_bank<'t>(trace: &'t Trace, banks: usize, bank: impl IntoIndex<'t>, at: &SourceLine) -> Option<ir::Value> {
     let number = bank.number();
     if let Some(index) = number.filter(|n| !(0..banks as i128).contains(n)) {
-        trace.report(at, super::error::MisuseKind::OutOfBounds { index, len: banks });
+        trace.report(at, MisuseKind::OutOfBounds { index, len: banks });
     }
     if number == Some(0) && banks == 1 {
         return None;
