@@ -1,0 +1,323 @@
+//! `Ctx`: everything a hook may know about the element it is called for. The same set in every schedule, on every engine.
+
+use super::error::MisuseKind;
+use super::role::RoleCtx;
+use super::trace::Trace;
+use super::value::{IntoIndex, IntoValue, Known, Value};
+use super::view::{View, View2};
+use super::wire::Region;
+use crate::ir::scalar::Element;
+use crate::ir::{self, Op, SourceLine, Special, Type};
+
+/// What a hook gets: the chunks it reads and writes, and where it is.
+///
+/// `produce` is called on the send leg and `consume` on the receive leg, once for every position of the *output* chunk.
+/// Positions are lane values, everything else is uniform. New needs become new methods, never a new signature.
+#[non_exhaustive]
+pub struct Ctx<'t, In, Out> {
+    /// The chunk being sent, on the sender.
+    pub input: Chunk<'t, In>,
+    /// The chunk being received, on the receiver.
+    pub output: Chunk<'t, Out>,
+    /// The current tile in the transport's region, where there is one. A consume hook must not write it.
+    pub region: Option<Tile<'t>>,
+    trace: &'t Trace,
+    role: String,
+    facts: Facts<'t>,
+}
+
+/// The current tile of a transport's region: where its bytes begin.
+#[derive(Clone, Copy)]
+pub struct Tile<'t> {
+    /// The region.
+    pub region: Region<'t>,
+    /// The bank: the peer, as the transport numbers it.
+    pub bank: Value<'t, i64>,
+    /// First byte of the tile in the bank.
+    pub offset: Value<'t, i64>,
+}
+
+/// A number a context knows: given by the schedule, by the launch, or not at all.
+#[derive(Clone, Copy)]
+enum Fact<'t> {
+    Given(Known<'t>),
+    Launch(Special),
+    NoShape,
+}
+
+macro_rules! facts {
+    ($($(#[$doc:meta])* $name:ident = $default:expr;)*) => {
+        #[derive(Clone, Copy)]
+        struct Facts<'t> {
+            $($name: Fact<'t>,)*
+        }
+
+        impl Facts<'_> {
+            fn new() -> Self {
+                Facts { $($name: $default,)* }
+            }
+        }
+
+        impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self) -> Value<'t, i64> {
+                self.fact(self.facts.$name, &SourceLine::caller())
+            }
+        )*}
+
+        impl<'t, In: Element, Out: Element> CtxBuilder<'t, In, Out> {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(mut self, x: impl IntoIndex<'t>) -> Self {
+                self.ctx.facts.$name = Fact::Given(Known::any(self.ctx.trace, x, &SourceLine::caller()));
+                self
+            }
+        )*}
+    };
+}
+
+fn fixed<'t>(number: usize) -> Fact<'t> {
+    Fact::Given(Known::Number(number as i64))
+}
+
+facts! {
+    /// Position in the output chunk, from 0: `row * cols + col` where it has a shape.
+    pos = fixed(0);
+    /// Row in the output chunk; a misuse where it has no shape.
+    row = Fact::NoShape;
+    /// Column in the output chunk; a misuse where it has no shape.
+    col = Fact::NoShape;
+    /// Rows of the output chunk.
+    rows = fixed(1);
+    /// Columns of the output chunk; all its elements where it has no shape.
+    cols = fixed(0);
+    /// Elements of the output chunk.
+    chunk = fixed(0);
+    /// Index of the tile in the chunk.
+    tile = fixed(0);
+    /// Rows of a tile.
+    tile_rows = fixed(1);
+    /// Columns of a tile.
+    tile_cols = fixed(0);
+    /// Step of the schedule, from 0.
+    step = fixed(0);
+    /// Staging slot of the step.
+    slot = fixed(0);
+    /// Index of this block among those that serve this peer.
+    block = Fact::Launch(Special::Block);
+    /// Number of blocks that serve this peer.
+    num_blocks = Fact::Launch(Special::Blocks);
+    /// This rank.
+    rank = Fact::Launch(Special::Rank);
+    /// The rank the chunk is sent to.
+    peer = Fact::Launch(Special::Rank);
+    /// The rank the chunk is received from.
+    recv_peer = Fact::Launch(Special::Rank);
+    /// Which shard of the tensor the chunk is.
+    shard = Fact::Launch(Special::Rank);
+    /// Number of ranks.
+    world_size = Fact::Launch(Special::WorldSize);
+}
+
+impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
+    /// Starts a context for the code of a role; what is not set keeps its default: the rank's own chunk, step and slot 0.
+    /// Schedules call this; hooks only read.
+    #[allow(clippy::new_ret_no_self)] // a context is built, never changed
+    pub fn new(r: &RoleCtx<'t>, input: Chunk<'t, In>, output: Chunk<'t, Out>) -> CtxBuilder<'t, In, Out> {
+        let mut facts = Facts::new();
+        let (rows, cols) = output.shape.map_or((1, output.len()), |shape| (shape.rows(), shape.cols()));
+        (facts.rows, facts.cols, facts.chunk) = (fixed(rows), fixed(cols), fixed(output.len()));
+        (facts.tile_rows, facts.tile_cols) = (facts.rows, facts.cols);
+        let role = r.name().to_string();
+        CtxBuilder { ctx: Ctx { input, output, region: None, trace: r.trace, role, facts } }
+    }
+
+    /// Name of the role that runs the hook.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+
+    /// A constant, or a scalar's value, as a value.
+    #[track_caller]
+    pub fn value<T: Element>(&self, x: impl IntoValue<'t, T>) -> Value<'t, T> {
+        Value::new(self.trace, x.into_ir(self.trace, &SourceLine::caller()))
+    }
+
+    pub(crate) fn pos_line(&self, at: &SourceLine) -> Value<'t, i64> {
+        self.fact(self.facts.pos, at)
+    }
+
+    fn fact(&self, fact: Fact<'t>, at: &SourceLine) -> Value<'t, i64> {
+        match fact {
+            Fact::Given(known) => Value::new(self.trace, known.ir(self.trace, at)),
+            Fact::Launch(special) => self.trace.value(Op::Special(special), at),
+            Fact::NoShape => {
+                self.trace.report(at, MisuseKind::NoShape);
+                Value::new(self.trace, self.trace.constant(Type::I64, 0, at))
+            }
+        }
+    }
+}
+
+/// A context under construction.
+#[must_use]
+pub struct CtxBuilder<'t, In, Out> {
+    ctx: Ctx<'t, In, Out>,
+}
+
+impl<'t, In: Element, Out: Element> CtxBuilder<'t, In, Out> {
+    /// The current tile of the transport's region.
+    pub fn region(mut self, tile: Tile<'t>) -> Self {
+        self.ctx.region = Some(tile);
+        self
+    }
+
+    /// The context.
+    pub fn build(mut self) -> Ctx<'t, In, Out> {
+        let facts = &self.ctx.facts;
+        let axis = |what, fact, extent| match (fact, extent) {
+            (Fact::Given(Known::Value(v)), Fact::Given(Known::Number(n))) => Some((what, v.ir, n as usize)),
+            _ => None,
+        };
+        let axes = [axis("row()", facts.row, facts.rows), axis("col()", facts.col, facts.cols)];
+        self.ctx.input.axes = axes;
+        self.ctx.output.axes = axes;
+        self.ctx
+    }
+}
+
+/// The memory of one chunk: by position, and by row and column where it has a shape.
+pub struct Chunk<'t, T> {
+    view: View<'t, T>,
+    shape: Option<View2<'t, T>>,
+    /// The hook's `row()` and `col()` and how far they run, to report one used on an axis too short for it.
+    axes: [Option<(&'static str, ir::Value, usize)>; 2],
+}
+
+impl<T> Clone for Chunk<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Chunk<'_, T> {}
+
+impl<'t, T: Element> From<View<'t, T>> for Chunk<'t, T> {
+    fn from(view: View<'t, T>) -> Self {
+        Chunk { view, shape: None, axes: [None; 2] }
+    }
+}
+
+impl<'t, T: Element> From<View2<'t, T>> for Chunk<'t, T> {
+    fn from(shape: View2<'t, T>) -> Self {
+        Chunk { view: shape.flat(), shape: Some(shape), axes: [None; 2] }
+    }
+}
+
+impl<'t, T: Element> Chunk<'t, T> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.view.len()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.view.is_empty()
+    }
+
+    /// Rows; 1 where the chunk has no shape.
+    pub fn rows(&self) -> usize {
+        self.shape.map_or(1, |shape| shape.rows())
+    }
+
+    /// Columns; all elements where the chunk has no shape.
+    pub fn cols(&self) -> usize {
+        self.shape.map_or(self.len(), |shape| shape.cols())
+    }
+
+    /// Distance between rows.
+    pub fn row_stride(&self) -> usize {
+        self.shape.map_or(self.len(), |shape| shape.row_stride())
+    }
+
+    /// The chunk in one dimension.
+    pub fn flat(&self) -> View<'t, T> {
+        self.view
+    }
+
+    /// The element at a position.
+    #[track_caller]
+    pub fn load(&self, pos: impl IntoIndex<'t>) -> Value<'t, T> {
+        self.view.load(pos)
+    }
+
+    /// The element at a position where `cond` holds, otherwise `other`.
+    #[track_caller]
+    pub fn load_if(
+        &self,
+        cond: impl IntoValue<'t, bool>,
+        pos: impl IntoIndex<'t>,
+        other: impl IntoValue<'t, T>,
+    ) -> Value<'t, T> {
+        self.view.load_if(cond, pos, other)
+    }
+
+    /// Writes the element at a position.
+    #[track_caller]
+    pub fn store(&self, pos: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        self.view.store(pos, x);
+    }
+
+    /// Writes the element at a position where `cond` holds.
+    #[track_caller]
+    pub fn store_if(&self, cond: impl IntoValue<'t, bool>, pos: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        self.view.store_if(cond, pos, x);
+    }
+
+    /// The element in a row and a column; a misuse where the chunk has no shape.
+    #[track_caller]
+    pub fn at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        match self.shaped(&row, &col, &at) {
+            Some(shape) => shape.at(row, col),
+            None => Value::new(self.view.trace, self.view.trace.constant(T::TYPE, 0, &at)),
+        }
+    }
+
+    /// Writes the element in a row and a column; a misuse where the chunk has no shape.
+    #[track_caller]
+    pub fn store_at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        if let Some(shape) = self.shaped(&row, &col, &SourceLine::caller()) {
+            shape.store(row, col, x);
+        }
+    }
+
+    /// Reads at a position for code that has no line of its own.
+    pub(crate) fn load_line(&self, pos: Value<'t, i64>, at: &SourceLine) -> Value<'t, T> {
+        let place = self.view.place(pos, false, at);
+        self.view.trace.value(Op::Load { at: place, mask: None }, at)
+    }
+
+    /// Writes at a position for code that has no line of its own.
+    pub(super) fn store_line(&self, pos: Value<'t, i64>, x: Value<'t, T>, at: &SourceLine) {
+        let place = self.view.place(pos, true, at);
+        self.view.trace.emit(Op::Store { at: place, x: x.ir, mask: None }, at);
+    }
+
+    fn shaped(&self, row: &impl IntoIndex<'t>, col: &impl IntoIndex<'t>, at: &SourceLine) -> Option<View2<'t, T>> {
+        let Some(shape) = self.shape else {
+            self.view.trace.report(at, MisuseKind::NoShape);
+            return None;
+        };
+        for (id, extent) in [(row.id(), shape.rows()), (col.id(), shape.cols())] {
+            let Some(id) = id else { continue };
+            for (what, axis, runs_to) in self.axes.into_iter().flatten() {
+                if axis == id && runs_to > extent {
+                    self.view.trace.report(at, MisuseKind::Transposed { what, runs_to, extent });
+                }
+            }
+        }
+        Some(shape)
+    }
+}

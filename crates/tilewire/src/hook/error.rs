@@ -1,0 +1,345 @@
+//! What can be wrong with a kernel while it is traced, in words that say what to do.
+
+use crate::ir::{SourceLine, Type, VerifyErrors};
+use std::fmt;
+
+/// Why a kernel could not be built.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The language was misused; every place is listed.
+    Misuse {
+        /// Name of the kernel.
+        kernel: String,
+        /// What is wrong, in the order it was met; never empty.
+        errors: Vec<Misuse>,
+    },
+    /// Two traces of one closure differ.
+    NotPure {
+        /// Name of the kernel.
+        kernel: String,
+        /// The first line whose instruction differs.
+        at: SourceLine,
+        /// What differs.
+        difference: String,
+    },
+    /// The closure panicked.
+    Panicked {
+        /// Name of the kernel.
+        kernel: String,
+        /// The panic's message.
+        message: String,
+        /// Where the kernel was to be built.
+        at: SourceLine,
+        /// Misuse met before the panic, which may have led to it.
+        earlier: Vec<Misuse>,
+    },
+    /// The traced kernel is not legal in a way tracing does not see.
+    Verify {
+        /// Name of the kernel.
+        kernel: String,
+        /// The verifier's report.
+        errors: VerifyErrors,
+    },
+}
+
+impl BuildError {
+    /// The misuses this error lists; empty for other kinds of error.
+    pub fn misuses(&self) -> &[Misuse] {
+        match self {
+            BuildError::Misuse { errors, .. } | BuildError::Panicked { earlier: errors, .. } => errors,
+            _ => &[],
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::Misuse { kernel, errors } => {
+                write!(f, "kernel {kernel} cannot be built:")?;
+                list(f, errors)
+            }
+            BuildError::NotPure { kernel, at, difference } => write!(
+                f,
+                "kernel {kernel} is not pure: tracing its closure twice gave two kernels, first different at {at}: \
+                 {difference}. The closure may run any number of times: keep counters, random numbers and changing \
+                 state out of it (a number that changes between launches is a Scalar)"
+            ),
+            BuildError::Panicked { kernel, message, at, earlier } => {
+                write!(f, "the closure of kernel {kernel}, built at {at}, panicked: {message}")?;
+                if !earlier.is_empty() {
+                    write!(f, "\nbefore that:")?;
+                }
+                list(f, earlier)
+            }
+            BuildError::Verify { kernel, errors } => write!(f, "kernel {kernel} is not legal:\n{errors}"),
+        }
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, errors: &[Misuse]) -> fmt::Result {
+    errors.iter().try_for_each(|e| write!(f, "\n  {e}"))
+}
+
+/// One place where the language was misused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Misuse {
+    /// The user's line.
+    pub at: SourceLine,
+    /// What is wrong there.
+    pub kind: MisuseKind,
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.kind)
+    }
+}
+
+/// The part of a kernel a value belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // the names of the language
+pub enum ScopeKind {
+    Role,
+    If,
+    For,
+    While,
+    Each,
+}
+
+impl fmt::Display for ScopeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ScopeKind::Role => "role",
+            ScopeKind::If => "if_",
+            ScopeKind::For => "for_",
+            ScopeKind::While => "while_",
+            ScopeKind::Each => "each",
+        })
+    }
+}
+
+/// The ways to misuse the language that the compiler cannot see.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MisuseKind {
+    /// A value that differs between elements where the whole group must agree.
+    LaneInUniform {
+        /// What the value was used as.
+        what: &'static str,
+    },
+    /// A value used after the body that computed it.
+    Escaped {
+        /// The kind of body.
+        from: ScopeKind,
+        /// Where that body began.
+        began: SourceLine,
+    },
+    /// Something of one role used in another.
+    OtherRole {
+        /// `value`, `variable` or `scratch`.
+        what: &'static str,
+        /// The role it belongs to.
+        owner: String,
+        /// The role that used it.
+        user: String,
+    },
+    /// An operation outside every role.
+    OutsideRole,
+    /// A store into a view that was declared as input.
+    StoreToInput {
+        /// Name of the parameter.
+        name: String,
+    },
+    /// An `each` inside an `each`.
+    NestedEach {
+        /// Where the outer one began.
+        outer: SourceLine,
+    },
+    /// A role inside a role.
+    NestedRole {
+        /// The outer role.
+        outer: String,
+    },
+    /// Control flow, a variable's assignment or synchronisation inside an `each`.
+    InsideEach {
+        /// The operation.
+        what: &'static str,
+        /// Where the `each` began.
+        each: SourceLine,
+    },
+    /// An operation between elements outside every `each`.
+    OutsideEach {
+        /// The operation.
+        what: &'static str,
+    },
+    /// A shape that is not the size of the memory.
+    Shape {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+        /// Distance between rows.
+        stride: usize,
+        /// Elements there are.
+        len: usize,
+    },
+    /// Two lengths that must agree and do not.
+    Length {
+        /// What has the length.
+        what: &'static str,
+        /// The length it has.
+        is: usize,
+        /// The length it must have.
+        must: usize,
+    },
+    /// A constant index outside the view.
+    OutOfBounds {
+        /// The index.
+        index: i128,
+        /// The view's length.
+        len: usize,
+    },
+    /// A chunk without shape addressed by row and column.
+    NoShape,
+    /// `row()` or `col()` used on an axis of a chunk that is shorter than the range of the position.
+    Transposed {
+        /// `row()` or `col()`.
+        what: &'static str,
+        /// The position runs below this.
+        runs_to: usize,
+        /// The axis has this many places.
+        extent: usize,
+    },
+    /// A hook that carries something the default `consume` cannot store.
+    NeedsConsume {
+        /// What `produce` gives.
+        carries: &'static [Type],
+        /// Element type of the output.
+        output: Type,
+    },
+    /// A `consume` given before the `produce` that decides what it gets.
+    HookOrder,
+    /// A group of no elements.
+    ZeroGroup,
+    /// A number that must be at least one and is not.
+    TooSmall {
+        /// What it counts.
+        what: &'static str,
+        /// The number.
+        is: i128,
+    },
+    /// Signal slots at a distance that is no positive multiple of 8.
+    Stride {
+        /// The distance in bytes.
+        stride: u32,
+    },
+    /// Two roles of one name.
+    DuplicateRole {
+        /// The name.
+        name: String,
+        /// Where the first was declared.
+        first: SourceLine,
+    },
+    /// A kernel without a role.
+    NoRole,
+    /// A number that its place cannot hold.
+    ConstantRange {
+        /// The number.
+        number: i128,
+        /// The type that must hold it.
+        ty: Type,
+    },
+}
+
+impl fmt::Display for MisuseKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use MisuseKind::*;
+        match self {
+            LaneInUniform { what } => write!(
+                f,
+                "{what} is a lane value (one per element), but the whole group must agree on it: compute it from uniform \
+                 values, or use select, load_if or store_if inside the each"
+            ),
+            Escaped { from: ScopeKind::Each, began } => write!(
+                f,
+                "this value exists once per element of the each at {began} and is used outside of it: store it into a \
+                 view or scratch inside the each and load it afterwards"
+            ),
+            Escaped { from, began } => write!(
+                f,
+                "this value is computed in the {from} at {began}, which may not have run, and is used outside of it: \
+                 assign it to a variable (r.var) that is declared before the {from}"
+            ),
+            OtherRole { what: what @ "value", owner, user } => write!(
+                f,
+                "a {what} of role {owner} is used in role {user}, but roles share nothing but memory: compute it in both, \
+                 or pass it through a buffer and a signal"
+            ),
+            OtherRole { what, owner, user } => write!(
+                f,
+                "{what} of role {owner} is used in role {user}, but it is private to its role: declare one in {user}, or \
+                 use a buffer"
+            ),
+            OutsideRole => {
+                write!(f, "an operation outside every role: put it into k.main(|r| ..) or k.role(..).run(|r| ..)")
+            }
+            StoreToInput { name } => {
+                write!(f, "store into {name}, which is an input: declare it with k.output or k.inout")
+            }
+            NestedEach { outer } => write!(
+                f,
+                "each inside the each at {outer}: use each2 for two dimensions, or put a for_ around the each"
+            ),
+            NestedRole { outer } => write!(f, "role inside role {outer}: declare roles side by side on the block"),
+            InsideEach { what, each } => write!(
+                f,
+                "{what} inside the each at {each}, where every element is on its own: move it before or after the each \
+                 (per-element choice is select, load_if and store_if)"
+            ),
+            OutsideEach { what } => write!(f, "{what} outside an each: it works on the elements of an each"),
+            Shape { rows, cols, stride, len } if stride == cols => write!(
+                f,
+                "shape {rows} x {cols} is {} elements, but the view has {len}: shape part(start, len) of it, or correct \
+                 the shape",
+                *rows as u128 * *cols as u128
+            ),
+            Shape { rows, cols, stride, len } => write!(
+                f,
+                "shape {rows} x {cols} with rows {stride} apart does not fit a view of {len} elements: rows must not \
+                 overlap and the last must end inside"
+            ),
+            Length { what, is, must } => write!(f, "{what} has length {is}, but it must be {must}"),
+            OutOfBounds { index, len } => write!(f, "index {index} is outside a view of {len} elements"),
+            NoShape => write!(
+                f,
+                "row and column of a chunk without a shape: call chunk_shape(rows, cols) on the collective, or use load(pos)"
+            ),
+            Transposed { what, runs_to, extent } => write!(
+                f,
+                "{what} runs to {runs_to}, but this axis of the chunk has {extent}: chunk_shape(rows, cols) makes the output \
+                 [cols, rows], so the input is at(c.col(), c.row()); to keep the orientation say output_shape(rows, cols) too"
+            ),
+            NeedsConsume { carries, output } => write!(
+                f,
+                "produce gives {}, which cannot be stored into an output of {output} as it is: add a consume hook, or cast in \
+                 produce",
+                carries.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(" and ")
+            ),
+            HookOrder => write!(f, "consume before produce: produce decides what consume gets, so give produce first"),
+            ZeroGroup => write!(f, "a group of 0 elements: the size of a group is at least 1"),
+            TooSmall { what, is } => write!(f, "{what} is {is}, but at least 1 is needed"),
+            Stride { stride } => {
+                write!(f, "slots {stride} bytes apart: a slot is 8 bytes, so the distance is a positive multiple of 8")
+            }
+            DuplicateRole { name, first } => {
+                write!(f, "a second role named {name} (the first is at {first}): give each role its own name")
+            }
+            NoRole => write!(f, "the kernel has no role: give it a body with k.main(|r| ..)"),
+            ConstantRange { number, ty } => write!(f, "{number} does not fit {ty}"),
+        }
+    }
+}

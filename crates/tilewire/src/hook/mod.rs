@@ -1,0 +1,160 @@
+//! The staged language: closures become kernels.
+//!
+//! - **In**: a closure over a [`Block`], run while tracing. **Out**: an [`ir::Kernel`] and the arguments its launches bind
+//!   ([`Traced`]), or every misuse of the language at once, each with the user's line ([`BuildError`]).
+//! - **Invariants**: a [`Value`] belongs to one build (its brand `'t` is invariant); a traced kernel passes `ir::verify`; the
+//!   closure is run any number of times and must be pure (debug builds run it twice and compare).
+//! - **Must not know**: engines, devices, transports, schedules.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `value.rs` | [`Value`], and what can stand for one: [`IntoValue`], [`IntoIndex`] |
+//! | `ops.rs` | arithmetic |
+//! | `view.rs` | memory: [`View`], [`View2`], captured tensors |
+//! | `block.rs` | [`Block`]: parameters and roles |
+//! | `role.rs` | [`RoleCtx`]: `each`, control flow, variables, scratch |
+//! | `wire.rs` | regions, slots, packets, bulk copies, posts |
+//! | `ctx.rs` | [`Ctx`]: what a hook of a collective gets |
+//! | `regs.rs` | [`Regs`]: what travels from `produce` to `consume` |
+//! | `trace.rs` | the kernel under construction, scopes, misuse |
+//! | `error.rs` | [`BuildError`], [`Misuse`] |
+//!
+//! ```
+//! use tilewire::{Scalar, Tensor, kernel, prelude::*};
+//!
+//! let (x, y) = (Tensor::<f32>::zeros(1024), Tensor::<f32>::zeros(1024));
+//! let scale = Scalar::new(0.5f32);
+//! let traced = kernel("scale and clamp", |k| {
+//!     k.blocks(4);
+//!     let (x, y) = (k.input(&x), k.output(&y));
+//!     k.main(|r| {
+//!         r.for_step(r.block() * 256, x.len(), r.blocks() * 256, |start| {
+//!             r.each(256, |i| {
+//!                 let i = start + i;
+//!                 y.store(i, (x.load(i) * &scale).max(0.0));
+//!             });
+//!         });
+//!     });
+//! })?;
+//! assert_eq!(traced.args.len(), 3);
+//! # Ok::<(), tilewire::BuildError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod block;
+mod ctx;
+mod error;
+mod ops;
+mod regs;
+mod role;
+mod trace;
+mod value;
+mod view;
+mod wire;
+
+pub use block::{Block, RoleBuilder};
+pub use ctx::{Chunk, Ctx, CtxBuilder, Tile};
+pub use error::{BuildError, Misuse, MisuseKind, ScopeKind};
+pub use ops::Bits;
+pub use regs::Regs;
+pub use role::{IntoRange, RoleCtx, Var};
+pub use value::{IntoIndex, IntoValue, Value};
+pub use view::{Atomic, Captured, View, View2};
+pub use wire::{Banks, Queue, Region, Slot, Slots};
+
+use crate::ir::{self, Entity, SourceLine};
+use crate::tensor::Arg;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use trace::{Outcome, Trace};
+
+/// A traced kernel and what its launches bind.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// The kernel.
+    pub kernel: ir::Kernel,
+    /// One per parameter, in order; they keep the tensors alive.
+    pub args: Vec<Arg>,
+}
+
+/// Traces a closure into a kernel.
+///
+/// The closure declares parameters and roles on the [`Block`] it gets. It may run more than once, so it must be pure; a panic
+/// in it is an error of this build.
+///
+/// ```
+/// use tilewire::{Tensor, kernel};
+/// let (x, y) = (Tensor::<f32>::zeros(8), Tensor::<f32>::zeros(8));
+/// let traced = kernel("copy", |k| {
+///     let (x, y) = (k.input(&x), k.output(&y));
+///     k.main(|r| r.each(x.len(), |i| y.store(i, x.load(i))));
+/// })?;
+/// println!("{:?}", traced.kernel);
+///
+/// // Misuse is reported with its line, all of it at once.
+/// let error = kernel("wrong", |k| {
+///     let x = k.input(&x);
+///     k.main(|r| r.each(x.len(), |i| x.store(i, 0.0)));
+/// })
+/// .unwrap_err();
+/// assert!(error.to_string().contains("which is an input"));
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
+#[track_caller]
+pub fn kernel(name: &str, body: impl for<'t> Fn(&Block<'t>)) -> Result<Traced, BuildError> {
+    let at = SourceLine::caller();
+    let first = run(name, &body, &at)?;
+    if cfg!(debug_assertions) {
+        compare(&first.kernel, &run(name, &body, &at)?.kernel, &at)?;
+    }
+    Ok(first)
+}
+
+fn run(name: &str, body: &dyn for<'t> Fn(&Block<'t>), at: &SourceLine) -> Result<Traced, BuildError> {
+    let trace = Trace::new(name);
+    let panic = catch_unwind(AssertUnwindSafe(|| body(&Block::new(&trace)))).err();
+    let Outcome { kernel, args, mut errors } = trace.finish();
+    let name = name.to_string();
+    if let Some(panic) = panic {
+        let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let message = text.unwrap_or_else(|| "(a panic without a message)".to_string());
+        return Err(BuildError::Panicked { kernel: name, message, at: at.clone(), earlier: errors });
+    }
+    if kernel.roles.is_empty() {
+        errors.push(Misuse { at: at.clone(), kind: MisuseKind::NoRole });
+    }
+    if !errors.is_empty() {
+        return Err(BuildError::Misuse { kernel: name, errors });
+    }
+    match ir::verify(&kernel) {
+        Ok(()) => Ok(Traced { kernel, args }),
+        Err(errors) => Err(BuildError::Verify { kernel: name, errors }),
+    }
+}
+
+/// Finds the first difference between two traces of one closure.
+fn compare(first: &ir::Kernel, second: &ir::Kernel, at: &SourceLine) -> Result<(), BuildError> {
+    let differ = |at: &SourceLine, difference: String| {
+        Err(BuildError::NotPure { kernel: first.name.clone(), at: at.clone(), difference })
+    };
+    for (id, inst) in first.insts.iter() {
+        match second.insts.get(id) {
+            Some(other) if other.op == inst.op && first.line(id) == second.line(id) => {}
+            Some(other) => return differ(first.line(id), format!("{:?} became {:?}", inst.op, other.op)),
+            None => return differ(first.line(id), format!("{:?} is missing the second time", inst.op)),
+        }
+    }
+    if let Some(id) = second.insts.keys().nth(first.insts.len()) {
+        return differ(second.line(id), format!("{:?} is new the second time", second.insts[id].op));
+    }
+    let shell = |kernel: &ir::Kernel| {
+        let roles: Vec<_> =
+            kernel.roles.values().map(|r| (r.name.clone(), r.warps, r.copies, r.body.index())).collect();
+        let scratches: Vec<_> = kernel.scratches.values().map(|s| (s.ty, s.len)).collect();
+        (kernel.blocks, roles, scratches)
+    };
+    if first.params != second.params || first.regions != second.regions || shell(first) != shell(second) {
+        return differ(at, "parameters, roles, blocks or scratch differ".to_string());
+    }
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! The body of a role: elements, control flow, variables and scratch.
+
+use super::error::{MisuseKind, ScopeKind};
+use super::trace::{Brand, Trace};
+use super::value::{IntoIndex, IntoValue, Known, Value};
+use super::view::View;
+use crate::ir::scalar::Element;
+use crate::ir::{self, Access, Base, Op, RoleId, SourceLine, Special, Type, VarId};
+use crate::tensor::Scalar;
+use std::marker::PhantomData;
+use std::ops::{Range, RangeTo};
+
+/// What the body of a role is written with.
+///
+/// Control flow is on uniform values and runs its closures while tracing, once each: a Rust `for` or `if` around traced ops
+/// unrolls or chooses at trace time, [`RoleCtx::for_`] and [`RoleCtx::if_`] do so when the kernel runs.
+pub struct RoleCtx<'t> {
+    pub(super) trace: &'t Trace,
+    role: RoleId,
+    name: String,
+    brand: Brand<'t>,
+}
+
+impl<'t> RoleCtx<'t> {
+    pub(super) fn new(trace: &'t Trace, role: RoleId, name: String) -> Self {
+        RoleCtx { trace, role, name, brand: PhantomData }
+    }
+
+    /// Name of the role.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    // ---- elements -----------------------------------------------------------------------------------------------
+
+    /// Runs the body for elements `0..n`, in any order, in parallel. What it did is visible to what follows in this role.
+    #[track_caller]
+    pub fn each(&self, n: impl IntoIndex<'t>, body: impl FnOnce(Value<'t, i64>)) {
+        let at = SourceLine::caller();
+        let extent = vec![self.extent(n, &at)];
+        self.elements(extent, &at, |[i, _]| body(i));
+    }
+
+    /// Runs the body for every row and column of `rows × cols`, in any order, in parallel.
+    #[track_caller]
+    pub fn each2(
+        &self,
+        rows: impl IntoIndex<'t>,
+        cols: impl IntoIndex<'t>,
+        body: impl FnOnce(Value<'t, i64>, Value<'t, i64>),
+    ) {
+        let at = SourceLine::caller();
+        let extent = vec![self.extent(rows, &at), self.extent(cols, &at)];
+        self.elements(extent, &at, |[row, col]| body(row, col));
+    }
+
+    fn extent(&self, n: impl IntoIndex<'t>, at: &SourceLine) -> ir::Value {
+        Known::uniform(self.trace, "the extent of an each", n, at).ir(self.trace, at)
+    }
+
+    fn elements(&self, extent: Vec<ir::Value>, at: &SourceLine, body: impl FnOnce([Value<'t, i64>; 2])) {
+        let trace = self.trace;
+        if let Some(outer) = trace.each() {
+            trace.report(at, MisuseKind::NestedEach { outer });
+            return body([0, 0].map(|zero| self.number(zero, at)));
+        }
+        let (inst, indices) = trace.open_loop(ScopeKind::Each, at, |region| Op::Each { extent, body: region });
+        body(indices.map(|index| Value::new(trace, index)));
+        trace.close_loop(inst);
+    }
+
+    // ---- control flow -------------------------------------------------------------------------------------------
+
+    /// Runs the body if `cond`, a uniform value, holds.
+    #[track_caller]
+    pub fn if_(&self, cond: impl IntoValue<'t, bool>, then: impl FnOnce()) {
+        self.branch(cond, then, || {});
+    }
+
+    /// Runs one of the bodies. What they compute for later goes into a [`Var`] or into memory.
+    #[track_caller]
+    pub fn if_else(&self, cond: impl IntoValue<'t, bool>, then: impl FnOnce(), otherwise: impl FnOnce()) {
+        self.branch(cond, then, otherwise);
+    }
+
+    #[track_caller]
+    fn branch(&self, cond: impl IntoValue<'t, bool>, then: impl FnOnce(), otherwise: impl FnOnce()) {
+        let (trace, at) = (self.trace, SourceLine::caller());
+        if !trace.not_in_each("if_", &at) {
+            then();
+            return otherwise();
+        }
+        let cond = trace.uniform("the condition of an if_", cond.into_ir(trace, &at), &at);
+        let then = self.body(ScopeKind::If, &at, then);
+        let otherwise = self.body(ScopeKind::If, &at, otherwise);
+        trace.place(Op::If { cond, then, otherwise }, &at);
+    }
+
+    /// Runs the body for every number of a range, in order. Both ends are uniform: `0..n` where both are Rust integers or both
+    /// values, `..n` from 0, or `(start, end)` of any two kinds of index.
+    ///
+    /// ```
+    /// # use tilewire::kernel;
+    /// # kernel("k", |k| k.main(|r| {
+    /// r.for_(0..10, |i| { r.var(i); });
+    /// r.for_(..r.world_size(), |peer| { r.var(peer); });
+    /// r.for_((1, r.world_size()), |peer| { r.var(peer); });
+    /// # }))?;
+    /// # Ok::<(), tilewire::BuildError>(())
+    /// ```
+    #[track_caller]
+    pub fn for_<R: IntoRange<'t>>(&self, range: R, body: impl FnOnce(Value<'t, i64>)) {
+        let (start, end) = range.ends();
+        self.for_step(start, end, 1, body);
+    }
+
+    /// Runs the body for `start`, `start + step`, … below `end`; `step` is positive.
+    #[track_caller]
+    pub fn for_step(
+        &self,
+        start: impl IntoIndex<'t>,
+        end: impl IntoIndex<'t>,
+        step: impl IntoIndex<'t>,
+        body: impl FnOnce(Value<'t, i64>),
+    ) {
+        let (trace, at) = (self.trace, SourceLine::caller());
+        if !trace.not_in_each("for_", &at) {
+            return body(self.number(0, &at));
+        }
+        if let Some(is) = step.number().filter(|&step| step < 1) {
+            trace.report(&at, MisuseKind::TooSmall { what: "the step of a for_", is });
+        }
+        let start = Known::uniform(trace, "the start of a for_", start, &at).ir(trace, &at);
+        let end = Known::uniform(trace, "the end of a for_", end, &at).ir(trace, &at);
+        let step = Known::uniform(trace, "the step of a for_", step, &at).ir(trace, &at);
+        let make = |body| Op::For { start, end, step, body };
+        let (inst, [index, _]) = trace.open_loop(ScopeKind::For, &at, make);
+        body(Value::new(trace, index));
+        trace.close_loop(inst);
+    }
+
+    /// Runs the body for this copy's share of the steps `0..n`: copy `g` of `G` takes `g`, `g + G`, ….
+    #[track_caller]
+    pub fn for_turns(&self, n: impl IntoIndex<'t>, body: impl FnOnce(Value<'t, i64>)) {
+        self.for_step(self.copy(), n, self.copies(), body);
+    }
+
+    /// Runs the body as long as `cond`, computed anew each time, holds.
+    ///
+    /// ```
+    /// # use tilewire::kernel;
+    /// # kernel("k", |k| k.main(|r| {
+    /// let n = r.var(10i64);
+    /// r.while_(|| n.get().gt(0), || n.set(n.get() - 1));
+    /// # }))?;
+    /// # Ok::<(), tilewire::BuildError>(())
+    /// ```
+    #[track_caller]
+    pub fn while_<C: IntoValue<'t, bool>>(&self, cond: impl FnOnce() -> C, body: impl FnOnce()) {
+        let (trace, at) = (self.trace, SourceLine::caller());
+        if !trace.not_in_each("while_", &at) {
+            cond().into_ir(trace, &at);
+            return body();
+        }
+        let mut holds = None;
+        let head = self.body(ScopeKind::While, &at, || {
+            let cond = cond().into_ir(trace, &at);
+            // Checked while its body is open: the loop that uses it stands outside.
+            holds = Some(trace.uniform("the condition of a while_", cond, &at));
+        });
+        let body = self.body(ScopeKind::While, &at, body);
+        trace.place(Op::While { head, cond: holds.expect("the head ran"), body }, &at);
+    }
+
+    fn body(&self, kind: ScopeKind, at: &SourceLine, body: impl FnOnce()) -> ir::Region {
+        let region = self.trace.open(kind, at);
+        body();
+        self.trace.close();
+        region
+    }
+
+    // ---- values -------------------------------------------------------------------------------------------------
+
+    /// A variable with a first value. It keeps its value from one turn of a loop to the next.
+    #[track_caller]
+    pub fn var<T: Element>(&self, init: impl IntoValue<'t, T>) -> Var<'t, T> {
+        let id = self.trace.new_var(self.role, T::TYPE);
+        let var = Var { trace: self.trace, id, role: self.role, brand: PhantomData, element: PhantomData };
+        var.set(init);
+        var
+    }
+
+    /// Memory private to this role of this block (and copy); undefined until written.
+    #[track_caller]
+    pub fn scratch<T: Element>(&self, len: usize) -> View<'t, T> {
+        if len == 0 {
+            self.trace.report(&SourceLine::caller(), MisuseKind::TooSmall { what: "the length of scratch", is: 0 });
+        }
+        let id = self.trace.new_scratch(self.role, T::TYPE, len as u64);
+        View::of(self.trace, Base::Scratch(id), len, Some(self.role), Access::InOut)
+    }
+
+    /// A constant. Rarely needed: a Rust number can stand where a value is wanted.
+    #[track_caller]
+    pub fn constant<T: Element>(&self, x: T) -> Value<'t, T> {
+        self.value(x)
+    }
+
+    /// The value of a scalar, read when the launch starts.
+    #[track_caller]
+    pub fn scalar<T: Element>(&self, scalar: &Scalar<T>) -> Value<'t, T> {
+        self.value(scalar)
+    }
+
+    /// Whatever can be a value, as one.
+    #[track_caller]
+    pub fn value<T: Element>(&self, x: impl IntoValue<'t, T>) -> Value<'t, T> {
+        Value::new(self.trace, x.into_ir(self.trace, &SourceLine::caller()))
+    }
+
+    fn number(&self, n: i64, at: &SourceLine) -> Value<'t, i64> {
+        Value::new(self.trace, self.trace.constant(Type::I64, n as u64, at))
+    }
+}
+
+macro_rules! specials {
+    ($($(#[$doc:meta])* $name:ident => $special:ident;)*) => {
+        impl<'t> RoleCtx<'t> {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(&self) -> Value<'t, i64> {
+                self.trace.value(Op::Special(Special::$special), &SourceLine::caller())
+            }
+        )*}
+    };
+}
+
+specials! {
+    /// Rank of this launch in its world.
+    rank => Rank;
+    /// Number of ranks in the world.
+    world_size => WorldSize;
+    /// Index of this block, from 0.
+    block => Block;
+    /// Number of blocks of the launch.
+    blocks => Blocks;
+    /// Index of this copy of the role, from 0.
+    copy => Copy;
+    /// Number of copies of the role as run (the CPU engine runs one).
+    copies => Copies;
+}
+
+/// A mutable uniform variable of a role.
+pub struct Var<'t, T> {
+    trace: &'t Trace,
+    id: VarId,
+    role: RoleId,
+    brand: Brand<'t>,
+    element: PhantomData<T>,
+}
+
+impl<T> Clone for Var<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Var<'_, T> {}
+
+impl<'t, T: Element> Var<'t, T> {
+    /// The value now.
+    #[track_caller]
+    pub fn get(&self) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        self.trace.own("variable", self.role, &at);
+        self.trace.value(Op::ReadVar(self.id), &at)
+    }
+
+    /// Assigns a uniform value. Not inside an `each`.
+    #[track_caller]
+    pub fn set(&self, x: impl IntoValue<'t, T>) {
+        let (trace, at) = (self.trace, SourceLine::caller());
+        if !trace.own("variable", self.role, &at) || !trace.not_in_each("the assignment of a variable", &at) {
+            return;
+        }
+        let x = trace.uniform("the value of a variable", x.into_ir(trace, &at), &at);
+        trace.emit(Op::WriteVar { var: self.id, x }, &at);
+    }
+}
+
+/// What [`RoleCtx::for_`] can run over.
+pub trait IntoRange<'t> {
+    #[doc(hidden)]
+    type Start: IntoIndex<'t>;
+    #[doc(hidden)]
+    type End: IntoIndex<'t>;
+    #[doc(hidden)]
+    fn ends(self) -> (Self::Start, Self::End);
+}
+
+impl<'t, I: IntoIndex<'t>> IntoRange<'t> for Range<I> {
+    type Start = I;
+    type End = I;
+    fn ends(self) -> (I, I) {
+        (self.start, self.end)
+    }
+}
+
+impl<'t, I: IntoIndex<'t>> IntoRange<'t> for RangeTo<I> {
+    type Start = i64;
+    type End = I;
+    fn ends(self) -> (i64, I) {
+        (0, self.end)
+    }
+}
+
+impl<'t, A: IntoIndex<'t>, B: IntoIndex<'t>> IntoRange<'t> for (A, B) {
+    type Start = A;
+    type End = B;
+    fn ends(self) -> (A, B) {
+        self
+    }
+}

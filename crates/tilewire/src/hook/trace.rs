@@ -1,0 +1,425 @@
+//! The trace: the kernel under construction, and what tracing must know beyond the IR to report misuse at the user's line.
+//!
+//! Invariant: after a misuse the op that met it yields a *poison* (a constant 0 of the right type, computed at the current
+//! place), so tracing goes on and one build reports every mistake. A trace with a misuse never becomes a kernel.
+
+use super::error::{Misuse, MisuseKind, ScopeKind};
+use super::value::Value;
+use crate::ir::scalar::Element;
+use crate::ir::{
+    self, Access, Builder, Const, Entity, Inst, Op, Param, ParamId, Region, RoleId, Shape, SourceLine, Type,
+};
+use crate::tensor::{Arg, Memory};
+use std::cell::{Ref, RefCell, RefMut};
+use std::marker::PhantomData;
+
+/// A kernel being traced. Values hold a reference to it.
+pub struct Trace {
+    state: RefCell<State>,
+}
+
+/// Makes a type invariant in `'t`. Everything that leads to values has it: were one covariant, the brands of two builds could
+/// shrink to a common lifetime and their values mix.
+pub(super) type Brand<'t> = PhantomData<fn(&'t ()) -> &'t ()>;
+
+/// What a trace becomes.
+pub(super) struct Outcome {
+    pub(super) kernel: ir::Kernel,
+    pub(super) args: Vec<Arg>,
+    pub(super) errors: Vec<Misuse>,
+}
+
+struct State {
+    builder: Builder,
+    /// One per parameter, in order.
+    args: Vec<Arg>,
+    errors: Vec<Misuse>,
+    /// Every body ever opened; a value remembers the one it was computed in.
+    scopes: Vec<ScopeData>,
+    /// The bodies open now, outermost first.
+    open: Vec<ScopeId>,
+    /// Of each IR value.
+    home: Vec<ScopeId>,
+    /// The role whose body is being traced.
+    role: Option<RoleId>,
+}
+
+type ScopeId = u32;
+
+struct ScopeData {
+    kind: ScopeKind,
+    role: Option<RoleId>,
+    began: SourceLine,
+}
+
+impl Trace {
+    pub(super) fn new(name: &str) -> Trace {
+        Trace {
+            state: RefCell::new(State {
+                builder: Builder::new(name, 1),
+                args: Vec::new(),
+                errors: Vec::new(),
+                scopes: Vec::new(),
+                open: Vec::new(),
+                home: Vec::with_capacity(64),
+                role: None,
+            }),
+        }
+    }
+
+    pub(super) fn finish(self) -> Outcome {
+        let State { mut builder, args, errors, .. } = self.state.into_inner();
+        mark_overlaps(&mut builder, &args);
+        Outcome { kernel: builder.finish(), args, errors }
+    }
+
+    // ---- ops ----------------------------------------------------------------------------------------------------
+
+    /// Appends an op; its operands are checked to be visible here.
+    pub(crate) fn emit(&self, op: Op, at: &SourceLine) -> Option<ir::Value> {
+        self.state().emit(op, at)
+    }
+
+    /// Appends an op that defines a value of type `T`.
+    pub(crate) fn value<T: Element>(&self, op: Op, at: &SourceLine) -> Value<'_, T> {
+        let value = self.raw(op, at);
+        debug_assert_eq!(self.state.borrow().builder.kernel().ty(value), T::TYPE);
+        Value::new(self, value)
+    }
+
+    /// Appends an op that defines a value.
+    pub(crate) fn raw(&self, op: Op, at: &SourceLine) -> ir::Value {
+        self.emit(op, at).expect("the op defines a value")
+    }
+
+    /// Appends a constant.
+    pub(crate) fn constant(&self, ty: Type, bits: u64, at: &SourceLine) -> ir::Value {
+        self.raw(Op::Const(Const { ty, bits }), at)
+    }
+
+    /// The value itself if it is uniform and visible here, otherwise a poison and a misuse.
+    pub(crate) fn uniform(&self, what: &'static str, value: ir::Value, at: &SourceLine) -> ir::Value {
+        let mut state = self.state();
+        let value = state.visible(value, at);
+        if state.builder.kernel().shape(value) == Shape::Uniform {
+            return value;
+        }
+        state.report(at, MisuseKind::LaneInUniform { what });
+        state.poison(value, at)
+    }
+
+    // ---- misuse -------------------------------------------------------------------------------------------------
+
+    pub(crate) fn report(&self, at: &SourceLine, kind: MisuseKind) {
+        self.state().report(at, kind);
+    }
+
+    /// Where the `each` around the current place began.
+    pub(crate) fn each(&self) -> Option<SourceLine> {
+        self.state().open_each()
+    }
+
+    /// Whether the current place is outside every `each`; reports `what` if not.
+    pub(crate) fn not_in_each(&self, what: &'static str, at: &SourceLine) -> bool {
+        let each = self.state().open_each();
+        match each {
+            Some(each) => self.report(at, MisuseKind::InsideEach { what, each }),
+            None => return true,
+        }
+        false
+    }
+
+    /// Reports `what` unless the current place is inside an `each`.
+    pub(crate) fn only_in_each(&self, what: &'static str, at: &SourceLine) -> bool {
+        let inside = self.state().open_each().is_some();
+        if !inside {
+            self.report(at, MisuseKind::OutsideEach { what });
+        }
+        inside
+    }
+
+    /// Reports use of a role's private thing in another role.
+    pub(crate) fn own(&self, what: &'static str, owner: RoleId, at: &SourceLine) -> bool {
+        let mut state = self.state();
+        if state.role == Some(owner) {
+            return true;
+        }
+        let misuse = match state.role {
+            Some(user) => MisuseKind::OtherRole { what, owner: state.role_name(owner), user: state.role_name(user) },
+            None => MisuseKind::OutsideRole,
+        };
+        state.report(at, misuse);
+        false
+    }
+
+    // ---- bodies -------------------------------------------------------------------------------------------------
+
+    /// Opens a role's body. `None` inside another role, which is reported.
+    pub(super) fn open_role(&self, name: &str, warps: u32, copies: u32, at: &SourceLine) -> Option<RoleId> {
+        let mut state = self.state();
+        if let Some(outer) = state.role {
+            let outer = state.role_name(outer);
+            state.report(at, MisuseKind::NestedRole { outer });
+            return None;
+        }
+        let kernel = state.builder.kernel();
+        if let Some(first) = kernel.roles.values().find(|role| role.name == name) {
+            let (name, first) = (name.to_string(), kernel.sites[first.site].clone());
+            state.report(at, MisuseKind::DuplicateRole { name, first });
+        }
+        let role = state.builder.open_role(name, warps, copies, at);
+        state.role = Some(role);
+        state.enter(ScopeKind::Role, at);
+        Some(role)
+    }
+
+    pub(super) fn close_role(&self) {
+        let mut state = self.state();
+        state.leave();
+        state.role = None;
+    }
+
+    /// Opens a body; ops go there until [`Trace::close`].
+    pub(crate) fn open(&self, kind: ScopeKind, at: &SourceLine) -> Region {
+        let mut state = self.state();
+        let region = state.builder.open(kind == ScopeKind::Each);
+        state.enter(kind, at);
+        region
+    }
+
+    pub(crate) fn close(&self) {
+        self.state().leave();
+    }
+
+    /// Opens the body of a loop that `make` builds around it; gives the loop and its index values, which live in the body.
+    pub(crate) fn open_loop(
+        &self,
+        kind: ScopeKind,
+        at: &SourceLine,
+        make: impl FnOnce(Region) -> Op,
+    ) -> (Inst, [ir::Value; 2]) {
+        let mut state = self.state();
+        let region = state.builder.open(kind == ScopeKind::Each);
+        state.enter(kind, at);
+        let (inst, indices) = state.builder.loop_head(make(region), at);
+        let scope = *state.open.last().expect("just entered");
+        debug_assert_eq!(state.home.len(), indices[0].index());
+        indices.iter().for_each(|_| state.home.push(scope));
+        (inst, [indices[0], *indices.last().expect("one or two")])
+    }
+
+    /// Closes the body of a loop and places the loop.
+    pub(crate) fn close_loop(&self, inst: Inst) {
+        let mut state = self.state();
+        state.leave();
+        state.builder.place(inst);
+    }
+
+    /// Places an op around bodies that are closed, its operands checked before.
+    pub(crate) fn place(&self, op: Op, at: &SourceLine) {
+        let mut state = self.state();
+        state.builder.push(op, at);
+    }
+
+    // ---- parameters ---------------------------------------------------------------------------------------------
+
+    /// The parameter for this memory: the one there is (its access widened), or a new one. `len` counts elements in each bank.
+    pub(crate) fn buffer(&self, name: &str, ty: Type, memories: &[Memory], len: usize, access: Access) -> ParamId {
+        let mut state = self.state();
+        let same = |(_, arg): &(ParamId, &Arg)| matches!(arg, Arg::Buffer(m) if all_same(m, memories));
+        let known = state
+            .params()
+            .filter(same)
+            .map(|(id, _)| id)
+            .find(|&id| matches!(state.builder.kernel().params[id], Param::Buffer { ty: is, .. } if is == ty));
+        if let Some(id) = known {
+            if let Param::Buffer { access: is, .. } = state.builder.param_mut(id) {
+                *is = if *is == access { access } else { Access::InOut };
+            }
+            return id;
+        }
+        let align = memories.iter().map(alignment).min().unwrap_or(1).max(ty.size() as u32);
+        let name = if name.is_empty() { format!("arg{}", state.args.len()) } else { name.to_string() };
+        let banks = memories.len() as u32;
+        let param = Param::Buffer { name, ty, len: len as u64, banks, access, align };
+        state.param(param, Arg::Buffer(memories.to_vec()))
+    }
+
+    pub(crate) fn scalar(&self, ty: Type, memory: &Memory) -> ParamId {
+        let mut state = self.state();
+        let same = |(_, arg): &(ParamId, &Arg)| matches!(arg, Arg::Scalar(m) if m.is(memory));
+        if let Some((id, _)) = state.params().find(same) {
+            return id;
+        }
+        let name = format!("arg{}", state.args.len());
+        state.param(Param::Scalar { name, ty }, Arg::Scalar(memory.clone()))
+    }
+
+    /// The parameter with this description and argument; one parameter per memory.
+    pub(crate) fn param(&self, param: Param, arg: Arg) -> ParamId {
+        let mut state = self.state();
+        let same = |(_, is): &(ParamId, &Arg)| match (is, &arg) {
+            (Arg::Slots(a), Arg::Slots(b)) => all_same(a, b),
+            (Arg::Queue(a), Arg::Queue(b)) => a.is(b),
+            _ => false,
+        };
+        let known = state.params().find(same).map(|(id, _)| id);
+        known.unwrap_or_else(|| state.param(param, arg))
+    }
+
+    pub(crate) fn rename(&self, param: ParamId, to: &str) {
+        match self.state().builder.param_mut(param) {
+            Param::Buffer { name, .. }
+            | Param::Scalar { name, .. }
+            | Param::Slots { name, .. }
+            | Param::Queue { name } => *name = to.to_string(),
+        }
+    }
+
+    pub(super) fn set_blocks(&self, blocks: u32) {
+        self.state().builder.set_blocks(blocks);
+    }
+
+    pub(super) fn new_var(&self, role: RoleId, ty: Type) -> ir::VarId {
+        self.state().builder.var(role, ty)
+    }
+
+    pub(super) fn new_scratch(&self, role: RoleId, ty: Type, len: u64) -> ir::ScratchId {
+        self.state().builder.scratch(role, ty, len)
+    }
+
+    /// The kernel so far.
+    pub(crate) fn kernel(&self) -> Ref<'_, ir::Kernel> {
+        Ref::map(self.state.borrow(), |state| state.builder.kernel())
+    }
+
+    fn state(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+}
+
+impl State {
+    fn emit(&mut self, mut op: Op, at: &SourceLine) -> Option<ir::Value> {
+        self.in_role(at);
+        op.map_operands(&mut |v| self.visible(v, at));
+        self.push(op, at)
+    }
+
+    fn push(&mut self, op: Op, at: &SourceLine) -> Option<ir::Value> {
+        let value = self.builder.push(op, at)?;
+        let scope = *self.open.last().expect("in a role");
+        // Values come in order; a gap cannot occur because loops record their indices themselves.
+        debug_assert_eq!(self.home.len(), value.index());
+        self.home.push(scope);
+        Some(value)
+    }
+
+    /// Makes sure that ops have a place to go: outside of roles they go to a body that no role has.
+    fn in_role(&mut self, at: &SourceLine) {
+        if self.role.is_none() {
+            self.report(at, MisuseKind::OutsideRole);
+            if self.open.is_empty() {
+                self.builder.open(false);
+                self.enter(ScopeKind::Role, at);
+            }
+        }
+    }
+
+    /// The value, or a poison and a misuse where the body that computed it is closed.
+    fn visible(&mut self, value: ir::Value, at: &SourceLine) -> ir::Value {
+        let home = self.home[value.index()];
+        if self.open.iter().rev().any(|&scope| scope == home) {
+            return value;
+        }
+        let scope = &self.scopes[home as usize];
+        let misuse = match (scope.role, self.role) {
+            (Some(owner), Some(user)) if owner != user => {
+                MisuseKind::OtherRole { what: "value", owner: self.role_name(owner), user: self.role_name(user) }
+            }
+            (_, None) => MisuseKind::OutsideRole,
+            _ => MisuseKind::Escaped { from: scope.kind, began: scope.began.clone() },
+        };
+        self.report(at, misuse);
+        self.poison(value, at)
+    }
+
+    fn poison(&mut self, value: ir::Value, at: &SourceLine) -> ir::Value {
+        let ty = self.builder.kernel().ty(value);
+        if self.open.is_empty() {
+            self.builder.open(false);
+            self.enter(ScopeKind::Role, at);
+        }
+        self.push(Op::Const(Const { ty, bits: 0 }), at).expect("a constant is a value")
+    }
+
+    fn enter(&mut self, kind: ScopeKind, at: &SourceLine) {
+        self.open.push(self.scopes.len() as ScopeId);
+        self.scopes.push(ScopeData { kind, role: self.role, began: at.clone() });
+    }
+
+    fn leave(&mut self) {
+        self.builder.close();
+        self.open.pop().expect("a body is open");
+    }
+
+    fn open_each(&self) -> Option<SourceLine> {
+        let scope = &self.scopes[*self.open.last()? as usize];
+        (scope.kind == ScopeKind::Each).then(|| scope.began.clone())
+    }
+
+    fn params(&self) -> impl Iterator<Item = (ParamId, &Arg)> {
+        self.args.iter().enumerate().map(|(i, arg)| (ParamId::new(i), arg))
+    }
+
+    fn param(&mut self, param: Param, arg: Arg) -> ParamId {
+        self.args.push(arg);
+        self.builder.param(param)
+    }
+
+    fn role_name(&self, role: RoleId) -> String {
+        self.builder.kernel().roles[role].name.clone()
+    }
+
+    fn report(&mut self, at: &SourceLine, kind: MisuseKind) {
+        let misuse = Misuse { at: at.clone(), kind };
+        // One mistake is often met several times: in a loop of the host language, in several operands of one line.
+        let same = |e: &Misuse| (e.at.file, e.at.line, &e.kind) == (misuse.at.file, misuse.at.line, &misuse.kind);
+        if !self.errors.iter().any(same) {
+            self.errors.push(misuse);
+        }
+    }
+}
+
+fn all_same(a: &[Memory], b: &[Memory]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b))
+}
+
+/// What an engine may rely on. At most 64, which every allocation of tilewire has: a larger number would depend on luck, and
+/// ranks would build different kernels.
+fn alignment(memory: &Memory) -> u32 {
+    1 << (memory.start().as_ptr() as usize).trailing_zeros().min(6)
+}
+
+/// `In` promises that nobody writes the memory during the launch. Slices of one tensor can break that without being the same
+/// parameter, so buffers that share bytes with a written one become `InOut`.
+fn mark_overlaps(builder: &mut Builder, args: &[Arg]) {
+    let access = |builder: &Builder, i: usize| match builder.kernel().params[ParamId::new(i)] {
+        Param::Buffer { access, .. } => Some(access),
+        _ => None,
+    };
+    let mut shared = Vec::new();
+    for (i, a) in args.iter().enumerate() {
+        for (j, b) in args.iter().enumerate().skip(i + 1) {
+            let (Arg::Buffer(a), Arg::Buffer(b)) = (a, b) else { continue };
+            let read_only = [i, j].iter().all(|&i| access(builder, i) == Some(Access::In));
+            if !read_only && a.iter().any(|a| b.iter().any(|b| a.overlaps(b))) {
+                shared.extend([i, j]);
+            }
+        }
+    }
+    for i in shared {
+        if let Param::Buffer { access, .. } = builder.param_mut(ParamId::new(i)) {
+            *access = Access::InOut;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Traced values, and what can stand where a value is wanted.
+
+use super::error::MisuseKind;
+use super::trace::{Brand, Trace};
+use crate::ir::scalar::{Element, Integer};
+use crate::ir::{self, Op, SourceLine, Type};
+use crate::tensor::Scalar;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A value of type `T` in the kernel being traced: not a number, but the promise of one when the kernel runs.
+///
+/// `'t` is the brand of one build. It is invariant and every build has its own, so a value can neither leave its build nor
+/// meet a value of another:
+///
+/// ```compile_fail
+/// use tilewire::{Value, kernel};
+/// let escaped: std::cell::Cell<Option<Value<'_, i64>>> = Default::default();
+/// let _ = kernel("k", |k| k.main(|r| escaped.set(Some(r.rank()))));
+/// ```
+///
+/// ```compile_fail
+/// use tilewire::kernel;
+/// let _ = kernel("outer", |k| {
+///     k.main(|r| {
+///         let outer = r.rank();
+///         let _ = kernel("inner", |k| k.main(|r| { let _ = r.rank() + outer; }));
+///     })
+/// });
+/// ```
+///
+/// Comparisons are methods that give a `Value<bool>`. There is no `==`, `<` or `if` on traced values, because the host cannot
+/// know the answer while tracing:
+///
+/// ```compile_fail
+/// use tilewire::kernel;
+/// let _ = kernel("k", |k| k.main(|r| { let _ = r.rank() == r.block(); }));
+/// ```
+///
+/// ```
+/// use tilewire::kernel;
+/// let traced = kernel("k", |k| {
+///     k.main(|r| r.if_(r.rank().eq(0), || r.barrier()));
+/// })?;
+/// assert_eq!(traced.kernel.roles.len(), 1);
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
+pub struct Value<'t, T> {
+    pub(crate) trace: &'t Trace,
+    pub(crate) ir: ir::Value,
+    brand: Brand<'t>,
+    element: PhantomData<T>,
+}
+
+impl<'t, T: Element> Value<'t, T> {
+    pub(crate) fn new(trace: &'t Trace, ir: ir::Value) -> Self {
+        Value { trace, ir, brand: PhantomData, element: PhantomData }
+    }
+
+    /// The value's name in the IR, to find it there.
+    pub fn id(self) -> ir::Value {
+        self.ir
+    }
+}
+
+impl<T> Clone for Value<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Value<'_, T> {}
+
+impl<T: Element> fmt::Debug for Value<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.ir, T::TYPE)
+    }
+}
+
+/// What can be used as a value of type `T`: a traced value, a Rust number (a constant of the kernel), or a `&Scalar<T>` (read
+/// when a launch starts).
+pub trait IntoValue<'t, T: Element> {
+    #[doc(hidden)]
+    fn into_ir(self, trace: &'t Trace, at: &SourceLine) -> ir::Value;
+}
+
+impl<'t, T: Element> IntoValue<'t, T> for Value<'t, T> {
+    fn into_ir(self, _: &'t Trace, _: &SourceLine) -> ir::Value {
+        self.ir
+    }
+}
+
+impl<'t, T: Element> IntoValue<'t, T> for T {
+    fn into_ir(self, trace: &'t Trace, at: &SourceLine) -> ir::Value {
+        trace.constant(T::TYPE, self.to_bits(), at)
+    }
+}
+
+impl<'t, T: Element> IntoValue<'t, T> for &Scalar<T> {
+    fn into_ir(self, trace: &'t Trace, at: &SourceLine) -> ir::Value {
+        let param = trace.scalar(T::TYPE, self.memory());
+        trace.raw(Op::Scalar(param), at)
+    }
+}
+
+/// What can be used as an index, an extent, a peer or a signal value: a traced integer of any type, a Rust integer, or a
+/// `&Scalar` of an integer.
+pub trait IntoIndex<'t> {
+    /// The number, where it is known while tracing.
+    #[doc(hidden)]
+    fn number(&self) -> Option<i128>;
+    /// The traced value, where it is one of type `i64`.
+    #[doc(hidden)]
+    fn id(&self) -> Option<ir::Value> {
+        None
+    }
+    /// A value of type `ty` (`I64` or `U64`).
+    #[doc(hidden)]
+    fn into_index(self, trace: &'t Trace, ty: Type, at: &SourceLine) -> ir::Value;
+}
+
+impl<'t, I: Integer> IntoIndex<'t> for Value<'t, I> {
+    fn number(&self) -> Option<i128> {
+        None
+    }
+    fn id(&self) -> Option<ir::Value> {
+        (I::TYPE == Type::I64).then_some(self.ir)
+    }
+    fn into_index(self, trace: &'t Trace, ty: Type, at: &SourceLine) -> ir::Value {
+        if I::TYPE == ty { self.ir } else { trace.raw(Op::Cast { x: self.ir, to: ty }, at) }
+    }
+}
+
+impl<'t, I: Integer> IntoIndex<'t> for &Scalar<I> {
+    fn number(&self) -> Option<i128> {
+        None
+    }
+    fn into_index(self, trace: &'t Trace, ty: Type, at: &SourceLine) -> ir::Value {
+        Value::<I>::new(trace, self.into_ir(trace, at)).into_index(trace, ty, at)
+    }
+}
+
+macro_rules! rust_integers {
+    ($($name:ident)*) => {$(
+        impl<'t> IntoIndex<'t> for $name {
+            fn number(&self) -> Option<i128> {
+                Some(*self as i128)
+            }
+            fn into_index(self, trace: &'t Trace, ty: Type, at: &SourceLine) -> ir::Value {
+                number(trace, self as i128, ty, at)
+            }
+        }
+    )*};
+}
+
+rust_integers!(i8 i16 i32 i64 isize u8 u16 u32 u64 usize);
+
+/// A constant of type `I64` or `U64`; a number that does not fit is a misuse.
+pub(crate) fn number(trace: &Trace, number: i128, ty: Type, at: &SourceLine) -> ir::Value {
+    let bits = match ty {
+        Type::U64 => u64::try_from(number).ok(),
+        _ => i64::try_from(number).ok().map(|n| n as u64),
+    };
+    let bits = bits.unwrap_or_else(|| {
+        trace.report(at, MisuseKind::ConstantRange { number, ty });
+        0
+    });
+    trace.constant(ty, bits, at)
+}
+
+/// An `i64` that may be known while tracing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Known<'t> {
+    Number(i64),
+    Value(Value<'t, i64>),
+}
+
+impl<'t> Known<'t> {
+    /// A uniform index; a lane value is a misuse of `what`.
+    pub(crate) fn uniform(
+        trace: &'t Trace,
+        what: &'static str,
+        index: impl IntoIndex<'t>,
+        at: &SourceLine,
+    ) -> Known<'t> {
+        match Known::any(trace, index, at) {
+            Known::Value(v) => Known::Value(Value::new(trace, trace.uniform(what, v.ir, at))),
+            number => number,
+        }
+    }
+
+    /// An index, uniform or lane.
+    pub(crate) fn any(trace: &'t Trace, index: impl IntoIndex<'t>, at: &SourceLine) -> Known<'t> {
+        match index.number().map(i64::try_from) {
+            Some(Ok(number)) => Known::Number(number),
+            _ => Known::Value(Value::new(trace, index.into_index(trace, Type::I64, at))),
+        }
+    }
+
+    pub(crate) fn ir(self, trace: &'t Trace, at: &SourceLine) -> ir::Value {
+        match self {
+            Known::Number(n) => trace.constant(Type::I64, n as u64, at),
+            Known::Value(v) => v.ir,
+        }
+    }
+}

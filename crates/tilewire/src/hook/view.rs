@@ -1,0 +1,367 @@
+//! Typed memory as a kernel sees it: one-dimensional views, and two-dimensional ones on top of them.
+
+use super::error::MisuseKind;
+use super::trace::Trace;
+use super::value::{IntoIndex, IntoValue, Known, Value, number};
+use crate::ir::scalar::{Element, Integer};
+use crate::ir::{self, Access, Base, BinaryOp, Mask, Op, Order, Place, RoleId, Scope, SourceLine, Type};
+use crate::tensor::Tensor;
+use std::marker::PhantomData;
+
+/// Elements `0..len` of a buffer or of scratch.
+///
+/// ```
+/// use tilewire::{Tensor, kernel};
+/// let (x, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+/// let traced = kernel("double", |k| {
+///     let (x, y) = (k.input(&x), k.output(&y));
+///     k.main(|r| r.each(x.len(), |i| y.store(i, x.load(i) * 2.0)));
+/// })?;
+/// assert_eq!(traced.kernel.params.len(), 2);
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
+pub struct View<'t, T> {
+    pub(crate) trace: &'t Trace,
+    base: Base,
+    bank: Option<ir::Value>,
+    /// Element of the base that is element 0 of the view.
+    start: Known<'t>,
+    len: usize,
+    /// The role that scratch belongs to.
+    role: Option<RoleId>,
+    access: Access,
+    element: PhantomData<T>,
+}
+
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View<'_, T> {}
+
+impl<'t, T: Element> View<'t, T> {
+    pub(crate) fn of(trace: &'t Trace, base: Base, len: usize, role: Option<RoleId>, access: Access) -> Self {
+        View { trace, base, bank: None, start: Known::Number(0), len, role, access, element: PhantomData }
+    }
+
+    pub(crate) fn in_bank(self, bank: Option<ir::Value>) -> Self {
+        View { bank, ..self }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Gives the parameter a name for messages and for the text of the kernel.
+    pub fn named(self, name: &str) -> Self {
+        if let Base::Param(param) = self.base {
+            self.trace.rename(param, name);
+        }
+        self
+    }
+
+    /// Element `i`. In an `each` the result is a lane value, outside it is uniform.
+    #[track_caller]
+    pub fn load(&self, i: impl IntoIndex<'t>) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        let place = self.place(i, false, &at);
+        self.trace.value(Op::Load { at: place, mask: None }, &at)
+    }
+
+    /// Element `i`; the same as [`View::load`].
+    #[track_caller]
+    pub fn at(&self, i: impl IntoIndex<'t>) -> Value<'t, T> {
+        self.load(i)
+    }
+
+    /// Element `i` where `cond` holds, otherwise `other`; nothing is read then and `i` may lie outside.
+    #[track_caller]
+    pub fn load_if(
+        &self,
+        cond: impl IntoValue<'t, bool>,
+        i: impl IntoIndex<'t>,
+        other: impl IntoValue<'t, T>,
+    ) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        let mask = Mask { cond: cond.into_ir(self.trace, &at), other: other.into_ir(self.trace, &at) };
+        let place = self.place(i, false, &at);
+        self.trace.value(Op::Load { at: place, mask: Some(mask) }, &at)
+    }
+
+    /// Writes element `i`. Outside an `each` one lane writes.
+    #[track_caller]
+    pub fn store(&self, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        let at = SourceLine::caller();
+        let x = x.into_ir(self.trace, &at);
+        let place = self.place(i, true, &at);
+        self.trace.emit(Op::Store { at: place, x, mask: None }, &at);
+    }
+
+    /// Writes element `i` where `cond` holds; otherwise `i` may lie outside.
+    #[track_caller]
+    pub fn store_if(&self, cond: impl IntoValue<'t, bool>, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        let at = SourceLine::caller();
+        let (mask, x) = (Some(cond.into_ir(self.trace, &at)), x.into_ir(self.trace, &at));
+        let place = self.place(i, true, &at);
+        self.trace.emit(Op::Store { at: place, x, mask }, &at);
+    }
+
+    /// Elements `start .. start + len` as a view of their own; `start` is uniform.
+    #[track_caller]
+    pub fn part(&self, start: impl IntoIndex<'t>, len: usize) -> View<'t, T> {
+        let at = SourceLine::caller();
+        let constant = start.number();
+        if len > self.len || constant.is_some_and(|n| n < 0 || n + len as i128 > self.len as i128) {
+            let start = constant.unwrap_or(0);
+            let index = if start < 0 { start } else { start.max(start + len as i128 - 1) };
+            self.trace.report(&at, MisuseKind::OutOfBounds { index, len: self.len });
+        }
+        let start = Known::uniform(self.trace, "start of a part", start, &at);
+        let start = match (self.start, start) {
+            (Known::Number(0), start) | (start, Known::Number(0)) => start,
+            (Known::Number(a), Known::Number(b)) => Known::Number(a.saturating_add(b)),
+            (a, b) => {
+                let (a, b) = (a.ir(self.trace, &at), b.ir(self.trace, &at));
+                Known::Value(self.trace.value(Op::Binary { op: BinaryOp::Add, a, b }, &at))
+            }
+        };
+        View { start, len, ..*self }
+    }
+
+    /// The view as `rows` rows of `cols` elements; `rows * cols` must be its length.
+    #[track_caller]
+    pub fn shape(&self, rows: usize, cols: usize) -> View2<'t, T> {
+        self.shape_line(rows, cols, &SourceLine::caller())
+    }
+
+    /// [`View::shape`] for code that got the shape from a user's line.
+    pub(crate) fn shape_line(&self, rows: usize, cols: usize, at: &SourceLine) -> View2<'t, T> {
+        let fits = rows.checked_mul(cols) == Some(self.len);
+        self.shaped(rows, cols, cols, fits, at)
+    }
+
+    /// The view as `rows` rows of `cols` elements whose first elements are `stride` apart.
+    #[track_caller]
+    pub fn shape_strided(&self, rows: usize, cols: usize, stride: usize) -> View2<'t, T> {
+        let end = rows.saturating_sub(1).checked_mul(stride).and_then(|n| n.checked_add(cols));
+        let fits = rows == 0 || cols == 0 || (stride >= cols && end.is_some_and(|end| end <= self.len));
+        self.shaped(rows, cols, stride, fits, &SourceLine::caller())
+    }
+
+    fn shaped(&self, rows: usize, cols: usize, stride: usize, fits: bool, at: &SourceLine) -> View2<'t, T> {
+        if !fits {
+            self.trace.report(at, MisuseKind::Shape { rows, cols, stride, len: self.len });
+        }
+        View2 { view: *self, rows, cols, stride }
+    }
+
+    /// The place of element `i`, checked as far as tracing can.
+    pub(crate) fn place(&self, i: impl IntoIndex<'t>, write: bool, at: &SourceLine) -> Place {
+        let trace = self.trace;
+        if let Some(role) = self.role {
+            trace.own("scratch", role, at);
+        }
+        if write && self.access == Access::In {
+            let name = match self.base {
+                Base::Param(param) => trace.kernel().params[param].name().to_string(),
+                Base::Scratch(scratch) => scratch.to_string(),
+            };
+            trace.report(at, MisuseKind::StoreToInput { name });
+        }
+        let index = match (self.start, i.number()) {
+            (Known::Number(start), Some(n)) if i64::try_from(n).is_ok() => {
+                self.in_bounds(n, at);
+                number(trace, start as i128 + n, Type::I64, at)
+            }
+            (Known::Number(0), _) => i.into_index(trace, Type::I64, at),
+            (start, _) => {
+                let (a, b) = (start.ir(trace, at), i.into_index(trace, Type::I64, at));
+                trace.raw(Op::Binary { op: BinaryOp::Add, a, b }, at)
+            }
+        };
+        Place { base: self.base, bank: self.bank, index }
+    }
+
+    /// The place of element 0, which may be one past a view of no elements.
+    pub(crate) fn first(&self, write: bool, at: &SourceLine) -> Place {
+        View { len: self.len.max(1), ..*self }.place(0, write, at)
+    }
+
+    fn in_bounds(&self, index: i128, at: &SourceLine) {
+        if !(0..self.len as i128).contains(&index) {
+            self.trace.report(at, MisuseKind::OutOfBounds { index, len: self.len });
+        }
+    }
+}
+
+/// Atomics exist for 32- and 64-bit integers.
+pub trait Atomic: Integer {}
+impl Atomic for i32 {}
+impl Atomic for u32 {}
+impl Atomic for i64 {}
+impl Atomic for u64 {}
+
+impl<'t, T: Atomic> View<'t, T> {
+    /// Adds to element `i` atomically and gives the value before.
+    #[track_caller]
+    pub fn atomic_add(
+        &self,
+        i: impl IntoIndex<'t>,
+        x: impl IntoValue<'t, T>,
+        order: Order,
+        scope: Scope,
+    ) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        let x = x.into_ir(self.trace, &at);
+        let place = self.place(i, true, &at);
+        self.trace.value(Op::AtomicAdd { at: place, x, mask: None, order, scope }, &at)
+    }
+}
+
+/// A view with rows and columns.
+///
+/// ```
+/// use tilewire::{Tensor, kernel};
+/// let (x, y) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(6));
+/// kernel("transpose", |k| {
+///     let (x, y) = (k.input(&x).shape(2, 3), k.output(&y).shape(3, 2));
+///     k.main(|r| r.each2(y.rows(), y.cols(), |row, col| y.store(row, col, x.at(col, row))));
+/// })?;
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
+pub struct View2<'t, T> {
+    view: View<'t, T>,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+impl<T> Clone for View2<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View2<'_, T> {}
+
+impl<'t, T: Element> View2<'t, T> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Distance between the first elements of two neighbouring rows.
+    pub fn row_stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The elements in one dimension.
+    pub fn flat(&self) -> View<'t, T> {
+        self.view
+    }
+
+    /// The element in row `row` and column `col`.
+    #[track_caller]
+    pub fn at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, T> {
+        self.view.load(self.index(row, col))
+    }
+
+    /// The element in row `row` and column `col`; the same as [`View2::at`].
+    #[track_caller]
+    pub fn load(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, T> {
+        self.at(row, col)
+    }
+
+    /// The element where `cond` holds, otherwise `other`; nothing is read then.
+    #[track_caller]
+    pub fn load_if(
+        &self,
+        cond: impl IntoValue<'t, bool>,
+        row: impl IntoIndex<'t>,
+        col: impl IntoIndex<'t>,
+        other: impl IntoValue<'t, T>,
+    ) -> Value<'t, T> {
+        self.view.load_if(cond, self.index(row, col), other)
+    }
+
+    /// Writes the element in row `row` and column `col`.
+    #[track_caller]
+    pub fn store(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        self.view.store(self.index(row, col), x);
+    }
+
+    /// Writes the element where `cond` holds.
+    #[track_caller]
+    pub fn store_if(
+        &self,
+        cond: impl IntoValue<'t, bool>,
+        row: impl IntoIndex<'t>,
+        col: impl IntoIndex<'t>,
+        x: impl IntoValue<'t, T>,
+    ) {
+        self.view.store_if(cond, self.index(row, col), x);
+    }
+
+    /// `row * stride + col`.
+    #[track_caller]
+    fn index(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, i64> {
+        let (at, trace) = (SourceLine::caller(), self.view.trace);
+        for (number, extent) in [(row.number(), self.rows), (col.number(), self.cols)] {
+            if let Some(index) = number.filter(|n| !(0..extent as i128).contains(n)) {
+                trace.report(&at, MisuseKind::OutOfBounds { index, len: extent });
+            }
+        }
+        let row = Value::<i64>::new(trace, row.into_index(trace, Type::I64, &at));
+        let col = Value::<i64>::new(trace, col.into_index(trace, Type::I64, &at));
+        if self.stride == 1 { row + col } else { row * self.stride as i64 + col }
+    }
+}
+
+/// Reading a tensor that the kernel's closure captured: it becomes an input by itself.
+///
+/// ```
+/// use tilewire::{Tensor, kernel, prelude::*};
+/// let (scale, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+/// let traced = kernel("copy", |k| {
+///     let y = k.output(&y);
+///     k.main(|r| r.each(y.len(), |i| y.store(i, scale.at(i))));
+/// })?;
+/// assert_eq!(traced.args.len(), 2);
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
+pub trait Captured<T: Element> {
+    /// Element `i`.
+    #[track_caller]
+    fn at<'t, I: Integer>(&self, i: Value<'t, I>) -> Value<'t, T>;
+}
+
+impl<T: Element> Captured<T> for Tensor<T> {
+    #[track_caller]
+    fn at<'t, I: Integer>(&self, i: Value<'t, I>) -> Value<'t, T> {
+        input(i.trace, self).load(i)
+    }
+}
+
+/// The tensor as an input of the kernel.
+pub(crate) fn input<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>) -> View<'t, T> {
+    argument(trace, tensor, Access::In)
+}
+
+/// The tensor as an argument of the kernel. The parameter's access widens when a tensor is used in several ways.
+pub(crate) fn argument<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
+    let param = trace.buffer("", T::TYPE, std::slice::from_ref(tensor.memory()), tensor.len(), access);
+    View::of(trace, Base::Param(param), tensor.len(), None, access)
+}
