@@ -177,6 +177,21 @@ fn views_load_and_store() {
 }
 
 #[test]
+fn a_masked_access_may_lie_outside() {
+    let (x, bank) = (Tensor::<f32>::zeros(8), [Memory::zeroed(64)]);
+    let traced = kernel("masked", |k| {
+        let (x, region) = (k.inout(&x), k.region("staging", &bank));
+        k.main(|r| {
+            let never = r.rank().lt(0);
+            x.store_if(never, 8, x.load_if(never, -1, 0.0));
+            x.shape(2, 4).store_if(never, 2, 4, 0.0);
+            region.put_if(never, 0, 64, region.get_if(never, 0, 64, 1u8));
+        });
+    });
+    assert!(traced.is_ok(), "{}", traced.unwrap_err());
+}
+
+#[test]
 fn parts_and_shapes_compute_indices() {
     let x = Tensor::<f32>::zeros(64);
     let traced = kernel("parts", |k| {
@@ -200,12 +215,13 @@ fn atomics() {
     let traced = kernel("count", |k| {
         let n = k.inout(&n);
         k.main(|_| {
-            n.atomic_add(0, 1, Order::AcqRel, Scope::System);
+            let before = n.atomic_add(0, 1, Order::AcqRel, Scope::System);
+            n.atomic_add_if(before.lt(9), 1, before, Order::AcqRel, Scope::System);
         });
     })
     .unwrap();
     let atomic = |op: &Op| matches!(op, Op::AtomicAdd { order: Order::AcqRel, scope: Scope::System, .. });
-    assert_eq!(traced.kernel.insts.values().filter(|inst| atomic(&inst.op)).count(), 1);
+    assert_eq!(traced.kernel.insts.values().filter(|inst| atomic(&inst.op)).count(), 2);
 }
 
 // ---- control flow -----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ use super::error::MisuseKind;
 use super::role::RoleCtx;
 use super::trace::Trace;
 use super::value::{IntoIndex, IntoValue, Known, Value};
-use super::view::{View, View2};
+use super::view::{Touch, View, View2};
 use super::wire::Region;
 use crate::ir::scalar::Element;
 use crate::ir::{self, Op, SourceLine, Special, Type};
@@ -13,6 +13,16 @@ use crate::ir::{self, Op, SourceLine, Special, Type};
 ///
 /// `produce` is called on the send leg and `consume` on the receive leg, once for every position of the *output* chunk.
 /// Positions are lane values, everything else is uniform. New needs become new methods, never a new signature.
+///
+/// ```
+/// use tilewire::{Tensor, map, prelude::*};
+/// let (out, inp, bias) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(8));
+/// map(&out, &inp)
+///     .produce(|c| c.input.load(c.pos()) + bias.at(c.pos() % 8))
+///     .consume(|c, x| c.output.store(c.pos(), x * (c.rank() + 1).cast::<f32>()))
+///     .trace()?;
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
 #[non_exhaustive]
 pub struct Ctx<'t, In, Out> {
     /// The chunk being sent, on the sender.
@@ -295,13 +305,13 @@ impl<'t, T: Element> Chunk<'t, T> {
 
     /// Reads at a position for code that has no line of its own.
     pub(crate) fn load_line(&self, pos: Value<'t, i64>, at: &SourceLine) -> Value<'t, T> {
-        let place = self.view.place(pos, false, at);
+        let place = self.view.place(pos, Touch::Read, at);
         self.view.trace.value(Op::Load { at: place, mask: None }, at)
     }
 
     /// Writes at a position for code that has no line of its own.
     pub(super) fn store_line(&self, pos: Value<'t, i64>, x: Value<'t, T>, at: &SourceLine) {
-        let place = self.view.place(pos, true, at);
+        let place = self.view.place(pos, Touch::Write, at);
         self.view.trace.emit(Op::Store { at: place, x: x.ir, mask: None }, at);
     }
 

@@ -88,7 +88,7 @@ pub struct Traced {
 ///     let (x, y) = (k.input(&x), k.output(&y));
 ///     k.main(|r| r.each(x.len(), |i| y.store(i, x.load(i))));
 /// })?;
-/// println!("{:?}", traced.kernel);
+/// println!("{}", traced.kernel);
 ///
 /// // Misuse is reported with its line, all of it at once.
 /// let error = kernel("wrong", |k| {

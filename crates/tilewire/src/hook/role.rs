@@ -14,6 +14,25 @@ use std::ops::{Range, RangeTo};
 ///
 /// Control flow is on uniform values and runs its closures while tracing, once each: a Rust `for` or `if` around traced ops
 /// unrolls or chooses at trace time, [`RoleCtx::for_`] and [`RoleCtx::if_`] do so when the kernel runs.
+///
+/// ```
+/// use tilewire::{Tensor, kernel};
+/// let (x, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(16));
+/// kernel("sum of four rows", |k| {
+///     let (x, y) = (k.input(&x).shape(4, 16), k.output(&y));
+///     k.main(|r| {
+///         r.each(16, |col| {
+///             let mut sum = x.at(0, col);
+///             for row in 1..4 {
+///                 sum = sum + x.at(row, col); // unrolled: a Rust loop runs while tracing
+///             }
+///             y.store(col, sum);
+///         });
+///         r.if_(r.block().eq(0), || y.store(0, 0.0)); // decided when the kernel runs
+///     });
+/// })?;
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
 pub struct RoleCtx<'t> {
     pub(super) trace: &'t Trace,
     role: RoleId,

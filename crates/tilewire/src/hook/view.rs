@@ -72,7 +72,7 @@ impl<'t, T: Element> View<'t, T> {
     #[track_caller]
     pub fn load(&self, i: impl IntoIndex<'t>) -> Value<'t, T> {
         let at = SourceLine::caller();
-        let place = self.place(i, false, &at);
+        let place = self.place(i, Touch::Read, &at);
         self.trace.value(Op::Load { at: place, mask: None }, &at)
     }
 
@@ -92,7 +92,7 @@ impl<'t, T: Element> View<'t, T> {
     ) -> Value<'t, T> {
         let at = SourceLine::caller();
         let mask = Mask { cond: cond.into_ir(self.trace, &at), other: other.into_ir(self.trace, &at) };
-        let place = self.place(i, false, &at);
+        let place = self.place(i, Touch::ReadIf, &at);
         self.trace.value(Op::Load { at: place, mask: Some(mask) }, &at)
     }
 
@@ -101,7 +101,7 @@ impl<'t, T: Element> View<'t, T> {
     pub fn store(&self, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
         let at = SourceLine::caller();
         let x = x.into_ir(self.trace, &at);
-        let place = self.place(i, true, &at);
+        let place = self.place(i, Touch::Write, &at);
         self.trace.emit(Op::Store { at: place, x, mask: None }, &at);
     }
 
@@ -110,7 +110,7 @@ impl<'t, T: Element> View<'t, T> {
     pub fn store_if(&self, cond: impl IntoValue<'t, bool>, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
         let at = SourceLine::caller();
         let (mask, x) = (Some(cond.into_ir(self.trace, &at)), x.into_ir(self.trace, &at));
-        let place = self.place(i, true, &at);
+        let place = self.place(i, Touch::WriteIf, &at);
         self.trace.emit(Op::Store { at: place, x, mask }, &at);
     }
 
@@ -164,12 +164,12 @@ impl<'t, T: Element> View<'t, T> {
     }
 
     /// The place of element `i`, checked as far as tracing can.
-    pub(crate) fn place(&self, i: impl IntoIndex<'t>, write: bool, at: &SourceLine) -> Place {
+    pub(crate) fn place(&self, i: impl IntoIndex<'t>, touch: Touch, at: &SourceLine) -> Place {
         let trace = self.trace;
         if let Some(role) = self.role {
             trace.own("scratch", role, at);
         }
-        if write && self.access == Access::In {
+        if touch.writes() && self.access == Access::In {
             let name = match self.base {
                 Base::Param(param) => trace.kernel().params[param].name().to_string(),
                 Base::Scratch(scratch) => scratch.to_string(),
@@ -178,7 +178,9 @@ impl<'t, T: Element> View<'t, T> {
         }
         let index = match (self.start, i.number()) {
             (Known::Number(start), Some(n)) if i64::try_from(n).is_ok() => {
-                self.in_bounds(n, at);
+                if touch.is_certain() {
+                    self.in_bounds(n, at);
+                }
                 number(trace, start as i128 + n, Type::I64, at)
             }
             (Known::Number(0), _) => i.into_index(trace, Type::I64, at),
@@ -191,14 +193,33 @@ impl<'t, T: Element> View<'t, T> {
     }
 
     /// The place of element 0, which may be one past a view of no elements.
-    pub(crate) fn first(&self, write: bool, at: &SourceLine) -> Place {
-        View { len: self.len.max(1), ..*self }.place(0, write, at)
+    pub(crate) fn first(&self, touch: Touch, at: &SourceLine) -> Place {
+        View { len: self.len.max(1), ..*self }.place(0, touch, at)
     }
 
     fn in_bounds(&self, index: i128, at: &SourceLine) {
         if !(0..self.len as i128).contains(&index) {
             self.trace.report(at, MisuseKind::OutOfBounds { index, len: self.len });
         }
+    }
+}
+
+/// What an access does. A masked one may be masked off exactly where it would lie outside, so its index is not judged.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Touch {
+    Read,
+    ReadIf,
+    Write,
+    WriteIf,
+}
+
+impl Touch {
+    fn writes(self) -> bool {
+        matches!(self, Touch::Write | Touch::WriteIf)
+    }
+
+    fn is_certain(self) -> bool {
+        matches!(self, Touch::Read | Touch::Write)
     }
 }
 
@@ -221,8 +242,24 @@ impl<'t, T: Atomic> View<'t, T> {
     ) -> Value<'t, T> {
         let at = SourceLine::caller();
         let x = x.into_ir(self.trace, &at);
-        let place = self.place(i, true, &at);
+        let place = self.place(i, Touch::Write, &at);
         self.trace.value(Op::AtomicAdd { at: place, x, mask: None, order, scope }, &at)
+    }
+
+    /// Adds to element `i` atomically where `cond` holds and gives the value before; 0 where it does not.
+    #[track_caller]
+    pub fn atomic_add_if(
+        &self,
+        cond: impl IntoValue<'t, bool>,
+        i: impl IntoIndex<'t>,
+        x: impl IntoValue<'t, T>,
+        order: Order,
+        scope: Scope,
+    ) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        let (mask, x) = (Some(cond.into_ir(self.trace, &at)), x.into_ir(self.trace, &at));
+        let place = self.place(i, Touch::WriteIf, &at);
+        self.trace.value(Op::AtomicAdd { at: place, x, mask, order, scope }, &at)
     }
 }
 
@@ -276,7 +313,7 @@ impl<'t, T: Element> View2<'t, T> {
     /// The element in row `row` and column `col`.
     #[track_caller]
     pub fn at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, T> {
-        self.view.load(self.index(row, col))
+        self.view.load(self.index(row, col, Touch::Read))
     }
 
     /// The element in row `row` and column `col`; the same as [`View2::at`].
@@ -294,13 +331,13 @@ impl<'t, T: Element> View2<'t, T> {
         col: impl IntoIndex<'t>,
         other: impl IntoValue<'t, T>,
     ) -> Value<'t, T> {
-        self.view.load_if(cond, self.index(row, col), other)
+        self.view.load_if(cond, self.index(row, col, Touch::ReadIf), other)
     }
 
     /// Writes the element in row `row` and column `col`.
     #[track_caller]
     pub fn store(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
-        self.view.store(self.index(row, col), x);
+        self.view.store(self.index(row, col, Touch::Write), x);
     }
 
     /// Writes the element where `cond` holds.
@@ -312,15 +349,15 @@ impl<'t, T: Element> View2<'t, T> {
         col: impl IntoIndex<'t>,
         x: impl IntoValue<'t, T>,
     ) {
-        self.view.store_if(cond, self.index(row, col), x);
+        self.view.store_if(cond, self.index(row, col, Touch::WriteIf), x);
     }
 
     /// `row * stride + col`.
     #[track_caller]
-    fn index(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, i64> {
+    fn index(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, touch: Touch) -> Value<'t, i64> {
         let (at, trace) = (SourceLine::caller(), self.view.trace);
         for (number, extent) in [(row.number(), self.rows), (col.number(), self.cols)] {
-            if let Some(index) = number.filter(|n| !(0..extent as i128).contains(n)) {
+            if let Some(index) = number.filter(|n| touch.is_certain() && !(0..extent as i128).contains(n)) {
                 trace.report(&at, MisuseKind::OutOfBounds { index, len: extent });
             }
         }

@@ -6,7 +6,7 @@ use super::error::MisuseKind;
 use super::role::RoleCtx;
 use super::trace::{Brand, Trace};
 use super::value::{IntoIndex, IntoValue, Known, Value};
-use super::view::View;
+use super::view::{Touch, View};
 use crate::ir::scalar::Element;
 use crate::ir::{self, Access, Base, BulkDone, Mask, Op, ParamId, Place, SourceLine, Type};
 use std::marker::PhantomData;
@@ -53,6 +53,25 @@ impl<'t, T: Element> Banks<'t, T> {
 }
 
 /// Bytes that peers write: `put` into a peer's bank, `get` from one. Offsets count bytes and are multiples of the value's size.
+///
+/// ```
+/// use tilewire::{Memory, Tensor, kernel};
+/// let (x, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+/// let (staging, tails) = ([Memory::zeroed(256), Memory::zeroed(256)], [Memory::zeroed(128), Memory::zeroed(128)]);
+/// let traced = kernel("exchange", |k| {
+///     let (x, y) = (k.input(&x), k.output(&y));
+///     let (region, tail) = (k.region("staging", &staging), k.slots("tail", &tails, 128));
+///     k.main(|r| {
+///         let peer = 1 - r.rank();
+///         r.each(64, |i| region.put(peer, i * 4, x.load(i)));
+///         r.signal(tail.slot(peer, 0), 1);
+///         r.wait(tail.slot(r.rank(), 0), 1);
+///         r.each(64, |i| y.store(i, region.get::<f32>(r.rank(), i * 4)));
+///     });
+/// })?;
+/// println!("{}", traced.kernel);
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Region<'t> {
     bytes: Banks<'t, u8>,
@@ -87,7 +106,7 @@ impl<'t> Region<'t> {
     /// Writes a value at a byte offset of a bank.
     #[track_caller]
     pub fn put<T: Element>(&self, bank: impl IntoIndex<'t>, offset: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
-        let (place, at) = self.place(bank, offset, true);
+        let (place, at) = self.place(bank, offset, Touch::Write);
         let x = x.into_ir(self.trace(), &at);
         self.trace().emit(Op::Put { at: place, x, mask: None }, &at);
     }
@@ -101,7 +120,7 @@ impl<'t> Region<'t> {
         offset: impl IntoIndex<'t>,
         x: impl IntoValue<'t, T>,
     ) {
-        let (place, at) = self.place(bank, offset, true);
+        let (place, at) = self.place(bank, offset, Touch::WriteIf);
         let (mask, x) = (Some(cond.into_ir(self.trace(), &at)), x.into_ir(self.trace(), &at));
         self.trace().emit(Op::Put { at: place, x, mask }, &at);
     }
@@ -109,7 +128,7 @@ impl<'t> Region<'t> {
     /// Reads a value at a byte offset of a bank.
     #[track_caller]
     pub fn get<T: Element>(&self, bank: impl IntoIndex<'t>, offset: impl IntoIndex<'t>) -> Value<'t, T> {
-        let (place, at) = self.place(bank, offset, false);
+        let (place, at) = self.place(bank, offset, Touch::Read);
         self.trace().value(Op::Get { at: place, to: T::TYPE, mask: None }, &at)
     }
 
@@ -122,7 +141,7 @@ impl<'t> Region<'t> {
         offset: impl IntoIndex<'t>,
         other: impl IntoValue<'t, T>,
     ) -> Value<'t, T> {
-        let (place, at) = self.place(bank, offset, false);
+        let (place, at) = self.place(bank, offset, Touch::ReadIf);
         let mask = Some(Mask { cond: cond.into_ir(self.trace(), &at), other: other.into_ir(self.trace(), &at) });
         self.trace().value(Op::Get { at: place, to: T::TYPE, mask }, &at)
     }
@@ -136,7 +155,7 @@ impl<'t> Region<'t> {
         x: impl IntoValue<'t, u64>,
         flag: impl IntoValue<'t, u32>,
     ) {
-        let (place, at) = self.place(bank, index, true);
+        let (place, at) = self.place(bank, index, Touch::Write);
         let trace = self.trace();
         let (x, flag) = (x.into_ir(trace, &at), flag.into_ir(trace, &at));
         if trace.only_in_each("packet_put", &at) {
@@ -153,7 +172,7 @@ impl<'t> Region<'t> {
         index: impl IntoIndex<'t>,
         flag: impl IntoValue<'t, u32>,
     ) -> Value<'t, u64> {
-        let (place, at) = self.place(bank, index, false);
+        let (place, at) = self.place(bank, index, Touch::Read);
         let trace = self.trace();
         let flag = flag.into_ir(trace, &at);
         if !trace.only_in_each("packet_get", &at) {
@@ -164,9 +183,9 @@ impl<'t> Region<'t> {
     }
 
     #[track_caller]
-    fn place(&self, bank: impl IntoIndex<'t>, index: impl IntoIndex<'t>, write: bool) -> (Place, SourceLine) {
+    fn place(&self, bank: impl IntoIndex<'t>, index: impl IntoIndex<'t>, touch: Touch) -> (Place, SourceLine) {
         let at = SourceLine::caller();
-        (self.bytes.bank(bank).place(index, write, &at), at)
+        (self.bytes.bank(bank).place(index, touch, &at), at)
     }
 
     fn trace(&self) -> &'t Trace {
@@ -274,7 +293,7 @@ impl<'t> RoleCtx<'t> {
     pub fn bulk_copy<T: Element>(&self, dst: View<'t, T>, src: View<'t, T>, count: impl IntoIndex<'t>) {
         let at = SourceLine::caller();
         let count = Known::uniform(self.trace, "the count of a bulk_copy", count, &at).ir(self.trace, &at);
-        let (dst, src) = (dst.first(true, &at), src.first(false, &at));
+        let (dst, src) = (dst.first(Touch::Write, &at), src.first(Touch::Read, &at));
         self.effect("bulk_copy", Op::BulkCopy { dst, src, count });
     }
 
@@ -298,7 +317,7 @@ impl<'t> RoleCtx<'t> {
         let peer = Known::uniform(trace, "the peer of a post", peer, &at).ir(trace, &at);
         let dst = Known::uniform(trace, "the destination of a post", dst, &at).ir(trace, &at);
         let bytes = Known::uniform(trace, "the byte count of a post", bytes, &at).ir(trace, &at);
-        let src = src.first(false, &at);
+        let src = src.first(Touch::Read, &at);
         self.effect("post", Op::Post { queue: queue.param, peer, src, dst, bytes });
     }
 
