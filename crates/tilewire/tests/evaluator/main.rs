@@ -9,6 +9,7 @@ mod errors;
 mod exchange;
 mod properties;
 mod ranks;
+mod strength;
 mod values;
 
 use support::programs::Writer;

@@ -84,9 +84,12 @@ proptest! {
 /// Finds bytes that two elements of one `each` touch, one of them writing, not both atomically.
 #[derive(Default)]
 struct ElementRaces {
-    touched: HashMap<Actor, HashMap<(MemoryId, u64), (u64, AccessKind)>>,
-    found: Vec<(Access, (u64, AccessKind))>,
+    touched: HashMap<Actor, HashMap<(MemoryId, u64), Last>>,
+    found: Vec<(Access, Last)>,
 }
+
+/// The element that touched a byte last, and how.
+type Last = (u64, AccessKind);
 
 impl Observer for ElementRaces {
     fn access(&mut self, who: Actor, access: &Access) {
@@ -135,7 +138,7 @@ fn programs_use_every_op_and_type_that_one_rank_can_run_alone() {
             kernel.walk(role.body, &mut |inst| {
                 let data = &kernel.insts[inst];
                 let name = name_of(&data.op);
-                for ty in data.result.map(|v| kernel.ty(v)) {
+                if let Some(ty) = data.result.map(|v| kernel.ty(v)) {
                     types.insert((name.clone(), ty));
                 }
                 if let Op::Cast { x, to } = data.op {

@@ -1,6 +1,6 @@
 //! What the tests share: snapshots kept beside the tests, a short way to write kernels, kernels of every
 //! op, and random programs.
-#![allow(dead_code)] // every test file uses its own part
+#![allow(dead_code, unused_imports)] // every test file uses its own part
 
 pub mod code;
 pub mod kernels;

@@ -1,6 +1,7 @@
 //! Random numbers, and elements that look for trouble.
 
 use tilewire::ir::Type;
+use tilewire::ir::scalar::dynamic;
 
 /// SplitMix64: a seed names a program for ever.
 #[derive(Clone, Debug)]
@@ -52,9 +53,13 @@ pub fn element(ty: Type, random: &mut Random) -> u64 {
         0 | 1 if ty.is_float() => special_float(ty, random),
         0 | 1 => {
             let top = 1 << (ty.bits() - 1);
-            random.pick(&[0, 1, 2, top, top - 1, top + 1, mask, mask - 1, u64::from(ty.bits() as u32)]) & mask
+            random.pick(&[0, 1, 2, top, top - 1, top + 1, mask, mask - 1, u64::from(ty.bits())]) & mask
         }
-        2 if ty.is_float() => tilewire::ir::scalar::dynamic::cast(Type::I64, ty, (random.below(33) as i64 - 16) as u64),
+        2 if ty.is_float() => {
+            // A fraction, so that the roundings differ.
+            let number = (random.below(257) as f64 - 128.0) / random.pick(&[1.0, 2.0, 8.0, 64.0]);
+            dynamic::cast(Type::F64, ty, number.to_bits())
+        }
         2 => (random.below(33) as i64 - 16) as u64 & mask,
         _ => random.next() & mask,
     }

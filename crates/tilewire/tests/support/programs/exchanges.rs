@@ -119,7 +119,7 @@ impl Section for PutGet {
     fn emit(&self, maker: &mut Maker, role: u32, _: RoleId, random: &mut Random) {
         let n = self.extent;
         // Packed, or spread over 16 bytes each; both roles must agree.
-        let width = if n % 2 == 0 { self.ty.size() as i64 } else { 16 };
+        let width = if n.is_multiple_of(2) { self.ty.size() as i64 } else { 16 };
         let c = &mut maker.c;
         let (extent, start, block) = (c.i64(n as i64), block_start(c, n), c.special(Special::Block));
         let (bytes, seven) = (block_start(c, n * 16), c.u64(7));

@@ -69,6 +69,12 @@ impl Pool {
         }
     }
 
+    /// A value of the type of `a`, seldom `a` itself: `min(x, x)` tells little.
+    fn partner(&mut self, c: &mut Writer, a: Known, random: &mut Random) -> Known {
+        let b = self.of(c, a.ty, random);
+        if b.v == a.v { self.of(c, a.ty, random) } else { b }
+    }
+
     /// A bool, to mask or decide with.
     pub fn condition(&mut self, c: &mut Writer, random: &mut Random) -> Value {
         let a = self.any(random);
@@ -98,17 +104,17 @@ impl Pool {
                     ty if ty.is_float() => &FLOAT_BINARIES,
                     _ => &INT_BINARIES,
                 };
-                let (op, b) = (random.pick(ops), self.of(c, a.ty, random));
+                let (op, b) = (random.pick(ops), self.partner(c, a, random));
                 (c.binary(op, a.v, b.v), false)
             }
             5 => {
-                let b = self.of(c, a.ty, random);
+                let b = self.partner(c, a, random);
                 let ops: &[CompareOp] = if a.ty == Type::Bool { &COMPARES[..2] } else { &COMPARES };
                 let op = random.pick(ops);
                 (c.compare(op, a.v, b.v), false)
             }
             6 => {
-                let (cond, b) = (self.condition(c, random), self.of(c, a.ty, random));
+                let (cond, b) = (self.condition(c, random), self.partner(c, a, random));
                 (c.op(Op::Select { cond, a: a.v, b: b.v }), a.exact && b.exact)
             }
             7 if a.ty.is_float() => {
@@ -127,6 +133,31 @@ impl Pool {
             _ => (c.cast(a.v, random.pick(&Type::ALL)), false),
         };
         self.add(c, v, exact);
+    }
+
+    /// A u64 that depends on every bit of the values from number `from` on, so that no mistake in one of them is lost in a
+    /// later op. The bits of a NaN do not enter: where `x != x` the bit cast is selected away.
+    pub fn digest(&self, c: &mut Writer, from: usize) -> Value {
+        let (mut digest, odd) = (c.u64(0x1234_5678), c.u64(0x9e37_79b9_7f4a_7c15));
+        for &Known { v, ty, .. } in &self.all[from..] {
+            let bits = if ty.is_float() {
+                let to = match ty.size() {
+                    1 => Type::U8,
+                    2 => Type::U16,
+                    4 => Type::U32,
+                    _ => Type::U64,
+                };
+                let (cond, nan) = (c.compare(CompareOp::Ne, v, v), c.bits(to, 0x55));
+                let bits = c.op(Op::Bitcast { x: v, to });
+                c.op(Op::Select { cond, a: nan, b: bits })
+            } else {
+                v
+            };
+            let bits = c.cast(bits, Type::U64);
+            digest = c.mul(digest, odd);
+            digest = c.binary(BinaryOp::Xor, digest, bits);
+        }
+        digest
     }
 
     fn unary(&mut self, c: &mut Writer, a: Known, random: &mut Random) -> (Value, bool) {

@@ -79,6 +79,8 @@ pub struct Elementwise {
     scalar: ParamId,
     inputs: Vec<(ParamId, Pattern)>,
     outputs: Vec<(ParamId, Type, Pattern)>,
+    /// One u64 per element that depends on all that was computed.
+    digests: ParamId,
 }
 
 #[derive(Clone, Copy)]
@@ -112,6 +114,7 @@ impl Elementwise {
             scalar: maker.scalar(scalar_type, element(scalar_type, random)),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            digests: maker.random_buffer(Type::U64, n * blocks, Wish::new(Access::Out), random),
         };
         for _ in 0..1 + random.below(3) {
             let ty = random.pick(&Type::ALL);
@@ -246,8 +249,11 @@ impl Section for Elementwise {
                 };
                 pool.add(c, v, true);
             }
-            let steps = 1 + random.below(10);
+            let (grown, steps) = (pool.all.len(), 1 + random.below(10));
             pool.grow(c, steps, random);
+            let digest = pool.digest(c, grown);
+            let (index, _) = self.index(c, Pattern::InPlace, [row, col, number]);
+            c.store(self.digests, index, digest);
             for &(param, ty, pattern) in &self.outputs {
                 let (index, inside) = self.index(c, pattern, [row, col, number]);
                 let x = pool.latest_lane(c, random);
@@ -354,7 +360,8 @@ impl Loops {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let extent = Extent::plan(maker, random);
         let turns = random.below(6);
-        let [input_type, output_type, sum_type] = [0; 3].map(|_| random.pick(&Type::ALL));
+        let [input_type, other_type, sum_type] = [0; 3].map(|_| random.pick(&Type::ALL));
+        let output_type = random.pick(&[other_type, Type::U64]);
         let len = extent.count() * turns * maker.blocks;
         Loops {
             role: random.below(u64::from(maker.roles)) as u32,
@@ -415,10 +422,15 @@ impl Section for Loops {
                 let sum = c.read(var);
                 pool.add(c, sum, false);
                 pool.add(c, number, true);
-                let steps = 1 + random.below(5);
+                let (grown, steps) = (pool.all.len(), 1 + random.below(5));
                 pool.grow(c, steps, random);
-                let x = pool.latest_lane(c, random);
-                let x = c.cast(x.v, self.output_type);
+                let x = match self.output_type {
+                    Type::U64 => pool.digest(c, grown),
+                    ty => {
+                        let x = pool.latest_lane(c, random);
+                        c.cast(x.v, ty)
+                    }
+                };
                 let index = c.scale(turn, n as i64, number);
                 let index = c.add(start, index);
                 c.store(self.output, index, x);
