@@ -28,7 +28,7 @@ pub fn demo() -> Result<()> {
     let mut out = stdout().lock();
     writeln!(out, "tilewire: write what happens to one tile, tilewire sends it.\n")?;
     writeln!(out, "This hook reads a [{ROWS}, {COLS}] chunk transposed and scales it by a number read at launch:\n")?;
-    writeln!(out, "{SOURCE}")?;
+    writeln!(out, "    {SOURCE}")?;
     hook(&mut out)?;
     writeln!(
         out,
