@@ -55,7 +55,13 @@ impl Contest {
         let mut sides: Vec<Side> = std::iter::once(ours).chain(self.baselines).collect();
         let timings = measure(&mut sides, effort);
         let best = fastest(&timings[1..]).context("a case has a baseline")?;
-        Ok(Row::local(name.into(), self.bytes, &timings[0], best.name.into(), best.median_ns, TARGET))
+        let mut row = Row::local(name.into(), self.bytes, &timings[0], best.name.into(), best.median_ns, TARGET);
+        if timings.len() > 2 {
+            let each =
+                timings[1..].iter().map(|side| format!("{} {:.2}", side.name, side.median_ns / timings[0].median_ns));
+            row.each = each.collect::<Vec<_>>().join(", ");
+        }
+        Ok(row)
     }
 
     /// A benchmark of a wrong result is worthless: every side must write the bits that ours writes.

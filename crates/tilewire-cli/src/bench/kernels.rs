@@ -28,11 +28,14 @@ struct Case {
     kind: Kind,
 }
 
+/// Does the work once.
+type Launch = Box<dyn FnMut()>;
+
 enum Kind {
     /// Races hand-written loops on an input of about so many bytes, and of sizes that are always measured.
     Race { contest: fn(bytes: usize) -> Result<Contest>, always: &'static [usize] },
     /// Has no size: a time that the engine's design allows.
-    Fixed { limit: &'static str, time: Duration, prepare: fn() -> Result<Box<dyn FnMut()>> },
+    Fixed { limit: &'static str, time: Duration, prepare: fn() -> Result<Launch> },
 }
 
 const CASES: [Case; 9] = [
@@ -52,7 +55,7 @@ const CASES: [Case; 9] = [
     },
 ];
 
-const fn fixed(limit: &'static str, time: Duration, prepare: fn() -> Result<Box<dyn FnMut()>>) -> Kind {
+const fn fixed(limit: &'static str, time: Duration, prepare: fn() -> Result<Launch>) -> Kind {
     Kind::Fixed { limit, time, prepare }
 }
 
@@ -196,21 +199,21 @@ fn transpose(bytes: usize) -> Result<Contest> {
     Ok(Contest::new(rows * cols * 4, ours, sides)?.writes(&dst, |_| f32::NAN))
 }
 
-fn empty_launch() -> Result<Box<dyn FnMut()>> {
+fn empty_launch() -> Result<Launch> {
     launches(&kernel("empty", |k| k.main(|_| {}))?)
 }
 
-fn one_element() -> Result<Box<dyn FnMut()>> {
+fn one_element() -> Result<Launch> {
     launches(&kernels::copy(&Tensor::<f32>::zeros(1), &Tensor::from_slice(&[1.0]))?)
 }
 
-fn launches(traced: &tilewire::Traced) -> Result<Box<dyn FnMut()>> {
+fn launches(traced: &tilewire::Traced) -> Result<Launch> {
     let mut prepared = Prepared::new(&traced.kernel, &traced.args)?;
     prepared.run()?;
     Ok(Box::new(move || prepared.run().expect("a launch that succeeded before")))
 }
 
-fn trace_and_build() -> Result<Box<dyn FnMut()>> {
+fn trace_and_build() -> Result<Launch> {
     let (out, inp) = (Tensor::<f32>::zeros(1024), Tensor::<f32>::zeros(1024));
     let build = move || -> Result<Prepared> {
         let traced = kernels::copy(&out, &inp)?;
