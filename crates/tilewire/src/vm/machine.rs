@@ -116,6 +116,8 @@ pub(crate) struct Machine {
     /// Non-temporal stores since the last fence.
     pub streamed: bool,
     pub level: Level,
+    /// From how many bytes on an `each` stores around the cache.
+    pub stream_from: usize,
     pc: *const Inst,
     owned: Owned,
 }
@@ -212,8 +214,17 @@ impl Machine {
             stop: Stop::Running,
             streamed: false,
             level,
+            stream_from: super::copy::stream_from(),
             pc: program.insts.as_ptr(),
-            owned: Owned { _regs: regs, _lanes: lanes, _bases: bases, _strips: strips, _scratch: scratch, inputs, program },
+            owned: Owned {
+                _regs: regs,
+                _lanes: lanes,
+                _bases: bases,
+                _strips: strips,
+                _scratch: scratch,
+                inputs,
+                program,
+            },
         }
     }
 
