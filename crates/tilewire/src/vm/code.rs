@@ -83,10 +83,8 @@ pub(crate) enum Opcode {
 
     /// lane `a` = address of access `e` at this strip, `counts[d]` elements in bounds.
     Bind,
-    /// As `Bind` for a store: to memory, or to lane `b`'s strip memory when this `each` streams.
+    /// As `Bind` for what the next op writes: around the cache when this `each` streams.
     BindStore,
-    /// After `BindStore`: when this `each` streams, copies the strip from lane `a` to access `e` with non-temporal stores.
-    FlushStore,
     /// `access e = lane a`, contiguous, of `size` bytes an element.
     CopyOut(u8),
     /// lane `a` = strided access `e`.
@@ -221,9 +219,7 @@ impl Opcode {
             Opcode::Post => ([None; 4], Extra::Post),
             Opcode::EachBegin | Opcode::EachNext => ([None; 4], Extra::Each),
             // Bound lanes take their element size from the access: the verifier compares the two.
-            Opcode::Bind => ([LaneOut(0), None, None, Count], Extra::Access(1)),
-            Opcode::BindStore => ([LaneOut(0), LaneOut(0), None, Count], Extra::Access(1)),
-            Opcode::FlushStore => ([Lane(0), None, None, Count], Extra::Access(1)),
+            Opcode::Bind | Opcode::BindStore => ([LaneOut(0), None, None, Count], Extra::Access(1)),
             Opcode::CopyOut(s) | Opcode::StoreStrided(s) | Opcode::StoreTile(s) => {
                 ([Lane(s), None, None, Count], Extra::Access(1))
             }
@@ -323,8 +319,6 @@ pub(crate) struct Each {
     /// Largest strip in rows and columns.
     pub tile_rows: u32,
     pub tile_cols: u64,
-    /// Largest strip in columns when streaming.
-    pub stream_cols: u64,
     /// Bytes an element stores through `BindStore`; 0 where nothing streams.
     pub stream_bytes: u32,
     /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.

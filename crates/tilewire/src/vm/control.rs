@@ -72,8 +72,8 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
         let (rows, cols) = (rows as u64, cols as u64);
         let streaming = each.stream_bytes > 0
             && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= m.stream_from as u64;
-        let max_cols = if streaming { each.stream_cols } else { each.tile_cols };
-        m.cursor = Cursor { rows, cols, max_cols, streaming, row: 0, col: 0, tile_rows: 0, tile_cols: 0 };
+        m.stream_lane = u16::MAX;
+        m.cursor = Cursor { rows, cols, streaming, row: 0, col: 0, tile_rows: 0, tile_cols: 0 };
         open_strip(m, (*pc).e);
         pc.add(1)
     }
@@ -106,7 +106,7 @@ unsafe fn open_strip(m: &mut Machine, e: i32) {
         let each = m.each(e);
         let cursor = &mut m.cursor;
         cursor.tile_rows = (cursor.rows - cursor.row).min(each.tile_rows as u64);
-        cursor.tile_cols = (cursor.cols - cursor.col).min(cursor.max_cols);
+        cursor.tile_cols = (cursor.cols - cursor.col).min(each.tile_cols);
         let elements = (cursor.tile_rows * cursor.tile_cols) as usize;
         m.counts[0] = elements;
         for (count, &group) in m.counts.iter_mut().zip(&each.groups).skip(1) {

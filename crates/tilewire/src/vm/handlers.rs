@@ -33,7 +33,6 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::EachNext => control::each_next,
         Opcode::Bind => memory::bind,
         Opcode::BindStore => memory::bind_store,
-        Opcode::FlushStore => memory::flush_store,
         Opcode::CopyOut(_) => memory::copy_out,
         Opcode::LoadStrided(size) => memory::load_strided(size, level),
         Opcode::StoreStrided(size) => memory::store_strided(size, level),

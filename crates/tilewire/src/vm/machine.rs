@@ -96,7 +96,6 @@ pub(crate) struct Cursor {
     pub col: u64,
     pub tile_rows: u64,
     pub tile_cols: u64,
-    pub max_cols: u64,
     pub streaming: bool,
 }
 
@@ -113,6 +112,8 @@ pub(crate) struct Machine {
     pub counts: [usize; MAX_COUNTS],
     pub cursor: Cursor,
     pub stop: Stop,
+    /// The lane that is bound to memory to be written around the cache; `u16::MAX`: none.
+    pub stream_lane: u16,
     /// Non-temporal stores since the last fence.
     pub streamed: bool,
     pub level: Level,
@@ -212,6 +213,7 @@ impl Machine {
             counts: [0; MAX_COUNTS],
             cursor: Cursor::default(),
             stop: Stop::Running,
+            stream_lane: u16::MAX,
             streamed: false,
             level,
             stream_from: super::copy::stream_from(),
@@ -273,6 +275,14 @@ impl Machine {
         self.pc = pc;
         self.stop = stop;
         std::ptr::null()
+    }
+
+    /// Whether lane `l` is to be written around the cache; whoever asks does so, and the next signal fences.
+    #[inline(always)]
+    pub(crate) fn streams_to(&mut self, l: u16) -> bool {
+        let streams = self.stream_lane == l;
+        self.streamed |= streams;
+        streams
     }
 
     /// # Safety

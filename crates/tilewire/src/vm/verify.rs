@@ -109,7 +109,7 @@ impl<'r> Check<'r> {
             ensure(groups.len() <= MAX_COUNTS && groups.first() == Some(&1) && !groups.contains(&0), || {
                 format!("each {k} has groups {groups:?}")
             })?;
-            ensure(each.tile_rows > 0 && each.tile_cols > 0 && each.stream_cols > 0, || format!("each {k} is flat"))?;
+            ensure(each.tile_rows > 0 && each.tile_cols > 0, || format!("each {k} is flat"))?;
         }
         for (begin, inst) in code.iter().enumerate().filter(|(_, inst)| inst.op == Opcode::EachBegin) {
             let index = inst.e as usize;
@@ -208,14 +208,9 @@ impl<'r> Check<'r> {
                 _ => {}
             }
         }
-        for (position, (operand, field)) in operands.into_iter().zip(fields).enumerate() {
+        for (operand, field) in operands.into_iter().zip(fields) {
             match (operand, inst.op) {
-                (Operand::LaneOut(_), Opcode::Bind) => self.bind(field, size_of(0), count)?,
-                // The second lane lends its strip memory to the first.
-                (Operand::LaneOut(_), Opcode::BindStore) if position == 1 => {
-                    self.streamed_strip(field, size_of(0))?;
-                }
-                (Operand::LaneOut(_), Opcode::BindStore) => self.bind(field, size_of(0), count)?,
+                (Operand::LaneOut(_), Opcode::Bind | Opcode::BindStore) => self.bind(field, size_of(0), count)?,
                 (Operand::LaneOut(size), _) => self.write(field, size_of(size), count, 1)?,
                 (Operand::GroupLaneOut(size), _) => self.write(field, size_of(size), count, group)?,
                 _ => {}
@@ -227,8 +222,7 @@ impl<'r> Check<'r> {
     /// The most elements a strip of this `each` has, by count number.
     fn longest(&self, count: u16) -> u64 {
         let Some(each) = self.each else { return 0 };
-        let cols = if each.stream_bytes > 0 { each.tile_cols.max(each.stream_cols) } else { each.tile_cols };
-        let elements = u64::from(each.tile_rows).saturating_mul(cols);
+        let elements = u64::from(each.tile_rows).saturating_mul(each.tile_cols);
         elements.div_ceil(u64::from(each.groups.get(count as usize).copied().unwrap_or(1)))
     }
 
@@ -261,14 +255,6 @@ impl<'r> Check<'r> {
         ensure(self.role.lanes[lane as usize].strip.is_none(), || format!("lane {lane} has strip memory"))?;
         self.bound.insert(lane, count);
         Ok(())
-    }
-
-    fn streamed_strip(&self, lane: u16, size: u8) -> Result<(), String> {
-        self.lane(lane, size)?;
-        let each = self.each.ok_or("streaming outside an each")?;
-        let needed = u64::from(each.tile_rows).saturating_mul(each.stream_cols);
-        let room = self.role.lanes[lane as usize].strip.map_or(0, |(_, capacity)| u64::from(capacity));
-        ensure(room >= needed, || format!("lane {lane} has room for {room} elements, streams {needed}"))
     }
 
     fn room(&self, lane: u16, count: u16, group: u64) -> Result<(), String> {

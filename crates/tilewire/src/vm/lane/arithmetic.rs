@@ -4,7 +4,7 @@ use super::super::code::Kind;
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
 use super::super::scalar_op::{Binary, Compare, Unary, by_binary, by_compare, by_type, by_unary};
-use super::{LaneOp, get, handler_for, map1, map2, narrow_handler_for, put};
+use super::{LaneOp, get, handler_for, map1, map2, narrow_handler_for, put, stream};
 use crate::ir::scalar::{Element, Float};
 use crate::ir::{BinaryOp, CompareOp, Type, UnaryOp};
 use std::marker::PhantomData;
@@ -71,6 +71,11 @@ fn lane_handler<K: LaneOp>(ty: Type, level: Level) -> Handler {
     }
 }
 
+/// Whether arithmetic of a type has streaming loops: the type of most large tensors does, and no code is made for the rest.
+pub(crate) const fn streams(ty: Type) -> bool {
+    matches!(ty, Type::F32)
+}
+
 struct UnaryLanes<O, T>(PhantomData<(O, T)>);
 struct BinaryLanes<O, T>(PhantomData<(O, T)>);
 struct BinaryUniform<O, T>(PhantomData<(O, T)>);
@@ -90,7 +95,12 @@ impl<O: Unary<T>, T: Element> LaneOp for UnaryLanes<O, T> {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
-            map1(m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize], |x| O::apply(x));
+            let (dst, x, n) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize]);
+            if streams(T::TYPE) && m.streams_to(i.a) {
+                stream(dst, x, n, |k| O::apply(get(x, k)));
+            } else {
+                map1(dst, x, n, |x| O::apply(x));
+            }
             pc.add(1)
         }
     }
@@ -103,7 +113,12 @@ impl<O: Binary<T>, T: Element> LaneOp for BinaryLanes<O, T> {
         unsafe {
             let i = *pc;
             let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.lane(i.c).cast::<T>());
-            map2(dst, a, b, m.counts[i.d as usize], |a, b| O::apply(a, b));
+            let n = m.counts[i.d as usize];
+            if streams(T::TYPE) && m.streams_to(i.a) {
+                stream(dst, a, n, |k| O::apply(get(a, k), get(b, k)));
+            } else {
+                map2(dst, a, b, n, |a, b| O::apply(a, b));
+            }
             pc.add(1)
         }
     }
@@ -116,7 +131,12 @@ impl<O: Binary<T>, T: Element> LaneOp for BinaryUniform<O, T> {
         unsafe {
             let i = *pc;
             let b = T::from_bits(m.reg(i.c));
-            map1(m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize], |a| O::apply(a, b));
+            let (dst, a, n) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<T>(), m.counts[i.d as usize]);
+            if streams(T::TYPE) && m.streams_to(i.a) {
+                stream(dst, a, n, |k| O::apply(get(a, k), b));
+            } else {
+                map1(dst, a, n, |a| O::apply(a, b));
+            }
             pc.add(1)
         }
     }

@@ -4,7 +4,7 @@ use super::super::code::Kind;
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
 use super::super::scalar_op::{Add, Binary, Div, Max, Min, Mul, Sub, by_type};
-use super::{LaneOp, get, handler_for, map1, map2, narrow_handler_for};
+use super::{LaneOp, get, handler_for, map1, map2, narrow_handler_for, stream};
 use crate::ir::scalar::{Bf16, CastTo, Element, F8E4M3, F8E5M2, F16};
 use crate::ir::{BinaryOp, Type};
 use std::marker::PhantomData;
@@ -120,7 +120,12 @@ impl<O: Binary<f32>, F: CastTo<f32>> LaneOp for Widen<O, F> {
         unsafe {
             let i = *pc;
             let (dst, a, b) = (m.lane(i.a).cast::<f32>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<F>());
-            map2(dst, a, b, m.counts[i.d as usize], |a, b: F| O::apply(a, b.cast()));
+            let n = m.counts[i.d as usize];
+            if m.streams_to(i.a) {
+                stream(dst, a, n, |k| O::apply(get(a, k), get(b, k).cast()));
+            } else {
+                map2(dst, a, b, n, |a, b: F| O::apply(a, b.cast()));
+            }
             pc.add(1)
         }
     }

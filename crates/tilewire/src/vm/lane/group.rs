@@ -104,7 +104,7 @@ impl Fold<f32> for LargestAbs {
             for k in whole..n {
                 most[0] = larger(most[0], get(x, k));
             }
-            let most = most.iter().fold(0.0, |a, &b| larger(a, b));
+            let most = fold_halves(most, larger);
             // 0 stands for "nothing yet" as well: only a group of nothing but NaN must give NaN.
             if most == 0.0 && (0..n).all(|k| get(x, k).is_nan()) { f32::NAN } else { most }
         }
@@ -145,8 +145,21 @@ unsafe fn fold_in_columns<T: Copy>(x: *const T, n: usize, f: impl Fn(T, T) -> T)
         for k in whole..n {
             columns[0] = f(columns[0], get(x, k));
         }
-        columns[1..].iter().fold(columns[0], |a, &b| f(a, b))
+        fold_halves(columns, f)
     }
+}
+
+/// Folds a power of two of values, halves onto each other: one after the other would wait for each result in turn.
+#[inline(always)]
+fn fold_halves<T: Copy, const N: usize>(mut x: [T; N], f: impl Fn(T, T) -> T) -> T {
+    let mut half = N / 2;
+    while half > 0 {
+        for k in 0..half {
+            x[k] = f(x[k], x[k + half]);
+        }
+        half /= 2;
+    }
+    x[0]
 }
 
 /// The sum whose neighbours pair first, level by level. The tree over n elements is the tree over the largest power of two

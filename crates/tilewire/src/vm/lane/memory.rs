@@ -106,36 +106,12 @@ pub(crate) unsafe fn bind(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// `BindStore`: points a lane at memory, or at its own strip when the `each` streams.
+/// `BindStore`: points a lane at memory that the next op writes, around the cache when the `each` is large.
 pub(crate) unsafe fn bind_store(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. Lane `b` is only ever used for its strip address.
+    // SAFETY: as for `bind`.
     unsafe {
-        let i = *pc;
-        if m.cursor.streaming {
-            m.bind(i.a, m.lane(i.b));
-            return pc.add(1);
-        }
+        m.stream_lane = if m.cursor.streaming { (*pc).a } else { u16::MAX };
         bind(m, pc)
-    }
-}
-
-/// `FlushStore`: what a streamed store left in the strip goes to memory around the cache.
-pub(crate) unsafe fn flush_store(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. Strip memory and tensors do not overlap.
-    unsafe {
-        let i = *pc;
-        if !m.cursor.streaming {
-            return pc.add(1);
-        }
-        let count = m.counts[i.d as usize];
-        match contiguous(m, i.e, count) {
-            Ok(to) => {
-                let bytes = count * m.access(i.e).width as usize;
-                m.streamed |= copy::copy(to, m.lane(i.a), bytes, Stores::Streamed, m.level);
-                pc.add(1)
-            }
-            Err(what) => fault(m, pc, what),
-        }
     }
 }
 
@@ -418,7 +394,15 @@ impl<W: Copy, I: Index> LaneOp for Gather<W, I> {
                     let index = out.map_or(0, Index::wide);
                     return fault(m, pc, super::super::machine::Fault::Bounds { access: i.e as u32, index });
                 }
-                for k in first..last {
+                // Four at a time: four loads in flight and one check of the loop for them.
+                let mut k = first;
+                while k + 4 <= last {
+                    let at = [0, 1, 2, 3].map(|j| get(index, k + j).wide() as usize);
+                    let x = at.map(|at| get(start.cast::<W>(), at));
+                    (0..4).for_each(|j| put(dst, k + j, x[j]));
+                    k += 4;
+                }
+                for k in k..last {
                     put(dst, k, get(start.cast::<W>(), get(index, k).wide() as usize));
                 }
             }

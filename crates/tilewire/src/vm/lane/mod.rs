@@ -140,3 +140,71 @@ pub(crate) unsafe fn map2<A: Copy, B: Copy, D: Copy>(
         }
     }
 }
+
+/// `dst[i] = f(i)` around the cache: whole lines are computed in registers and written with non-temporal stores, the ends
+/// with ordinary ones. `source` is what `f` reads in order; it is fetched ahead, because the hardware's prefetcher loses track between the
+/// stores. `f` must not read what `dst` is: the lowering streams only to memory the `each` does not load.
+///
+/// # Safety
+/// `dst` is valid for `n` elements, and `f` may be called for each of 0..n.
+#[inline(always)]
+pub(crate) unsafe fn stream<D: Copy, A>(dst: *mut D, source: *const A, n: usize, f: impl Fn(usize) -> D) {
+    const LINE: usize = 64;
+    /// Lines computed before they are stored: enough loads in flight to cover the memory's latency.
+    const LINES: usize = 4;
+    let per_line = LINE / size_of::<D>();
+    let (misaligned, odd) = (dst as usize % LINE, dst as usize % size_of::<D>());
+    // SAFETY: the caller's promise; `to_line` writes `per_line` elements each time, which the loop keeps inside `n`.
+    unsafe {
+        // Where no element starts a line nothing can be streamed.
+        let head = if odd != 0 { n } else { ((LINE - misaligned) % LINE / size_of::<D>()).min(n) };
+        (0..head).for_each(|i| put(dst, i, f(i)));
+        let mut at = head;
+        while at + LINES * per_line <= n {
+            let mut lines = [Line([0; LINE]); LINES];
+            let elements = lines.as_mut_ptr().cast::<D>();
+            fetch_ahead(source.wrapping_add(at).cast(), LINES * per_line * size_of::<A>());
+            for k in 0..LINES * per_line {
+                put(elements, k, f(at + k));
+            }
+            for (k, line) in lines.iter().enumerate() {
+                to_line(dst.add(at + k * per_line).cast(), line);
+            }
+            at += LINES * per_line;
+        }
+        (at..n).for_each(|i| put(dst, i, f(i)));
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Asks for `bytes` bytes that lie 2 KiB after `from`; any address will do.
+#[inline(always)]
+fn fetch_ahead(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch of any address has no effect but on the cache.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(2048 + line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
+/// # Safety
+/// `dst` is valid for 64 bytes and aligned to 64.
+#[inline(always)]
+unsafe fn to_line(dst: *mut u8, line: &Line) {
+    // SAFETY: the caller's promise; every x86-64 has these instructions.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        for k in 0..4 {
+            use std::arch::x86_64::{_mm_load_si128, _mm_stream_si128};
+            _mm_stream_si128(dst.add(16 * k).cast(), _mm_load_si128(line.0.as_ptr().add(16 * k).cast()));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        dst.cast::<[u8; 64]>().write(line.0);
+    }
+}

@@ -3,7 +3,7 @@
 
 use super::super::code::{Each, MAX_COUNTS, Opcode};
 use super::super::error::PrepareError;
-use super::super::lane::convert;
+use super::super::lane::{arithmetic, convert};
 use super::RoleLowering;
 use super::lanes::Lanes;
 use super::strip::Strip;
@@ -124,14 +124,13 @@ impl<'k> RoleLowering<'k> {
         let whole = !lanes.any_strip() && passes <= 1;
         let fitting = (STRIP_BYTES * 128 / lanes.weight().max(1)).clamp(256, STRIP);
         let length = (fitting / common * common).max(common);
-        let strip_env = std::env::var("TW_STRIP").ok().and_then(|s| s.parse().ok()).unwrap_or(STRIP);
-        let streamed = (strip_env / common * common).max(common);
-        let (tile_rows, tile_cols, stream_cols, capacity) = match plan.mode {
-            Mode::Tiles { rows, cols } if !whole => (rows, cols, cols, u64::from(rows) * cols),
-            Mode::Tiles { .. } => (u32::MAX, u64::MAX, u64::MAX, 0),
-            _ if whole || only_streams(&lanes, &plan, passes) => (1, u64::MAX, streamed, streamed),
-            _ => (1, length, length, length),
+        let (tile_rows, tile_cols) = match plan.mode {
+            Mode::Tiles { .. } if whole => (u32::MAX, u64::MAX),
+            Mode::Tiles { rows, cols } => (rows, cols),
+            _ if whole => (1, u64::MAX),
+            _ => (1, length),
         };
+        let capacity = if whole { 0 } else { u64::from(tile_rows) * tile_cols };
         let (infos, bytes) = lanes.settle(capacity);
         self.code.lanes.extend(infos);
         self.code.strip_bytes = self.code.strip_bytes.max(bytes as u32);
@@ -139,7 +138,7 @@ impl<'k> RoleLowering<'k> {
         let end = (next + 1) as i32 - begin.each as i32;
         let top = begin.top as i32 - next as i32;
         let groups = plan.groups.clone();
-        self.code.eaches.push(Each { rows, cols, tile_rows, tile_cols, stream_cols, stream_bytes, groups, end, top });
+        self.code.eaches.push(Each { rows, cols, tile_rows, tile_cols, stream_bytes, groups, end, top });
         Ok(())
     }
 
@@ -474,7 +473,8 @@ impl<'k> RoleLowering<'k> {
                     matches!(kernel.insts[s.inst].op, Op::Load { .. } | Op::Get { .. })
                         && place(&kernel.insts[s.inst].op).is_some_and(|p| self.may_overlap(p.base, at.base))
                 });
-                let streams = !read_back && matches!(at.base, crate::ir::Base::Param(_));
+                let has_loops = arithmetic::streams(kernel.ty(value)) && place(&kernel.insts[maker].op).is_none();
+                let streams = has_loops && !read_back && matches!(at.base, crate::ir::Base::Param(_));
                 plan.bound_stores.insert(value, (step.inst, streams));
             }
         }
@@ -616,12 +616,6 @@ pub(super) fn place(op: &Op) -> Option<&Place> {
         | Op::PacketGet { at, .. } => Some(at),
         _ => None,
     }
-}
-
-/// Whether all strip memory is there for streaming stores only, so that the cached walk needs no strips.
-fn only_streams(lanes: &Lanes, plan: &Plan<'_>, passes: usize) -> bool {
-    let streams = plan.bound_stores.values().filter(|(_, streams)| *streams).count();
-    passes <= 1 && lanes.strips() == streams
 }
 
 fn lcm(a: u64, b: u64) -> Option<u64> {

@@ -52,11 +52,6 @@ impl Lanes {
         self.made.iter().filter(|lane| lane.1).map(|lane| u64::from(lane.0) * 128 / u64::from(lane.2)).sum()
     }
 
-    /// Number of lanes with strip memory.
-    pub(super) fn strips(&self) -> usize {
-        self.made.iter().filter(|lane| lane.1).count()
-    }
-
     /// Whether any lane has strip memory.
     pub(super) fn any_strip(&self) -> bool {
         self.made.iter().any(|lane| lane.1)

@@ -360,17 +360,10 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         let access = self.access(store);
         let dst = self.lanes.bound(size);
         self.lane_of.insert(result, dst);
-        if !streams {
-            self.push_free(Opcode::Bind, [dst, 0, 0, 0], access);
-            self.body.push(op(dst));
-            return;
-        }
-        // This strip memory is never given back: in the cached walk nothing uses it.
-        let strip = self.lanes.strip(size, 1);
-        self.stream_bytes += u32::from(size);
-        self.push_free(Opcode::BindStore, [dst, strip, 0, 0], access);
+        self.stream_bytes += if streams { u32::from(size) } else { 0 };
+        let bind = if streams { Opcode::BindStore } else { Opcode::Bind };
+        self.push_free(bind, [dst, 0, 0, 0], access);
         self.body.push(op(dst));
-        self.push_free(Opcode::FlushStore, [dst, 0, 0, 0], access);
     }
 
     fn strip_for(&mut self, value: Value, size: u8, rate: Rate) -> u16 {

@@ -1,0 +1,1 @@
+../../../tilewire-cli/src/handwritten.rs
