@@ -88,7 +88,9 @@ fn unsafety(file: &File) -> Vec<Fault> {
     let mut faults: Vec<Fault> = tokens
         .iter()
         .filter(|t| t.text == "unsafe")
-        .map(|t| file.fault(t.line, "no unsafe here: it belongs to vm/ or tensor/, behind a safe interface".to_string()))
+        .map(|t| {
+            file.fault(t.line, "no unsafe here: it belongs to vm/ or tensor/, behind a safe interface".to_string())
+        })
         .collect();
     let forbid = ["#", "!", "[", "forbid", "(", "unsafe_code", ")", "]"];
     let forbids = tokens.windows(forbid.len()).any(|w| w.iter().map(|t| &t.text).eq(forbid.iter()));
