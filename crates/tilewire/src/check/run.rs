@@ -85,24 +85,25 @@ pub fn launch(
         _ => 0,
     });
     let mut live: Vec<usize> = (0..all.len()).collect();
-    // What the instances wait for, as of the latest progress of anybody.
-    let mut blocked: Vec<Option<Blocked>> = vec![None; all.len()];
+    // What the instances wait for, and after how much progress of anybody they found that: older findings mean nothing.
+    let mut blocked: Vec<Option<(u64, Blocked)>> = vec![None; all.len()];
+    let (mut progress, mut stuck) = (0, 0);
     let (mut turn, mut steps) = (0, 0);
     while !live.is_empty() {
+        if stuck == live.len() {
+            // Everybody waits: nothing will change unless the network delivers.
+            if !world.network.progress(&mut world.memories, observer) {
+                return Err(deadlock(&all, blocked));
+            }
+            (progress, stuck) = (progress + 1, 0);
+        }
         let place = match options.schedule {
             Schedule::Random(_) => random.below(live.len()),
             _ => turn % live.len(),
         };
         let who = live[place];
-        if blocked[who].is_some() {
-            // Everybody else ran into the same since: nothing will change unless the network delivers.
-            if live.iter().all(|&i| blocked[i].is_some()) {
-                if !world.network.progress(&mut world.memories, observer) {
-                    return Err(deadlock(&all, blocked));
-                }
-                blocked.fill(None);
-            }
-            turn = place + 1;
+        turn = place + 1;
+        if blocked[who].as_ref().is_some_and(|(since, _)| *since == progress) {
             continue;
         }
         steps += 1;
@@ -111,12 +112,15 @@ pub fn launch(
         }
         match all[who].step(world, observer)? {
             Step::Ran => {
-                blocked.fill(None);
-                turn = if options.schedule == Schedule::ToBlock { place } else { place + 1 };
+                (progress, stuck) = (progress + 1, 0);
+                blocked[who] = None;
+                if options.schedule == Schedule::ToBlock {
+                    turn = place;
+                }
             }
             Step::Blocked(on) => {
-                blocked[who] = Some(on);
-                turn = place + 1;
+                blocked[who] = Some((progress, on));
+                stuck += 1;
             }
             Step::Done => {
                 live.remove(place);
@@ -150,9 +154,9 @@ pub fn instances<'k>(
     Ok(all)
 }
 
-fn deadlock(all: &[Instance<'_>], blocked: Vec<Option<Blocked>>) -> EvalError {
+fn deadlock(all: &[Instance<'_>], blocked: Vec<Option<(u64, Blocked)>>) -> EvalError {
     let stuck = all.iter().zip(blocked).filter_map(|(instance, on)| {
-        let on = on?;
+        let (_, on) = on?;
         Some(Stuck { by: Location::new(instance.kernel(), instance.actor(), &on.at), on })
     });
     EvalError::Deadlock { blocked: stuck.collect() }

@@ -33,6 +33,12 @@ impl Lanes {
         }
     }
 
+    /// A lane with strip memory of its own from the first strip to the last: what is put there before the strips must still be
+    /// there in each of them, so it is no memory that another value had before.
+    pub(super) fn pinned(&mut self, size: u8) -> u16 {
+        self.make(size, true, 1)
+    }
+
     /// Gives a lane back; bound lanes are not reused (they cost nothing).
     pub(super) fn release(&mut self, lane: u16) {
         if self.made[(lane - self.first) as usize].1 {

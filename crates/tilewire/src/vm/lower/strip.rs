@@ -386,7 +386,7 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
             if let Some(&lane) = self.filled.get(&(reg, size)) {
                 return lane;
             }
-            let lane = self.lanes.strip(size, 1);
+            let lane = self.lanes.pinned(size);
             self.filled.insert((reg, size), lane);
             self.fills.push(Code { op: Opcode::Fill(size), a: lane, b: reg, c: 0, d: 0, e: 0 });
             return lane;

@@ -5,7 +5,9 @@ use super::expression::Pool;
 use super::sections::{Section, block_start};
 use super::writer::{Writer, at, in_scratch};
 use super::{Maker, Wish};
-use tilewire::ir::{Access, BinaryOp, BulkDone, Op, Order, ParamId, Place, RoleId, Scope, Special, Type, Value};
+use tilewire::ir::{
+    Access, BinaryOp, BulkDone, CompareOp, Mask, Op, Order, ParamId, Place, RoleId, Scope, Special, Type, Value,
+};
 
 const IN: Wish = Wish { access: Access::In, align: 0, banks: 1, compare: true };
 const SHARED: Wish = Wish { access: Access::InOut, align: 0, banks: 1, compare: true };
@@ -59,6 +61,7 @@ impl Section for Atomics {
     fn emit(&self, maker: &mut Maker, _: u32, _: RoleId, random: &mut Random) {
         let c = &mut maker.c;
         let order = random.pick(&[Order::Relaxed, Order::Acquire, Order::Release, Order::AcqRel]);
+        let scope = random.pick(&[Scope::Device, Scope::System]);
         let (extent, masked) = (c.i64(self.extent as i64), random.once_in(2));
         c.each(extent, |c, i| {
             let x = c.load(self.addends, i);
@@ -67,7 +70,7 @@ impl Section for Atomics {
             let mut pool = Pool::default();
             pool.add(c, x, true);
             let mask = masked.then(|| pool.condition(c, random));
-            c.op(Op::AtomicAdd { at: at(self.counters, index), x, mask, order, scope: Scope::System });
+            c.op(Op::AtomicAdd { at: at(self.counters, index), x, mask, order, scope });
             let (zero, one, mark) = (c.i64(0), c.bits(self.ty, 1), c.bits(Type::U16, 0x1234));
             let place = c.atomic_add(self.ticket, zero, one, None);
             let place = c.cast(place, Type::I64);
@@ -85,6 +88,8 @@ pub struct PutGet {
     read_as: Type,
     extent: u64,
     exact: bool,
+    /// Elements from here on are masked off.
+    limit: Option<u64>,
     input: ParamId,
     region: ParamId,
     output: ParamId,
@@ -107,11 +112,20 @@ impl PutGet {
             read_as,
             extent,
             exact,
+            limit: random.once_in(3).then(|| random.below(extent + 1)),
             input: maker.random_buffer(ty, len, IN, random),
             region: maker.random_buffer(Type::U8, bytes, wish, random),
             output: maker.random_buffer(read_as, len, Wish::new(Access::Out), random),
             slots: maker.slots(maker.blocks, random),
         }
+    }
+}
+
+impl PutGet {
+    /// The mask of an element, where the section has a limit.
+    fn inside(&self, c: &mut Writer, i: Value) -> Option<Value> {
+        let limit = c.i64(self.limit? as i64);
+        Some(c.compare(CompareOp::Lt, i, limit))
     }
 }
 
@@ -134,7 +148,8 @@ impl Section for PutGet {
                     x = pool.of(c, self.ty, random).v;
                 }
                 let byte = c.scale(i, width, bytes);
-                c.put(self.region, byte, x);
+                let mask = self.inside(c, i);
+                c.run(Op::Put { at: at(self.region, byte), x, mask });
             });
             c.signal(self.slots, block, seven);
         }
@@ -142,7 +157,8 @@ impl Section for PutGet {
             c.wait(self.slots, block, seven);
             c.each(extent, |c, i| {
                 let byte = c.scale(i, width, bytes);
-                let x = c.get(self.region, byte, self.read_as);
+                let mask = self.inside(c, i).map(|cond| Mask { cond, other: c.bits(self.read_as, 1) });
+                let x = c.op(Op::Get { at: at(self.region, byte), to: self.read_as, mask });
                 let index = c.add(start, i);
                 c.store(self.output, index, x);
             });

@@ -96,7 +96,7 @@ impl Pool {
     fn step(&mut self, c: &mut Writer, random: &mut Random) {
         let a = self.any(random);
         let in_each = c.b.in_each();
-        let (v, exact) = match random.below(11) {
+        let (v, exact) = match random.below(14) {
             0 | 1 => self.unary(c, a, random),
             2..=4 => {
                 let ops: &[BinaryOp] = match a.ty {
@@ -130,6 +130,8 @@ impl Pool {
                 let op = random.pick(&[GroupOp::Max, GroupOp::Min, GroupOp::Sum, GroupOp::Scan]);
                 (c.group(op, a.v, random.pick(&GROUPS)), false)
             }
+            // Floats have four times as many ops of one operand as integers.
+            11..=13 if a.ty.is_float() => self.unary(c, a, random),
             _ => (c.cast(a.v, random.pick(&Type::ALL)), false),
         };
         self.add(c, v, exact);

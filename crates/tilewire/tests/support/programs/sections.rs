@@ -4,7 +4,7 @@ use super::data::{Random, element, indices};
 use super::expression::{GROUPS, Pool};
 use super::writer::{Writer, at, here};
 use super::{Maker, Wish};
-use tilewire::ir::{Access, BinaryOp, CompareOp, Mask, Op, ParamId, RoleId, Special, Type, Value, VarId};
+use tilewire::ir::{Access, BinaryOp, CompareOp, Mask, Op, ParamId, Place, RoleId, Special, Type, Value, VarId};
 
 /// A part of a program. Its parameters are declared when it is planned; then every role emits what it does in it.
 pub trait Section {
@@ -103,6 +103,20 @@ enum Pattern {
     InPlace,
 }
 
+impl Pattern {
+    fn banks(self) -> u32 {
+        if matches!(self, Pattern::Banked { .. }) { 2 } else { 1 }
+    }
+
+    fn place(self, c: &mut Writer, param: ParamId, index: Value) -> Place {
+        let mut place = at(param, index);
+        if let Pattern::Banked { bank } = self {
+            place.bank = Some(c.i64(bank as i64));
+        }
+        place
+    }
+}
+
 impl Elementwise {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let extent = Extent::plan(maker, random);
@@ -129,7 +143,7 @@ impl Elementwise {
                 4 => Pattern::Banked { bank: random.below(2) },
                 _ => Pattern::Linear { stride: random.pick(&[1, 1, 2, 3]), shift: random.below(3) },
             };
-            let wish = Wish { banks: if matches!(pattern, Pattern::Banked { .. }) { 2 } else { 1 }, ..IN };
+            let wish = Wish { banks: pattern.banks(), ..IN };
             let param = maker.random_buffer(ty, plan.len(pattern) * blocks, wish, random);
             plan.inputs.push((param, pattern));
         }
@@ -142,8 +156,9 @@ impl Elementwise {
         }
         for _ in 0..1 + random.below(2) {
             let ty = random.pick(&Type::ALL);
-            let pattern = match random.below(6) {
+            let pattern = match random.below(7) {
                 0 => Pattern::Transposed,
+                4 => Pattern::Banked { bank: random.below(2) },
                 1 => {
                     let to = (0..blocks).flat_map(|_| random.permutation(n)).collect::<Vec<_>>();
                     Pattern::Indexed { by: index_buffer(maker, &to, random) }
@@ -152,7 +167,8 @@ impl Elementwise {
                 3 => Pattern::Ragged { limit: random.below(n + 1) },
                 _ => Pattern::Linear { stride: random.pick(&[1, 1, 2, 3]), shift: random.below(3) },
             };
-            let param = maker.random_buffer(ty, plan.len(pattern) * blocks, Wish::new(Access::Out), random);
+            let wish = Wish { access: Access::Out, banks: pattern.banks(), ..IN };
+            let param = maker.random_buffer(ty, plan.len(pattern) * blocks, wish, random);
             plan.outputs.push((param, ty, pattern));
         }
         plan
@@ -234,19 +250,12 @@ impl Section for Elementwise {
             pool.add(c, number, true);
             for &(param, pattern) in &self.inputs {
                 let (index, inside) = self.index(c, pattern, [row, col, number]);
-                let v = match (pattern, inside) {
-                    (Pattern::Banked { bank }, _) => {
-                        let mut place = at(param, index);
-                        place.bank = Some(c.i64(bank as i64));
-                        c.op(Op::Load { at: place, mask: None })
-                    }
-                    (_, Some(cond)) => {
-                        let ty = c.b.kernel().base_type(at(param, index).base).expect("a buffer");
-                        let other = c.bits(ty, element(ty, random));
-                        c.op(Op::Load { at: at(param, index), mask: Some(Mask { cond, other }) })
-                    }
-                    _ => c.load(param, index),
-                };
+                let place = pattern.place(c, param, index);
+                let mask = inside.map(|cond| {
+                    let ty = c.b.kernel().base_type(place.base).expect("a buffer");
+                    Mask { cond, other: c.bits(ty, element(ty, random)) }
+                });
+                let v = c.op(Op::Load { at: place, mask });
                 pool.add(c, v, true);
             }
             let (grown, steps) = (pool.all.len(), 1 + random.below(10));
@@ -263,7 +272,8 @@ impl Section for Elementwise {
                     None if random.once_in(4) => Some(pool.condition(c, random)),
                     None => None,
                 };
-                c.run(Op::Store { at: at(param, index), x, mask });
+                let place = pattern.place(c, param, index);
+                c.run(Op::Store { at: place, x, mask });
             }
         });
     }
