@@ -213,7 +213,15 @@ impl Machine {
             streamed: false,
             level,
             pc: program.insts.as_ptr(),
-            owned: Owned { _regs: regs, _lanes: lanes, _bases: bases, _strips: strips, _scratch: scratch, inputs, program },
+            owned: Owned {
+                _regs: regs,
+                _lanes: lanes,
+                _bases: bases,
+                _strips: strips,
+                _scratch: scratch,
+                inputs,
+                program,
+            },
         }
     }
 
