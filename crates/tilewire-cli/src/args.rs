@@ -1,14 +1,20 @@
 //! The words of the command line.
 
-use crate::bench::Size;
+use crate::bench::{Size, check_key};
+use crate::emit::Parts;
+use crate::kernels::{Named, named};
 
 /// What `--help` prints.
 pub const HELP: &str = "\
 tilewire: write what happens to one tile, tilewire sends it
 
 usage:
-  tilewire emit KERNEL --ir                              print a kernel's intermediate representation
-  tilewire bench kernels [--sizes LIST] [--json FILE]    the CPU engine against hand-written loops, in one run
+  tilewire                                  a short demonstration
+  tilewire emit KERNEL --ir [--simplified] [--lines]
+                                            print a kernel's intermediate representation
+  tilewire emit KERNEL --bytecode           print what the CPU engine runs
+  tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
+                                            the CPU engine against hand-written loops, in one run
   tilewire --help | --version
 
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB
@@ -27,15 +33,21 @@ pub enum Command {
     Help,
     /// Print the version.
     Version,
-    /// Print the IR of a kernel.
-    EmitIr {
-        /// The kernel's name.
-        kernel: String,
+    /// Show what this is.
+    Demo,
+    /// Print the text of a kernel.
+    Emit {
+        /// The kernel.
+        kernel: &'static Named,
+        /// What of it.
+        parts: Parts,
     },
     /// Measure the CPU engine's kernels.
     BenchKernels {
         /// Input sizes, where not the usual ones.
         sizes: Option<Vec<Size>>,
+        /// Keys of the cases, where not all.
+        cases: Vec<String>,
         /// Where the JSON report goes.
         json: Option<String>,
     },
@@ -45,7 +57,7 @@ impl Command {
     /// Reads the words after the program's name; the error says what is wrong with them.
     pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Command, String> {
         let mut words = Words(words.into_iter().collect::<Vec<_>>().into_iter());
-        let Some(first) = words.next() else { return Ok(Command::Help) };
+        let Some(first) = words.next() else { return Ok(Command::Demo) };
         if words.0.as_slice().iter().any(|word| word == "--help" || word == "-h") {
             return Ok(Command::Help);
         }
@@ -60,19 +72,25 @@ impl Command {
 }
 
 fn emit(mut words: Words) -> Result<Command, String> {
-    let (mut kernel, mut ir) = (None, false);
+    let (mut kernel, mut parts) = (None, Parts::default());
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--ir" => ir = true,
+            "--ir" => parts.ir = true,
+            "--simplified" => parts.simplified = true,
+            "--lines" => parts.lines = true,
+            "--bytecode" => parts.bytecode = true,
             option if option.starts_with('-') => return Err(format!("emit: unknown option '{option}'")),
             _ if kernel.is_none() => kernel = Some(word),
             _ => return Err(format!("emit: '{word}' is one word too many")),
         }
     }
-    match (kernel, ir) {
-        (Some(kernel), true) => Ok(Command::EmitIr { kernel }),
-        (Some(_), false) => Err("emit: say what to print: --ir".into()),
-        (None, _) => Err("emit: name a kernel".into()),
+    // An empty name is no kernel's, so the answer lists those there are.
+    let kernel = named(&kernel.unwrap_or_default()).map_err(|error| format!("emit: {error}"))?;
+    match parts {
+        Parts { ir: false, bytecode: false, .. } => Err("emit: say what to print: --ir or --bytecode".into()),
+        Parts { ir: false, simplified: true, .. } => Err("emit: --simplified is for --ir".into()),
+        Parts { ir: false, lines: true, .. } => Err("emit: --lines is for --ir".into()),
+        parts => Ok(Command::Emit { kernel, parts }),
     }
 }
 
@@ -82,15 +100,16 @@ fn bench(mut words: Words) -> Result<Command, String> {
         Some(word) => return Err(format!("bench: unknown subject '{word}'; there is: kernels")),
         None => return Err("bench: say what to measure: kernels".into()),
     }
-    let (mut sizes, mut json) = (None, None);
+    let (mut sizes, mut cases, mut json) = (None, Vec::new(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?)?),
+            "--cases" => cases = bench_cases(&words.value("--cases")?)?,
             "--json" => json = Some(words.value("--json")?),
             _ => return Err(format!("bench: unknown word '{word}'")),
         }
     }
-    Ok(Command::BenchKernels { sizes, json })
+    Ok(Command::BenchKernels { sizes, cases, json })
 }
 
 fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
@@ -99,6 +118,10 @@ fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
         Some(size) => Err(format!("bench: a size of {size} is not between 1B and {LARGEST}")),
         None => Ok(sizes),
     }
+}
+
+fn bench_cases(list: &str) -> Result<Vec<String>, String> {
+    list.split(',').map(|key| check_key(key.trim()).map(|()| key.trim().to_string())).collect()
 }
 
 /// The words not read yet, `--key=value` counting as two.
@@ -139,10 +162,19 @@ mod tests {
         assert_eq!(parse("--help"), Ok(Command::Help));
         assert_eq!(parse("bench kernels --help"), Ok(Command::Help));
         assert_eq!(parse("--version"), Ok(Command::Version));
-        assert_eq!(parse("emit scale --ir"), Ok(Command::EmitIr { kernel: "scale".into() }));
-        assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, json: None }));
+        assert_eq!(parse(""), Ok(Command::Demo));
+        let (kernel, parts) = (named("scale").unwrap(), Parts { ir: true, ..Parts::default() });
+        assert_eq!(parse("emit scale --ir"), Ok(Command::Emit { kernel, parts }));
+        let parts = Parts { simplified: true, lines: true, bytecode: true, ..parts };
+        assert_eq!(parse("emit --bytecode --lines scale --simplified --ir"), Ok(Command::Emit { kernel, parts }));
+        assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, cases: vec![], json: None }));
+        let cases = vec!["copy".to_string(), "one".to_string()];
+        assert_eq!(
+            parse("bench kernels --cases copy,one"),
+            Ok(Command::BenchKernels { sizes: None, cases, json: None })
+        );
         let sizes = Some(vec![Size(64 << 10), Size(1 << 20)]);
-        let full = Ok(Command::BenchKernels { sizes, json: Some("out.json".into()) });
+        let full = Ok(Command::BenchKernels { sizes, cases: vec![], json: Some("out.json".into()) });
         assert_eq!(parse("bench kernels --sizes 64KiB,1MiB --json out.json"), full);
         assert_eq!(parse("bench kernels --json=out.json --sizes=64KiB,1MiB"), full);
     }
@@ -152,14 +184,18 @@ mod tests {
         for (line, reason) in [
             ("fly", "unknown command 'fly'"),
             ("--version now", "'now' is one word too many"),
-            ("emit", "name a kernel"),
+            ("emit", "there are\n  copy"),
+            ("emit nothing --ir", "there is no kernel 'nothing'"),
+            ("emit scale --bytecode --lines", "--lines is for --ir"),
+            ("emit scale --bytecode --simplified", "--simplified is for --ir"),
             ("emit scale", "--ir"),
             ("emit scale --ptx", "unknown option '--ptx'"),
-            ("emit a b --ir", "'b' is one word too many"),
+            ("emit scale b --ir", "'b' is one word too many"),
             ("bench", "say what to measure"),
             ("bench everything", "unknown subject 'everything'"),
             ("bench kernels fast", "unknown word 'fast'"),
             ("bench kernels --sizes", "--sizes needs a value"),
+            ("bench kernels --cases copy,fly", "there is no case 'fly'"),
             ("bench kernels --sizes 64KB", "'KB' is no unit"),
             ("bench kernels --sizes 0", "not between"),
             ("bench kernels --sizes 5GiB", "not between"),

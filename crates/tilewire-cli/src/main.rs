@@ -2,7 +2,10 @@
 
 mod args;
 mod bench;
+mod demo;
+mod emit;
 mod handwritten;
+mod kernels;
 
 use anyhow::Result;
 use args::Command;
@@ -31,9 +34,9 @@ fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Help => stdout().write_all(args::HELP.as_bytes())?,
         Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
-        // The kernels that have names come with the engine.
-        Command::EmitIr { kernel } => return Ok(usage(&format!("emit: there is no kernel '{kernel}'"))),
-        Command::BenchKernels { sizes, json } => bench::kernels(sizes.as_deref(), json.as_deref())?,
+        Command::Demo => demo::demo()?,
+        Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
+        Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -25,13 +25,14 @@ fn engine(program: &Program, settings: Settings) -> Vec<Vec<Vec<u8>>> {
 fn agree(program: &Program) {
     let expected = reference(program);
     for level in Level::available() {
-        for simplify in [true, false] {
-            let settings = Settings { level, simplify, ..Settings::default() };
+        // Streaming from one byte on puts every direct store through the non-temporal path.
+        for (simplify, stream_from) in [(true, usize::MAX), (false, usize::MAX), (true, 1)] {
+            let settings = Settings { level, simplify, stream_from, ..Settings::default() };
             let got = engine(program, settings);
             for (p, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 assert!(
                     got == expected,
-                    "parameter {p} differs at {level:?}, simplify {simplify}\n{}\n{program:?}",
+                    "parameter {p} differs at {level:?}, simplify {simplify}, stream from {stream_from}\n{}\n{program:?}",
                     first_difference(got, expected)
                 );
             }

@@ -1,47 +1,62 @@
-//! Buffers that start at a cache line, shared by the sides of one contest so that none gets luckier pages.
+//! Buffers shared by the sides of one contest, hand-written loops and kernels alike, so that none gets luckier pages.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
+use tilewire::Tensor;
+use tilewire::ir::scalar::Number;
 
-const LINE: usize = 64;
+/// A slice of `T`, aligned to 64 bytes at least, that is a [`Tensor`] too. Clones are the same memory.
+pub struct Buffer<T>(Rc<RefCell<Tensor<T>>>);
 
-/// A slice of `T` aligned to 64 bytes. Clones are the same memory.
-#[derive(Clone)]
-pub struct Buffer<T>(Rc<Storage<T>>);
-
-struct Storage<T> {
-    cells: RefCell<Vec<T>>,
-    start: usize,
-    len: usize,
-}
-
-impl<T: Copy + Default> Buffer<T> {
+impl<T: Number> Buffer<T> {
     /// A buffer of `len` elements, element k being `fill(k)`; every page is touched.
-    pub fn new(len: usize, mut fill: impl FnMut(usize) -> T) -> Buffer<T> {
-        // A vector aligned to its elements, with room to begin at the next line.
-        let mut cells = vec![T::default(); len + LINE / size_of::<T>()];
-        let start = cells.as_ptr().align_offset(LINE);
-        cells[start..start + len].iter_mut().enumerate().for_each(|(k, cell)| *cell = fill(k));
-        Buffer(Rc::new(Storage { cells: RefCell::new(cells), start, len }))
+    pub fn new(len: usize, fill: impl FnMut(usize) -> T) -> Buffer<T> {
+        Buffer(Rc::new(RefCell::new(Tensor::from_fn(len, fill))))
     }
 
-    /// The elements, to read or write; panics if another side still holds them.
+    /// The elements, to read or write; panics if another side still holds them. No kernel may run meanwhile.
     pub fn slice(&self) -> RefMut<'_, [T]> {
-        RefMut::map(self.0.cells.borrow_mut(), |cells| &mut cells[self.0.start..self.0.start + self.0.len])
+        RefMut::map(self.0.borrow_mut(), |tensor| {
+            let start = tensor.memory().start().cast::<T>();
+            // SAFETY: the tensor has that many initialised elements there and outlives the borrow. The RefCell gives one
+            // such borrow at a time, and sides of a contest take turns, so no kernel touches the elements during it.
+            unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), tensor.len()) }
+        })
+    }
+
+    /// The same memory for a kernel, whose element type may be another of the same size: `u16` are bits of bf16 to a
+    /// hand-written loop.
+    pub fn tensor<U: Number>(&self) -> Tensor<U> {
+        const { assert!(size_of::<T>() == size_of::<U>(), "the element sizes differ") };
+        let own = self.0.borrow().clone();
+        let (start, len) = (own.memory().start().cast::<U>(), own.len());
+        // SAFETY: the memory is aligned to 64 bytes and holds `len` elements; of a number every bit pattern is a value. The
+        // clone keeps it alive, and sides take turns.
+        unsafe { Tensor::from_raw(start, len, Rc::new(own)) }
+    }
+}
+
+impl<T> Clone for Buffer<T> {
+    fn clone(&self) -> Buffer<T> {
+        Buffer(self.0.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tilewire::Bf16;
 
     #[test]
     fn a_buffer_is_aligned_filled_and_shared() {
         let buffer = Buffer::new(100, |k| k as u16);
-        assert!((buffer.slice().as_ptr() as usize).is_multiple_of(LINE));
+        assert!((buffer.slice().as_ptr() as usize).is_multiple_of(64));
         assert_eq!(buffer.slice().len(), 100);
         assert_eq!(buffer.slice()[99], 99);
         buffer.clone().slice()[0] = 7;
         assert_eq!(buffer.slice()[0], 7);
+        let tensor = buffer.tensor::<Bf16>();
+        tensor.set(1, Bf16::from_bits(0x3f80));
+        assert_eq!((tensor.len(), buffer.slice()[1]), (100, 0x3f80));
     }
 }

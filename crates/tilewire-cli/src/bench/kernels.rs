@@ -1,121 +1,111 @@
 //! `tilewire bench kernels`: the CPU engine's kernels against hand-written loops, in one thread.
 //!
-//! A [`Case`] makes a [`Contest`] for every size. To put the engine in, give the contest's `ours`:
-//!
-//! ```text
-//! let mut op = ...;   // prepared on the same buffers as the baselines
-//! contest.ours = Some(Side::new("tilewire", move || op.run().unwrap()));
-//! ```
+//! A [`Case`] makes a [`Contest`] for every size, all sides on the same buffers. Results are compared before they are timed.
 
 use super::buffer::Buffer;
-use super::interleaved::{Effort, Side, fastest, measure};
+use super::contest::{Contest, against};
+use super::interleaved::{Effort, Side};
 use super::progress::Progress;
 use super::report::Row;
 use super::size::Size;
 use crate::handwritten as hand;
+use crate::kernels;
+use anyhow::Result;
 use std::hint::black_box;
 use std::time::Duration;
+use tilewire::vm::Prepared;
+use tilewire::{Bf16, F8E4M3, Scalar, Tensor, kernel};
 
 /// The sizes measured when none are asked for: within L2, within L3, beyond both.
 pub const SIZES: [Size; 3] = [Size(64 << 10), Size(1 << 20), Size(64 << 20)];
 
 /// One kind of work.
 struct Case {
+    /// What `--cases` calls it.
+    key: &'static str,
+    /// What reports call it.
     name: &'static str,
-    /// Sizes measured besides those asked for. A case that has no size has only the size 0 here.
-    extra: &'static [usize],
-    sized: bool,
-    /// Prepares the sides for an input of about so many bytes.
-    contest: fn(bytes: usize) -> Contest,
+    kind: Kind,
 }
 
-/// The sides of one case at one size.
-struct Contest {
-    /// Bytes of the input, after rounding to what the case can do; 0 where bytes are not the point.
-    bytes: usize,
-    /// The engine's side; without it the baselines are compared with the best of them.
-    ours: Option<Side>,
-    limit: Limit,
-}
+/// Does the work once.
+type Launch = Box<dyn FnMut()>;
 
-enum Limit {
-    /// As fast as the fastest of these in the same run.
-    Baselines(Vec<Side>),
-    /// A fixed time, where there is nothing to race: what the engine's design allows.
-    Target { label: &'static str, time: Duration },
+enum Kind {
+    /// Races hand-written loops on an input of about so many bytes, and of sizes that are always measured.
+    Race { contest: fn(bytes: usize) -> Result<Contest>, always: &'static [usize] },
+    /// Has no size: a time that the engine's design allows.
+    Fixed { limit: &'static str, time: Duration, prepare: fn() -> Result<Launch> },
 }
 
 const CASES: [Case; 9] = [
-    Case { name: "copy", extra: &[], sized: true, contest: copy },
-    Case { name: "scale f32", extra: &[], sized: true, contest: scale },
-    Case { name: "f32 += bf16", extra: &[], sized: true, contest: accumulate },
-    Case { name: "quantise f8e4m3", extra: &[], sized: true, contest: quantise },
-    Case { name: "gather f32", extra: &[], sized: true, contest: gather },
+    Case { key: "copy", name: "copy", kind: Kind::Race { contest: copy, always: &[] } },
+    Case { key: "scale", name: "scale f32", kind: Kind::Race { contest: scale, always: &[] } },
+    Case { key: "accumulate", name: "f32 += bf16", kind: Kind::Race { contest: accumulate, always: &[] } },
+    Case { key: "quantise", name: "quantise f8e4m3", kind: Kind::Race { contest: quantise, always: &[] } },
+    Case { key: "gather", name: "gather f32", kind: Kind::Race { contest: gather, always: &[] } },
     // 1024 x 1024: rows a page apart, the worst stride for a cache.
-    Case { name: "transpose f32", extra: &[4 << 20], sized: true, contest: transpose },
-    Case { name: "empty launch", extra: &[0], sized: false, contest: empty_launch },
-    Case { name: "one element", extra: &[0], sized: false, contest: one_element },
-    Case { name: "trace + build", extra: &[0], sized: false, contest: trace_and_build },
+    Case { key: "transpose", name: "transpose f32", kind: Kind::Race { contest: transpose, always: &[4 << 20] } },
+    Case { key: "empty", name: "empty launch", kind: fixed("target 20 ns", Duration::from_nanos(20), empty_launch) },
+    Case { key: "one", name: "one element", kind: fixed("target 60 ns", Duration::from_nanos(60), one_element) },
+    Case {
+        key: "build",
+        name: "trace + build",
+        kind: fixed("target 200 µs", Duration::from_micros(200), trace_and_build),
+    },
 ];
 
-/// Measures every case at every size.
-pub fn run(sizes: &[Size]) -> Vec<Row> {
-    let plan: Vec<(&Case, usize)> = CASES.iter().flat_map(|case| case.sizes(sizes).map(move |b| (case, b))).collect();
-    let mut progress = Progress::new(plan.len());
-    let mut rows = Vec::new();
-    for (case, bytes) in plan {
+const fn fixed(limit: &'static str, time: Duration, prepare: fn() -> Result<Launch>) -> Kind {
+    Kind::Fixed { limit, time, prepare }
+}
+
+/// What to measure and for how long.
+pub struct Plan<'p> {
+    /// Bytes of the inputs.
+    pub sizes: &'p [Size],
+    /// Keys of the cases; all where there is none.
+    pub cases: &'p [String],
+    /// How much time to spend on each.
+    pub effort: Effort,
+}
+
+/// Refuses what is no key of a case.
+pub fn check_key(key: &str) -> Result<(), String> {
+    let keys = CASES.map(|case| case.key);
+    if keys.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", keys.join(", "))) }
+}
+
+/// Measures every case at every size; a result that differs from the hand-written one is an error.
+pub fn run(plan: &Plan) -> Result<Vec<Row>> {
+    let wanted = |case: &&Case| plan.cases.is_empty() || plan.cases.iter().any(|key| key == case.key);
+    let steps: Vec<(&Case, usize)> = CASES
+        .iter()
+        .filter(wanted)
+        .flat_map(|case| case.sizes(plan.sizes).into_iter().map(move |b| (case, b)))
+        .collect();
+    let mut progress = Progress::new(steps.len());
+    let mut row = |case: &Case, bytes: usize| {
         progress.step(&format!("{} {}", case.name, if bytes > 0 { Size(bytes).to_string() } else { String::new() }));
-        rows.extend((case.contest)(bytes).rows(case.name));
-    }
-    rows
+        match case.kind {
+            Kind::Race { contest, .. } => contest(bytes)?.row(case.name, plan.effort),
+            Kind::Fixed { limit, time, prepare } => Ok(against(case.name, limit, time, prepare()?, plan.effort)),
+        }
+    };
+    steps.into_iter().map(|(case, bytes)| row(case, bytes)).collect()
 }
 
 impl Case {
-    fn sizes(&self, asked: &[Size]) -> impl Iterator<Item = usize> + use<> {
-        let mut sizes = self.extra.to_vec();
-        if self.sized {
-            sizes.extend(asked.iter().map(|size| size.0));
-        }
+    /// The sizes to measure; a case without size has the size 0.
+    fn sizes(&self, asked: &[Size]) -> Vec<usize> {
+        let Kind::Race { always, .. } = self.kind else { return vec![0] };
+        let mut sizes: Vec<usize> = always.iter().copied().chain(asked.iter().map(|size| size.0)).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        sizes.into_iter()
+        sizes
     }
 }
 
-impl Contest {
-    fn new(bytes: usize, baselines: Vec<Side>) -> Contest {
-        Contest { bytes, ours: None, limit: Limit::Baselines(baselines) }
-    }
-
-    fn target(label: &'static str, time: Duration) -> Contest {
-        Contest { bytes: 0, ours: None, limit: Limit::Target { label, time } }
-    }
-
-    fn rows(self, name: &str) -> Vec<Row> {
-        let effort = Effort::default();
-        match self.limit {
-            Limit::Target { label, time } => {
-                let Some(ours) = self.ours else { return Vec::new() };
-                let timings = measure(&mut [ours], effort);
-                vec![Row::local(name.into(), self.bytes, &timings[0], label.into(), time.as_nanos() as f64)]
-            }
-            Limit::Baselines(baselines) => {
-                let raced = self.ours.is_some();
-                let mut sides: Vec<Side> = self.ours.into_iter().chain(baselines).collect();
-                let timings = measure(&mut sides, effort);
-                let (ours, baselines) = timings.split_at(usize::from(raced));
-                let best = fastest(baselines).expect("a case has a baseline");
-                let row = |timing, name| Row::local(name, self.bytes, timing, best.name.into(), best.median_ns);
-                if raced {
-                    return vec![row(&ours[0], name.into())];
-                }
-                baselines.iter().map(|timing| row(timing, format!("{name}: {}", timing.name))).collect()
-            }
-        }
-    }
-}
-
-fn copy(bytes: usize) -> Contest {
+fn copy(bytes: usize) -> Result<Contest> {
     let bytes = bytes.max(1);
     let (src, dst) = (Buffer::new(bytes, |k| k as u8), Buffer::new(bytes, |_| 0u8));
     let side = |name, copy: fn(&mut [u8], &[u8])| {
@@ -127,28 +117,34 @@ fn copy(bytes: usize) -> Contest {
         side("cached", hand::copy_temporal),
         side("streamed", hand::copy_non_temporal),
     ];
-    Contest::new(bytes, sides)
+    let ours = kernels::copy(&dst.tensor::<u8>(), &src.tensor());
+    Ok(Contest::new(bytes, ours, sides)?.writes(&dst, |k| !(k as u8)))
 }
 
-fn scale(bytes: usize) -> Contest {
+fn scale(bytes: usize) -> Result<Contest> {
     let count = (bytes / 4).max(1);
     let (src, dst) = (Buffer::new(count, ramp), Buffer::new(count, |_| 0f32));
     let side = |name, scale: fn(&mut [f32], &[f32], f32)| {
         let (src, dst) = (src.clone(), dst.clone());
         Side::new(name, move || scale(black_box(&mut dst.slice()), black_box(&src.slice()), black_box(1.25)))
     };
-    Contest::new(count * 4, vec![side("cached", hand::scale_f32), side("streamed", hand::scale_f32_non_temporal)])
+    let sides = vec![side("cached", hand::scale_f32), side("streamed", hand::scale_f32_non_temporal)];
+    let ours = kernels::scale(&dst.tensor(), &src.tensor(), &Scalar::new(1.25));
+    Ok(Contest::new(count * 4, ours, sides)?.writes(&dst, |_| f32::NAN))
 }
 
-fn accumulate(bytes: usize) -> Contest {
+fn accumulate(bytes: usize) -> Result<Contest> {
     let count = (bytes / 2).max(1);
-    // Zeros keep the sums finite however often they are repeated, at the same speed.
-    let (src, dst) = (Buffer::new(count, |k| (k as u16 & 1) << 15), Buffer::new(count, ramp));
-    let run = move || hand::accumulate_bf16(black_box(&mut dst.slice()), black_box(&src.slice()));
-    Contest::new(count * 2, vec![Side::new("by hand", run)])
+    // However often it is repeated, no sum gets large: an addend below half a unit of the sum no longer changes it.
+    let addend = |k: usize| Bf16::from_f32((k % 17) as f32 / 8.0 - 1.0).to_bits();
+    let (src, dst) = (Buffer::new(count, addend), Buffer::new(count, ramp));
+    let (from, to) = (src.clone(), dst.clone());
+    let by_hand = move || hand::accumulate_bf16(black_box(&mut to.slice()), black_box(&from.slice()));
+    let ours = kernels::accumulate(&dst.tensor(), &src.tensor());
+    Ok(Contest::new(count * 2, ours, vec![Side::new("by hand", by_hand)])?.writes(&dst, ramp))
 }
 
-fn quantise(bytes: usize) -> Contest {
+fn quantise(bytes: usize) -> Result<Contest> {
     let groups = (bytes / 4 / hand::GROUP).max(1);
     let count = groups * hand::GROUP;
     let (src, dst, scales) = (Buffer::new(count, ramp), Buffer::new(count, |_| 0u8), Buffer::new(groups, |_| 0f32));
@@ -160,11 +156,12 @@ fn quantise(bytes: usize) -> Contest {
         Side::new(name, run)
     };
     let sides = vec![side("cached", hand::quantise_f8e4m3), side("streamed", hand::quantise_f8e4m3_non_temporal)];
-    Contest::new(count * 4, sides)
+    let ours = kernels::quantise(&dst.tensor::<F8E4M3>(), &scales.tensor(), &src.tensor());
+    Ok(Contest::new(count * 4, ours, sides)?.writes(&dst, |_| 0xff).writes(&scales, |_| f32::NAN))
 }
 
 /// A gather of the whole source, shuffled.
-fn gather(bytes: usize) -> Contest {
+fn gather(bytes: usize) -> Result<Contest> {
     let count = (bytes / 4).max(1);
     let (src, dst) = (Buffer::new(count, ramp), Buffer::new(count, |_| 0f32));
     let idx = Buffer::new(count, |k| k as i32);
@@ -181,11 +178,13 @@ fn gather(bytes: usize) -> Contest {
         };
         Side::new(name, run)
     };
-    Contest::new(count * 4, vec![side("scalar", hand::gather_i32), side("vector", hand::gather_i32_vector)])
+    let sides = vec![side("scalar", hand::gather_i32), side("vector", hand::gather_i32_vector)];
+    let ours = kernels::gather(&dst.tensor(), &src.tensor(), &idx.tensor());
+    Ok(Contest::new(count * 4, ours, sides)?.writes(&dst, |_| f32::NAN))
 }
 
 /// As square as a matrix of whole 64 x 64 blocks can be.
-fn transpose(bytes: usize) -> Contest {
+fn transpose(bytes: usize) -> Result<Contest> {
     let count = (bytes / 4).max(64 * 64);
     let rows = ((count as f64).sqrt() as usize / 64 * 64).max(64);
     let cols = (count / rows / 64 * 64).max(64);
@@ -195,19 +194,33 @@ fn transpose(bytes: usize) -> Contest {
         Side::new(name, move || transpose(black_box(&mut dst.slice()), black_box(&src.slice()), rows, cols))
     };
     let sides = vec![side("cached", hand::transpose_f32), side("streamed", hand::transpose_f32_non_temporal)];
-    Contest::new(rows * cols * 4, sides)
+    // The loops count rows of the result, kernels rows of the input.
+    let ours = kernels::transpose(&dst.tensor(), &src.tensor(), cols, rows);
+    Ok(Contest::new(rows * cols * 4, ours, sides)?.writes(&dst, |_| f32::NAN))
 }
 
-fn empty_launch(_: usize) -> Contest {
-    Contest::target("target 20 ns", Duration::from_nanos(20))
+fn empty_launch() -> Result<Launch> {
+    launches(&kernel("empty", |k| k.main(|_| {}))?)
 }
 
-fn one_element(_: usize) -> Contest {
-    Contest::target("target 60 ns", Duration::from_nanos(60))
+fn one_element() -> Result<Launch> {
+    launches(&kernels::copy(&Tensor::<f32>::zeros(1), &Tensor::from_slice(&[1.0]))?)
 }
 
-fn trace_and_build(_: usize) -> Contest {
-    Contest::target("target 200 µs", Duration::from_micros(200))
+fn launches(traced: &tilewire::Traced) -> Result<Launch> {
+    let mut prepared = Prepared::new(&traced.kernel, &traced.args)?;
+    prepared.run()?;
+    Ok(Box::new(move || prepared.run().expect("a launch that succeeded before")))
+}
+
+fn trace_and_build() -> Result<Launch> {
+    let (out, inp) = (Tensor::<f32>::zeros(1024), Tensor::<f32>::zeros(1024));
+    let build = move || -> Result<Prepared> {
+        let traced = kernels::copy(&out, &inp)?;
+        Ok(Prepared::new(&traced.kernel, &traced.args)?)
+    };
+    build()?;
+    Ok(Box::new(move || _ = black_box(build().expect("a build that succeeded before"))))
 }
 
 /// Small values of both signs.
@@ -220,24 +233,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_case_with_a_baseline_gives_a_row_at_a_small_size() {
-        let rows = run(&[Size(1000)]);
-        for case in CASES.iter().filter(|case| case.sized) {
-            let ours: Vec<_> = rows.iter().filter(|row| row.name.starts_with(case.name)).collect();
-            assert!(!ours.is_empty(), "{}", case.name);
-            assert!(ours.iter().all(|row| row.median_us > 0.0 && row.ratio > 0.0));
-            assert!(ours.iter().any(|row| row.ratio == 1.0), "the best of the baselines is the limit");
+    fn every_case_gives_a_row_for_every_size() {
+        let effort = Effort { sample: Duration::from_micros(1), samples: 1 };
+        let rows = run(&Plan { sizes: &[Size(1), Size(1000), Size(40000)], cases: &[], effort }).unwrap();
+        for case in &CASES {
+            let rows: Vec<_> = rows.iter().filter(|row| row.name == case.name).collect();
+            assert_eq!(rows.len(), case.sizes(&[Size(1), Size(1000), Size(40000)]).len(), "{}", case.name);
+            assert!(rows.iter().all(|row| row.median_us > 0.0 && row.ratio > 0.0));
         }
     }
 
     #[test]
-    fn our_side_is_compared_with_the_best_baseline_or_the_target() {
-        let mut contest = copy(64);
-        contest.ours = Some(Side::new("tilewire", || _ = black_box(0)));
-        let rows = contest.rows("copy");
-        assert_eq!((rows.len(), rows[0].name.as_str(), rows[0].bytes), (1, "copy", 64));
-        let mut contest = empty_launch(0);
-        contest.ours = Some(Side::new("tilewire", || _ = black_box(0)));
-        assert_eq!(contest.rows("empty launch")[0].limit, "target 20 ns");
+    fn cases_are_chosen_by_key() {
+        let effort = Effort { sample: Duration::ZERO, samples: 1 };
+        let rows = run(&Plan { sizes: &[Size(64)], cases: &["copy".into(), "empty".into()], effort }).unwrap();
+        assert_eq!(
+            rows.iter().map(|row| (row.name.as_str(), row.bytes)).collect::<Vec<_>>(),
+            [("copy", 64), ("empty launch", 0)]
+        );
+        assert!(check_key("empty").is_ok());
+        assert!(check_key("fly").unwrap_err().contains("transpose"));
     }
 }

@@ -4,6 +4,7 @@
 //! a case hands over closures, [`interleaved`] times them, [`report`] writes them down.
 
 mod buffer;
+mod contest;
 mod interleaved;
 mod kernels;
 mod machine;
@@ -11,21 +12,25 @@ mod progress;
 mod report;
 mod size;
 
+pub use interleaved::Effort;
+pub use kernels::check_key;
 pub use size::Size;
 
 use anyhow::{Context, Result};
+use kernels::Plan;
 use std::fs::File;
 use std::io::{Write, stdout};
 
-/// Runs `tilewire bench kernels`. With `json` a report goes to that file, or instead of the table to stdout for `-`.
-pub fn kernels(sizes: Option<&[Size]>, json: Option<&str>) -> Result<()> {
+/// Runs `tilewire bench kernels`. Without `cases` all are measured. With `json` a report goes to that file, or
+/// instead of the table to stdout for `-`.
+pub fn kernels(sizes: Option<&[Size]>, cases: &[String], json: Option<&str>) -> Result<()> {
     // Opened first: a path that cannot be written should not cost a minute of measuring.
     let mut file = match json {
         Some(path) if path != "-" => Some(File::create(path).with_context(|| format!("cannot write {path}"))?),
         _ => None,
     };
     let before = machine::peak_resident();
-    let rows = kernels::run(sizes.unwrap_or(&kernels::SIZES));
+    let rows = kernels::run(&Plan { sizes: sizes.unwrap_or(&kernels::SIZES), cases, effort: Effort::default() })?;
     let report = report::json(&machine::Machine::read(), &rows);
     if json == Some("-") {
         stdout().write_all(report.as_bytes())?;
@@ -41,4 +46,10 @@ pub fn kernels(sizes: Option<&[Size]>, json: Option<&str>) -> Result<()> {
         file.write_all(report.as_bytes())?;
     }
     Ok(())
+}
+
+/// The rows of a short `tilewire bench kernels` at one size, as a table.
+pub fn glance(size: Size, cases: &[&str], effort: Effort) -> Result<String> {
+    let cases: Vec<String> = cases.iter().map(|key| key.to_string()).collect();
+    Ok(report::table(&kernels::run(&Plan { sizes: &[size], cases: &cases, effort })?))
 }

@@ -71,7 +71,7 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
         }
         let (rows, cols) = (rows as u64, cols as u64);
         let streaming = each.stream_bytes > 0
-            && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= copy::STREAM_FROM as u64;
+            && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= m.stream_from as u64;
         let max_cols = if streaming { each.stream_cols } else { each.tile_cols };
         m.cursor = Cursor { rows, cols, max_cols, streaming, row: 0, col: 0, tile_rows: 0, tile_cols: 0 };
         open_strip(m, (*pc).e);

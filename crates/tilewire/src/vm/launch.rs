@@ -24,6 +24,8 @@ pub struct Settings {
     pub deadline: Option<Duration>,
     /// Vector instructions to use, at most those of this processor.
     pub level: Level,
+    /// From how many bytes on an `each` stores around the cache (non-temporal stores).
+    pub stream_from: usize,
     /// Whether the IR is simplified first. Results do not depend on it; turning it off is for tests.
     pub simplify: bool,
 }
@@ -35,6 +37,7 @@ impl Default for Settings {
             world_size: 1,
             deadline: Some(Duration::from_secs(30)),
             level: Level::detect(),
+            stream_from: super::copy::stream_from(),
             simplify: true,
         }
     }
@@ -90,7 +93,9 @@ impl Prepared {
             for (program, bases) in &programs {
                 // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the memory
                 // alive as long as the machine.
-                machines.push(unsafe { Machine::new(program.clone(), bases.clone(), id, level) });
+                let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
+                machine.stream_from = settings.stream_from;
+                machines.push(machine);
             }
         }
         let mut machines = machines.into_boxed_slice();

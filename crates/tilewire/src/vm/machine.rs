@@ -116,6 +116,8 @@ pub(crate) struct Machine {
     /// Non-temporal stores since the last fence.
     pub streamed: bool,
     pub level: Level,
+    /// From how many bytes on an `each` stores around the cache.
+    pub stream_from: usize,
     pc: *const Inst,
     owned: Owned,
 }
@@ -212,6 +214,7 @@ impl Machine {
             stop: Stop::Running,
             streamed: false,
             level,
+            stream_from: super::copy::stream_from(),
             pc: program.insts.as_ptr(),
             owned: Owned {
                 _regs: regs,

@@ -17,7 +17,7 @@
 //! together. With strides that are powers of two all rows compete for the same few cache sets; a line that is read at once
 //! and written at once cannot be evicted in between, and whole lines are what non-temporal stores need.
 
-use super::copy::STREAM_FROM;
+use super::copy::Stores;
 use super::level::Level;
 
 /// A cache line: the side of a square.
@@ -26,7 +26,8 @@ const LINE: usize = 64;
 /// f32) keep their pages in the TLB.
 const BLOCK_BYTES: usize = 256;
 /// Writes `dst[r][c] = src[c][r]` for r in 0..rows and c in 0..cols. Strides are in bytes: element (r, c) of the result is
-/// at `dst + r * dst_row_stride + c * elem_size` and comes from `src + c * src_row_stride + r * elem_size`.
+/// at `dst + r * dst_row_stride + c * elem_size` and comes from `src + c * src_row_stride + r * elem_size`. Streamed stores, if
+/// asked for, are fenced here.
 ///
 /// # Safety
 /// `elem_size` is 1, 2, 4 or 8. Every address above is valid (for writes in `dst`, for reads in `src`), the two sets of
@@ -40,9 +41,10 @@ pub(crate) unsafe fn transpose(
     rows: usize,
     cols: usize,
     elem_size: usize,
+    stores: Stores,
     level: Level,
 ) {
-    let matrix = Matrix { dst, dst_stride: dst_row_stride, src, src_stride: src_row_stride, rows, cols };
+    let matrix = Matrix { dst, dst_stride: dst_row_stride, src, src_stride: src_row_stride, rows, cols, stores };
     // SAFETY: `matrix` says what the caller promised, the element type has the caller's size, and the processor has
     // `level`.
     unsafe {
@@ -87,14 +89,14 @@ struct Matrix {
     src_stride: usize,
     rows: usize,
     cols: usize,
+    stores: Stores,
 }
 
 impl Matrix {
-    /// Whether to write around the cache: the result is large (8 MiB of f32 and then one read of it: 4.3 against 3.4 GB/s;
-    /// 4 MiB: 4.8 against 6.6) and its rows consist of whole lines.
-    fn streams(&self, elem_size: usize) -> bool {
+    /// Whether to write around the cache: the caller wants it and rows of the result consist of whole lines.
+    fn streams(&self) -> bool {
         let whole_lines = (self.dst as usize).is_multiple_of(LINE) && self.dst_stride.is_multiple_of(LINE);
-        whole_lines && self.rows * self.cols * elem_size >= STREAM_FROM
+        whole_lines && self.stores == Stores::Streamed
     }
 
     /// Where row r, column c of the result goes.
@@ -274,7 +276,7 @@ mod x86 {
                 let (rows, cols) = (m.rows / SIDE * SIDE, m.cols / SIDE * SIDE);
                 // SAFETY: the caller's promises; `streams` has tested the alignment; the edges end with the matrix.
                 unsafe {
-                    if m.streams(size_of::<$elem>()) {
+                    if m.streams() {
                         squares::<true>(m, rows, cols);
                     } else {
                         squares::<false>(m, rows, cols);
@@ -355,7 +357,9 @@ mod tests {
         // SAFETY: both vectors hold all rows of their side from offset `at` on, and are separate allocations.
         unsafe {
             let (dst, src) = (dst.as_mut_ptr().add(at), src.as_ptr().add(at));
-            transpose(dst, dst_stride, src, src_stride, rows, cols, elem, level);
+            for stores in [Stores::Cached, Stores::Streamed] {
+                transpose(dst, dst_stride, src, src_stride, rows, cols, elem, stores, level);
+            }
         }
         assert!(dst == expected, "{rows} x {cols}, {elem} bytes, pad {pad}, at {at}, {level:?}");
     }
@@ -387,9 +391,9 @@ mod tests {
             unsafe {
                 let dst = dst.as_mut_ptr().add(start).cast();
                 let m =
-                    Matrix { dst, dst_stride: cols * 4, src: src.as_ptr().cast(), src_stride: rows * 4, rows, cols };
-                assert!(m.streams(4));
-                transpose(dst, cols * 4, src.as_ptr().cast(), rows * 4, rows, cols, 4, level);
+                    Matrix { dst, dst_stride: cols * 4, src: src.as_ptr().cast(), src_stride: rows * 4, rows, cols, stores: Stores::Streamed };
+                assert!(m.streams());
+                transpose(dst, cols * 4, src.as_ptr().cast(), rows * 4, rows, cols, 4, Stores::Streamed, level);
             }
             for r in 0..rows {
                 assert!((0..cols).all(|c| dst[start + r * cols + c] == src[c * rows + r]), "row {r}, {level:?}");
@@ -405,8 +409,8 @@ mod tests {
         let dst = plain.as_mut_ptr().cast();
         // SAFETY: three separate vectors of 37 x 70 elements.
         unsafe {
-            Matrix { dst, dst_stride: 70 * 4, src, src_stride: 37 * 4, rows: 37, cols: 70 }.blocked::<u32>();
-            transpose(vector.as_mut_ptr().cast(), 70 * 4, src, 37 * 4, 37, 70, 4, Level::detect());
+            Matrix { dst, dst_stride: 70 * 4, src, src_stride: 37 * 4, rows: 37, cols: 70, stores: Stores::Cached }.blocked::<u32>();
+            transpose(vector.as_mut_ptr().cast(), 70 * 4, src, 37 * 4, 37, 70, 4, Stores::Cached, Level::detect());
         }
         assert_eq!(plain, vector);
     }
@@ -433,7 +437,7 @@ mod tests {
                         for _ in 0..calls {
                             let (to, from) = (black_box(to), black_box(from));
                             // SAFETY: both buffers hold side * side elements.
-                            unsafe { transpose(to, side * elem, from, side * elem, side, side, elem, level) };
+                            unsafe { transpose(to, side * elem, from, side * elem, side, side, elem, Stores::Cached, level) };
                         }
                         start.elapsed().as_nanos() as f64 / calls as f64
                     })

@@ -192,21 +192,17 @@ fn split(x: f32) -> (u32, u32) {
 #[inline(always)]
 fn round_magnitude<const MANTISSA: u32, const BIAS: u32>(magnitude: u32, limit: f32) -> u32 {
     let magnitude = magnitude.min(limit.to_bits());
-
-    // Normal results: move the exponent to the new bias, then add just under half of what is dropped, and the rest of
-    // the half if the kept part is odd. The carry runs into the exponent, as it should.
-    let dropped = 23 - MANTISSA;
-    let odd = magnitude >> dropped & 1;
-    let rebased = magnitude.wrapping_sub((127 - BIAS) << 23);
-    let normal = rebased.wrapping_add((1 << (dropped - 1)) - 1 + odd) >> dropped;
-
-    // Denormal results are multiples of the smallest denormal; adding the power of two whose last place is just that
-    // lets the float adder round.
-    let rounder = (127 + 23 + 1 - BIAS - MANTISSA) << 23;
-    let denormal = (f32::from_bits(magnitude) + f32::from_bits(rounder)).to_bits().wrapping_sub(rounder);
-
     let smallest_normal = (127 + 1 - BIAS) << 23;
-    if magnitude < smallest_normal { denormal } else { normal }
+
+    // The last place of the result counts 2^(e - MANTISSA), where e is the exponent, or that of the smallest normal for a
+    // denormal result. Adding the power of two whose own last place that is lets the float adder round to it.
+    let exponent = (magnitude & INFINITY).max(smallest_normal);
+    let rounder = exponent + ((23 - MANTISSA) << 23);
+    let places = (f32::from_bits(magnitude) + f32::from_bits(rounder)).to_bits().wrapping_sub(rounder);
+
+    // A normal number has 2^MANTISSA places below it for each exponent from the smallest on; a carry from the rounding runs
+    // into the exponent, as it should.
+    places + (exponent >> (23 - MANTISSA)) - (smallest_normal >> (23 - MANTISSA))
 }
 
 /// The `f32` magnitude of a finite magnitude in a format with `MANTISSA` mantissa bits and exponent bias `BIAS`.

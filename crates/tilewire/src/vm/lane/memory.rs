@@ -131,7 +131,7 @@ pub(crate) unsafe fn flush_store(m: &mut Machine, pc: *const Inst) -> *const Ins
         match contiguous(m, i.e, count) {
             Ok(to) => {
                 let bytes = count * m.access(i.e).width as usize;
-                m.streamed |= copy::copy_as(to, m.lane(i.a), bytes, Stores::Streamed, m.level);
+                m.streamed |= copy::copy(to, m.lane(i.a), bytes, Stores::Streamed, m.level);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -148,7 +148,7 @@ pub(crate) unsafe fn copy_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
         match contiguous(m, i.e, count) {
             Ok(to) => {
                 let bytes = count * m.access(i.e).width as usize;
-                m.streamed |= move_bytes(to, m.lane(i.a), bytes);
+                m.streamed |= move_bytes(m, to, m.lane(i.a), bytes);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -169,7 +169,7 @@ pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let (from, to) = (contiguous(m, i.e, count as usize), contiguous(m, i.e + 1, count as usize));
         match (from, to) {
             (Ok(from), Ok(to)) => {
-                m.streamed |= move_bytes(to, from, count as usize * m.access(i.e).width as usize);
+                m.streamed |= move_bytes(m, to, from, count as usize * m.access(i.e).width as usize);
                 pc.add(1)
             }
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
@@ -181,7 +181,7 @@ pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
 ///
 /// # Safety
 /// Both ranges are valid.
-unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+unsafe fn move_bytes(m: &Machine, to: *mut u8, from: *const u8, bytes: usize) -> bool {
     let (a, b) = (to as usize, from as usize);
     // SAFETY: the caller's promise; overlapping ranges go to the function that allows them.
     unsafe {
@@ -189,7 +189,8 @@ unsafe fn move_bytes(to: *mut u8, from: *const u8, bytes: usize) -> bool {
             std::ptr::copy(from, to, bytes);
             false
         } else {
-            copy::copy(to, from, bytes)
+            let stores = if bytes >= m.stream_from { Stores::Streamed } else { Stores::Cached };
+            copy::copy(to, from, bytes, stores, m.level)
         }
     }
 }
@@ -255,7 +256,7 @@ unsafe fn load_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst
         match rectangle(m, i.e, rows, cols) {
             Ok(from) => {
                 let packed = (m.lane(i.a), (cols * size_of::<W>()) as isize, size_of::<W>() as isize);
-                m.streamed |= move_rectangle::<W>(packed, (from.start, from.row, from.col), rows, cols, m.level);
+                m.streamed |= move_rectangle::<W>(packed, (from.start, from.row, from.col), rows, cols, m);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -271,7 +272,7 @@ unsafe fn store_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Ins
         match rectangle(m, i.e, rows, cols) {
             Ok(to) => {
                 let packed = (m.lane(i.a), (cols * size_of::<W>()) as isize, size_of::<W>() as isize);
-                m.streamed |= move_rectangle::<W>((to.start, to.row, to.col), packed, rows, cols, m.level);
+                m.streamed |= move_rectangle::<W>((to.start, to.row, to.col), packed, rows, cols, m);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -287,7 +288,7 @@ unsafe fn move_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst
         match (rectangle(m, i.e, rows, cols), rectangle(m, i.e + 1, rows, cols)) {
             (Ok(from), Ok(to)) => {
                 let (to, from) = ((to.start, to.row, to.col), (from.start, from.row, from.col));
-                m.streamed |= move_rectangle::<W>(to, from, rows, cols, m.level);
+                m.streamed |= move_rectangle::<W>(to, from, rows, cols, m);
                 pc.add(1)
             }
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
@@ -305,25 +306,26 @@ unsafe fn move_rectangle<W: Copy>(
     from: (*mut u8, isize, isize),
     rows: usize,
     cols: usize,
-    level: Level,
+    m: &Machine,
 ) -> bool {
     let size = size_of::<W>() as isize;
     let ((to, to_row, to_col), (from, from_row, from_col)) = (to, from);
+    let bytes = rows.saturating_mul(cols).saturating_mul(size_of::<W>());
+    let stores = if bytes >= m.stream_from { Stores::Streamed } else { Stores::Cached };
+    let (level, size_in_bytes) = (m.level, size_of::<W>());
     let mut streamed = false;
     // SAFETY: the caller's promise.
     unsafe {
         if to_col == size && from_col == size {
             for row in 0..rows as isize {
-                streamed |= copy::copy(to.offset(row * to_row), from.offset(row * from_row), cols * size as usize);
+                let (to, from) = (to.offset(row * to_row), from.offset(row * from_row));
+                streamed |= copy::copy(to, from, cols * size_in_bytes, stores, level);
             }
         } else if to_col == size && from_row == size && to_row > 0 && from_col > 0 {
-            transpose(to, to_row as usize, from, from_col as usize, rows, cols, size as usize, level);
-            // The kernel may have chosen non-temporal stores.
-            streamed = true;
+            transpose(to, to_row as usize, from, from_col as usize, rows, cols, size_in_bytes, stores, level);
         } else if to_row == size && from_col == size && to_col > 0 && from_row > 0 {
             // Contiguous along columns on the left: the same kernel with the axes exchanged.
-            transpose(to, to_col as usize, from, from_row as usize, cols, rows, size as usize, level);
-            streamed = true;
+            transpose(to, to_col as usize, from, from_row as usize, cols, rows, size_in_bytes, stores, level);
         } else {
             for row in 0..rows as isize {
                 for col in 0..cols as isize {
@@ -338,20 +340,45 @@ unsafe fn move_rectangle<W: Copy>(
 
 /// An index as the machine reads it.
 trait Index: Copy {
+    /// What an index is compared with, in its own width so that the check runs at full vector width.
+    type Bound: Copy;
     fn wide(self) -> i64;
+    /// The bound for a buffer of `len` elements.
+    fn bound(len: u64) -> Self::Bound;
+    /// Whether `0 <= self < len`.
+    fn below(self, bound: Self::Bound) -> bool;
 }
 
 impl Index for i32 {
+    type Bound = u32;
     #[inline(always)]
     fn wide(self) -> i64 {
         self as i64
     }
+    #[inline(always)]
+    fn bound(len: u64) -> u32 {
+        // A negative index is 2^31 or more as unsigned, beyond every bound.
+        len.min(1 << 31) as u32
+    }
+    #[inline(always)]
+    fn below(self, bound: u32) -> bool {
+        (self as u32) < bound
+    }
 }
 
 impl Index for i64 {
+    type Bound = u64;
     #[inline(always)]
     fn wide(self) -> i64 {
         self
+    }
+    #[inline(always)]
+    fn bound(len: u64) -> u64 {
+        len.min(1 << 63)
+    }
+    #[inline(always)]
+    fn below(self, bound: u64) -> bool {
+        (self as u64) < bound
     }
 }
 
@@ -377,18 +404,18 @@ impl<W: Copy, I: Index> LaneOp for Gather<W, I> {
                 }
                 return pc.add(1);
             }
-            let len = access.bytes / access.width as u64;
+            let len = I::bound(access.bytes / access.width as u64);
             // Strips of indices that stay in L1 between the check and the gather.
             const STRIP: usize = 1024;
             for first in (0..n).step_by(STRIP) {
                 let last = n.min(first + STRIP);
                 let mut inside = true;
                 for k in first..last {
-                    inside &= (get(index, k).wide() as u64) < len;
+                    inside &= get(index, k).below(len);
                 }
                 if !inside {
-                    let out = (first..last).map(|k| get(index, k).wide()).find(|&x| x as u64 >= len);
-                    let index = out.unwrap_or_default();
+                    let out = (first..last).map(|k| get(index, k)).find(|x| !x.below(len));
+                    let index = out.map_or(0, Index::wide);
                     return fault(m, pc, super::super::machine::Fault::Bounds { access: i.e as u32, index });
                 }
                 for k in first..last {

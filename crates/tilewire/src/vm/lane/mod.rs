@@ -39,7 +39,13 @@ pub(crate) fn handler_for<K: LaneOp>(level: Level) -> Handler {
 /// The handler of an op that gains nothing from 512-bit vectors (rare types, memory-bound moves): the AVX-512 copy is left out,
 /// which keeps the build short.
 pub(crate) fn narrow_handler_for<K: LaneOp>(level: Level) -> Handler {
-    handler_for::<K>(level.min(Level::Avx2))
+    match level {
+        Level::Baseline => baseline::<K>,
+        #[cfg(target_arch = "x86_64")]
+        _ => avx2::<K>,
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => baseline::<K>,
+    }
 }
 
 unsafe fn baseline<K: LaneOp>(m: &mut Machine, pc: *const Inst) -> *const Inst {

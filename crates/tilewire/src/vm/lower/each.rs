@@ -124,7 +124,8 @@ impl<'k> RoleLowering<'k> {
         let whole = !lanes.any_strip() && passes <= 1;
         let fitting = (STRIP_BYTES * 128 / lanes.weight().max(1)).clamp(256, STRIP);
         let length = (fitting / common * common).max(common);
-        let streamed = (STRIP / common * common).max(common);
+        let strip_env = std::env::var("TW_STRIP").ok().and_then(|s| s.parse().ok()).unwrap_or(STRIP);
+        let streamed = (strip_env / common * common).max(common);
         let (tile_rows, tile_cols, stream_cols, capacity) = match plan.mode {
             Mode::Tiles { rows, cols } if !whole => (rows, cols, cols, u64::from(rows) * cols),
             Mode::Tiles { .. } => (u32::MAX, u64::MAX, u64::MAX, 0),
@@ -455,11 +456,11 @@ impl<'k> RoleLowering<'k> {
             };
             let value = plan.root(*x);
             let Some(&d) = defined.get(&value) else { continue };
-            let maker = &kernel.insts[plan.steps[d].inst].op;
+            let maker = plan.steps[d].inst;
             let straight = plan.accesses[&step.inst].class == Class::Contiguous
                 && plan.rate(value) == Rate::Lane
                 && !plan.bound_stores.contains_key(&value)
-                && place(maker).is_none();
+                && self.writes_anywhere(plan, maker, at);
             let end = plan.last_use.get(&value).copied().unwrap_or(k).max(k);
             let disturbed = plan.steps[d + 1..=end].iter().enumerate().any(|(j, other)| {
                 let inst = other.inst;
@@ -518,6 +519,18 @@ impl<'k> RoleLowering<'k> {
             if !disturbed {
                 plan.bound_loads.push(step.inst);
             }
+        }
+    }
+
+    /// Whether the op that makes a value can write it to any place: arithmetic can, and so can a gather from elsewhere. A load that
+    /// may itself be a pointer cannot, nor can ops that need their result in strip memory.
+    fn writes_anywhere(&self, plan: &Plan<'k>, maker: Inst, to: &Place) -> bool {
+        match (&self.kernel.insts[maker].op, plan.accesses.get(&maker).map(|a| a.class)) {
+            (Op::Load { at, mask: None } | Op::Get { at, mask: None, .. }, Some(Class::Gather | Class::Strided)) => {
+                let bool = self.kernel.insts[maker].result.is_some_and(|r| self.kernel.ty(r) == Type::Bool);
+                !bool && !self.may_overlap(at.base, to.base)
+            }
+            (op, _) => place(op).is_none(),
         }
     }
 

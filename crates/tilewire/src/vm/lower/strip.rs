@@ -227,11 +227,11 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
             self.gather(inst, index, Type::I64, access);
             self.drop_index(index, owned);
         } else {
-            let dst = self.strip_for(result, size, rate);
             let packed = matches!(self.plan.mode, Mode::Tiles { .. });
             let contiguous = self.plan.accesses[&inst].class == Class::Contiguous && rate == Rate::Lane;
             let op = if packed || contiguous { Opcode::LoadTile(size) } else { Opcode::LoadStrided(size) };
-            self.push(op, [dst, 0, 0, self.plan.count(rate)], access);
+            let d = self.plan.count(rate);
+            self.write(result, size, rate, |dst| Code { op, a: dst, b: 0, c: 0, d, e: access });
         }
         self.normalise(result);
     }
@@ -239,8 +239,8 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
     fn gather(&mut self, inst: Inst, index: u16, ty: Type, access: i32) {
         let result = self.low.kernel.insts[inst].result.expect("a load defines a value");
         let size = self.low.kernel.ty(result).size() as u8;
-        let dst = self.strip_for(result, size, Rate::Lane);
-        self.push(Opcode::Gather(size, ty), [dst, index, 0, 0], access);
+        let op = Opcode::Gather(size, ty);
+        self.write(result, size, Rate::Lane, |dst| Code { op, a: dst, b: index, c: 0, d: 0, e: access });
         if ty == Type::I32 {
             self.normalise(result);
         }
@@ -346,9 +346,15 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
             Opcode::LGroup(..) | Opcode::LGroupMaxAbs(_) => 0,
             _ => self.plan.count(rate),
         };
+        self.write(result, size, rate, |dst| Code { op, a: dst, b, c, d: count, e });
+    }
+
+    /// Emits the op that makes a value: into strip memory, or straight to where it is stored.
+    fn write(&mut self, result: Value, size: u8, rate: Rate, op: impl FnOnce(u16) -> Code) {
+        self.passes += 1;
         let Some(&(store, streams)) = self.plan.bound_stores.get(&result) else {
             let dst = self.strip_for(result, size, rate);
-            self.push(op, [dst, b, c, count], e);
+            self.body.push(op(dst));
             return;
         };
         let access = self.access(store);
@@ -356,14 +362,14 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         self.lane_of.insert(result, dst);
         if !streams {
             self.push_free(Opcode::Bind, [dst, 0, 0, 0], access);
-            self.push(op, [dst, b, c, count], e);
+            self.body.push(op(dst));
             return;
         }
         // This strip memory is never given back: in the cached walk nothing uses it.
         let strip = self.lanes.strip(size, 1);
         self.stream_bytes += u32::from(size);
         self.push_free(Opcode::BindStore, [dst, strip, 0, 0], access);
-        self.push(op, [dst, b, c, count], e);
+        self.body.push(op(dst));
         self.push_free(Opcode::FlushStore, [dst, 0, 0, 0], access);
     }
 

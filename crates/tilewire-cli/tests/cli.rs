@@ -1,0 +1,152 @@
+//! The command line as its users and their scripts meet it: words in, text and exit status out.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Output, Stdio};
+
+fn tilewire(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(line.split_whitespace());
+    command
+}
+
+fn run(line: &str) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = tilewire(line).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("no signal ended it"), text(stdout), text(stderr))
+}
+
+/// Stdout of a line that succeeds and complains about nothing.
+#[track_caller]
+fn succeeds(line: &str) -> String {
+    let (code, out, err) = run(line);
+    assert_eq!((code, err.as_str()), (0, ""), "tilewire {line}");
+    out
+}
+
+/// A line is refused with status 2 and a message that has all these words; nothing goes to stdout.
+#[track_caller]
+fn refuses(line: &str, words: &[&str]) {
+    let (code, out, err) = run(line);
+    assert_eq!((code, out.as_str()), (2, ""), "tilewire {line}");
+    for word in words {
+        assert!(err.contains(word), "tilewire {line}: no '{word}' in\n{err}");
+    }
+}
+
+#[track_caller]
+fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no '{word}' in\n{text}");
+    }
+}
+
+#[test]
+fn help_and_version() {
+    for line in ["--help", "-h", "help", "bench kernels --help"] {
+        has(&succeeds(line), &["tilewire emit KERNEL", "tilewire bench kernels", "exit status"]);
+    }
+    assert_eq!(succeeds("--version"), format!("tilewire {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn what_is_not_understood_is_a_usage_error() {
+    refuses("fly", &["unknown command 'fly'", "usage:"]);
+    refuses("emit copy", &["--ir", "--bytecode"]);
+    refuses("emit copy --ptx", &["unknown option '--ptx'"]);
+    refuses("bench", &["kernels"]);
+    refuses("bench kernels --cases copy,fly", &["'fly'", "accumulate", "transpose", "build"]);
+}
+
+const KERNELS: [(&str, &[&str]); 8] = [
+    ("copy", &["kernel copy blocks 1", "each", "load p0", "store p1"]),
+    ("scale", &["scalar", "mul", "load", "store"]),
+    ("accumulate", &["inout f32", "bf16", "cast", "add"]),
+    ("quantise", &["group_max", "abs", "div", "rcp", "to f8e4m3", "select"]),
+    ("gather", &["i32", "cast", "load"]),
+    ("transpose", &["each", "input", "output", "mul"]),
+    ("rmsnorm", &["group_sum", "rsqrt"]),
+    ("message", &["role r0 send", "role r1 receive", "put", "get", "signal", "wait", "signal_credit"]),
+];
+
+#[test]
+fn every_kernel_is_emitted() {
+    for (kernel, words) in KERNELS {
+        let traced = succeeds(&format!("emit {kernel} --ir"));
+        has(&traced, words);
+        assert!(traced.starts_with("kernel ") && !traced.contains(".rs:"), "{traced}");
+        has(&succeeds(&format!("emit {kernel} --ir --lines")), &["kernels.rs:"]);
+        has(&succeeds(&format!("emit {kernel} --simplified --ir")), &["kernel "]);
+        let bytecode = succeeds(&format!("emit {kernel} --bytecode"));
+        assert!(!bytecode.is_empty() && !bytecode.contains("kernel "), "{bytecode}");
+        assert_eq!(succeeds(&format!("emit {kernel} --ir --bytecode")), traced + &bytecode);
+    }
+}
+
+#[test]
+fn an_unknown_kernel_is_answered_with_those_there_are() {
+    let names = KERNELS.map(|(name, _)| name);
+    refuses("emit nothing --ir", &[&["no kernel 'nothing'"], &names[..]].concat());
+    refuses("emit --ir", &[&["name a kernel"], &names[..]].concat());
+}
+
+#[test]
+fn a_size_that_is_none_is_named() {
+    for size in ["64KB", "MiB", "-1", "1.5MiB", "0", "0KiB", "5GiB", "99999999999999999999"] {
+        refuses(&format!("bench kernels --sizes 64KiB,{size}"), &[size.trim_end_matches("KiB")]);
+    }
+    refuses("bench kernels --sizes", &["--sizes needs a value"]);
+}
+
+#[test]
+fn a_small_bench_reports_every_case() {
+    let table = succeeds("bench kernels --sizes 1,5000 --cases copy,scale,accumulate,quantise,gather,empty,one,build");
+    has(&table, &["copy", "scale f32", "f32 += bf16", "quantise f8e4m3", "gather f32", "empty launch", "one element"]);
+    has(&table, &["trace + build", "ratio", "target", "5000B", "peak resident memory"]);
+}
+
+#[test]
+fn the_json_report_has_the_documented_fields() {
+    let json = succeeds("bench kernels --sizes 4KiB --cases copy,empty --json -");
+    has(&json, &["\"schema\": \"tilewire-bench-1\"", "\"machine\": {\"cpu\":", "\"rows\": ["]);
+    let rows: Vec<&str> = json.lines().filter(|line| line.contains("\"name\":")).collect();
+    assert_eq!(rows.len(), 2, "{json}");
+    let fields = "name engine transport protocol ranks blocks bytes place median_us gbps limit ratio samples";
+    for row in rows {
+        let mut rest = row;
+        for field in fields.split(' ') {
+            let key = format!("\"{field}\": ");
+            let at = rest.find(&key).unwrap_or_else(|| panic!("no {field} at its place in {row}"));
+            rest = &rest[at + key.len()..];
+        }
+    }
+    let file = std::env::temp_dir().join(format!("tilewire-cli-{}.json", std::process::id()));
+    has(&succeeds(&format!("bench kernels --sizes 4KiB --cases copy --json {}", file.display())), &["copy", "4KiB"]);
+    has(&std::fs::read_to_string(&file).unwrap(), &["tilewire-bench-1", "\"bytes\": 4096"]);
+    std::fs::remove_file(&file).unwrap();
+    let (code, out, err) = run("bench kernels --cases empty --json /nowhere/at/all.json");
+    assert_eq!((code, out.as_str()), (1, ""));
+    has(&err, &["cannot write /nowhere/at/all.json"]);
+}
+
+#[test]
+fn without_words_there_is_a_demonstration() {
+    let text = succeeds("");
+    has(&text, &[".produce(|c| c.input.at(c.col(), c.row()) * factor)", "393216 of 393216", "ratio", "not there yet"]);
+}
+
+/// A reader that leaves early (`| head -1`) is no error and no panic.
+#[test]
+fn a_closed_pipe_ends_it_quietly() {
+    for line in ["emit quantise --ir", "--help", "", "bench kernels --sizes 64 --cases copy"] {
+        let mut child = tilewire(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut err = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert_eq!((child.wait().unwrap().code(), err.as_str()), (Some(0), ""), "tilewire {line}");
+    }
+    let mut child = tilewire("").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("tilewire"));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
