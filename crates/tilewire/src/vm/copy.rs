@@ -324,9 +324,8 @@ mod tests {
         let src = vec![1u8; LARGE];
         let mut dst = vec![0u8; LARGE];
         // SAFETY: separate vectors of LARGE bytes.
-        let mut streamed = |bytes, stores| unsafe {
-            copy(dst.as_mut_ptr(), src.as_ptr(), bytes, stores, Level::detect())
-        };
+        let mut streamed =
+            |bytes, stores| unsafe { copy(dst.as_mut_ptr(), src.as_ptr(), bytes, stores, Level::detect()) };
         assert!(!streamed(0, Stores::Streamed) && !streamed(32, Stores::Streamed) && !streamed(999, Stores::Cached));
         assert_eq!(streamed(LARGE, Stores::Streamed), cfg!(target_arch = "x86_64"));
         fence();

@@ -390,8 +390,15 @@ mod tests {
             // SAFETY: separate vectors of rows x cols elements, the destination with room to align.
             unsafe {
                 let dst = dst.as_mut_ptr().add(start).cast();
-                let m =
-                    Matrix { dst, dst_stride: cols * 4, src: src.as_ptr().cast(), src_stride: rows * 4, rows, cols, stores: Stores::Streamed };
+                let m = Matrix {
+                    dst,
+                    dst_stride: cols * 4,
+                    src: src.as_ptr().cast(),
+                    src_stride: rows * 4,
+                    rows,
+                    cols,
+                    stores: Stores::Streamed,
+                };
                 assert!(m.streams());
                 transpose(dst, cols * 4, src.as_ptr().cast(), rows * 4, rows, cols, 4, Stores::Streamed, level);
             }
@@ -409,7 +416,8 @@ mod tests {
         let dst = plain.as_mut_ptr().cast();
         // SAFETY: three separate vectors of 37 x 70 elements.
         unsafe {
-            Matrix { dst, dst_stride: 70 * 4, src, src_stride: 37 * 4, rows: 37, cols: 70, stores: Stores::Cached }.blocked::<u32>();
+            Matrix { dst, dst_stride: 70 * 4, src, src_stride: 37 * 4, rows: 37, cols: 70, stores: Stores::Cached }
+                .blocked::<u32>();
             transpose(vector.as_mut_ptr().cast(), 70 * 4, src, 37 * 4, 37, 70, 4, Stores::Cached, Level::detect());
         }
         assert_eq!(plain, vector);
@@ -437,7 +445,9 @@ mod tests {
                         for _ in 0..calls {
                             let (to, from) = (black_box(to), black_box(from));
                             // SAFETY: both buffers hold side * side elements.
-                            unsafe { transpose(to, side * elem, from, side * elem, side, side, elem, Stores::Cached, level) };
+                            unsafe {
+                                transpose(to, side * elem, from, side * elem, side, side, elem, Stores::Cached, level)
+                            };
                         }
                         start.elapsed().as_nanos() as f64 / calls as f64
                     })
