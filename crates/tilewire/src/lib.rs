@@ -1,4 +1,76 @@
-//! tilewire: write what happens to one tile, tilewire sends it.
+//! *Write what happens to one tile. tilewire sends it.*
+//!
+//! tilewire is a framework for **customised collectives**: communication kernels with the user's own computation fused
+//! into the transfer. The kernel's author writes a **hook**, a closure that says what happens to one element; tilewire
+//! traces it into a small language, checks it, compiles it and runs it.
+//!
+//! ```text
+//!  closure ──hook──▶ IR ──┬── check   reference evaluator: what a kernel means, element by element
+//!                         └── vm      CPU engine: bytecode over strips, vectorised ──▶ launch
+//!
+//!             tensor: the memory that arguments name       collective: entry points for host code
+//! ```
+//!
+//! # A custom map
+//!
+//! [`map`] is the collective of one rank: no wire, both hooks. Every hook shown here is a hook of any collective.
+//!
+//! ```
+//! use tilewire::{Tensor, map};
+//!
+//! let inp = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
+//! let out = Tensor::<f32>::zeros(6);
+//! map(&out, &inp)
+//!     .chunk_shape(2, 3)                               // the input is a [2, 3] chunk
+//!     .produce(|c| c.input.at(c.col(), c.row()) * 10.0) // it arrives transposed, and scaled
+//!     .run()?;
+//! assert_eq!(out.to_vec(), [10.0, 40.0, 20.0, 50.0, 30.0, 60.0]);
+//! # Ok::<(), tilewire::RunError>(())
+//! ```
+//!
+//! # A kernel of your own
+//!
+//! [`kernel`] traces any kernel; [`prepare`] compiles it. Tensors and scalars that the closure captures become arguments.
+//!
+//! ```
+//! use tilewire::{Prepared, Scalar, Tensor, check, kernel};
+//!
+//! let x = Tensor::from_fn(1000, |i| i as f32);
+//! let y = Tensor::<f32>::zeros(1000);
+//! let limit = Scalar::new(500.0f32);
+//! let traced = kernel("clamp", |k| {
+//!     k.blocks(2);
+//!     let (x, y) = (k.input(&x), k.output(&y));
+//!     k.main(|r| {
+//!         let start = r.block() * 500;
+//!         r.each(500, |i| y.store(start + i, x.load(start + i).min(&limit)));
+//!     });
+//! })?;
+//!
+//! // The text of the IR, and what it means by definition: `evaluate` works on a copy of the tensors.
+//! println!("{}", traced.kernel);
+//! let bytes = check::evaluate(&traced.kernel, &traced.args, (0, 1), check::Options::default())?;
+//! assert_eq!(y.get(999), 0.0);
+//!
+//! // The CPU engine gives the same bytes.
+//! Prepared::new(&traced.kernel, &traced.args)?.run()?;
+//! assert_eq!(y.get(999), 500.0);
+//! assert_eq!(bytes[1][0], y.memory().read());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where to look
+//!
+//! | to … | see |
+//! |---|---|
+//! | apply hooks to a tensor | [`map`], [`hook::Ctx`] |
+//! | write a kernel | [`kernel`], [`hook::Block`], [`hook::RoleCtx`] |
+//! | know what an op means, and its ordering | [`ir::Op`] |
+//! | compile and launch | [`prepare`], [`Prepared`] |
+//! | run a kernel of several ranks by definition | [`check`] |
+//!
+//! Inside the repository, ARCHITECTURE.md has the map of the code, its invariants and the memory model.
+#![warn(missing_docs)]
 
 pub mod check;
 pub mod collective;
@@ -7,16 +79,21 @@ pub mod ir;
 pub mod tensor;
 pub mod vm;
 
-pub use collective::map;
+pub use collective::{RunError, map, prepare};
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
 pub use tensor::{Arg, Memory, Scalar, Tensor};
-pub use vm::Level;
+pub use vm::{LaunchError, Level, PrepareError, Prepared};
 
 /// What kernels and hooks are written with: `use tilewire::prelude::*`.
 pub mod prelude {
-    pub use crate::collective::map;
+    pub use crate::collective::{map, prepare};
     pub use crate::hook::{Block, Captured, Ctx, RoleCtx, Value, Var, View, View2, kernel};
     pub use crate::ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
     pub use crate::tensor::{Scalar, Tensor};
 }
+
+/// The code of the README, so that it compiles and runs with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -1,19 +1,21 @@
 //! `map`: a collective of one rank. There is no wire; the rank's own chunk passes both hooks, as in every collective.
 
+use super::{RunError, prepare};
 use crate::hook::{BuildError, Chunk, Ctx, MisuseKind, Regs, RoleCtx, Traced, Value, kernel};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
+use crate::vm::Prepared;
 use std::rc::Rc;
 
 /// Applies hooks to a whole tensor. Without hooks it copies.
 ///
 /// ```
 /// use tilewire::{Tensor, map};
-/// let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
-/// let traced = map(&out, &inp).produce(|c| c.input.load(c.pos()) * 2.0).trace()?;
-/// assert_eq!(traced.args.len(), 2);
-/// # Ok::<(), tilewire::BuildError>(())
+/// let (out, inp) = (Tensor::<f32>::zeros(3), Tensor::from_slice(&[1.0f32, 2.0, 3.0]));
+/// map(&out, &inp).produce(|c| c.input.load(c.pos()) * 2.0).run()?;
+/// assert_eq!(out.to_vec(), [2.0, 4.0, 6.0]);
+/// # Ok::<(), tilewire::RunError>(())
 /// ```
 #[track_caller]
 pub fn map<'h, In: Element, Out: Element>(out: &Tensor<Out>, inp: &Tensor<In>) -> Map<'h, In, Out> {
@@ -34,7 +36,7 @@ pub fn map<'h, In: Element, Out: Element>(out: &Tensor<Out>, inp: &Tensor<In>) -
 }
 
 /// A [`map`] being built. `R` is what `produce` gives to `consume`.
-#[must_use = "nothing happens before trace()"]
+#[must_use = "nothing happens before run(), build() or trace()"]
 pub struct Map<'h, In: Element, Out: Element, R: Regs = In> {
     out: Tensor<Out>,
     inp: Tensor<In>,
@@ -169,7 +171,37 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
         self
     }
 
-    /// Traces the kernel.
+    /// Traces, verifies and compiles; the result is launched any number of times and reads its tensors at every launch.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map};
+    /// let (out, inp) = (Tensor::<i32>::zeros(2), Tensor::from_slice(&[1, 2]));
+    /// let mut negate = map(&out, &inp).produce(|c| -c.input.load(c.pos())).build()?;
+    /// negate.run()?;
+    /// assert_eq!(out.to_vec(), [-1, -2]);
+    /// inp.set(0, 7);
+    /// negate.run()?;
+    /// assert_eq!(out.to_vec(), [-7, -2]);
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    pub fn build(self) -> Result<Prepared, RunError> {
+        Ok(prepare(&self.trace()?)?)
+    }
+
+    /// Builds and launches once.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map};
+    /// let (out, inp) = (Tensor::<i32>::zeros(6), Tensor::from_slice(&[1, 2, 3, 4, 5, 6]));
+    /// map(&out, &inp).chunk_shape(2, 3).produce(|c| c.input.at(c.col(), c.row())).run()?;
+    /// assert_eq!(out.to_vec(), [1, 4, 2, 5, 3, 6]);
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    pub fn run(self) -> Result<(), RunError> {
+        Ok(self.build()?.run()?)
+    }
+
+    /// Traces the kernel and stops there: for printing its IR, for the reference evaluator, for another engine.
     pub fn trace(self) -> Result<Traced, BuildError> {
         kernel("map", |k| {
             for (at, fault) in &self.faults {

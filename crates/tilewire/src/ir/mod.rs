@@ -1,4 +1,44 @@
-//! The intermediate representation.
+//! The intermediate representation: what a kernel is, whoever wrote it and whatever runs it.
+//!
+//! ```text
+//!  Builder ──▶ Kernel ──verify──▶ legal kernel ──simplify──▶ smaller kernel ──access──▶ what code generators need
+//!                 └──print──▶ text                                  scalar: what one op does to one element
+//! ```
+//!
+//! - **In**: ops, one by one, through a [`Builder`]. **Out**: a [`Kernel`], plain data, with everything that is wrong with it
+//!   ([`verify`]), a smaller one with the same effects ([`simplify`]), its text (`Display`), how its accesses walk through memory
+//!   ([`access`]), and the meaning of its arithmetic, bit for bit ([`scalar`]).
+//! - **Invariants**: a verified kernel needs no further check by any stage; control flow is on uniform values only; there is
+//!   no barrier wider than a role copy; every op states its meaning and its ordering at [`Op`]; two traces of one program
+//!   print alike.
+//! - **Must not know**: every other stage. Nothing here knows who traces, which engine runs, or what a peer is beyond a bank
+//!   number.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `types.rs` | [`Type`], [`Shape`]: element types, uniform or lane |
+//! | `op.rs` | [`Op`]: the whole vocabulary |
+//! | `entity.rs` | typed indices and the tables they index |
+//! | `kernel.rs` | [`Kernel`]: parameters, roles and the arenas of their code |
+//! | `builder.rs`, `typing.rs` | building kernels; what type an op's result has |
+//! | `verify/` | [`verify`]: which kernels are legal |
+//! | `names.rs`, `literal.rs`, `print.rs` | the text form |
+//! | `scalar/` | what one op does to one element |
+//! | `affine.rs`, `facts.rs`, `access/` | what is known of indices and accesses before the kernel runs |
+//! | `simplify/` | [`simplify`]: folding, sharing, hoisting, division by constants, dead code |
+//!
+//! ```
+//! use tilewire::ir::{simplify, verify};
+//! use tilewire::{Tensor, kernel};
+//! let x = Tensor::<f32>::zeros(64);
+//! let traced = kernel("halve", |k| {
+//!     let x = k.inout(&x);
+//!     k.main(|r| r.each(x.len(), |i| x.store(i, x.load(i) * 0.5)));
+//! })?;
+//! verify(&traced.kernel).expect("a traced kernel is legal");
+//! println!("{}", simplify(&traced.kernel));
+//! # Ok::<(), tilewire::BuildError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -257,7 +257,7 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
                 return Err(wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes())));
             }
             let address = memory.start().as_ptr() as usize;
-            if bytes > 0 && address % align as usize != 0 {
+            if bytes > 0 && !address.is_multiple_of(align as usize) {
                 let (param, align) = (name.to_string(), align as usize);
                 return Err(PrepareError::Unaligned { param, ty, align, address });
             }
@@ -271,10 +271,10 @@ fn packet_areas(kernel: &Kernel) -> Vec<ir::ParamId> {
     let mut found = Vec::new();
     for role in kernel.roles.values() {
         kernel.walk(role.body, &mut |inst| {
-            if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[inst].op {
-                if let ir::Base::Param(p) = at.base {
-                    found.push(p);
-                }
+            if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[inst].op
+                && let ir::Base::Param(p) = at.base
+            {
+                found.push(p);
             }
         });
     }

@@ -8,7 +8,7 @@
 //! where the lowering could show that nobody else touches those bytes meanwhile. A wait that is not ready stops its machine, and
 //! the thread runs another one.
 //!
-//! Invariants: no machine runs bytecode that [`verify`] did not pass; every address is checked against its buffer before it is used;
+//! Invariants: no machine runs bytecode that `verify.rs` did not pass; every address is checked against its buffer before it is used;
 //! a launch allocates nothing. Must not know transports: signals are slots in memory, whoever else writes them.
 
 mod address;

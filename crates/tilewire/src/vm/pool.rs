@@ -111,11 +111,11 @@ impl Job {
             }
             if progress {
                 backoff = Backoff::new(deadline);
-            } else if backoff.pause() {
-                if let Some((index, stop)) = stuck {
-                    self.fail(index, stop);
-                    return;
-                }
+            } else if backoff.pause()
+                && let Some((index, stop)) = stuck
+            {
+                self.fail(index, stop);
+                return;
             }
         }
     }

@@ -27,7 +27,7 @@ impl Lanes {
     /// A lane with strip memory; `group` elements share one.
     pub(super) fn strip(&mut self, size: u8, group: u32) -> u16 {
         let fits = |&lane: &u16| self.made[(lane - self.first) as usize] == (size, true, group);
-        match self.free.iter().position(|lane| fits(lane)) {
+        match self.free.iter().position(fits) {
             Some(k) => self.free.swap_remove(k),
             None => self.make(size, true, group),
         }
