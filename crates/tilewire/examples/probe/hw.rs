@@ -1,1 +1,0 @@
-../../../tilewire-cli/src/handwritten.rs
