@@ -7,7 +7,7 @@ mod memory;
 
 pub use memory::Memory;
 
-use crate::ir::scalar::Element;
+use crate::ir::scalar::{AnyBits, Element};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -47,7 +47,7 @@ impl<T: Element> Tensor<T> {
     /// Element `i` is `f(i)`.
     pub fn from_fn(len: usize, mut f: impl FnMut(usize) -> T) -> Self {
         let tensor = Tensor::zeros(len);
-        tensor.cells().iter().enumerate().for_each(|(i, cell)| cell.set(f(i)));
+        (0..len).for_each(|i| tensor.set(i, f(i)));
         tensor
     }
 
@@ -90,32 +90,37 @@ impl<T: Element> Tensor<T> {
         self.len == 0
     }
 
-    /// The elements, for host code: a cell can be read and written through any handle.
-    pub fn cells(&self) -> &[Cell<T>] {
-        // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T; the handle keeps
-        // them alive for the borrow. `Cell<T>` has T's layout and allows writes through other handles of this thread;
-        // handles never leave the thread, and kernels run only inside calls made on this thread.
-        unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<Cell<T>>(), self.len) }
-    }
-
     /// Element `i`.
+    ///
+    /// # Panics
+    /// When there is no such element.
     pub fn get(&self, i: usize) -> T {
-        self.cells()[i].get()
+        assert!(i < self.len, "element {i} of a tensor of {}", self.len);
+        // SAFETY: the element is inside.
+        unsafe { self.read(i) }
     }
 
     /// Sets element `i`.
+    ///
+    /// # Panics
+    /// When there is no such element.
     pub fn set(&self, i: usize, value: T) {
-        self.cells()[i].set(value);
+        assert!(i < self.len, "element {i} of a tensor of {}", self.len);
+        // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` gives `Cell`s, which
+        // allow writes through other handles of this thread; handles never leave the thread, and kernels run only
+        // inside calls made on this thread.
+        unsafe { self.start().add(i).write(value) }
     }
 
     /// Sets every element.
     pub fn fill(&self, value: T) {
-        self.cells().iter().for_each(|cell| cell.set(value));
+        (0..self.len).for_each(|i| self.set(i, value));
     }
 
     /// A copy of all elements.
     pub fn to_vec(&self) -> Vec<T> {
-        self.cells().iter().map(Cell::get).collect()
+        // SAFETY: every element is inside.
+        (0..self.len).map(|i| unsafe { self.read(i) }).collect()
     }
 
     /// Overwrites all elements.
@@ -124,7 +129,40 @@ impl<T: Element> Tensor<T> {
     /// When the lengths differ.
     pub fn copy_from(&self, data: &[T]) {
         assert_eq!(data.len(), self.len, "copy of {} elements into a tensor of {}", data.len(), self.len);
-        self.cells().iter().zip(data).for_each(|(cell, &value)| cell.set(value));
+        data.iter().enumerate().for_each(|(i, &value)| self.set(i, value));
+    }
+
+    /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, of which not every byte
+    /// is a value.
+    pub fn cells(&self) -> &[Cell<T>]
+    where
+        T: AnyBits,
+    {
+        // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and any bytes
+        // are elements; the handle keeps them alive for the borrow. `Cell<T>` has T's layout and allows writes through
+        // other handles of this thread; handles never leave the thread, and kernels run only inside calls made on it.
+        unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len) }
+    }
+
+    fn start(&self) -> *mut T {
+        self.memory.start().as_ptr().cast()
+    }
+
+    /// Element `i`, from its bits: a kernel may have left any byte where a `bool` is.
+    ///
+    /// # Safety
+    /// There is such an element.
+    unsafe fn read(&self, i: usize) -> T {
+        let at = self.start().wrapping_add(i);
+        // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size.
+        T::from_bits(unsafe {
+            match size_of::<T>() {
+                1 => u64::from(at.cast::<u8>().read()),
+                2 => u64::from(at.cast::<u16>().read()),
+                4 => u64::from(at.cast::<u32>().read()),
+                _ => at.cast::<u64>().read(),
+            }
+        })
     }
 
     /// The memory behind it.

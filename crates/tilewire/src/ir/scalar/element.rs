@@ -23,6 +23,10 @@ pub trait Element: Copy + Default + Debug + Send + Sync + sealed::Sealed + 'stat
     fn to_bits(self) -> u64;
 }
 
+/// An [`Element`] of which every bit pattern is a value: all but `bool`. Only such elements may be looked at in place, because a
+/// kernel or a peer may have left any bytes there.
+pub trait AnyBits: Element {}
+
 mod sealed {
     /// Keeps the set of element types closed: every engine must know all of them.
     pub trait Sealed {}
@@ -46,6 +50,7 @@ impl Element for bool {
 macro_rules! integer_element {
     ($($name:ident as $unsigned:ident = $ty:ident),*) => {$(
         impl sealed::Sealed for $name {}
+        impl AnyBits for $name {}
         impl Element for $name {
             const TYPE: Type = Type::$ty;
 
@@ -68,6 +73,7 @@ integer_element!(u8 as u8 = U8, u16 as u16 = U16, u32 as u32 = U32, u64 as u64 =
 macro_rules! float_element {
     ($($name:ident as $bits:ident = $ty:ident),*) => {$(
         impl sealed::Sealed for $name {}
+        impl AnyBits for $name {}
         impl Element for $name {
             const TYPE: Type = Type::$ty;
 

@@ -33,5 +33,5 @@ mod tests;
 
 pub use arith::{Float, Integer, Number};
 pub use cast::CastTo;
-pub use element::Element;
+pub use element::{AnyBits, Element};
 pub use narrow::{Bf16, F8E4M3, F8E5M2, F16};

@@ -315,7 +315,7 @@ unsafe fn move_rectangle<W: Copy>(
 }
 
 /// An index as the machine reads it.
-trait Index: Copy {
+trait Index: Copy + Default {
     /// What an index is compared with, in its own width so that the check runs at full vector width.
     type Bound: Copy;
     fn wide(self) -> i64;
@@ -323,6 +323,11 @@ trait Index: Copy {
     fn bound(len: u64) -> Self::Bound;
     /// Whether `0 <= self < len`.
     fn below(self, bound: Self::Bound) -> bool;
+    /// Two neighbouring indices that are not negative, read at once where they fit a register: a gather is bound by its loads.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of two indices.
+    unsafe fn two(from: *const Self) -> [usize; 2];
 }
 
 impl Index for i32 {
@@ -340,6 +345,12 @@ impl Index for i32 {
     fn below(self, bound: u32) -> bool {
         (self as u32) < bound
     }
+    #[inline(always)]
+    unsafe fn two(from: *const i32) -> [usize; 2] {
+        // SAFETY: the caller's promise.
+        let both = unsafe { from.cast::<u64>().read_unaligned() }.to_le();
+        [both as u32 as usize, (both >> 32) as usize]
+    }
 }
 
 impl Index for i64 {
@@ -355,6 +366,11 @@ impl Index for i64 {
     #[inline(always)]
     fn below(self, bound: u64) -> bool {
         (self as u64) < bound
+    }
+    #[inline(always)]
+    unsafe fn two(from: *const i64) -> [usize; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [get(from, 0) as usize, get(from, 1) as usize] }
     }
 }
 
@@ -381,29 +397,31 @@ impl<W: Copy, I: Index> LaneOp for Gather<W, I> {
                 return pc.add(1);
             }
             let len = I::bound(access.bytes / access.width as u64);
-            // Strips of indices that stay in L1 between the check and the gather.
-            const STRIP: usize = 1024;
+            // Indices are checked on a copy and used from there: the lane may be a tensor that somebody else writes, and a second
+            // read could give another index.
+            const STRIP: usize = 512;
+            let mut checked = [I::default(); STRIP];
             for first in (0..n).step_by(STRIP) {
-                let last = n.min(first + STRIP);
+                let count = STRIP.min(n - first);
                 let mut inside = true;
-                for k in first..last {
-                    inside &= get(index, k).below(len);
+                for (k, checked) in checked[..count].iter_mut().enumerate() {
+                    *checked = get(index, first + k);
+                    inside &= checked.below(len);
                 }
                 if !inside {
-                    let out = (first..last).map(|k| get(index, k)).find(|x| !x.below(len));
-                    let index = out.map_or(0, Index::wide);
+                    let out = checked[..count].iter().find(|x| !x.below(len));
+                    let index = out.map_or(0, |x| x.wide());
                     return fault(m, pc, super::super::machine::Fault::Bounds { access: i.e as u32, index });
                 }
-                // Four at a time: four loads in flight and one check of the loop for them.
-                let mut k = first;
-                while k + 4 <= last {
-                    let at = [0, 1, 2, 3].map(|j| get(index, k + j).wide() as usize);
-                    let x = at.map(|at| get(start.cast::<W>(), at));
-                    (0..4).for_each(|j| put(dst, k + j, x[j]));
-                    k += 4;
+                let (dst, from) = (dst.add(first), start.cast::<W>().cast_const());
+                for pair in 0..count / 2 {
+                    let at = I::two(checked.as_ptr().add(2 * pair));
+                    let x = at.map(|at| get(from, at));
+                    put(dst, 2 * pair, x[0]);
+                    put(dst, 2 * pair + 1, x[1]);
                 }
-                for k in k..last {
-                    put(dst, k, get(start.cast::<W>(), get(index, k).wide() as usize));
+                if count % 2 == 1 {
+                    put(dst, count - 1, get(from, checked[count - 1].wide() as usize));
                 }
             }
             pc.add(1)

@@ -11,9 +11,9 @@ use crate::ir::access::{Analysis, Class, MemoryAccess};
 use crate::ir::{Affine, BinaryOp, GroupOp, Inst, Op, Place, Region, Shape, Type, UnaryOp, Uniform, Value};
 use std::collections::HashMap;
 
-/// Elements of a strip when nothing else limits it: what the prototype found best in cache.
-const STRIP: u64 = 2048;
-/// Strip memory of an `each`: half of a 48 KiB L1, so that the tensors' lines fit beside it.
+/// Elements of a strip when nothing else limits it: longer ones no longer make dispatch cheaper.
+const STRIP: u64 = 4096;
+/// What a strip may touch, tensors included: three quarters of the smallest L1 in use (32 KiB).
 const STRIP_BYTES: u64 = 24 << 10;
 /// The longest strip that group sizes may force.
 const MAX_STRIP: u64 = 1 << 20;

@@ -47,9 +47,10 @@ impl Lanes {
         }
     }
 
-    /// Bytes of strip memory per element of a strip, times 128 so that group lanes count their share.
+    /// Bytes that one element of a strip touches, strip memory and tensors alike, times 128 so that group lanes count their
+    /// share.
     pub(super) fn weight(&self) -> u64 {
-        self.made.iter().filter(|lane| lane.1).map(|lane| u64::from(lane.0) * 128 / u64::from(lane.2)).sum()
+        self.made.iter().map(|lane| u64::from(lane.0) * 128 / u64::from(lane.2)).sum()
     }
 
     /// Whether any lane has strip memory.
