@@ -42,11 +42,23 @@ enum Kind {
 const CASES: [Case; 9] = [
     Case { key: "copy", name: "copy", kind: Kind::Race { contest: copy, always: &[], target: 0.95 } },
     Case { key: "scale", name: "scale f32", kind: Kind::Race { contest: scale, always: &[], target: 0.95 } },
-    Case { key: "accumulate", name: "f32 += bf16", kind: Kind::Race { contest: accumulate, always: &[], target: 0.90 } },
-    Case { key: "quantise", name: "quantise f8e4m3", kind: Kind::Race { contest: quantise, always: &[], target: 0.90 } },
+    Case {
+        key: "accumulate",
+        name: "f32 += bf16",
+        kind: Kind::Race { contest: accumulate, always: &[], target: 0.90 },
+    },
+    Case {
+        key: "quantise",
+        name: "quantise f8e4m3",
+        kind: Kind::Race { contest: quantise, always: &[], target: 0.90 },
+    },
     Case { key: "gather", name: "gather f32", kind: Kind::Race { contest: gather, always: &[], target: 0.87 } },
     // 1024 x 1024: rows a page apart, the worst stride for a cache.
-    Case { key: "transpose", name: "transpose f32", kind: Kind::Race { contest: transpose, always: &[4 << 20], target: 0.90 } },
+    Case {
+        key: "transpose",
+        name: "transpose f32",
+        kind: Kind::Race { contest: transpose, always: &[4 << 20], target: 0.90 },
+    },
     Case { key: "empty", name: "empty launch", kind: fixed("target 20 ns", Duration::from_nanos(20), empty_launch) },
     Case { key: "one", name: "one element", kind: fixed("target 60 ns", Duration::from_nanos(60), one_element) },
     Case {

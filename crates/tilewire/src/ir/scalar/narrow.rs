@@ -142,10 +142,16 @@ impl F8E4M3 {
     /// Nearest value to an `f32`, ties to even, saturating at ±448.
     #[inline(always)]
     pub fn from_f32(x: f32) -> Self {
+        let code = Self::code_of_number(x);
+        Self(if x.is_nan() { code | 0x7f } else { code } as u8)
+    }
+
+    /// The bits of [`from_f32`](Self::from_f32) in a word, for what is not NaN: a loop that has ruled NaN out for many elements at
+    /// once is a quarter shorter.
+    #[inline(always)]
+    pub(crate) fn code_of_number(x: f32) -> u32 {
         let (sign, magnitude) = split(x);
-        let rounded = round_magnitude::<3, 7>(magnitude, 448.0);
-        let rounded = if magnitude > INFINITY { 0x7f } else { rounded };
-        Self((sign >> 24 | rounded) as u8)
+        sign >> 24 | round_magnitude::<3, 7>(magnitude, 448.0)
     }
 
     /// The same number as an `f32`, exactly.
@@ -162,10 +168,16 @@ impl F8E5M2 {
     /// Nearest value to an `f32`, ties to even, saturating at ±57344.
     #[inline(always)]
     pub fn from_f32(x: f32) -> Self {
+        let code = Self::code_of_number(x);
+        Self(if x.is_nan() { code | 0x7f } else { code } as u8)
+    }
+
+    /// The bits of [`from_f32`](Self::from_f32) in a word, for what is not NaN: a loop that has ruled NaN out for many elements at
+    /// once is a quarter shorter.
+    #[inline(always)]
+    pub(crate) fn code_of_number(x: f32) -> u32 {
         let (sign, magnitude) = split(x);
-        let rounded = round_magnitude::<2, 15>(magnitude, 57344.0);
-        let rounded = if magnitude > INFINITY { 0x7f } else { rounded };
-        Self((sign >> 24 | rounded) as u8)
+        sign >> 24 | round_magnitude::<2, 15>(magnitude, 57344.0)
     }
 
     /// The same number as an `f32`, exactly.

@@ -3,30 +3,37 @@
 use super::super::code::Kind;
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
-use super::super::scalar_op::{Binary, Compare, Unary, by_binary, by_compare, by_type, by_unary};
-use super::{LaneOp, get, handler_for, map1, map2, narrow_handler_for, put, stream};
+use super::super::scalar_op::{Add, Binary, Compare, Div, Exp, Log, Mul, Sub, Tanh, Unary};
+use super::super::scalar_op::{by_binary, by_compare, by_type, by_unary};
+use super::{LaneOp, get, handler_for, map1, map2, put, stream, wide_handler_for};
 use crate::ir::scalar::{Element, Float};
 use crate::ir::{BinaryOp, CompareOp, Type, UnaryOp};
 use std::marker::PhantomData;
 
 /// Handler of `LUnary`.
 pub(crate) fn unary(op: UnaryOp, ty: Type, level: Level) -> Handler {
-    by_unary!(op, ty, (O, T) => lane_handler::<UnaryLanes<O, T>>(ty, level))
+    // 512-bit vectors pay only where arithmetic outweighs memory by far: they lower the clock, for everything else too.
+    match op {
+        UnaryOp::Exp => by_type!(float ty, T => wide_handler_for::<UnaryLanes<Exp, T>>(level)),
+        UnaryOp::Log => by_type!(float ty, T => wide_handler_for::<UnaryLanes<Log, T>>(level)),
+        UnaryOp::Tanh => by_type!(float ty, T => wide_handler_for::<UnaryLanes<Tanh, T>>(level)),
+        _ => by_unary!(op, ty, (O, T) => handler_for::<UnaryLanes<O, T>>(level)),
+    }
 }
 
 /// Handler of `LBinary`.
 pub(crate) fn binary(op: BinaryOp, ty: Type, kind: Kind, level: Level) -> Handler {
     match kind {
-        Kind::Lane => by_binary!(op, ty, (O, T) => lane_handler::<BinaryLanes<O, T>>(ty, level)),
-        Kind::Uniform => by_binary!(op, ty, (O, T) => lane_handler::<BinaryUniform<O, T>>(ty, level)),
+        Kind::Lane => by_binary!(op, ty, (O, T) => handler_for::<BinaryLanes<O, T>>(level)),
+        Kind::Uniform => by_binary!(op, ty, (O, T) => handler_for::<BinaryUniform<O, T>>(level)),
         // Scales are f32 nearly always: the lowering expands other groups into lanes.
         Kind::Group => {
             assert_eq!(ty, Type::F32, "the lowering groups f32 only");
             match op {
-                BinaryOp::Mul => handler_for::<BinaryGroups<super::super::scalar_op::Mul, f32>>(level),
-                BinaryOp::Div => handler_for::<BinaryGroups<super::super::scalar_op::Div, f32>>(level),
-                BinaryOp::Add => handler_for::<BinaryGroups<super::super::scalar_op::Add, f32>>(level),
-                BinaryOp::Sub => handler_for::<BinaryGroups<super::super::scalar_op::Sub, f32>>(level),
+                BinaryOp::Mul => handler_for::<BinaryGroups<Mul, f32>>(level),
+                BinaryOp::Div => handler_for::<BinaryGroups<Div, f32>>(level),
+                BinaryOp::Add => handler_for::<BinaryGroups<Add, f32>>(level),
+                BinaryOp::Sub => handler_for::<BinaryGroups<Sub, f32>>(level),
                 _ => unreachable!("the lowering groups mul, div, add and sub only"),
             }
         }
@@ -41,8 +48,8 @@ pub(crate) fn has_group_form(op: BinaryOp, ty: Type) -> bool {
 /// Handler of `LCompare`.
 pub(crate) fn compare(op: CompareOp, ty: Type, kind: Kind, level: Level) -> Handler {
     match kind {
-        Kind::Lane => by_compare!(op, ty, (O, T) => narrow_handler_for::<CompareLanes<O, T>>(level)),
-        Kind::Uniform => by_compare!(op, ty, (O, T) => narrow_handler_for::<CompareUniform<O, T>>(level)),
+        Kind::Lane => by_compare!(op, ty, (O, T) => handler_for::<CompareLanes<O, T>>(level)),
+        Kind::Uniform => by_compare!(op, ty, (O, T) => handler_for::<CompareUniform<O, T>>(level)),
         Kind::Group => unreachable!("the lowering expands groups before comparisons"),
     }
 }
@@ -59,16 +66,7 @@ pub(crate) fn select(size: u8, level: Level) -> Handler {
 
 /// Handler of `LFma`.
 pub(crate) fn fma(ty: Type, level: Level) -> Handler {
-    by_type!(float ty, T => lane_handler::<Fma<T>>(ty, level))
-}
-
-/// The four-byte floats and what converts to them get AVX-512; the rest stops at AVX2.
-fn lane_handler<K: LaneOp>(ty: Type, level: Level) -> Handler {
-    if matches!(ty, Type::F32 | Type::F64 | Type::I32) {
-        handler_for::<K>(level)
-    } else {
-        narrow_handler_for::<K>(level)
-    }
+    by_type!(float ty, T => handler_for::<Fma<T>>(level))
 }
 
 /// Whether arithmetic of a type has streaming loops: the type of most large tensors does, and no code is made for the rest.

@@ -4,7 +4,7 @@ use super::super::code::Kind;
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
 use super::super::scalar_op::{Add, Binary, Div, Max, Min, Mul, Sub, by_type};
-use super::{LaneOp, get, handler_for, map1, map2, narrow_handler_for, stream};
+use super::{LaneOp, get, handler_for, map1, map2, put, stream};
 use crate::ir::scalar::{Bf16, CastTo, Element, F8E4M3, F8E5M2, F16};
 use crate::ir::{BinaryOp, Type};
 use std::marker::PhantomData;
@@ -12,13 +12,12 @@ use std::marker::PhantomData;
 /// Handler of `LCast`.
 pub(crate) fn cast(from: Type, to: Type, level: Level) -> Handler {
     match (from, to) {
-        (Type::Bool, Type::Bool) => narrow_handler_for::<Cast<bool, bool>>(level),
-        (Type::Bool, _) => by_type!(number to, T => narrow_handler_for::<Cast<bool, T>>(level)),
-        (_, Type::Bool) => by_type!(number from, F => narrow_handler_for::<Cast<F, bool>>(level)),
-        // The conversions kernels are made of get every level.
-        (Type::F32, _) => by_type!(number to, T => handler_for::<Cast<f32, T>>(level)),
-        (_, Type::F32) => by_type!(number from, F => handler_for::<Cast<F, f32>>(level)),
-        _ => by_type!(number from, F => by_type!(number to, T => narrow_handler_for::<Cast<F, T>>(level))),
+        (Type::Bool, Type::Bool) => handler_for::<Cast<bool, bool>>(level),
+        (Type::Bool, _) => by_type!(number to, T => handler_for::<Cast<bool, T>>(level)),
+        (_, Type::Bool) => by_type!(number from, F => handler_for::<Cast<F, bool>>(level)),
+        (Type::F32, Type::F8E4M3) => handler_for::<CastNarrow<F8E4M3>>(level),
+        (Type::F32, Type::F8E5M2) => handler_for::<CastNarrow<F8E5M2>>(level),
+        _ => by_type!(number from, F => by_type!(number to, T => handler_for::<Cast<F, T>>(level))),
     }
 }
 
@@ -67,7 +66,7 @@ pub(crate) fn narrow(op: BinaryOp, to: Type, kind: Kind, level: Level) -> Handle
             other => unreachable!("the lowering does not narrow into {other}"),
         }
     }
-    fn of_kind<O: Binary<f32> + 'static, T: Element>(kind: Kind, level: Level) -> Handler
+    fn of_kind<O: Binary<f32> + 'static, T: Narrow>(kind: Kind, level: Level) -> Handler
     where
         f32: CastTo<T>,
     {
@@ -85,7 +84,78 @@ pub(crate) fn narrow(op: BinaryOp, to: Type, kind: Kind, level: Level) -> Handle
     }
 }
 
+/// What f32 narrows to.
+trait Narrow: Element {
+    /// Whether there is a short form of the conversion for what is not NaN.
+    const SHORT: bool = false;
+    /// The short form: the element's bits in a word.
+    fn code_of_number(_: f32) -> u32 {
+        0
+    }
+}
+
+impl Narrow for Bf16 {}
+impl Narrow for F16 {}
+impl Narrow for i8 {}
+impl Narrow for F8E4M3 {
+    const SHORT: bool = true;
+    #[inline(always)]
+    fn code_of_number(x: f32) -> u32 {
+        F8E4M3::code_of_number(x)
+    }
+}
+impl Narrow for F8E5M2 {
+    const SHORT: bool = true;
+    #[inline(always)]
+    fn code_of_number(x: f32) -> u32 {
+        F8E5M2::code_of_number(x)
+    }
+}
+
+/// `dst[i] = narrow(f(i))`. Bytes are made in the hope that there is no NaN, which the sum of all magnitudes tells afterwards, and stay 32
+/// bits wide until sixteen are packed: both together save the compiler's own loop a third of its instructions.
+///
+/// # Safety
+/// `dst` is valid for `n` elements and nothing that `f` reads; `f` may be called for each of 0..n.
+#[inline(always)]
+unsafe fn narrow_all<T: Narrow>(dst: *mut T, n: usize, f: impl Fn(usize) -> f32)
+where
+    f32: CastTo<T>,
+{
+    let mut at = 0;
+    // SAFETY: the caller's promise; a block is written where BLOCK elements are left.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if T::SHORT {
+            use std::arch::x86_64::{_mm_loadu_si128, _mm_packs_epi32, _mm_packus_epi16, _mm_storeu_si128};
+            const BLOCK: usize = 16;
+            let mut sums = [0f32; BLOCK];
+            while at + BLOCK <= n {
+                let mut codes = [0u32; BLOCK];
+                for k in 0..BLOCK {
+                    let x = f(at + k);
+                    // Magnitudes have no differences of infinities: a sum is NaN exactly if one of them is.
+                    sums[k] += x.abs();
+                    codes[k] = T::code_of_number(x);
+                }
+                // Bytes in 32 bits: no pack saturates.
+                let part = |k: usize| _mm_loadu_si128(codes.as_ptr().add(4 * k).cast());
+                let (low, high) = (_mm_packs_epi32(part(0), part(1)), _mm_packs_epi32(part(2), part(3)));
+                _mm_storeu_si128(dst.add(at).cast(), _mm_packus_epi16(low, high));
+                at += BLOCK;
+            }
+            if sums.iter().fold(false, |any, sum| any | sum.is_nan()) {
+                at = 0;
+            }
+        }
+        for i in at..n {
+            put(dst, i, f(i).cast());
+        }
+    }
+}
+
 struct Cast<F, T>(PhantomData<(F, T)>);
+struct CastNarrow<T>(PhantomData<T>);
 struct Widen<O, F>(PhantomData<(O, F)>);
 struct NarrowLanes<O, T>(PhantomData<(O, T)>);
 struct NarrowUniform<O, T>(PhantomData<(O, T)>);
@@ -106,8 +176,25 @@ impl<F: CastTo<T>, T: Element> LaneOp for Cast<F, T> {
             } else if F::TYPE == Type::U8 && T::TYPE == Type::Bool {
                 map1(dst, src, n, |x: u8| (x != 0) as u8);
             } else {
-                map1(dst.cast::<T>(), src.cast::<F>(), n, |x: F| x.cast());
+                let (dst, src) = (dst.cast::<T>(), src.cast::<F>());
+                map1(dst, src, n, |x: F| x.cast());
             }
+            pc.add(1)
+        }
+    }
+}
+
+impl<T: Narrow> LaneOp for CastNarrow<T>
+where
+    f32: CastTo<T>,
+{
+    #[inline(always)]
+    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+        // SAFETY: see above.
+        unsafe {
+            let i = *pc;
+            let (dst, x) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>());
+            narrow_all(dst, m.counts[i.d as usize], |k| get(x, k));
             pc.add(1)
         }
     }
@@ -131,7 +218,7 @@ impl<O: Binary<f32>, F: CastTo<f32>> LaneOp for Widen<O, F> {
     }
 }
 
-impl<O: Binary<f32>, T: Element> LaneOp for NarrowLanes<O, T>
+impl<O: Binary<f32>, T: Narrow> LaneOp for NarrowLanes<O, T>
 where
     f32: CastTo<T>,
 {
@@ -141,13 +228,13 @@ where
         unsafe {
             let i = *pc;
             let (dst, a, b) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>(), m.lane(i.c).cast::<f32>());
-            map2(dst, a, b, m.counts[i.d as usize], |a, b| O::apply(a, b).cast());
+            narrow_all(dst, m.counts[i.d as usize], |k| O::apply(get(a, k), get(b, k)));
             pc.add(1)
         }
     }
 }
 
-impl<O: Binary<f32>, T: Element> LaneOp for NarrowUniform<O, T>
+impl<O: Binary<f32>, T: Narrow> LaneOp for NarrowUniform<O, T>
 where
     f32: CastTo<T>,
 {
@@ -157,13 +244,14 @@ where
         unsafe {
             let i = *pc;
             let b = f32::from_bits(m.reg(i.c) as u32);
-            map1(m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>(), m.counts[i.d as usize], |a| O::apply(a, b).cast());
+            let (dst, a) = (m.lane(i.a).cast::<T>(), m.lane(i.b).cast::<f32>());
+            narrow_all(dst, m.counts[i.d as usize], |k| O::apply(get(a, k), b));
             pc.add(1)
         }
     }
 }
 
-impl<O: Binary<f32>, T: Element> LaneOp for NarrowGroups<O, T>
+impl<O: Binary<f32>, T: Narrow> LaneOp for NarrowGroups<O, T>
 where
     f32: CastTo<T>,
 {
@@ -177,7 +265,8 @@ where
             let (mut start, mut group) = (0, 0);
             while start < n {
                 let b = get(b, group);
-                map1(dst.add(start), a.add(start), size.min(n - start), |a| O::apply(a, b).cast());
+                let (dst, a) = (dst.add(start), a.add(start));
+                narrow_all(dst, size.min(n - start), |k| O::apply(get(a, k), b));
                 start += size;
                 group += 1;
             }

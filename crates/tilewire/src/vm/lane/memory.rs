@@ -5,7 +5,7 @@ use super::super::copy::{self, Stores};
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
 use super::super::transpose::transpose;
-use super::{LaneOp, get, narrow_handler_for, put};
+use super::{LaneOp, get, handler_for, put};
 use crate::ir::Type;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -36,12 +36,12 @@ macro_rules! by_size {
 
 /// Handler of `LoadStrided`.
 pub(crate) fn load_strided(size: u8, level: Level) -> Handler {
-    by_size!(size, W => narrow_handler_for::<LoadStrided<W>>(level))
+    by_size!(size, W => handler_for::<LoadStrided<W>>(level))
 }
 
 /// Handler of `StoreStrided`.
 pub(crate) fn store_strided(size: u8, level: Level) -> Handler {
-    by_size!(size, W => narrow_handler_for::<StoreStrided<W>>(level))
+    by_size!(size, W => handler_for::<StoreStrided<W>>(level))
 }
 
 /// Handler of `LoadTile`.
@@ -62,8 +62,8 @@ pub(crate) fn move_tile(size: u8) -> Handler {
 /// Handler of `Gather` by indices of an integer type.
 pub(crate) fn gather(size: u8, index: Type, level: Level) -> Handler {
     match index {
-        Type::I32 => by_size!(size, W => narrow_handler_for::<Gather<W, i32>>(level)),
-        Type::I64 => by_size!(size, W => narrow_handler_for::<Gather<W, i64>>(level)),
+        Type::I32 => by_size!(size, W => handler_for::<Gather<W, i32>>(level)),
+        Type::I64 => by_size!(size, W => handler_for::<Gather<W, i64>>(level)),
         other => unreachable!("the lowering gathers by i32 and i64, not {other}"),
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn scatter_masked(size: u8) -> Handler {
 
 /// Handler of `AffineIndex`.
 pub(crate) fn affine_index(level: Level) -> Handler {
-    narrow_handler_for::<AffineIndex>(level)
+    handler_for::<AffineIndex>(level)
 }
 
 // SAFETY, for every `unsafe` in this file: operands are those of a verified program; lanes have at least `counts[d]` elements of
