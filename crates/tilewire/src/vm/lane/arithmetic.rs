@@ -89,7 +89,7 @@ struct Fma<T>(PhantomData<T>);
 
 impl<O: Unary<T>, T: Element> LaneOp for UnaryLanes<O, T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -106,7 +106,7 @@ impl<O: Unary<T>, T: Element> LaneOp for UnaryLanes<O, T> {
 
 impl<O: Binary<T>, T: Element> LaneOp for BinaryLanes<O, T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -124,7 +124,7 @@ impl<O: Binary<T>, T: Element> LaneOp for BinaryLanes<O, T> {
 
 impl<O: Binary<T>, T: Element> LaneOp for BinaryUniform<O, T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -142,7 +142,7 @@ impl<O: Binary<T>, T: Element> LaneOp for BinaryUniform<O, T> {
 
 impl<O: Binary<T>, T: Element> LaneOp for BinaryGroups<O, T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above; the group lane has one element per `e` elements, rounded up.
         unsafe {
             let i = *pc;
@@ -162,7 +162,7 @@ impl<O: Binary<T>, T: Element> LaneOp for BinaryGroups<O, T> {
 
 impl<O: Compare<T>, T: Element> LaneOp for CompareLanes<O, T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -175,7 +175,7 @@ impl<O: Compare<T>, T: Element> LaneOp for CompareLanes<O, T> {
 
 impl<O: Compare<T>, T: Element> LaneOp for CompareUniform<O, T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -188,7 +188,7 @@ impl<O: Compare<T>, T: Element> LaneOp for CompareUniform<O, T> {
 
 impl<W: Copy> LaneOp for Select<W> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -205,7 +205,7 @@ impl<W: Copy> LaneOp for Select<W> {
 
 impl<T: Float> LaneOp for Fma<T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;

@@ -253,7 +253,7 @@ unsafe fn block_sum<T: Number>(x: *const T, n: usize) -> T {
 
 impl<F: Fold<T>, T: Element> LaneOp for Reduce<F, T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above; every group has at least one element.
         unsafe {
             let i = *pc;
@@ -272,7 +272,7 @@ impl<F: Fold<T>, T: Element> LaneOp for Reduce<F, T> {
 
 impl<T: Number> LaneOp for Scan<T> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -298,7 +298,7 @@ impl<T: Number> LaneOp for Scan<T> {
 
 impl<W: Copy> LaneOp for Fill<W> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above; a strip never has more elements than `counts[0]` of the first strip, where fills stand, and
         // the verifier checked that the lane's strip memory holds a whole strip.
         unsafe {
@@ -316,7 +316,7 @@ impl<W: Copy> LaneOp for Fill<W> {
 
 impl<W: Copy> LaneOp for Expand<W> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -342,7 +342,7 @@ struct Iota;
 
 impl LaneOp for Iota {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above; a strip has tile_rows * tile_cols elements.
         unsafe {
             let i = *pc;

@@ -178,7 +178,7 @@ struct AffineIndex;
 
 impl<W: Copy> LaneOp for LoadStrided<W> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -204,7 +204,7 @@ impl<W: Copy> LaneOp for LoadStrided<W> {
 
 impl<W: Copy> LaneOp for StoreStrided<W> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;
@@ -376,7 +376,7 @@ impl Index for i64 {
 
 impl<W: Copy, I: Index> LaneOp for Gather<W, I> {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above; every index is checked before any element is read.
         unsafe {
             let i = *pc;
@@ -473,7 +473,7 @@ unsafe fn scatter_of<W: Copy, const MASKED: bool>(m: &mut Machine, pc: *const In
 
 impl LaneOp for AffineIndex {
     #[inline(always)]
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
         // SAFETY: see above.
         unsafe {
             let i = *pc;

@@ -16,11 +16,13 @@ use super::machine::{Handler, Inst, Machine};
 
 /// The body of a lane handler.
 pub(crate) trait LaneOp {
-    /// Runs over the current strip and gives the next instruction.
+    /// Runs over the current strip and gives the next instruction. `AVX2` says whether it is compiled for AVX2, for the few that
+    /// use its instructions by name.
     ///
     /// # Safety
-    /// `pc` is an instruction of the verified program `m` runs, with the operands this op's opcode states.
-    unsafe fn run(m: &mut Machine, pc: *const Inst) -> *const Inst;
+    /// `pc` is an instruction of the verified program `m` runs, with the operands this op's opcode states; with `AVX2` the processor has
+    /// it.
+    unsafe fn run<const AVX2: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst;
 }
 
 /// The handler of an op at a level, with vectors of at most 256 bits.
@@ -48,7 +50,7 @@ pub(crate) fn wide_handler_for<K: LaneOp>(level: Level) -> Handler {
 
 unsafe fn baseline<K: LaneOp>(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { K::run(m, pc) }
+    unsafe { K::run::<false>(m, pc) }
 }
 
 /// # Safety
@@ -57,7 +59,7 @@ unsafe fn baseline<K: LaneOp>(m: &mut Machine, pc: *const Inst) -> *const Inst {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
 unsafe fn avx2<K: LaneOp>(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { K::run(m, pc) }
+    unsafe { K::run::<true>(m, pc) }
 }
 
 /// # Safety
@@ -66,7 +68,7 @@ unsafe fn avx2<K: LaneOp>(m: &mut Machine, pc: *const Inst) -> *const Inst {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn avx512<K: LaneOp>(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: the caller's promise is the callee's.
-    unsafe { K::run(m, pc) }
+    unsafe { K::run::<true>(m, pc) }
 }
 
 /// Reads element `i`.
