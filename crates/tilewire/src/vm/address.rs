@@ -62,8 +62,8 @@ pub(crate) unsafe fn contiguous(m: &Machine, e: i32, count: usize) -> Result<*mu
         let Some(offset) = offset_of(access, index) else {
             return Err(Fault::Bounds { access: e as u32, index });
         };
-        let bytes = count as u64 * access.width as u64;
-        if offset > access.bytes || bytes > access.bytes - offset {
+        // By division: a product with a count that is only known now could wrap.
+        if offset > access.bytes || count as u64 > (access.bytes - offset) / access.width as u64 {
             return Err(Fault::Bounds { access: e as u32, index });
         }
         if access.unit < access.width && offset % access.width as u64 != 0 {
@@ -106,9 +106,18 @@ pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) ->
         let index = first_index(m, access);
         let col_stride = if access.group != 0 { access.group_stride } else { access.col_stride };
         let (row, col) = (m.reg(access.row_stride) as i64, m.reg(col_stride) as i64);
-        // The extremes of an affine function lie in the corners. 128 bits hold every product of 64-bit numbers here.
         let unit = access.unit as i128;
-        let (down, right) = (row as i128 * (rows as i128 - 1) * unit, col as i128 * (cols as i128 - 1) * unit);
+        // A step beyond the bank leaves it at once; without such steps no product below can wrap.
+        let leaves = |stride: i64, extent: usize| {
+            extent > 1 && stride.unsigned_abs() as u128 * unit as u128 > access.bytes as u128
+        };
+        if leaves(row, rows) || leaves(col, cols) {
+            return Err(Fault::Bounds { access: e as u32, index });
+        }
+        // The extremes of an affine function lie in the corners.
+        let span =
+            |stride: i64, extent: usize| if extent > 1 { stride as i128 * unit * (extent as i128 - 1) } else { 0 };
+        let (down, right) = (span(row, rows), span(col, cols));
         let first = index as i128 * unit;
         let (low, high) = (first + down.min(0) + right.min(0), first + down.max(0) + right.max(0));
         if low < 0 || high + access.width as i128 > access.bytes as i128 {

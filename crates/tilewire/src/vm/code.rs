@@ -296,8 +296,9 @@ pub(crate) struct SlotRef {
 /// A descriptor for the network proxy: registers with its fields.
 #[derive(Clone, Debug)]
 pub(crate) struct PostRef {
-    /// Entry of the machine's base addresses: the ring.
+    /// Entry of the machine's base addresses: the ring, and how many descriptors it holds (a power of two).
     pub queue: u16,
+    pub capacity: u64,
     pub peer: u16,
     /// A copy: access of the source, registers of destination offset and byte count. A signal: slot index and value.
     pub work: PostWork,
@@ -315,6 +316,8 @@ pub(crate) enum PostWork {
 pub(crate) struct Each {
     /// Register with the rows; `None`: one row.
     pub rows: Option<u16>,
+    /// All rows are walked as one.
+    pub flat: bool,
     pub cols: u16,
     /// Largest strip in rows and columns.
     pub tile_rows: u32,

@@ -69,7 +69,12 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
         if rows <= 0 || cols <= 0 {
             return pc.offset(each.end as isize);
         }
-        let (rows, cols) = (rows as u64, cols as u64);
+        let (mut rows, mut cols) = (rows as u64, cols as u64);
+        if each.flat {
+            // What saturates here is beyond every buffer: its first access faults.
+            (rows, cols) = (1, rows.saturating_mul(cols));
+        }
+        m.passed += 1;
         let streaming = each.stream_bytes > 0
             && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= m.stream_from as u64;
         m.stream_lane = u16::MAX;
@@ -90,6 +95,10 @@ pub(crate) unsafe fn each_next(m: &mut Machine, pc: *const Inst) -> *const Inst 
             cursor.col = 0;
             cursor.row += cursor.tile_rows;
             if cursor.row >= cursor.rows {
+                // By the letter of the instruction set, streamed bytes may be read again, by this thread too, only after a fence.
+                if std::mem::take(&mut m.streamed) {
+                    copy::fence();
+                }
                 return pc.add(1);
             }
         }
@@ -107,7 +116,7 @@ unsafe fn open_strip(m: &mut Machine, e: i32) {
         let cursor = &mut m.cursor;
         cursor.tile_rows = (cursor.rows - cursor.row).min(each.tile_rows as u64);
         cursor.tile_cols = (cursor.cols - cursor.col).min(each.tile_cols);
-        let elements = (cursor.tile_rows * cursor.tile_cols) as usize;
+        let elements = cursor.tile_rows.saturating_mul(cursor.tile_cols) as usize;
         m.counts[0] = elements;
         for (count, &group) in m.counts.iter_mut().zip(&each.groups).skip(1) {
             *count = elements.div_ceil(group as usize);
@@ -159,6 +168,7 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
             Ok((slot, bank, index)) => {
                 let (seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
                 if seen >= expected {
+                    m.passed += 1;
                     return pc.add(1);
                 }
                 m.stop_at(pc, Stop::Blocked(Blocked::Slot { slot: i.e as u32, bank, index, expected, seen }))
@@ -168,16 +178,21 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// `Test`
+/// `Test`. A test that fails lets others run: a role may poll in a loop, and who would signal may be on this thread.
 pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
         let i = *pc;
         match slot_address(m, i.e) {
-            Ok((slot, ..)) => {
-                let ready = slot.load(Ordering::Acquire) >= m.reg(i.b);
-                m.set_reg(i.a, ready as u64);
-                pc.add(1)
+            Ok((slot, bank, index)) => {
+                let (seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.b));
+                m.set_reg(i.a, (seen >= expected) as u64);
+                if seen >= expected {
+                    m.passed += 1;
+                    return pc.add(1);
+                }
+                let blocked = Blocked::Slot { slot: i.e as u32, bank, index, expected, seen };
+                m.stop_at(pc.add(1), Stop::Blocked(blocked))
             }
             Err(what) => fault(m, pc, what),
         }
@@ -186,18 +201,22 @@ pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
 
 /// `Post`
 pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above; the source range is checked, and the launch checked that the ring's memory is one.
+    // SAFETY: see above; the source range is checked, and the verifier checked that the memory holds a ring of this capacity.
     unsafe {
         let post = m.post((*pc).e);
         let work = match post.work {
             PostWork::Copy { src, dst, bytes } => {
                 let access = m.access(src as i32);
                 let (index, bytes) = (m.reg(access.base) as i64, m.reg(bytes) as i64);
-                let last = index.wrapping_add(bytes.max(1) - 1);
-                let from = bank(m, access, src as i32).and_then(|start| {
-                    element(access, src as i32, start, last)?;
-                    element(access, src as i32, start, index)
-                });
+                let start = bank(m, access, src as i32);
+                let from = match bytes {
+                    // Nothing is read: any place will do.
+                    0 => start,
+                    _ => start.and_then(|start| {
+                        element(access, src as i32, start, index.wrapping_add(bytes.max(1) - 1))?;
+                        element(access, src as i32, start, index)
+                    }),
+                };
                 match from {
                     Ok(from) if bytes >= 0 => Work::Copy { src: from as u64, dst: m.reg(dst), bytes: bytes as u64 },
                     Ok(_) => return fault(m, pc, Fault::Count { access: src, count: bytes }),
@@ -210,7 +229,8 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
             copy::fence();
         }
         let descriptor = Descriptor { peer: m.reg(post.peer), work };
-        if queue::push(m.base(post.queue as usize), &descriptor) {
+        if queue::push(m.base(post.queue as usize), post.capacity, &descriptor) {
+            m.passed += 1;
             pc.add(1)
         } else {
             m.stop_at(pc, Stop::Blocked(Blocked::Queue { post: (*pc).e as u32 }))

@@ -6,6 +6,7 @@ use super::level::Level;
 use super::lower::{lower, memories};
 use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
 use super::pool::{Backoff, Job};
+use super::queue;
 use super::rounding::Rounding;
 use super::verify::verify;
 use crate::ir::{self, Kernel, Op, Param, Type};
@@ -47,7 +48,7 @@ impl Default for Settings {
 ///
 /// It keeps its arguments alive. A launch allocates nothing; it runs on the calling thread, and with several blocks the process's worker threads help.
 pub struct Prepared {
-    machines: Box<[Machine]>,
+    machines: Vec<Machine>,
     job: Arc<Job>,
     /// Instances under way on the calling thread; kept so that a launch does not allocate.
     pending: Vec<usize>,
@@ -98,7 +99,6 @@ impl Prepared {
                 machines.push(machine);
             }
         }
-        let mut machines = machines.into_boxed_slice();
         let job = Job::new(&mut machines);
         let pending = Vec::with_capacity(machines.len());
         Ok(Prepared { machines, job, pending, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
@@ -107,7 +107,7 @@ impl Prepared {
     /// Runs the kernel to the end.
     pub fn run(&mut self) -> Result<(), LaunchError> {
         let _nearest = Rounding::nearest();
-        if let [machine] = &mut *self.machines {
+        if let [machine] = &mut self.machines[..] {
             // The common small case: nothing to share, no table to walk.
             machine.restart();
             return match machine.run() {
@@ -130,9 +130,9 @@ impl Prepared {
                 Stop::Blocked(_) if !backoff.pause() => {}
                 _ => return Err(self.explain(0, stop)),
             }
-            let before = stop;
+            let before = self.machines[0].passed;
             stop = self.machines[0].run();
-            if stop != before {
+            if self.machines[0].passed != before {
                 backoff = Backoff::new(self.settings.deadline);
             }
         }
@@ -224,12 +224,19 @@ fn bases(role: &RoleCode, args: &[Arg], kernel: &Kernel) -> (Vec<*mut u8>, Vec<u
     (bases, sizes)
 }
 
+/// Base addresses that the bytecode can number.
+const MAX_ENTRIES: usize = u16::MAX as usize;
+
 /// Every argument is what its parameter says.
 fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
     let wrong = |param: &str, what: String| PrepareError::Argument { param: param.to_string(), what };
     if kernel.params.len() != args.len() {
         let what = format!("{} arguments for {} parameters", args.len(), kernel.params.len());
         return Err(wrong(&kernel.name, what));
+    }
+    let entries: usize = args.iter().map(|arg| memories(arg).len()).sum::<usize>() + kernel.scratches.len();
+    if entries > MAX_ENTRIES {
+        return Err(wrong(&kernel.name, format!("{entries} banks in all; at most {MAX_ENTRIES} fit the bytecode")));
     }
     let packets = packet_areas(kernel);
     for ((id, param), arg) in kernel.params.iter().zip(args) {
@@ -245,7 +252,10 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
                 let bytes = len.checked_mul(u64::from(*stride));
                 (*banks, bytes.ok_or_else(|| wrong(name, "its size overflows".into()))?, 8, Type::U64)
             }
-            (Param::Queue { .. }, Arg::Queue(_)) => (1, 256, 64, Type::U64),
+            (Param::Queue { .. }, Arg::Queue(memory)) => match queue::capacity(memory) {
+                Some(capacity) => (1, queue::ring_bytes(capacity), 64, Type::U64),
+                None => return Err(wrong(name, "its memory is no ring: bind the memory of a vm::Queue".into())),
+            },
             _ => return Err(wrong(name, format!("a {arg:?} cannot be bound to it"))),
         };
         let memories = memories(arg);

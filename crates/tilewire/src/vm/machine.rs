@@ -101,7 +101,7 @@ pub(crate) struct Cursor {
 
 /// One running (block, role).
 pub(crate) struct Machine {
-    /// Registers and lanes, as raw pointers because handlers index them unchecked; the boxes behind them are in `owned`.
+    /// Registers and lanes, as raw pointers because handlers index them unchecked; the vectors behind them are in `owned`.
     regs: *mut u64,
     lanes: *mut *mut u8,
     bases: *const *mut u8,
@@ -117,21 +117,24 @@ pub(crate) struct Machine {
     /// Non-temporal stores since the last fence.
     pub streamed: bool,
     pub level: Level,
+    /// Waits that were satisfied and `each`es that were begun: whoever watches the machine sees by it that it gets on.
+    pub passed: u64,
     /// From how many bytes on an `each` stores around the cache.
     pub stream_from: usize,
     pc: *const Inst,
     owned: Owned,
 }
 
-/// What the machine's pointers point to; never touched except through them.
+/// What the machine's pointers point to; never touched except through them. Vectors, not boxes: a box that is moved promises that nobody
+/// else points into it.
 struct Owned {
     program: Arc<Program>,
-    _regs: Box<[u64]>,
-    _lanes: Box<[*mut u8]>,
-    _bases: Box<[*mut u8]>,
-    _strips: Box<[Line]>,
-    _scratch: Box<[Line]>,
-    inputs: Box<[(u16, Start)]>,
+    _regs: Vec<u64>,
+    _lanes: Vec<*mut u8>,
+    _bases: Vec<*mut u8>,
+    _strips: Vec<Line>,
+    _scratch: Vec<Line>,
+    inputs: Vec<(u16, Start)>,
 }
 
 /// What a register is set to when a launch starts.
@@ -165,12 +168,12 @@ impl Machine {
     /// scalar's entry for its type, until the machine is dropped.
     pub(crate) unsafe fn new(program: Arc<Program>, mut bases: Vec<*mut u8>, id: Identity, level: Level) -> Machine {
         let role = &program.role;
-        let mut regs: Box<[u64]> = role.registers.clone().into();
-        let lines = |bytes: usize| vec![Line([0; 128]); bytes.div_ceil(128)].into_boxed_slice();
+        let mut regs = role.registers.clone();
+        let lines = |bytes: usize| vec![Line([0; 128]); bytes.div_ceil(128)];
         let mut strips = lines(role.strip_bytes as usize);
         let mut scratch = lines(role.scratch_bytes);
         let strip_start = strips.as_mut_ptr().cast::<u8>();
-        let mut lanes: Box<[*mut u8]> = role
+        let mut lanes: Vec<*mut u8> = role
             .lanes
             .iter()
             .map(|lane| match lane.strip {
@@ -183,7 +186,6 @@ impl Machine {
             // SAFETY: the verifier checked that each scratch lies inside `scratch_bytes`.
             bases[entry as usize] = unsafe { scratch.as_mut_ptr().cast::<u8>().add(offset) };
         }
-        let bases: Box<[*mut u8]> = bases.into();
         let inputs = role
             .inputs
             .iter()
@@ -216,6 +218,7 @@ impl Machine {
             stream_lane: u16::MAX,
             streamed: false,
             level,
+            passed: 0,
             stream_from: super::copy::stream_from(),
             pc: program.insts.as_ptr(),
             owned: Owned {

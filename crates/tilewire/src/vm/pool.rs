@@ -3,7 +3,9 @@
 //! process cannot starve each other.
 
 use super::machine::{Machine, Stop};
+use super::rounding::Rounding;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -55,18 +57,9 @@ impl Job {
         *self.deadline.lock().expect("no participant panics") = deadline;
         self.failed.store(false, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
-        let pool = if share { Some(Pool::global()) } else { None };
-        if let Some(pool) = pool {
-            pool.offer(self);
-        }
-        self.participate(deadline, pending);
-        if let Some(pool) = pool {
-            pool.withdraw(self);
-            let mut backoff = Backoff::new(None);
-            // Acquire: what the helpers wrote is visible when they are gone.
-            while self.helpers.load(Ordering::Acquire) != 0 {
-                backoff.pause();
-            }
+        {
+            let _shared = share.then(|| Shared::new(self));
+            self.participate(deadline, pending);
         }
         if self.failed.load(Ordering::Relaxed) {
             let failure = self.failure.lock().expect("no participant panics").take();
@@ -77,6 +70,7 @@ impl Job {
 
     /// Takes instances one by one and runs those that were taken, round and round, until all are done.
     fn participate(&self, deadline: Option<Duration>, pending: &mut Vec<usize>) {
+        let _nearest = Rounding::nearest();
         pending.clear();
         let mut backoff = Backoff::new(deadline);
         loop {
@@ -91,7 +85,11 @@ impl Job {
             }
             pending.retain(|&index| {
                 // SAFETY: `pending` holds indices that `take` gave to this participant alone.
-                match unsafe { self.machine(index) }.run() {
+                let machine = unsafe { self.machine(index) };
+                let before = machine.passed;
+                let stop = machine.run();
+                progress |= machine.passed != before;
+                match stop {
                     Stop::Done => {
                         progress = true;
                         false
@@ -142,6 +140,34 @@ impl Job {
         let mut failure = self.failure.lock().expect("no participant panics");
         if !self.failed.swap(true, Ordering::Relaxed) {
             *failure = Some((index, stop));
+        }
+    }
+}
+
+/// A job that the pool may help with. However the launch ends, by a panic too, nobody is inside when this is gone.
+struct Shared<'j> {
+    job: &'j Arc<Job>,
+    pool: &'static Pool,
+}
+
+impl<'j> Shared<'j> {
+    fn new(job: &'j Arc<Job>) -> Shared<'j> {
+        let pool = Pool::global();
+        pool.offer(job);
+        Shared { job, pool }
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.job.failed.store(true, Ordering::Relaxed);
+        }
+        self.pool.withdraw(self.job);
+        let mut backoff = Backoff::new(None);
+        // Acquire: what the helpers wrote is visible when they are gone.
+        while self.job.helpers.load(Ordering::Acquire) != 0 {
+            backoff.pause();
         }
     }
 }
@@ -224,7 +250,12 @@ impl Pool {
             job.helpers.fetch_add(1, Ordering::Relaxed);
             drop(jobs);
             let deadline = *job.deadline.lock().expect("no participant panics");
-            job.participate(deadline, &mut pending);
+            // A panic here would be a bug of the engine, and the launcher would wait for this thread for ever.
+            let worked = catch_unwind(AssertUnwindSafe(|| job.participate(deadline, &mut pending)));
+            if worked.is_err() {
+                eprintln!("tilewire bug: a worker panicked; the results of the launch are lost");
+                std::process::abort();
+            }
             job.helpers.fetch_sub(1, Ordering::Release);
             drop(job);
             jobs = self.jobs.lock().expect("no worker panics");

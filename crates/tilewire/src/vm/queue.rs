@@ -51,6 +51,8 @@ pub enum Work {
 #[derive(Debug)]
 pub struct Queue {
     memory: Memory,
+    /// Not read back from the ring: whoever has its memory could have changed it there.
+    capacity: u64,
 }
 
 impl Queue {
@@ -60,7 +62,7 @@ impl Queue {
         let memory = Memory::zeroed(ENTRIES + capacity * ENTRY);
         // SAFETY: the memory is at least `ENTRIES` bytes, 64-byte aligned, and not shared yet.
         unsafe { word(memory.start().as_ptr(), CAPACITY) }.store(capacity as u64, Ordering::Relaxed);
-        Queue { memory }
+        Queue { memory, capacity: capacity as u64 }
     }
 
     /// The memory to bind to a `Queue` parameter.
@@ -73,10 +75,9 @@ impl Queue {
         let ring = self.memory.start().as_ptr();
         // SAFETY: `new` made the ring; entry addresses are inside it because they are taken modulo its capacity.
         unsafe {
-            let capacity = word(ring, CAPACITY).load(Ordering::Relaxed);
             let taken = word(ring, 0).load(Ordering::Relaxed);
-            let entry = ENTRIES + (taken & (capacity - 1)) as usize * ENTRY;
-            if word(ring, entry).load(Ordering::Acquire) != taken + 1 {
+            let entry = ENTRIES + (taken & (self.capacity - 1)) as usize * ENTRY;
+            if word(ring, entry).load(Ordering::Acquire) != taken.wrapping_add(1) {
                 return None;
             }
             let field = |k: usize| word(ring, entry + 8 * k).load(Ordering::Relaxed);
@@ -85,28 +86,48 @@ impl Queue {
                 _ => Work::Signal { index: field(3), value: field(4) },
             };
             let descriptor = Descriptor { peer: field(1), work };
-            word(ring, 0).store(taken + 1, Ordering::Release);
+            word(ring, 0).store(taken.wrapping_add(1), Ordering::Release);
             Some(descriptor)
         }
     }
 }
 
+/// The capacity of the ring in a memory; `None` where it is no ring.
+pub(crate) fn capacity(memory: &Memory) -> Option<u64> {
+    let entries = memory.bytes().checked_sub(ENTRIES)? / ENTRY;
+    let aligned = (memory.start().as_ptr() as usize).is_multiple_of(64);
+    if !aligned || !entries.is_power_of_two() {
+        return None;
+    }
+    // SAFETY: the memory has at least `ENTRIES` bytes and is aligned.
+    let word = unsafe { word(memory.start().as_ptr(), CAPACITY) }.load(Ordering::Relaxed);
+    (word == entries as u64).then_some(word)
+}
+
+/// Bytes of a ring.
+pub(crate) fn ring_bytes(capacity: u64) -> u64 {
+    (ENTRIES as u64).saturating_add(capacity.saturating_mul(ENTRY as u64))
+}
+
 /// Appends a descriptor; false when the ring is full.
 ///
 /// # Safety
-/// `ring` is the memory of a [`Queue`].
-pub(crate) unsafe fn push(ring: *mut u8, descriptor: &Descriptor) -> bool {
+/// `ring` is aligned to 64 and valid for [`ring_bytes`] of `capacity`, a power of two.
+pub(crate) unsafe fn push(ring: *mut u8, capacity: u64, descriptor: &Descriptor) -> bool {
     // SAFETY: the caller's promise; entry addresses are inside the ring because they are taken modulo its capacity.
     unsafe {
-        let capacity = word(ring, CAPACITY).load(Ordering::Relaxed);
         let mut ticket = word(ring, TICKETS).load(Ordering::Relaxed);
         loop {
             // Acquire: the consumer's reads of the entry are done before it is written again.
             if ticket.wrapping_sub(word(ring, 0).load(Ordering::Acquire)) >= capacity {
                 return false;
             }
-            let next =
-                word(ring, TICKETS).compare_exchange_weak(ticket, ticket + 1, Ordering::Relaxed, Ordering::Relaxed);
+            let next = word(ring, TICKETS).compare_exchange_weak(
+                ticket,
+                ticket.wrapping_add(1),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
             match next {
                 Ok(_) => break,
                 Err(seen) => ticket = seen,
@@ -121,7 +142,7 @@ pub(crate) unsafe fn push(ring: *mut u8, descriptor: &Descriptor) -> bool {
         for (k, field) in fields.into_iter().enumerate() {
             word(ring, entry + 16 + 8 * k).store(field, Ordering::Relaxed);
         }
-        word(ring, entry).store(ticket + 1, Ordering::Release);
+        word(ring, entry).store(ticket.wrapping_add(1), Ordering::Release);
         true
     }
 }
@@ -145,10 +166,10 @@ mod tests {
         for lap in 0..3 {
             for k in 0..4 {
                 // SAFETY: the memory of a queue.
-                assert!(unsafe { push(ring, &signal(lap * 4 + k)) });
+                assert!(unsafe { push(ring, 4, &signal(lap * 4 + k)) });
             }
             // SAFETY: the memory of a queue.
-            assert!(!unsafe { push(ring, &signal(99)) });
+            assert!(!unsafe { push(ring, 4, &signal(99)) });
             for k in 0..4 {
                 assert_eq!(queue.pop(), Some(signal(lap * 4 + k)));
             }

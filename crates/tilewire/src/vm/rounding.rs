@@ -11,8 +11,10 @@ pub(crate) struct Rounding {
 #[cfg(target_arch = "x86_64")]
 mod word {
     pub(super) type Word = u32;
-    /// Rounding control, flush-to-zero and denormals-are-zero.
-    pub(super) const MATTERS: Word = 0xe040;
+    /// Rounding control, flush-to-zero, denormals-are-zero, and the masks of the exceptions.
+    pub(super) const MATTERS: Word = 0xe040 | WANTED;
+    /// All exceptions masked: a kernel makes infinities and NaN as it likes.
+    pub(super) const WANTED: Word = 0x1f80;
 
     #[inline(always)]
     pub(super) fn read() -> Word {
@@ -34,6 +36,7 @@ mod word {
     pub(super) type Word = u64;
     /// Rounding mode (bits 22, 23), flush-to-zero (24) and half-precision flush (19).
     pub(super) const MATTERS: Word = 0x01c8_0000;
+    pub(super) const WANTED: Word = 0;
 
     #[inline(always)]
     pub(super) fn read() -> Word {
@@ -56,10 +59,10 @@ impl Rounding {
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         {
             let found: word::Word = word::read();
-            if found & word::MATTERS == 0 {
+            if found & word::MATTERS == word::WANTED {
                 return Rounding { restore: None };
             }
-            word::write(found & !word::MATTERS);
+            word::write(found & !word::MATTERS | word::WANTED);
             Rounding { restore: Some(found) }
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -91,7 +94,7 @@ mod tests {
             let _nearest = Rounding::nearest();
             std::hint::black_box(tiny) * std::hint::black_box(0.5)
         };
-        let restored = word::read() & word::MATTERS;
+        let restored = word::read() & word::MATTERS & !word::WANTED;
         word::write(before);
         assert_eq!(flushed, 0.0);
         assert!(kept > 0.0);

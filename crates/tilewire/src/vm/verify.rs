@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::code::{Access, Code, Each, Extra, Input, MAX_COUNTS, Opcode, Operand, PostWork, RoleCode};
+use super::queue::ring_bytes;
 use std::collections::HashMap;
 
 /// Checks a role's code. `entries` are the sizes in bytes of the memory behind each base address, scratch included.
@@ -47,7 +48,8 @@ impl<'r> Check<'r> {
         }
         for post in &role.posts {
             self.reg(post.peer)?;
-            self.banks(post.queue, 1, 192)?;
+            ensure(post.capacity.is_power_of_two(), || format!("a ring of {} descriptors", post.capacity))?;
+            self.banks(post.queue, 1, ring_bytes(post.capacity))?;
             match post.work {
                 PostWork::Copy { src, dst, bytes } => {
                     ensure((src as usize) < role.accesses.len(), || format!("post of access {src}"))?;
@@ -175,6 +177,7 @@ impl<'r> Check<'r> {
             Extra::Access(count) => {
                 let first = usize::try_from(inst.e).map_err(|_| "negative access")?;
                 let all = self.role.accesses.get(first..first + count as usize).ok_or("no such access")?;
+                self.widths(inst.op, all)?;
                 all[0].width
             }
             Extra::Slot => index(inst.e, self.role.slots.len())?,
@@ -191,6 +194,11 @@ impl<'r> Check<'r> {
             }
         };
         let size_of = |size: u8| if size == 0 { width as u8 } else { size };
+        let tile = matches!(
+            inst.op,
+            Opcode::LoadTile(_) | Opcode::StoreTile(_) | Opcode::MoveTile(_) | Opcode::Iota | Opcode::AffineIndex
+        );
+        ensure(!tile || inst.d == 0, || "a tile has all elements of the strip".into())?;
         // The count in d, where d is one; ops that use d for a lane count the elements.
         let count = if operands[3] == Operand::Count { inst.d } else { 0 };
         let group = if extra == Extra::Size { inst.e as u64 } else { 1 };
@@ -217,6 +225,31 @@ impl<'r> Check<'r> {
             }
         }
         Ok(())
+    }
+
+    /// A handler moves as many bytes as its opcode says: the accesses must have been checked for just that.
+    fn widths(&self, op: Opcode, accesses: &[Access]) -> Result<(), String> {
+        let (size, whole) = match op {
+            Opcode::ULoad(ty) | Opcode::UStore(ty) => (ty.size() as u32, false),
+            Opcode::UAtomicAdd(ty) => (ty.size() as u32, true),
+            Opcode::CopyOut(size)
+            | Opcode::LoadStrided(size)
+            | Opcode::StoreStrided(size)
+            | Opcode::LoadTile(size)
+            | Opcode::StoreTile(size)
+            | Opcode::MoveTile(size)
+            | Opcode::Gather(size, _)
+            | Opcode::GatherMasked(size)
+            | Opcode::Scatter(size)
+            | Opcode::ScatterMasked(size) => (u32::from(size), false),
+            Opcode::AtomicLanes(size) => (u32::from(size), true),
+            Opcode::PacketPut | Opcode::PacketGet => (16, true),
+            // Bind takes its size from the access, a bulk copy moves what both have, an index moves nothing.
+            _ => (accesses[0].width, false),
+        };
+        // Where the element is touched by one atomic access, indices must count elements, so that each is aligned.
+        let fits = |access: &Access| access.width == size && (!whole || access.unit == size);
+        ensure(accesses.iter().all(fits), || format!("an access is not of {size} bytes"))
     }
 
     /// The most elements a strip of this `each` has, by count number.

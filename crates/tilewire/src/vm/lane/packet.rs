@@ -54,6 +54,7 @@ pub(crate) unsafe fn packet_get(m: &mut Machine, pc: *const Inst) -> *const Inst
             }
             put(data, k, (low & 0xffff_ffff) | high << 32);
         }
+        m.passed += 1;
         pc.add(1)
     }
 }

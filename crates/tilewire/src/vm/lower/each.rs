@@ -111,7 +111,6 @@ impl<'k> RoleLowering<'k> {
 
         let (rows, cols) = match (plan.mode, extent) {
             (_, [cols]) => (None, self.reg(*cols)),
-            (Mode::Flat, [rows, cols]) => (None, self.flat_extent(*rows, *cols)),
             (_, [rows, cols]) => (Some(self.reg(*rows)), self.reg(*cols)),
             _ => unreachable!("the IR verifier checked the extents"),
         };
@@ -132,33 +131,17 @@ impl<'k> RoleLowering<'k> {
         };
         let capacity = if whole { 0 } else { u64::from(tile_rows) * tile_cols };
         let (infos, bytes) = lanes.settle(capacity);
+        if bytes > u64::from(u32::MAX) {
+            return Err(too_many(&plan.groups));
+        }
         self.code.lanes.extend(infos);
         self.code.strip_bytes = self.code.strip_bytes.max(bytes as u32);
         let next = self.emit(Opcode::EachNext, [0; 4], index as i32);
         let end = (next + 1) as i32 - begin.each as i32;
         let top = begin.top as i32 - next as i32;
-        let groups = plan.groups.clone();
-        self.code.eaches.push(Each { rows, cols, tile_rows, tile_cols, stream_bytes, groups, end, top });
+        let (flat, groups) = (plan.mode == Mode::Flat, plan.groups.clone());
+        self.code.eaches.push(Each { rows, flat, cols, tile_rows, tile_cols, stream_bytes, groups, end, top });
         Ok(())
-    }
-
-    /// `max(rows, 0) * max(cols, 0)`, saturating in spirit: a product beyond i64 could not be walked anyway.
-    fn flat_extent(&mut self, rows: Value, cols: Value) -> u16 {
-        let number = |v: Value| self.kernel.as_const(v).map(|c| c.bits as i64);
-        if let (Some(rows), Some(cols)) = (number(rows), number(cols)) {
-            return self.constant(rows.max(0).saturating_mul(cols.max(0)) as u64);
-        }
-        let zero = self.constant(0);
-        let clamp = |this: &mut Self, v: Value| {
-            let x = this.reg(v);
-            let dst = this.new_register(0);
-            this.emit(Opcode::UBinary(BinaryOp::Max, Type::I64), [dst, x, zero, 0], 0);
-            dst
-        };
-        let (rows, cols) = (clamp(self, rows), clamp(self, cols));
-        let dst = self.new_register(0);
-        self.emit(Opcode::UBinary(BinaryOp::Mul, Type::I64), [dst, rows, cols, 0], 0);
-        dst
     }
 
     fn plan(&self, each: Inst, extent: &[Value], body: Region) -> Plan<'k> {
@@ -468,7 +451,14 @@ impl<'k> RoleLowering<'k> {
                 // Until the store, no other access; after it, no other write while the value is read.
                 !at_k && touches && (d + 1 + j < k || self.is_write(inst))
             });
-            if straight && !disturbed {
+            // Nor may it be written while a value that is already bound to those bytes is still read from them.
+            let overwrites = plan.bound_stores.iter().any(|(other, &(store, _))| {
+                let to = place(&kernel.insts[store].op).expect("a store has a place");
+                let last = plan.last_use.get(other).copied().unwrap_or(0);
+                let in_place = last == d && self.same_elements(plan, store, step.inst);
+                self.may_overlap(to.base, at.base) && defined[other] < d && last >= d && !in_place
+            });
+            if straight && !disturbed && !overwrites {
                 let read_back = plan.steps.iter().any(|s| {
                     matches!(kernel.insts[s.inst].op, Op::Load { .. } | Op::Get { .. })
                         && place(&kernel.insts[s.inst].op).is_some_and(|p| self.may_overlap(p.base, at.base))

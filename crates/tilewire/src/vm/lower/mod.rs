@@ -312,8 +312,10 @@ impl<'k> RoleLowering<'k> {
 
     fn post(&mut self, inst: Inst, queue: ParamId, peer: Value, work: PostWork) {
         let peer = self.reg(peer);
+        let capacity = memories(&self.args[queue.index()]).first().and_then(super::queue::capacity);
+        let capacity = capacity.expect("the launch checked the ring");
         let queue = self.first[queue.index()];
-        self.code.posts.push(PostRef { queue, peer, work, at: self.kernel.line(inst).clone() });
+        self.code.posts.push(PostRef { queue, capacity, peer, work, at: self.kernel.line(inst).clone() });
         self.emit(Opcode::Post, [0; 4], self.code.posts.len() as i32 - 1);
     }
 
