@@ -81,7 +81,7 @@ fn processes_ring_each_other() {
     if let Some(mut member) = Member::of_this_process() {
         let (rank, size) = (member.rank, member.size);
         let set = SegmentSet::create(rank, size, 8, &mut |mine| member.exchange(mine)).unwrap();
-        pass_around(&set, 20_000 / size as u64, rank % 2 == 0);
+        pass_around(&set, 20_000 / size as u64, rank.is_multiple_of(2));
         return member.report("done");
     }
     for ranks in [2, 4] {

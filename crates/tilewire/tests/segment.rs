@@ -10,7 +10,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use stranger::{Stranger, doors};
 use tilewire::Memory;
-use tilewire::transport::{AbortCode, Cause, SegmentError, SegmentOptions, SegmentSet};
+use tilewire::transport::{AbortCode, Cause, Exchange, SegmentError, SegmentOptions, SegmentSet};
 
 /// An all-gather among threads.
 struct Gather {
@@ -45,7 +45,7 @@ fn create_all(
             meddle(rank, &mut parts);
             Ok::<_, io::Error>(parts)
         };
-        let options = SegmentOptions { deadline: Duration::from_secs(10), populate: rank % 2 == 0 };
+        let options = SegmentOptions { deadline: Duration::from_secs(10), populate: rank.is_multiple_of(2) };
         SegmentSet::create_with(rank, size, bytes(rank), &options, &mut exchange)
     };
     std::thread::scope(|scope| {
@@ -139,13 +139,24 @@ fn a_rank_without_memory_fails_all_and_says_so() {
             other => panic!("rank {rank}: {other}"),
         }
     }
+    // The same with equal sizes: rank 1's card says that it has no segment (byte 40), and why.
+    let failed = |rank: usize, parts: &mut Vec<Vec<u8>>| {
+        if rank != 1 {
+            parts[1].truncate(40);
+            parts[1].extend(b"\0no memory");
+        }
+    };
+    for (rank, result) in create_all(2, |_| 4096, failed).into_iter().enumerate() {
+        let error = result.unwrap_err();
+        assert!(rank == 1 || matches!(&error, SegmentError::Peer { rank: 1, what } if what == "no memory"), "{error}");
+    }
     let error = SegmentSet::threads(2, usize::MAX).unwrap_err();
     assert!(matches!(error, SegmentError::TooLarge { bytes: usize::MAX }));
 }
 
 #[test]
 fn a_gather_that_is_none_is_refused() {
-    let create = |rank, size, exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, &'static str>| {
+    let create = |rank, size, exchange: &mut Exchange<'_, &'static str>| {
         SegmentSet::create(rank, size, 8, exchange).unwrap_err()
     };
     assert!(matches!(create(2, 2, &mut |_| Ok(vec![])), SegmentError::Usage { .. }));

@@ -47,7 +47,7 @@ impl Handover<'_> {
         let mut table =
             Table { strangers: Vec::new(), peers: self.doors.iter().map(|_| Peer::default()).collect(), own: self };
         if let Err(error) = table.share(deadline) {
-            table.tell(&failure(&error));
+            table.tell_failure(&error);
             return Err(error);
         }
         let take = |(index, peer): (usize, Peer)| {
@@ -76,34 +76,46 @@ struct Peer {
     ready: bool,
 }
 
+impl Peer {
+    /// Whether both have what the other has to give.
+    fn has_met(&self) -> bool {
+        self.mapping.is_some() && self.accepted.is_some()
+    }
+}
+
 impl Table<'_> {
     fn share(&mut self, deadline: Duration) -> Result<(), SegmentError> {
         // A deadline beyond what the clock can express is none.
         let until = Instant::now().checked_add(deadline);
         let mut told = false;
         loop {
-            let again = self.open()?;
+            let again = self.open_all()?;
             self.accept()?;
             self.greet()?;
             for peer in self.others() {
                 self.hear(peer)?;
             }
-            if !told && self.others().all(|p| self.peers[p].mapping.is_some() && self.peers[p].accepted.is_some()) {
-                self.tell(&Packet::Ready);
+            if !told && self.others().all(|p| self.peers[p].has_met()) {
+                self.tell_ready();
                 told = true;
             }
-            let missing = || self.others().filter(|&p| !self.peers[p].ready);
-            if told && missing().next().is_none() {
+            if told && self.others().all(|p| self.peers[p].ready) {
                 return Ok(());
             }
             let now = Instant::now();
             if until.is_some_and(|until| now >= until) {
-                return Err(SegmentError::Missing { ranks: missing().collect(), after: deadline });
+                return Err(SegmentError::Missing { ranks: self.missing(), after: deadline });
             }
             let knock = again.then(|| now + KNOCK_AGAIN);
             let wake = until.into_iter().chain(knock).min();
             socket::wait(self.sockets(), wake).map_err(SegmentError::system("poll"))?;
         }
+    }
+
+    /// Who is to blame that it is not done: who did not meet this rank; or else who, having met it, did not meet others.
+    fn missing(&self) -> Vec<usize> {
+        let (met, strange): (Vec<_>, Vec<_>) = self.others().partition(|&p| self.peers[p].has_met());
+        if strange.is_empty() { met.into_iter().filter(|&p| !self.peers[p].ready).collect() } else { strange }
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -128,35 +140,40 @@ impl Table<'_> {
     }
 
     /// Opens the connections that are not open; true when some could not be yet.
-    fn open(&mut self) -> Result<bool, SegmentError> {
+    fn open_all(&mut self) -> Result<bool, SegmentError> {
         let mut again = false;
         for rank in self.others() {
             // Closed on purpose once it is ready.
             if self.peers[rank].opened.is_some() || self.peers[rank].ready {
                 continue;
             }
-            let (name, token) = &self.own.doors[rank];
-            let opened = match socket::connect(name) {
-                Ok(opened) => opened,
+            match self.open(rank) {
+                Ok(Some(opened)) => self.peers[rank].opened = Some(opened),
                 // A rank binds and listens before it hands out its card: nobody there means nobody there any more.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(SegmentError::Died { rank });
-                }
+                Ok(None) => self.last_words(rank)?,
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                    again = true;
-                    continue;
+                    again = true
                 }
-                Err(error) => return Err(SegmentError::System { call: "connect", source: error }),
-            };
-            // A name is free again when its owner dies; another user may have taken it.
-            if !socket::is_same_user(opened.as_fd()).map_err(SegmentError::system("getsockopt(SO_PEERCRED)"))? {
-                return Err(SegmentError::Died { rank });
+                Err(source) => return Err(SegmentError::System { call: "connect", source }),
             }
-            let hello = Packet::Hello { from: self.own.rank as u32, token: *token }.encode();
-            socket::send(opened.as_fd(), &hello, None).map_err(SegmentError::system("sendmsg"))?;
-            self.peers[rank].opened = Some(opened);
         }
         Ok(again)
+    }
+
+    /// Opens the connection to a peer and says hello; `None`: there is no such rank (any more).
+    fn open(&self, rank: usize) -> io::Result<Option<OwnedFd>> {
+        let (name, token) = &self.own.doors[rank];
+        let opened = match socket::connect(name) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            opened => opened?,
+        };
+        // A name is free again when its owner dies; another user may have taken it.
+        if !socket::is_same_user(opened.as_fd())? {
+            return Ok(None);
+        }
+        let hello = Packet::Hello { from: self.own.rank as u32, token: *token }.encode();
+        socket::send(opened.as_fd(), &hello, None)?;
+        Ok(Some(opened))
     }
 
     fn accept(&mut self) -> Result<(), SegmentError> {
@@ -207,14 +224,19 @@ impl Table<'_> {
     fn hear(&mut self, rank: usize) -> Result<(), SegmentError> {
         let control_ended = self.hear_on(rank, true)?;
         let other_ended = self.hear_on(rank, false)?;
-        if other_ended {
-            // A peer that is done closes this one, after it said Ready on the control socket: hear that first.
-            self.hear_on(rank, true)?;
-        }
-        if (control_ended || other_ended) && !self.peers[rank].ready {
-            return Err(SegmentError::Died { rank });
-        }
-        Ok(())
+        if (control_ended || other_ended) && !self.peers[rank].ready { self.last_words(rank) } else { Ok(()) }
+    }
+
+    /// What a peer that is gone said before it went, on whichever connection: Ready (it is done and closes what is no control socket), or
+    /// why it gave up. If nothing, it died.
+    ///
+    /// A rank says so before it closes anything, so whoever has seen something closed finds the words in its queues.
+    fn last_words(&mut self, rank: usize) -> Result<(), SegmentError> {
+        self.accept()?;
+        self.greet()?;
+        self.hear_on(rank, true)?;
+        self.hear_on(rank, false)?;
+        if self.peers[rank].ready { Ok(()) } else { Err(SegmentError::Died { rank }) }
     }
 
     /// Hears one connection of a peer: the control socket or the other one. True when it has ended; then it is closed, except the control
@@ -264,21 +286,27 @@ impl Table<'_> {
         }
     }
 
-    /// Tells every peer: Ready on the control sockets, a failure on everything that is open.
-    fn tell(&self, packet: &Packet) {
-        let bytes = packet.encode();
-        for rank in self.others() {
-            let (control, other) = self.connections(rank);
-            let all = control.iter().chain(other.iter().filter(|_| *packet != Packet::Ready));
-            for socket in all {
-                // A peer that is gone is noticed where its words are read; a queue of two packets is never full.
-                let _ = socket::send(socket.as_fd(), &bytes, None);
+    /// Tells every peer on its control socket.
+    fn tell_ready(&self) {
+        for socket in self.others().filter_map(|rank| self.connections(rank).0.as_ref()) {
+            // A peer that is gone is noticed where its words are read; a queue of two packets is never full.
+            let _ = socket::send(socket.as_fd(), &Packet::Ready.encode(), None);
+        }
+    }
+
+    /// Tells every peer on everything that is open why this rank gives up; opens a connection to those that have none, so that
+    /// nobody takes this rank for the dead one.
+    fn tell_failure(&mut self, error: &SegmentError) {
+        let dead = if let SegmentError::Died { rank } = error { Some(*rank) } else { None };
+        let packet = Packet::Failed { dead: dead.map(|rank| rank as u32), what: error.to_string() }.encode();
+        for rank in self.others().filter(|&rank| Some(rank) != dead) {
+            if self.peers[rank].opened.is_none() {
+                self.peers[rank].opened = self.open(rank).unwrap_or(None);
+            }
+            for socket in self.peers[rank].opened.iter().chain(&self.peers[rank].accepted) {
+                // There is nobody left to tell if this fails.
+                let _ = socket::send(socket.as_fd(), &packet, None);
             }
         }
     }
-}
-
-fn failure(error: &SegmentError) -> Packet {
-    let dead = if let SegmentError::Died { rank } = error { Some(*rank as u32) } else { None };
-    Packet::Failed { dead, what: error.to_string() }
 }

@@ -153,7 +153,8 @@ pub(super) fn host() -> [u8; 24] {
 
 /// The beginning of a text.
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT)]
+    let end = (0..=MAX_TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    &text[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]

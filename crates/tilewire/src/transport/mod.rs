@@ -37,4 +37,4 @@ pub use error::SegmentError;
 pub use monitor::{GoodbyeError, Monitor};
 #[cfg(target_os = "linux")]
 pub use segment::ControlSockets;
-pub use segment::{SegmentOptions, SegmentSet};
+pub use segment::{Exchange, SegmentOptions, SegmentSet};

@@ -14,6 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// An all-gather of small byte strings: this rank's in, those of all ranks out, in order of the ranks.
+pub type Exchange<'a, E> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, E> + 'a;
+
 /// How segments are created.
 #[derive(Clone, Debug)]
 pub struct SegmentOptions {
@@ -74,7 +77,7 @@ impl SegmentSet {
         rank: usize,
         world_size: usize,
         bytes: usize,
-        exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, E>,
+        exchange: &mut Exchange<'_, E>,
     ) -> Result<SegmentSet, SegmentError> {
         SegmentSet::create_with(rank, world_size, bytes, &SegmentOptions::default(), exchange)
     }
@@ -85,7 +88,7 @@ impl SegmentSet {
         world_size: usize,
         bytes: usize,
         options: &SegmentOptions,
-        exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, E>,
+        exchange: &mut Exchange<'_, E>,
     ) -> Result<SegmentSet, SegmentError> {
         check_world(rank, world_size)?;
         let mut exchange = |mine: &[u8]| exchange(mine).map_err(|error| SegmentError::Exchange(error.into()));
@@ -184,9 +187,6 @@ fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
     Err(SegmentError::Usage { what: format!("rank {rank} of {world_size}: a rank is less than the world's size") })
 }
 
-/// An all-gather, with the error of this stage.
-type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, SegmentError> + 'a;
-
 #[cfg(target_os = "linux")]
 mod processes {
     use super::super::handover::Handover;
@@ -199,7 +199,7 @@ mod processes {
         (rank, world_size): (usize, usize),
         bytes: usize,
         options: &SegmentOptions,
-        exchange: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_, SegmentError>,
     ) -> Result<SegmentSet, SegmentError> {
         // A rank that fails here still takes part in the exchange: the others must not wait for it in vain.
         let own = Own::open(world_size, bytes, options.populate);
@@ -289,7 +289,7 @@ mod processes {
         _: (usize, usize),
         _: usize,
         _: &SegmentOptions,
-        _: &mut Exchange<'_>,
+        _: &mut Exchange<'_, SegmentError>,
     ) -> Result<SegmentSet, SegmentError> {
         Err(SegmentError::Unsupported)
     }

@@ -51,6 +51,11 @@ impl Job {
         parts
     }
 
+    /// What these ranks put into an all-gather that the caller goes on with by `tell`.
+    pub fn collect(&mut self, ranks: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
+        ranks.into_iter().map(|rank| receive(&mut self.lines[rank]).expect("every rank gathers")).collect()
+    }
+
     /// The next report of a rank.
     #[track_caller]
     pub fn report(&mut self, rank: usize) -> String {
