@@ -107,7 +107,8 @@ fn two_hundred_worlds_leave_nothing_behind() {
 /// Reports how a creation ended and whether soon.
 fn report_creation(member: &mut Member) {
     let mut start = Instant::now();
-    let result = SegmentSet::create(member.rank, member.size, BYTES, &mut |mine| {
+    let options = SegmentOptions { deadline: SOON * 5, populate: false };
+    let result = SegmentSet::create_with(member.rank, member.size, BYTES, &options, &mut |mine| {
         let parts = member.exchange(mine);
         start = Instant::now();
         parts
@@ -182,8 +183,8 @@ fn a_rank_that_stands_still_is_missed_at_the_deadline() {
         let result = SegmentSet::create_with(member.rank, member.size, BYTES, &options, &mut |mine| {
             let parts = member.exchange(mine);
             if member.rank == 1 {
-                // SAFETY: stops this process; touches no memory.
-                unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+                // SAFETY: stops this thread at once and so this process; touches no memory.
+                unsafe { libc::raise(libc::SIGSTOP) };
             }
             parts
         });

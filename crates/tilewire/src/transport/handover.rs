@@ -77,9 +77,10 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether both have what the other has to give.
+    /// Whether both have what the other has to give. Once true it stays so: a peer that is ready has been accepted, though that
+    /// connection is closed when the peer has left since.
     fn has_met(&self) -> bool {
-        self.mapping.is_some() && self.accepted.is_some()
+        self.mapping.is_some() && (self.accepted.is_some() || self.ready)
     }
 }
 
