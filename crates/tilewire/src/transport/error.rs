@@ -77,6 +77,7 @@ pub enum SegmentError {
 
 impl SegmentError {
     /// Wraps the last error of a system call. (Where `map_err` takes it: `map_err(SegmentError::system("call"))`.)
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     pub(super) fn system(call: &'static str) -> impl FnOnce(io::Error) -> SegmentError {
         move |source| SegmentError::System { call, source }
     }

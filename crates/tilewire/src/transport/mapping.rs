@@ -29,14 +29,15 @@ pub(super) struct Line<T>(pub(super) T);
 /// Header and bytes of one rank's segment, released when dropped.
 pub(super) struct Mapping {
     start: NonNull<u8>,
-    total: usize,
     release: Release,
 }
 
 enum Release {
     Free(Layout),
     #[cfg(target_os = "linux")]
-    Unmap,
+    Unmap {
+        total: usize,
+    },
 }
 
 // SAFETY: the header consists of atomics, and the bytes behind it are only handed out as raw addresses; freeing or unmapping may
@@ -58,7 +59,7 @@ impl Mapping {
         assert!(total >= HEADER, "a segment has a header");
         // SAFETY: the layout's size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Mapping { start, total, release: Release::Free(layout) })
+        Some(Mapping { start, release: Release::Free(layout) })
     }
 
     /// Takes over a mapping.
@@ -68,7 +69,7 @@ impl Mapping {
     /// truncated, and is unmapped by nobody else.
     #[cfg(target_os = "linux")]
     pub(super) unsafe fn mapped(start: NonNull<u8>, total: usize) -> Mapping {
-        Mapping { start, total, release: Release::Unmap }
+        Mapping { start, release: Release::Unmap { total } }
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -90,9 +91,9 @@ impl Drop for Mapping {
             // SAFETY: allocated in `heap` with this layout; freed once.
             Release::Free(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
             #[cfg(target_os = "linux")]
-            Release::Unmap => {
+            Release::Unmap { total } => {
                 // SAFETY: `mapped` took this very range over; whoever has its addresses holds a handle, and the last is gone.
-                let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.total) };
+                let result = unsafe { libc::munmap(self.start.as_ptr().cast(), total) };
                 debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
             }
         }
