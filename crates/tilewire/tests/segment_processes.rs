@@ -298,6 +298,9 @@ fn a_goodbye_names_who_does_not_say_it() {
         } else {
             member.hear();
             // Rank 0 has left, and said so: no death, and no abort.
+            while !monitor.has_left(0) {
+                std::thread::yield_now();
+            }
             assert!(monitor.goodbye(SOON).is_ok());
             assert_eq!(set.abort(1).get(), None);
         }

@@ -52,7 +52,9 @@ impl Handover<'_> {
         }
         let take = |(index, peer): (usize, Peer)| {
             let control = if rank > index { peer.opened } else { peer.accepted };
-            peer.mapping.zip(control)
+            let both = peer.mapping.zip(control);
+            assert_eq!(both.is_none(), index == rank, "everybody has met everybody");
+            both
         };
         Ok(table.peers.into_iter().enumerate().map(take).collect())
     }
@@ -276,7 +278,8 @@ impl Table<'_> {
                 peer.mapping = Some(memfd::map(file.as_fd(), self.own.total, self.own.populate)?);
                 Ok(())
             }
-            Some(Packet::Ready) => {
+            // On the control socket only: a peer that is ready has one.
+            Some(Packet::Ready) if is_opened == (self.own.rank > rank) => {
                 peer.ready = true;
                 Ok(())
             }
