@@ -22,6 +22,7 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "hook", uses: &["ir", "tensor"], is_unsafe: false },
     Folder { name: "vm", uses: &["ir", "tensor"], is_unsafe: true },
     Folder { name: "check", uses: &["ir", "tensor"], is_unsafe: false },
+    Folder { name: "transport", uses: &["tensor"], is_unsafe: true },
     // `vm` to prepare and launch; what is inside it is private to it.
     Folder { name: "collective", uses: &["hook", "ir", "tensor", "vm"], is_unsafe: false },
 ];
@@ -89,7 +90,10 @@ fn unsafety(file: &File) -> Vec<Fault> {
         .iter()
         .filter(|t| t.text == "unsafe")
         .map(|t| {
-            file.fault(t.line, "no unsafe here: it belongs to vm/ or tensor/, behind a safe interface".to_string())
+            file.fault(
+                t.line,
+                "no unsafe here: it belongs to vm/, tensor/ or transport/, behind a safe interface".to_string(),
+            )
         })
         .collect();
     let forbid = ["#", "!", "[", "forbid", "(", "unsafe_code", ")", "]"];

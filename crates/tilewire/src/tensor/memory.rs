@@ -5,6 +5,7 @@ use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes in host memory, shared by every clone of the handle and freed (or the keep-alive dropped) with the last.
 ///
@@ -15,6 +16,8 @@ use std::rc::Rc;
 pub struct Memory {
     start: NonNull<u8>,
     bytes: usize,
+    /// Whether other threads or processes may write the bytes at any time.
+    shared: bool,
     keep: Rc<dyn Any>,
 }
 
@@ -26,7 +29,7 @@ impl Memory {
     /// Fresh zeroed memory.
     pub fn zeroed(bytes: usize) -> Memory {
         let block = Block::new(bytes);
-        Memory { start: block.start, bytes, keep: Rc::new(block) }
+        Memory { start: block.start, bytes, shared: false, keep: Rc::new(block) }
     }
 
     /// Memory of somebody else, kept alive by `keep`.
@@ -35,7 +38,16 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped, and while a kernel that has it
     /// runs nobody else may touch it except by the protocols of tilewire.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, keep }
+        Memory { start, bytes, shared: false, keep }
+    }
+
+    /// As [`Memory::foreign`], for memory that peers (other threads or processes) may write at any time.
+    ///
+    /// # Safety
+    /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped; nobody may hold a
+    /// reference to it.
+    pub unsafe fn shared(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
+        Memory { start, bytes, shared: true, keep }
     }
 
     /// A part of this memory; shares it.
@@ -47,7 +59,7 @@ impl Memory {
         assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
         // SAFETY: `offset` is at most `self.bytes`, so the result is inside or one past the same allocation.
         let start = unsafe { self.start.add(offset) };
-        Memory { start, bytes, keep: self.keep.clone() }
+        Memory { start, bytes, shared: self.shared, keep: self.keep.clone() }
     }
 
     /// First byte.
@@ -61,8 +73,14 @@ impl Memory {
     }
 
     /// A copy of the bytes. (To write bytes, use a `Tensor<u8>` and its memory: writing any byte through an untyped handle could
-    /// make an invalid `bool` of a `Tensor<bool>`.)
+    /// make an invalid `bool` of a `Tensor<bool>`.) Of shared memory, bytes that a peer writes meanwhile are the old or the new ones.
     pub fn read(&self) -> Vec<u8> {
+        if self.shared {
+            // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference to them
+            // exists, so peers' writes meet only atomic loads here.
+            let byte = |at| unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(at)) }.load(Ordering::Relaxed);
+            return (0..self.bytes).map(byte).collect();
+        }
         // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`) and the handle keeps
         // them alive. Nobody writes during the copy: handles never leave this thread, and kernels run only inside calls made
         // on this thread. The borrow ends with the copy, so no reference outlives a later write through another handle.

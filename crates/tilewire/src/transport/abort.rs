@@ -1,0 +1,193 @@
+//! The abort word: how a rank that fails ends the waits of the others.
+//!
+//! ```text
+//!  63        56 55                 32 31                  0
+//!  ├ code      ┼ rank that failed    ┼ reason             ┤      all zeros: nothing is wrong
+//! ```
+//! One word per rank, in the header of its segment, written by whoever learns first that waiting has become pointless: a peer
+//! that gives up, the rank's own monitor, a peer's panic. The first cause stays; nothing ever clears it: after an abort the
+//! counters of a transport are undefined, and only a new rendezvous recovers.
+
+use super::doorbell::Doorbell;
+use super::mapping::Mapping;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What kind of end a rank came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AbortCode {
+    /// Its process ended without saying goodbye.
+    Died,
+    /// It panicked.
+    Panicked,
+    /// A call of it returned an error.
+    Failed,
+    /// A wait of it expired.
+    TimedOut,
+    /// Something this version does not know.
+    Other(u8),
+}
+
+impl AbortCode {
+    fn number(self) -> u8 {
+        match self {
+            AbortCode::Died => 1,
+            AbortCode::Panicked => 2,
+            AbortCode::Failed => 3,
+            AbortCode::TimedOut => 4,
+            // 0 would mean that nothing is wrong.
+            AbortCode::Other(code) => code.max(5),
+        }
+    }
+
+    fn from_number(number: u8) -> AbortCode {
+        match number {
+            1 => AbortCode::Died,
+            2 => AbortCode::Panicked,
+            3 => AbortCode::Failed,
+            4 => AbortCode::TimedOut,
+            code => AbortCode::Other(code),
+        }
+    }
+}
+
+/// Why waits were ended: which rank, what happened to it, and a number that means something to whoever set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// What happened.
+    pub code: AbortCode,
+    /// To which rank; below 2²⁴.
+    pub rank: usize,
+    /// More about it, as the code's user defines (an index into a table of reasons); 0: nothing more is known.
+    pub reason: u32,
+}
+
+impl Cause {
+    /// The word that says so; never 0.
+    pub(super) fn to_word(self) -> u64 {
+        u64::from(self.code.number()) << 56 | (self.rank as u64 & 0xff_ffff) << 32 | u64::from(self.reason)
+    }
+
+    pub(super) fn from_word(word: u64) -> Option<Cause> {
+        let code = AbortCode::from_number((word >> 56) as u8);
+        (word != 0).then_some(Cause { code, rank: (word >> 32 & 0xff_ffff) as usize, reason: word as u32 })
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cause { code, rank, reason } = self;
+        match code {
+            AbortCode::Died => write!(f, "rank {rank} died"),
+            AbortCode::Panicked => write!(f, "rank {rank} panicked"),
+            AbortCode::Failed => write!(f, "rank {rank} gave up after an error"),
+            AbortCode::TimedOut => write!(f, "a wait of rank {rank} expired"),
+            AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
+        }?;
+        if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
+    }
+}
+
+/// The abort word of one rank, with its doorbell. A handle; clones are the same word.
+#[derive(Clone)]
+pub struct Abort {
+    segment: Arc<Mapping>,
+    doorbell: Doorbell,
+}
+
+impl Abort {
+    pub(super) fn new(segment: Arc<Mapping>) -> Abort {
+        Abort { doorbell: Doorbell::new(segment.clone()), segment }
+    }
+
+    /// Why this rank's waits are to end, if they are. One load of a line that hardly ever changes.
+    #[inline]
+    pub fn get(&self) -> Option<Cause> {
+        // Relaxed: the word says all there is; no other data is read because of it.
+        Cause::from_word(self.word().load(Ordering::Relaxed))
+    }
+
+    /// Ends this rank's waits: sets the word and rings the doorbell. False when there was a cause already, which stays.
+    pub fn set(&self, cause: Cause) -> bool {
+        // Release on success costs nothing here and lets a user of `reason` publish a text behind it.
+        let set = self.word().compare_exchange(0, cause.to_word(), Ordering::Release, Ordering::Relaxed).is_ok();
+        self.doorbell.ring();
+        set
+    }
+
+    /// The word itself, for code that polls: anything but 0 is an abort.
+    pub fn word(&self) -> &AtomicU64 {
+        &self.segment.header().abort.0
+    }
+}
+
+impl fmt::Debug for Abort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.get() {
+            Some(cause) => write!(f, "Abort({cause})"),
+            None => write!(f, "Abort(none)"),
+        }
+    }
+}
+
+/// Ends the waits of a rank's peers when it is dropped by a panic: what a monitor is for processes, for ranks that are threads.
+///
+/// ```
+/// use tilewire::transport::{AbortCode, SegmentSet};
+///
+/// let ranks = SegmentSet::threads(2, 0)?;
+/// let mut ranks = ranks.into_iter();
+/// let (zero, one) = (ranks.next().unwrap(), ranks.next().unwrap());
+/// let panicked = std::thread::spawn(move || {
+///     let _guard = one.panic_guard();
+///     panic!("as an example");
+/// });
+/// assert!(panicked.join().is_err());
+/// let cause = zero.abort(0).get().unwrap();
+/// assert_eq!((cause.code, cause.rank), (AbortCode::Panicked, 1));
+/// # Ok::<(), tilewire::transport::SegmentError>(())
+/// ```
+#[must_use = "the guard acts when it is dropped: keep it as long as the rank runs"]
+#[derive(Debug)]
+pub struct PanicGuard {
+    rank: usize,
+    peers: Vec<Abort>,
+}
+
+impl PanicGuard {
+    pub(super) fn new(rank: usize, peers: Vec<Abort>) -> PanicGuard {
+        PanicGuard { rank, peers }
+    }
+}
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for peer in &self.peers {
+                peer.set(Cause { code: AbortCode::Panicked, rank: self.rank, reason: 0 });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_survives_its_word() {
+        for code in [AbortCode::Died, AbortCode::Panicked, AbortCode::Failed, AbortCode::TimedOut, AbortCode::Other(77)]
+        {
+            for (rank, reason) in [(0, 0), (1, 2), ((1 << 24) - 1, u32::MAX)] {
+                let cause = Cause { code, rank, reason };
+                assert_eq!(Cause::from_word(cause.to_word()), Some(cause));
+            }
+        }
+        assert_eq!(Cause::from_word(0), None);
+        // What a broken peer may write is still a cause.
+        assert!(Cause::from_word(1).is_some());
+        assert_ne!(Cause { code: AbortCode::Other(0), rank: 0, reason: 0 }.to_word(), 0);
+    }
+}

@@ -1,0 +1,152 @@
+//! The doorbell: how a rank that waits for its peers sleeps, and how they wake it at no cost while it is awake.
+//!
+//! One 32-bit word per rank, in the header of its segment. The low 12 bits count who sleeps, or is about to; the others count the
+//! rings that found somebody.
+//!
+//! ```text
+//!  signaller                               sleeper
+//!  s1  slot.store(v, release)              z1  seen = word, with one sleeper more
+//!  s2  word.load(relaxed)                  z2  fence(seq_cst)
+//!      no sleepers: done                   z3  slots ready? z5 and done
+//!  s3  word: no sleepers, one ring more    z4  FUTEX_WAIT while word == seen, for a bounded time
+//!  s4  FUTEX_WAKE all                      z5  word: one sleeper less, unless a ring has taken it away; z1
+//! ```
+//!
+//! **Why nobody hangs.** Consider a signal and a sleeper that needs it.
+//!
+//! - If s2 sees the sleeper of z1, then s3 changes the word. Either that comes before the kernel compares in z4, which then
+//!   returns at once, or after, and then s4 finds the sleeper in the queue: FUTEX_WAIT compares and queues itself under the lock
+//!   that FUTEX_WAKE takes. So a wake is never lost between z3 and z4, whatever happens there. (The counts may wrap to the very
+//!   value of `seen` only after 2²⁰ rings within one bounded wait, and then the next line holds.) That another ring took the
+//!   sleeper away before s2 is no loss: that ring changed the word as well.
+//! - If s2 does not see it, the sleeper may or may not see s1 in z3. That both miss (s1 still in the signaller's store buffer
+//!   when s2 reads) would take a full fence between s1 and s2 to rule out, in *every* signal, for a case that needs the two to meet
+//!   within the life of a store in the buffer. We do not pay it. The wait of z4 is bounded: after at most
+//!   [`LONGEST_NAP`] the sleeper is back at z3. Stores become visible in finite time (that is what hardware and the language
+//!   promise for atomics), so a later z3 sees s1. **A lost wake-up is a delay of one nap, never a hang.**
+//!
+//! z2 keeps z3 from being done before z1: without it the sleeper could miss with a fence on the signaller's side, too, and misses
+//! would be common rather than rare. It is the sleeper who pays for it, and the sleeper has time.
+//!
+//! A sleeper that is killed stays counted until the next ring, which then wakes nobody; nothing depends on the count being right.
+//!
+//! What the data needs is in s1 and z3 alone (release and acquire of the slot): the bell publishes nothing.
+
+use super::futex;
+use super::mapping::Mapping;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use std::time::{Duration, Instant};
+
+/// The first nap: what a lost wake-up costs at most when sleeping has just begun.
+const FIRST_NAP: Duration = Duration::from_millis(1);
+/// Naps grow with the time slept, up to this: a hundred looks a second cost a rank that waits for long next to nothing.
+const LONGEST_NAP: Duration = Duration::from_millis(10);
+
+/// One ring, above the count of sleepers.
+const RING: u32 = 1 << 12;
+/// The count of sleepers. (More than fit carry over into the rings, which delays somebody by a nap.)
+const SLEEPERS: u32 = RING - 1;
+
+/// The doorbell of one rank: its threads sleep on it, its peers ring it after they signalled. A handle; clones are the same bell.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use std::time::Duration;
+/// use tilewire::transport::SegmentSet;
+///
+/// let ranks = SegmentSet::threads(2, 0)?;
+/// let slot = AtomicBool::new(false); // stands for a slot that rank 1 writes and rank 0 waits for
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| {
+///         slot.store(true, Ordering::Release);
+///         ranks[1].doorbell(0).ring();
+///     });
+///     assert!(ranks[0].doorbell(0).sleep(|| slot.load(Ordering::Acquire), Duration::from_secs(30)));
+/// });
+/// # Ok::<(), tilewire::transport::SegmentError>(())
+/// ```
+#[derive(Clone)]
+pub struct Doorbell {
+    segment: Arc<Mapping>,
+}
+
+impl Doorbell {
+    pub(super) fn new(segment: Arc<Mapping>) -> Doorbell {
+        Doorbell { segment }
+    }
+
+    /// Wakes whoever sleeps. To be called after the store that makes a sleeper ready; costs one load when nobody sleeps.
+    #[inline]
+    pub fn ring(&self) {
+        // No instruction; it keeps the compiler from moving the load up before the signal, which would widen the window in which
+        // both sides miss each other.
+        compiler_fence(Ordering::SeqCst);
+        // Relaxed: see s2 in the module's docs.
+        let word = self.word().load(Ordering::Relaxed);
+        if word & SLEEPERS != 0 {
+            self.wake(word);
+        }
+    }
+
+    /// Sleeps until `ready` says true or `timeout` is over; gives what `ready` said last. Several threads may sleep at once.
+    ///
+    /// `ready` is asked again after every ring, and at least every 10 ms. It should look with acquire at what it waits for, and
+    /// look at the abort word as well.
+    pub fn sleep(&self, mut ready: impl FnMut() -> bool, timeout: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            // Relaxed with the fence behind it: z1 and z2.
+            let seen = self.word().fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            fence(Ordering::SeqCst);
+            let is_ready = ready();
+            let slept = start.elapsed();
+            let left = timeout.saturating_sub(slept);
+            if !is_ready && !left.is_zero() {
+                futex::wait(self.word(), seen, slept.clamp(FIRST_NAP, LONGEST_NAP).min(left));
+            }
+            self.rise(seen);
+            if is_ready || left.is_zero() {
+                return is_ready;
+            }
+        }
+    }
+
+    /// z5. So that nobody rings for a rank that is awake.
+    fn rise(&self, seen: u32) {
+        // Relaxed: a count that is late costs a needless wake-up.
+        let mut word = self.word().load(Ordering::Relaxed);
+        while word / RING == seen / RING && word & SLEEPERS != 0 {
+            match self.word().compare_exchange_weak(word, word - 1, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// s3 and s4.
+    #[cold]
+    fn wake(&self, mut word: u32) {
+        // Only who takes the sleepers away wakes: one system call per sleep, however many signals come before the sleeper is up.
+        while word & SLEEPERS != 0 {
+            let rung = (word & !SLEEPERS).wrapping_add(RING);
+            // Relaxed: the word orders nothing but itself, and the kernel's lock orders it against the sleeper's comparison.
+            match self.word().compare_exchange_weak(word, rung, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return futex::wake_all(self.word()),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        &self.segment.header().doorbell.0
+    }
+}
+
+impl fmt::Debug for Doorbell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word().load(Ordering::Relaxed);
+        write!(f, "Doorbell({} rings, {} asleep)", word / RING, word & SLEEPERS)
+    }
+}

@@ -1,0 +1,168 @@
+//! What can go wrong when ranks share memory.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// Why the segments of a world could not be created. Every rank that still runs gets one, within the deadline.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// The arguments contradict each other.
+    Usage {
+        /// What is wrong, with the values.
+        what: String,
+    },
+    /// Ranks that are processes share memory on Linux only.
+    Unsupported,
+    /// A segment larger than the address space.
+    TooLarge {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// The memory is not there.
+    NoMemory {
+        /// Bytes asked for, with the header.
+        bytes: usize,
+        /// Bytes that were available, where that is why it was not even tried.
+        available: Option<u64>,
+    },
+    /// A system call failed.
+    System {
+        /// The call.
+        call: &'static str,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// The all-gather that was passed in failed.
+    Exchange(Box<dyn Error + Send + Sync>),
+    /// The all-gather gave something else than what the ranks put in.
+    Malformed {
+        /// The rank whose part is wrong; `None` when the whole is.
+        rank: Option<usize>,
+        /// What is wrong.
+        what: String,
+    },
+    /// The ranks asked for segments of different sizes.
+    Sizes {
+        /// Bytes by rank.
+        bytes: Vec<u64>,
+    },
+    /// Some ranks are on another machine, or in another network namespace, than this one.
+    OtherHost {
+        /// Those ranks.
+        ranks: Vec<usize>,
+    },
+    /// A rank died, or gave its sockets up without a word.
+    Died {
+        /// That rank.
+        rank: usize,
+    },
+    /// Some ranks did not get as far within the deadline.
+    Missing {
+        /// Those ranks.
+        ranks: Vec<usize>,
+        /// The deadline.
+        after: Duration,
+    },
+    /// A rank gave up, and says why.
+    Peer {
+        /// That rank.
+        rank: usize,
+        /// Its error.
+        what: String,
+    },
+}
+
+impl SegmentError {
+    /// Wraps the last error of a system call. (Where `map_err` takes it: `map_err(SegmentError::system("call"))`.)
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    pub(super) fn system(call: &'static str) -> impl FnOnce(io::Error) -> SegmentError {
+        move |source| SegmentError::System { call, source }
+    }
+}
+
+impl fmt::Display for SegmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SegmentError::Usage { what } => write!(f, "{what}"),
+            SegmentError::Unsupported => {
+                write!(f, "ranks that are processes share memory on Linux only: use ranks that are threads here")
+            }
+            SegmentError::TooLarge { bytes } => {
+                write!(f, "a segment of {bytes} bytes does not fit the address space: ask for less per peer")
+            }
+            SegmentError::NoMemory { bytes, available } => {
+                write!(f, "no memory for a segment of {bytes} bytes")?;
+                if let Some(available) = available {
+                    write!(f, " ({available} bytes are available)")?;
+                }
+                write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
+            }
+            SegmentError::System { call, source } => {
+                write!(f, "{call} failed: {source}")?;
+                hint(source).map_or(Ok(()), |hint| write!(f, ": {hint}"))
+            }
+            SegmentError::Exchange(source) => write!(f, "the ranks could not exchange their addresses: {source}"),
+            SegmentError::Malformed { rank: Some(rank), what } => {
+                write!(
+                    f,
+                    "what rank {rank} sent through the bootstrap is wrong: {what}; do all ranks run the same version?"
+                )
+            }
+            SegmentError::Malformed { rank: None, what } => write!(f, "the bootstrap's all-gather is wrong: {what}"),
+            SegmentError::Sizes { bytes } => {
+                write!(f, "the ranks ask for segments of different sizes; pass the same on all:")?;
+                bytes.iter().enumerate().try_for_each(|(rank, bytes)| write!(f, " rank {rank}: {bytes} bytes;",))
+            }
+            SegmentError::OtherHost { ranks } => write!(
+                f,
+                "{} on another machine or in another network namespace and cannot share memory with this rank: \
+                 use a network transport, or start the containers with one network namespace",
+                those(ranks, "is", "are")
+            ),
+            SegmentError::Died { rank } => write!(f, "rank {rank} died while the ranks shared their segments"),
+            SegmentError::Missing { ranks, after } => write!(
+                f,
+                "{} not share memory within {after:?}: look for what keeps it, or allow more time",
+                those(ranks, "did", "did")
+            ),
+            SegmentError::Peer { rank, what } => write!(f, "rank {rank} gave up: {what}"),
+        }
+    }
+}
+
+impl Error for SegmentError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            SegmentError::System { source, .. } => Some(source),
+            SegmentError::Exchange(source) => Some(&**source),
+            _ => None,
+        }
+    }
+}
+
+/// "rank 3 is", "ranks 1, 2 are".
+pub(super) fn those(ranks: &[usize], one: &str, many: &str) -> String {
+    let list = ranks.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if ranks.len() == 1 { format!("rank {list} {one}") } else { format!("ranks {list} {many}") }
+}
+
+/// What to do about some errors of the system.
+#[cfg(target_os = "linux")]
+fn hint(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EMFILE | libc::ETOOMANYREFS => Some("too many open files; raise the limit (ulimit -n)"),
+        libc::ENFILE => Some("too many open files on this machine; raise fs.file-max"),
+        libc::ENOMEM => Some("out of memory or of mappings; ask for less, or raise vm.max_map_count"),
+        libc::EPERM | libc::EACCES => Some("a security policy forbids it (seccomp, vm.memfd_noexec)"),
+        libc::ENOSYS => Some("this kernel is too old; memfd needs Linux 3.17"),
+        _ => None,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn hint(_: &io::Error) -> Option<&'static str> {
+    None
+}

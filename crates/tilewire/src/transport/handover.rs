@@ -1,0 +1,316 @@
+//! Passing every rank's segment to every other rank, and to nobody else.
+//!
+//! Every rank listens, and every rank opens a connection to every other: through it the listener passes its segment to the
+//! opener ([`Packet`] has the order of things). So each pair has two connections, and that is what makes a death certain to be
+//! seen: who dies closes its listener, and opening a connection to it, or reading from one that was opened, fails at once.
+//! Afterwards one of the two stays, as the pair's control socket: the one that the higher rank opened.
+//!
+//! A connection counts for nothing until it has shown the token of the rank it connects to, which is on the card that came through the
+//! bootstrap, and it must come from a process of the same user. Strangers are dropped without a word.
+//!
+//! Nobody is done until everybody is: a rank that has mapped all segments says Ready to all, and leaves when all have said so.
+//! A rank that cannot go on says why, so that the error of all ranks names the one that is to blame.
+
+use super::error::SegmentError;
+use super::mapping::Mapping;
+use super::memfd;
+use super::message::{PACKET, Packet, Token, same};
+use super::socket::{self, Heard};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Strangers that may hold a connection open at a time; the oldest goes first. A rank's hello comes right behind its
+/// connection, so no rank is ever among the oldest of so many.
+const MAX_STRANGERS: usize = 64;
+/// How soon to knock again at a door with too long a queue.
+const KNOCK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What a rank brings along.
+pub(super) struct Handover<'a> {
+    pub(super) rank: usize,
+    /// The cards of all ranks, checked: all have a door.
+    pub(super) doors: &'a [(Vec<u8>, Token)],
+    pub(super) total: usize,
+    pub(super) populate: bool,
+    pub(super) segment: OwnedFd,
+    pub(super) listener: OwnedFd,
+}
+
+/// The segments of the other ranks, and a control socket to each. Index: the rank; `None` at one's own.
+pub(super) type Handed = Vec<Option<(Mapping, OwnedFd)>>;
+
+impl Handover<'_> {
+    /// Does it all; within the deadline there is a result.
+    pub(super) fn run(self, deadline: Duration) -> Result<Handed, SegmentError> {
+        let rank = self.rank;
+        let mut table =
+            Table { strangers: Vec::new(), peers: self.doors.iter().map(|_| Peer::default()).collect(), own: self };
+        if let Err(error) = table.share(deadline) {
+            table.tell_failure(&error);
+            return Err(error);
+        }
+        let take = |(index, peer): (usize, Peer)| {
+            let control = if rank > index { peer.opened } else { peer.accepted };
+            let both = peer.mapping.zip(control);
+            assert_eq!(both.is_none(), index == rank, "everybody has met everybody");
+            both
+        };
+        Ok(table.peers.into_iter().enumerate().map(take).collect())
+    }
+}
+
+/// The state of the exchange.
+struct Table<'a> {
+    own: Handover<'a>,
+    peers: Vec<Peer>,
+    /// Connections that have not said hello.
+    strangers: Vec<OwnedFd>,
+}
+
+#[derive(Default)]
+struct Peer {
+    /// The connection from here to it.
+    opened: Option<OwnedFd>,
+    /// The connection from it to here, once it has shown the token.
+    accepted: Option<OwnedFd>,
+    mapping: Option<Mapping>,
+    ready: bool,
+}
+
+impl Peer {
+    /// Whether both have what the other has to give. Once true it stays so: a peer that is ready has been accepted, though that
+    /// connection is closed when the peer has left since.
+    fn has_met(&self) -> bool {
+        self.mapping.is_some() && (self.accepted.is_some() || self.ready)
+    }
+}
+
+impl Table<'_> {
+    fn share(&mut self, deadline: Duration) -> Result<(), SegmentError> {
+        // A deadline beyond what the clock can express is none.
+        let until = Instant::now().checked_add(deadline);
+        let mut told = false;
+        loop {
+            let again = self.open_all()?;
+            self.accept()?;
+            self.greet()?;
+            for peer in self.others() {
+                self.hear(peer)?;
+            }
+            if !told && self.others().all(|p| self.peers[p].has_met()) {
+                self.tell_ready();
+                told = true;
+            }
+            if told && self.others().all(|p| self.peers[p].ready) {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return Err(SegmentError::Missing { ranks: self.missing(), after: deadline });
+            }
+            let knock = again.then(|| now + KNOCK_AGAIN);
+            let wake = until.into_iter().chain(knock).min();
+            socket::wait(self.sockets(), wake).map_err(SegmentError::system("poll"))?;
+        }
+    }
+
+    /// Who is to blame that it is not done: who did not meet this rank; or else who, having met it, did not meet others.
+    fn missing(&self) -> Vec<usize> {
+        let (met, strange): (Vec<_>, Vec<_>) = self.others().partition(|&p| self.peers[p].has_met());
+        if strange.is_empty() { met.into_iter().filter(|&p| !self.peers[p].ready).collect() } else { strange }
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.own.rank;
+        (0..self.peers.len()).filter(move |&peer| peer != rank)
+    }
+
+    /// What can have news: everything but the control sockets of peers that are ready, where news is for the monitor.
+    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let of = |rank: usize| {
+            let peer = &self.peers[rank];
+            let (control, other) = self.connections(rank);
+            control.iter().filter(|_| !peer.ready).chain(other)
+        };
+        self.others().flat_map(of).chain(&self.strangers).chain([&self.own.listener]).map(OwnedFd::as_fd)
+    }
+
+    /// The control socket to a peer, and the other connection.
+    fn connections(&self, rank: usize) -> (&Option<OwnedFd>, &Option<OwnedFd>) {
+        let Peer { opened, accepted, .. } = &self.peers[rank];
+        if self.own.rank > rank { (opened, accepted) } else { (accepted, opened) }
+    }
+
+    /// Opens the connections that are not open; true when some could not be yet.
+    fn open_all(&mut self) -> Result<bool, SegmentError> {
+        let mut again = false;
+        for rank in self.others() {
+            // Closed on purpose once it is ready.
+            if self.peers[rank].opened.is_some() || self.peers[rank].ready {
+                continue;
+            }
+            match self.open(rank) {
+                Ok(Some(opened)) => self.peers[rank].opened = Some(opened),
+                // A rank binds and listens before it hands out its card: nobody there means nobody there any more.
+                Ok(None) => self.last_words(rank)?,
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    again = true
+                }
+                Err(source) => return Err(SegmentError::System { call: "connect", source }),
+            }
+        }
+        Ok(again)
+    }
+
+    /// Opens the connection to a peer and says hello; `None`: there is no such rank (any more).
+    fn open(&self, rank: usize) -> io::Result<Option<OwnedFd>> {
+        let (name, token) = &self.own.doors[rank];
+        let opened = match socket::connect(name) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            opened => opened?,
+        };
+        // A name is free again when its owner dies; another user may have taken it.
+        if !socket::is_same_user(opened.as_fd())? {
+            return Ok(None);
+        }
+        let hello = Packet::Hello { from: self.own.rank as u32, token: *token }.encode();
+        socket::send(opened.as_fd(), &hello, None)?;
+        Ok(Some(opened))
+    }
+
+    fn accept(&mut self) -> Result<(), SegmentError> {
+        let accept = || socket::accept(self.own.listener.as_fd()).map_err(SegmentError::system("accept4"));
+        while let Some(connection) = accept()? {
+            if socket::is_same_user(connection.as_fd()).unwrap_or(false) {
+                self.strangers.push(connection);
+            }
+            if self.strangers.len() > MAX_STRANGERS {
+                // Who has a hello waiting is no stranger.
+                return self.greet();
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the segment to every connection that shows the token; forgets those that cannot.
+    fn greet(&mut self) -> Result<(), SegmentError> {
+        for connection in std::mem::take(&mut self.strangers) {
+            let mut buffer = [0; PACKET];
+            match socket::receive(connection.as_fd(), &mut buffer, false) {
+                Ok(Heard::Packet(len, _)) => self.admit(connection, &buffer[..len])?,
+                Ok(Heard::Nothing) => self.strangers.push(connection),
+                Ok(Heard::End) | Err(_) => {}
+            }
+        }
+        let surplus = self.strangers.len().saturating_sub(MAX_STRANGERS);
+        self.strangers.drain(..surplus);
+        Ok(())
+    }
+
+    fn admit(&mut self, connection: OwnedFd, packet: &[u8]) -> Result<(), SegmentError> {
+        let Some(Packet::Hello { from, token }) = Packet::decode(packet) else { return Ok(()) };
+        let from = from as usize;
+        let known = from < self.peers.len() && from != self.own.rank && self.peers[from].accepted.is_none();
+        if !known || !same(&token, &self.own.doors[self.own.rank].1) {
+            return Ok(());
+        }
+        let welcome = Packet::Welcome { token: self.own.doors[from].1 }.encode();
+        // If it is gone already, reading will tell.
+        socket::send(connection.as_fd(), &welcome, Some(self.own.segment.as_fd()))
+            .map_err(SegmentError::system("sendmsg"))?;
+        self.peers[from].accepted = Some(connection);
+        Ok(())
+    }
+
+    /// Hears what a peer has said on both its connections.
+    fn hear(&mut self, rank: usize) -> Result<(), SegmentError> {
+        let control_ended = self.hear_on(rank, true)?;
+        let other_ended = self.hear_on(rank, false)?;
+        if (control_ended || other_ended) && !self.peers[rank].ready { self.last_words(rank) } else { Ok(()) }
+    }
+
+    /// What a peer that is gone said before it went, on whichever connection: Ready (it is done and closes what is no control socket), or
+    /// why it gave up. If nothing, it died.
+    ///
+    /// A rank says so before it closes anything, so whoever has seen something closed finds the words in its queues.
+    fn last_words(&mut self, rank: usize) -> Result<(), SegmentError> {
+        self.accept()?;
+        self.greet()?;
+        self.hear_on(rank, true)?;
+        self.hear_on(rank, false)?;
+        if self.peers[rank].ready { Ok(()) } else { Err(SegmentError::Died { rank }) }
+    }
+
+    /// Hears one connection of a peer: the control socket or the other one. True when it has ended; then it is closed, except the control
+    /// socket of a peer that got ready: what its end means is the monitor's affair.
+    fn hear_on(&mut self, rank: usize, control: bool) -> Result<bool, SegmentError> {
+        loop {
+            let is_opened = (self.own.rank > rank) == control;
+            let peer = &mut self.peers[rank];
+            let connection = if is_opened { &mut peer.opened } else { &mut peer.accepted };
+            // After Ready the control socket belongs to the monitor: what comes then is not for us.
+            let Some(socket) = connection.as_ref().filter(|_| !(control && peer.ready)) else { return Ok(false) };
+            let mut buffer = [0; PACKET];
+            match socket::receive(socket.as_fd(), &mut buffer, is_opened).map_err(SegmentError::system("recvmsg"))? {
+                Heard::Nothing => return Ok(false),
+                Heard::End => {
+                    *connection = None;
+                    return Ok(true);
+                }
+                Heard::Packet(len, file) => self.take(rank, is_opened, &buffer[..len], file)?,
+            }
+        }
+    }
+
+    fn take(&mut self, rank: usize, is_opened: bool, packet: &[u8], file: Option<OwnedFd>) -> Result<(), SegmentError> {
+        let own_token = &self.own.doors[self.own.rank].1;
+        let peer = &mut self.peers[rank];
+        match Packet::decode(packet) {
+            Some(Packet::Welcome { token }) if is_opened && peer.mapping.is_none() && same(&token, own_token) => {
+                let Some(file) = file else {
+                    // The kernel drops descriptors for which the process has no room.
+                    return Err(SegmentError::System {
+                        call: "recvmsg(SCM_RIGHTS)",
+                        source: io::Error::from_raw_os_error(libc::EMFILE),
+                    });
+                };
+                peer.mapping = Some(memfd::map(file.as_fd(), self.own.total, self.own.populate)?);
+                Ok(())
+            }
+            // On the control socket only: a peer that is ready has one.
+            Some(Packet::Ready) if is_opened == (self.own.rank > rank) => {
+                peer.ready = true;
+                Ok(())
+            }
+            Some(Packet::Failed { dead: Some(dead), .. }) => Err(SegmentError::Died { rank: dead as usize }),
+            Some(Packet::Failed { dead: None, what }) => Err(SegmentError::Peer { rank, what }),
+            // At the end of its connection to us stands somebody who is not who it should be.
+            _ => Err(SegmentError::Died { rank }),
+        }
+    }
+
+    /// Tells every peer on its control socket.
+    fn tell_ready(&self) {
+        for socket in self.others().filter_map(|rank| self.connections(rank).0.as_ref()) {
+            // A peer that is gone is noticed where its words are read; a queue of two packets is never full.
+            let _ = socket::send(socket.as_fd(), &Packet::Ready.encode(), None);
+        }
+    }
+
+    /// Tells every peer on everything that is open why this rank gives up; opens a connection to those that have none, so that
+    /// nobody takes this rank for the dead one.
+    fn tell_failure(&mut self, error: &SegmentError) {
+        let dead = if let SegmentError::Died { rank } = error { Some(*rank) } else { None };
+        let packet = Packet::Failed { dead: dead.map(|rank| rank as u32), what: error.to_string() }.encode();
+        for rank in self.others().filter(|&rank| Some(rank) != dead) {
+            if self.peers[rank].opened.is_none() {
+                self.peers[rank].opened = self.open(rank).unwrap_or(None);
+            }
+            for socket in self.peers[rank].opened.iter().chain(&self.peers[rank].accepted) {
+                // There is nobody left to tell if this fails.
+                let _ = socket::send(socket.as_fd(), &packet, None);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Zeroed memory that several ranks reach: a block of the heap where ranks are threads, a mapped memfd where they are
+//! processes. It begins with the header that keeps waits from hanging.
+//!
+//! ```text
+//!  0            128           256          4096                       4096 + bytes
+//!  ├ abort word ┼ doorbell    ┼ unused     ┼ the segment's bytes ─────┤
+//! ```
+//! Abort word and doorbell stand on lines of their own (128 bytes: the pair of lines that prefetchers fetch): every wait polls the
+//! first and every signal looks at the second, and both stay in everybody's cache because they hardly ever change.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bytes before those of the user: one page, so that the segment's own bytes begin on one.
+pub(super) const HEADER: usize = 4096;
+
+/// What stands at the head of every segment. All zeros is its first state: no abort, nobody asleep.
+#[repr(C)]
+pub(super) struct Header {
+    pub(super) abort: Line<AtomicU64>,
+    pub(super) doorbell: Line<AtomicU32>,
+}
+
+/// A value on cache lines of its own.
+#[repr(C, align(128))]
+pub(super) struct Line<T>(pub(super) T);
+
+/// Header and bytes of one rank's segment, released when dropped.
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    release: Release,
+}
+
+enum Release {
+    Free(Layout),
+    #[cfg(target_os = "linux")]
+    Unmap {
+        total: usize,
+    },
+}
+
+// SAFETY: the header consists of atomics, and the bytes behind it are only handed out as raw addresses; freeing or unmapping may
+// happen on any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Size of a segment with its header, if it fits the address space.
+    pub(super) fn total(bytes: usize) -> Option<usize> {
+        let total = bytes.checked_next_multiple_of(HEADER)?.checked_add(HEADER)?;
+        (total <= isize::MAX as usize).then_some(total)
+    }
+
+    /// Memory of this process; `None` when there is not enough.
+    pub(super) fn heap(total: usize) -> Option<Mapping> {
+        let layout = Layout::from_size_align(total, HEADER).ok()?;
+        assert!(total >= HEADER, "a segment has a header");
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Mapping { start, release: Release::Free(layout) })
+    }
+
+    /// Takes over a mapping.
+    ///
+    /// # Safety
+    /// `start..start + total` was mapped readable and writable by `mmap`, is page-aligned, holds at least a header, cannot be
+    /// truncated, and is unmapped by nobody else.
+    #[cfg(target_os = "linux")]
+    pub(super) unsafe fn mapped(start: NonNull<u8>, total: usize) -> Mapping {
+        Mapping { start, release: Release::Unmap { total } }
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        // SAFETY: both constructors give at least `HEADER` valid bytes, page-aligned, initialised (zeros at first), alive as long
+        // as `self`. All fields are atomics, so any bytes are values of them and other writers (threads, processes) are no harm.
+        unsafe { self.start.cast::<Header>().as_ref() }
+    }
+
+    /// First byte after the header.
+    pub(super) fn bytes(&self) -> NonNull<u8> {
+        // SAFETY: a mapping holds at least a header, so the result is inside it or one past.
+        unsafe { self.start.add(HEADER) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        match self.release {
+            // SAFETY: allocated in `heap` with this layout; freed once.
+            Release::Free(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            #[cfg(target_os = "linux")]
+            Release::Unmap { total } => {
+                // SAFETY: `mapped` took this very range over; whoever has its addresses holds a handle, and the last is gone.
+                let result = unsafe { libc::munmap(self.start.as_ptr().cast(), total) };
+                debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
+            }
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Header>() <= HEADER);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_is_where_the_picture_says() {
+        assert_eq!(std::mem::offset_of!(Header, abort), 0);
+        assert_eq!(std::mem::offset_of!(Header, doorbell), 128);
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused() {
+        assert_eq!(Mapping::total(0), Some(HEADER));
+        assert_eq!(Mapping::total(1), Some(2 * HEADER));
+        assert_eq!(Mapping::total(usize::MAX), None);
+        assert_eq!(Mapping::total(isize::MAX as usize), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! What ranks tell each other when they share their segments: a card from every rank through the bootstrap, then packets through
+//! sockets. Whatever comes in is checked; nothing in it is a length to allocate by.
+
+use super::error::SegmentError;
+
+/// Proves that its sender has the cards of this job.
+pub(super) type Token = [u8; 16];
+
+/// The version of everything here: both begin with it.
+const MAGIC: &[u8; 8] = b"TWSEGM01";
+/// Longest text of an error that travels.
+const MAX_TEXT: usize = 400;
+/// Room for the longest packet, and one byte more so that a longer one is seen.
+pub(super) const PACKET: usize = 8 + 1 + 4 + MAX_TEXT + 1;
+
+/// What a rank tells all others through the bootstrap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Card {
+    /// Size of its segment, with the header.
+    pub(super) total: u64,
+    /// The machine and network namespace it runs in.
+    pub(super) host: [u8; 24],
+    /// Where it listens, and the token to show there.
+    pub(super) door: Result<(Vec<u8>, Token), String>,
+}
+
+impl Card {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.total.to_le_bytes());
+        bytes.extend(self.host);
+        match &self.door {
+            Ok((name, token)) => {
+                bytes.push(1);
+                bytes.extend(token);
+                bytes.extend(name);
+            }
+            Err(what) => {
+                bytes.push(0);
+                bytes.extend(cut(what).as_bytes());
+            }
+        }
+        bytes
+    }
+
+    pub(super) fn decode(rank: usize, bytes: &[u8]) -> Result<Card, SegmentError> {
+        let malformed = |what: String| SegmentError::Malformed { rank: Some(rank), what };
+        let mut rest = bytes;
+        let mut next = |len: usize| -> Result<&[u8], SegmentError> {
+            let part = rest.split_off(..len);
+            part.ok_or_else(|| malformed(format!("it has only {} bytes", bytes.len())))
+        };
+        if next(8)? != MAGIC {
+            return Err(malformed("it does not begin as expected".to_string()));
+        }
+        let total = u64::from_le_bytes(next(8)?.try_into().expect("8 bytes"));
+        let host = next(24)?.try_into().expect("24 bytes");
+        let door = if next(1)? == [1] {
+            let token = next(16)?.try_into().expect("16 bytes");
+            Ok((rest.to_vec(), token))
+        } else {
+            Err(String::from_utf8_lossy(rest).into_owned())
+        };
+        Ok(Card { total, host, door })
+    }
+}
+
+/// A packet between two ranks.
+///
+/// ```text
+///  opener ── Hello(who I am, your token) ──▶ listener       the opener has the listener's card
+///         ◀── Welcome(your token) + segment ──              the listener has the opener's
+///         ◀──────── Ready | Failed ────────▶                everything is mapped here; or not
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Packet {
+    Hello {
+        from: u32,
+        token: Token,
+    },
+    Welcome {
+        token: Token,
+    },
+    Ready,
+    /// The sender gives up, because `dead` died or because of what the text says.
+    Failed {
+        dead: Option<u32>,
+        what: String,
+    },
+}
+
+impl Packet {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        match self {
+            Packet::Hello { from, token } => {
+                bytes.push(b'H');
+                bytes.extend(from.to_le_bytes());
+                bytes.extend(token);
+            }
+            Packet::Welcome { token } => {
+                bytes.push(b'W');
+                bytes.extend(token);
+            }
+            Packet::Ready => bytes.push(b'R'),
+            Packet::Failed { dead, what } => {
+                bytes.push(b'F');
+                bytes.extend(dead.unwrap_or(u32::MAX).to_le_bytes());
+                bytes.extend(cut(what).as_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// `None`: not one of ours.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Packet> {
+        let (kind, body) = bytes.strip_prefix(MAGIC)?.split_first()?;
+        match (kind, body.len()) {
+            (b'H', 20) => {
+                let (from, token) = body.split_at(4);
+                Some(Packet::Hello { from: u32::from_le_bytes(from.try_into().ok()?), token: token.try_into().ok()? })
+            }
+            (b'W', 16) => Some(Packet::Welcome { token: body.try_into().ok()? }),
+            (b'R', 0) => Some(Packet::Ready),
+            (b'F', 4..) if body.len() <= 4 + MAX_TEXT => {
+                let (dead, what) = body.split_at(4);
+                let dead = u32::from_le_bytes(dead.try_into().ok()?);
+                let what = String::from_utf8_lossy(what).into_owned();
+                Some(Packet::Failed { dead: (dead != u32::MAX).then_some(dead), what })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether two tokens are the same, in a time that does not tell where they differ.
+pub(super) fn same(a: &Token, b: &Token) -> bool {
+    a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+/// The machine and network namespace of this process: abstract sockets reach no further.
+pub(super) fn host() -> [u8; 24] {
+    use std::os::unix::fs::MetadataExt;
+    let mut host = [0; 24];
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    for (at, digit) in boot.chars().filter_map(|c| c.to_digit(16)).take(32).enumerate() {
+        host[at / 2] |= (digit as u8) << (4 * (at % 2));
+    }
+    let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
+    host[16..].copy_from_slice(&namespace.to_le_bytes());
+    host
+}
+
+/// The beginning of a text.
+fn cut(text: &str) -> &str {
+    let end = (0..=MAX_TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+    &text[..end.unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_and_packets_survive_the_way() {
+        let long = "ä".repeat(1000);
+        for door in [Ok((b"tilewire-x".to_vec(), [7; 16])), Err("no memory".to_string())] {
+            let card = Card { total: 1 << 40, host: host(), door };
+            assert_eq!(Card::decode(3, &card.encode()).unwrap(), card);
+        }
+        let failed = Packet::Failed { dead: Some(5), what: "rank 5 died".to_string() };
+        let other = Packet::Failed { dead: None, what: String::new() };
+        for packet in [
+            Packet::Hello { from: 9, token: [1; 16] },
+            Packet::Welcome { token: [2; 16] },
+            Packet::Ready,
+            failed,
+            other,
+        ] {
+            assert_eq!(Packet::decode(&packet.encode()), Some(packet));
+        }
+        let bytes = Packet::Failed { dead: None, what: long }.encode();
+        assert!(bytes.len() < PACKET && Packet::decode(&bytes).is_some());
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let hello = Packet::Hello { from: 9, token: [1; 16] }.encode();
+        let card = Card { total: 1, host: host(), door: Err(String::new()) }.encode();
+        for len in 0..hello.len() {
+            assert_eq!(Packet::decode(&hello[..len]), None);
+        }
+        for len in 0..card.len() {
+            let error = Card::decode(3, &card[..len]).unwrap_err();
+            assert!(matches!(error, SegmentError::Malformed { rank: Some(3), .. }));
+        }
+        assert_eq!(Packet::decode(&[hello.as_slice(), b"x"].concat()), None);
+        assert_eq!(Packet::decode(&[0xff; PACKET]), None);
+    }
+}

@@ -1,0 +1,200 @@
+//! The monitor: notices that a peer's process is gone, and ends the waits of this rank.
+//!
+//! One thread per set of segments holds a control socket to every other rank. The kernel closes a process's sockets however it ends,
+//! SIGKILL included; an end without a goodbye is a death. Each rank has its own monitor, so each sets only its own abort word.
+//!
+//! ```text
+//!  a rank says          when                            its peers' monitors
+//!  Goodbye              it closes, or is dropped        note that it has left
+//!  Panicked             it is dropped by a panic        set the abort word, ring the doorbell
+//!  (end of file)        its process ended               after a Goodbye nothing, else as above
+//! ```
+//!
+//! A process that was forked and not executed keeps its parent's sockets open: while such a child lives, its parent's death is not
+//! seen. (What is executed closes them.)
+
+use super::abort::{Abort, AbortCode, Cause};
+use super::error::{SegmentError, those};
+use super::segment::ControlSockets;
+use super::socket::{self, Heard};
+use std::error::Error;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const GOODBYE: &[u8] = b"TWGOODBY";
+const PANICKED: &[u8] = b"TWPANICK";
+
+/// Watches the other ranks for as long as it lives.
+///
+/// Dropping it says goodbye and waits for nobody; dropping it by a panic tells the peers of the panic.
+#[derive(Debug)]
+pub struct Monitor {
+    watch: Arc<Watch>,
+    /// Its other end is the thread's: closing it ends the thread.
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Monitor {
+    /// Starts watching. `own` is the abort word of this rank.
+    pub fn start(control: ControlSockets, own: Abort) -> Result<Monitor, SegmentError> {
+        let state = |socket: &Option<OwnedFd>| if socket.is_some() { Peer::Here } else { Peer::Left };
+        let peers = control.sockets.iter().map(state).collect();
+        let watch = Arc::new(Watch { sockets: control.sockets, own, peers: Mutex::new(peers), change: Condvar::new() });
+        if watch.sockets.iter().all(Option::is_none) {
+            return Ok(Monitor { watch, stop: None, thread: None });
+        }
+        let (stop, stopped) = socket::pair().map_err(SegmentError::system("socketpair"))?;
+        let seen = watch.clone();
+        let thread = std::thread::Builder::new().name("tilewire-monitor".to_string());
+        let thread = thread.spawn(move || seen.run(&stopped)).map_err(SegmentError::system("starting a thread"))?;
+        Ok(Monitor { watch, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Whether a rank has said goodbye: it will signal no more.
+    pub fn has_left(&self, rank: usize) -> bool {
+        self.watch.peers().get(rank) == Some(&Peer::Left)
+    }
+
+    /// Says goodbye to all ranks and waits until all have said so. A collective call: when it returns `Ok`, no rank will touch
+    /// the segments of another again.
+    pub fn goodbye(self, deadline: Duration) -> Result<(), GoodbyeError> {
+        self.say(GOODBYE);
+        let until = Instant::now().checked_add(deadline);
+        let mut peers = self.watch.peers();
+        loop {
+            let of = |state| peers.iter().enumerate().filter(move |(_, p)| **p == state).map(|(rank, _)| rank);
+            if let Some(rank) = of(Peer::Dead).next() {
+                return Err(GoodbyeError::Died { rank });
+            }
+            let missing: Vec<usize> = of(Peer::Here).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(GoodbyeError::Missing { ranks: missing, after: deadline });
+            }
+            peers = self.watch.change.wait_timeout(peers, left).expect("the monitor does not panic").0;
+        }
+    }
+
+    fn say(&self, what: &[u8]) {
+        for socket in self.watch.sockets.iter().flatten() {
+            // Who is gone needs no goodbye, and has a queue that a few bytes do not fill.
+            let _ = socket::send(socket.as_fd(), what, None);
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        // A second goodbye is no harm.
+        self.say(if std::thread::panicking() { PANICKED } else { GOODBYE });
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Why a goodbye was not complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GoodbyeError {
+    /// A rank died, or panicked, before it said goodbye.
+    Died {
+        /// That rank.
+        rank: usize,
+    },
+    /// Some ranks did not say goodbye within the deadline.
+    Missing {
+        /// Those ranks.
+        ranks: Vec<usize>,
+        /// The deadline.
+        after: Duration,
+    },
+}
+
+impl fmt::Display for GoodbyeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GoodbyeError::Died { rank } => write!(f, "rank {rank} died before it closed"),
+            GoodbyeError::Missing { ranks, after } => {
+                write!(
+                    f,
+                    "{} not close within {after:?}: closing is collective, call it on every rank",
+                    those(ranks, "did", "did")
+                )
+            }
+        }
+    }
+}
+
+impl Error for GoodbyeError {}
+
+/// What the thread and the handle share.
+#[derive(Debug)]
+struct Watch {
+    sockets: Vec<Option<OwnedFd>>,
+    own: Abort,
+    /// By rank.
+    peers: Mutex<Vec<Peer>>,
+    /// Some peer's state has changed.
+    change: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    Here,
+    /// It said goodbye (or is this rank itself).
+    Left,
+    Dead,
+}
+
+impl Watch {
+    fn run(&self, stopped: &OwnedFd) {
+        loop {
+            let mut here = Vec::new();
+            for (rank, socket) in self.sockets.iter().enumerate() {
+                let Some(socket) = socket else { continue };
+                let before = self.peers()[rank];
+                if before == Peer::Here && self.hear(rank, socket) == Peer::Here {
+                    here.push(socket.as_fd());
+                }
+            }
+            let sockets = here.into_iter().chain([stopped.as_fd()]);
+            // Nothing that could go wrong here could be told to anybody; and what could is a lack of memory, which passes.
+            let _ = socket::wait(sockets, None);
+            if matches!(socket::receive(stopped.as_fd(), &mut [0], false), Ok(Heard::End)) {
+                return;
+            }
+        }
+    }
+
+    /// Hears what a peer says; gives what became of it.
+    fn hear(&self, rank: usize, socket: &OwnedFd) -> Peer {
+        let mut buffer = [0; 16];
+        let code = match socket::receive(socket.as_fd(), &mut buffer, false) {
+            Ok(Heard::Nothing) => return Peer::Here,
+            Ok(Heard::Packet(len, _)) if &buffer[..len] == GOODBYE => None,
+            Ok(Heard::Packet(len, _)) if &buffer[..len] == PANICKED => Some(AbortCode::Panicked),
+            // What nobody of this version says is as good as an end.
+            _ => Some(AbortCode::Died),
+        };
+        if let Some(code) = code {
+            self.own.set(Cause { code, rank, reason: 0 });
+        }
+        let now = if code.is_some() { Peer::Dead } else { Peer::Left };
+        self.peers()[rank] = now;
+        self.change.notify_all();
+        now
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Vec<Peer>> {
+        self.peers.lock().expect("nobody panics with the lock")
+    }
+}

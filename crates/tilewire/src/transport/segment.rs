@@ -1,0 +1,296 @@
+//! Segments: memory of every rank that every rank can reach.
+//!
+//! Threads share the heap. Processes share sealed anonymous files, passed through sockets that have no name in the file system:
+//! when the last process that maps a segment ends, however it ends, nothing is left of it.
+
+use super::abort::{Abort, Cause, PanicGuard};
+use super::doorbell::Doorbell;
+use super::error::SegmentError;
+use super::mapping::Mapping;
+use crate::tensor::Memory;
+use std::error::Error;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An all-gather of small byte strings: this rank's in, those of all ranks out, in order of the ranks.
+pub type Exchange<'a, E> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, E> + 'a;
+
+/// How segments are created.
+#[derive(Clone, Debug)]
+pub struct SegmentOptions {
+    /// How long the ranks may take to share their segments, the exchange not counted (it has a deadline of its own).
+    pub deadline: Duration,
+    /// Whether all pages are entered into the page tables at once rather than at first touch. They are *allocated* in any case.
+    pub populate: bool,
+}
+
+impl Default for SegmentOptions {
+    fn default() -> Self {
+        SegmentOptions { deadline: Duration::from_secs(30), populate: false }
+    }
+}
+
+/// The segments of all ranks of a world, as one rank sees them: as many bytes from each, zero at first.
+///
+/// Dropping the set lets go of the segments, but each stays mapped until the last [`Memory`], [`Abort`] and [`Doorbell`] of it is gone.
+pub struct SegmentSet {
+    rank: usize,
+    bytes: usize,
+    segments: Vec<Arc<Mapping>>,
+    #[cfg(target_os = "linux")]
+    control: ControlSockets,
+}
+
+impl SegmentSet {
+    /// Segments for ranks that are threads of this process: one set for each, to be moved to its thread.
+    ///
+    /// ```
+    /// use tilewire::transport::SegmentSet;
+    /// let ranks = SegmentSet::threads(2, 1000)?;
+    /// assert!(ranks[0].segment(1).is(&ranks[1].segment(1)));
+    /// # Ok::<(), tilewire::transport::SegmentError>(())
+    /// ```
+    pub fn threads(world_size: usize, bytes: usize) -> Result<Vec<SegmentSet>, SegmentError> {
+        check_world(0, world_size)?;
+        let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
+        let segment =
+            |_| Mapping::heap(total).map(Arc::new).ok_or(SegmentError::NoMemory { bytes: total, available: None });
+        let segments = (0..world_size).map(segment).collect::<Result<Vec<_>, _>>()?;
+        Ok((0..world_size).map(|rank| SegmentSet::new(rank, bytes, segments.clone())).collect())
+    }
+
+    /// Segments for ranks that are processes of one machine. A collective call: every rank makes it, with the same size.
+    ///
+    /// `exchange` is an all-gather of small byte strings, in order of the ranks; it is called once. Only who has what it gave can
+    /// get at the segments, and only if it runs as the same user.
+    ///
+    /// ```
+    /// use tilewire::transport::SegmentSet;
+    /// // A world of one: what it put in is all there is to gather.
+    /// let set = SegmentSet::create(0, 1, 1 << 20, &mut |mine: &[u8]| Ok::<_, std::io::Error>(vec![mine.to_vec()]))?;
+    /// assert_eq!(set.segment(0).bytes(), 1 << 20);
+    /// # Ok::<(), tilewire::transport::SegmentError>(())
+    /// ```
+    pub fn create<E: Into<Box<dyn Error + Send + Sync>>>(
+        rank: usize,
+        world_size: usize,
+        bytes: usize,
+        exchange: &mut Exchange<'_, E>,
+    ) -> Result<SegmentSet, SegmentError> {
+        SegmentSet::create_with(rank, world_size, bytes, &SegmentOptions::default(), exchange)
+    }
+
+    /// As [`SegmentSet::create`], with options.
+    pub fn create_with<E: Into<Box<dyn Error + Send + Sync>>>(
+        rank: usize,
+        world_size: usize,
+        bytes: usize,
+        options: &SegmentOptions,
+        exchange: &mut Exchange<'_, E>,
+    ) -> Result<SegmentSet, SegmentError> {
+        check_world(rank, world_size)?;
+        let mut exchange = |mine: &[u8]| exchange(mine).map_err(|error| SegmentError::Exchange(error.into()));
+        processes::create((rank, world_size), bytes, options, &mut exchange)
+    }
+
+    /// The bytes of a rank's segment, page-aligned. Peers may write them at any time; kernels order that by signals.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn segment(&self, rank: usize) -> Memory {
+        let segment = self.segments[rank].clone();
+        // SAFETY: the mapping holds a header and at least `bytes` more, initialised, and lives as long as the handle that is passed along.
+        // Nobody holds references into the bytes: they are only given out as `Memory`.
+        unsafe { Memory::shared(segment.bytes(), self.bytes, Rc::new(segment)) }
+    }
+
+    /// The abort word of a rank.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn abort(&self, rank: usize) -> Abort {
+        Abort::new(self.segments[rank].clone())
+    }
+
+    /// The doorbell of a rank.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn doorbell(&self, rank: usize) -> Doorbell {
+        Doorbell::new(self.segments[rank].clone())
+    }
+
+    /// Ends the waits of all ranks, this one's included.
+    pub fn abort_all(&self, cause: Cause) {
+        (0..self.world_size()).for_each(|rank| _ = self.abort(rank).set(cause));
+    }
+
+    /// A guard that ends the peers' waits if this rank panics.
+    pub fn panic_guard(&self) -> PanicGuard {
+        let peers = (0..self.world_size()).filter(|&rank| rank != self.rank);
+        PanicGuard::new(self.rank, peers.map(|rank| self.abort(rank)).collect())
+    }
+
+    /// The sockets to the other ranks, for a [`Monitor`](super::Monitor). Can be taken once; none where ranks are threads.
+    #[cfg(target_os = "linux")]
+    pub fn take_control(&mut self) -> ControlSockets {
+        std::mem::take(&mut self.control)
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Ranks in the world.
+    pub fn world_size(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Bytes of each segment.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn new(rank: usize, bytes: usize, segments: Vec<Arc<Mapping>>) -> SegmentSet {
+        SegmentSet {
+            rank,
+            bytes,
+            segments,
+            #[cfg(target_os = "linux")]
+            control: ControlSockets::default(),
+        }
+    }
+}
+
+impl fmt::Debug for SegmentSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SegmentSet(rank {} of {}, {} bytes each)", self.rank, self.world_size(), self.bytes)
+    }
+}
+
+/// A socket to every other rank that closes when that rank dies.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Default)]
+pub struct ControlSockets {
+    /// Index: the rank; `None` at one's own.
+    pub(super) sockets: Vec<Option<std::os::fd::OwnedFd>>,
+}
+
+fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
+    // An abort word has 24 bits for the rank.
+    if rank < world_size && world_size <= 1 << 24 {
+        return Ok(());
+    }
+    Err(SegmentError::Usage { what: format!("rank {rank} of {world_size}: a rank is less than the world's size") })
+}
+
+#[cfg(target_os = "linux")]
+mod processes {
+    use super::super::handover::Handover;
+    use super::super::message::{self, Card, Token};
+    use super::super::{memfd, socket};
+    use super::{Arc, ControlSockets, Exchange, Mapping, SegmentError, SegmentOptions, SegmentSet};
+    use std::os::fd::{AsFd, OwnedFd};
+
+    pub(super) fn create(
+        (rank, world_size): (usize, usize),
+        bytes: usize,
+        options: &SegmentOptions,
+        exchange: &mut Exchange<'_, SegmentError>,
+    ) -> Result<SegmentSet, SegmentError> {
+        // A rank that fails here still takes part in the exchange: the others must not wait for it in vain.
+        let own = Own::open(world_size, bytes, options.populate);
+        let door = own.as_ref().map(|own| (own.name.clone(), own.token)).map_err(SegmentError::to_string);
+        let total = Mapping::total(bytes).unwrap_or(usize::MAX);
+        let card = Card { total: total as u64, host: message::host(), door };
+        let cards = exchange(&card.encode());
+        let own = own?;
+        let doors = doors(rank, world_size, &card, &cards?)?;
+        let handover = Handover {
+            rank,
+            doors: &doors,
+            total,
+            populate: options.populate,
+            segment: own.file,
+            listener: own.listener,
+        };
+        let own = Arc::new(own.mapping);
+        let (segments, sockets) = handover
+            .run(options.deadline)?
+            .into_iter()
+            .map(|peer| match peer {
+                Some((mapping, socket)) => (Arc::new(mapping), Some(socket)),
+                None => (own.clone(), None),
+            })
+            .unzip();
+        Ok(SegmentSet { rank, bytes, segments, control: ControlSockets { sockets } })
+    }
+
+    /// What a rank needs before it can show itself to others.
+    struct Own {
+        mapping: Mapping,
+        file: OwnedFd,
+        listener: OwnedFd,
+        name: Vec<u8>,
+        token: Token,
+    }
+
+    impl Own {
+        fn open(world_size: usize, bytes: usize, populate: bool) -> Result<Own, SegmentError> {
+            let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
+            let file = memfd::create(total)?;
+            let mapping = memfd::map(file.as_fd(), total, populate)?;
+            let random = || socket::random::<16>().map_err(SegmentError::system("getrandom"));
+            // A name that can be recognised in a list of sockets, and that nobody can have taken.
+            let name = format!("tilewire-{:032x}", u128::from_ne_bytes(random()?)).into_bytes();
+            // All ranks may knock before anyone opens; strangers too.
+            let listener = socket::listen(&name, world_size + 128).map_err(SegmentError::system("bind or listen"))?;
+            Ok(Own { mapping, file, listener, name, token: random()? })
+        }
+    }
+
+    /// Checks that the ranks mean the same; gives where each listens.
+    fn doors(
+        rank: usize,
+        world_size: usize,
+        own: &Card,
+        cards: &[Vec<u8>],
+    ) -> Result<Vec<(Vec<u8>, Token)>, SegmentError> {
+        let malformed = |what: String| SegmentError::Malformed { rank: None, what };
+        if cards.len() != world_size {
+            return Err(malformed(format!("{} parts for {world_size} ranks", cards.len())));
+        }
+        let cards =
+            cards.iter().enumerate().map(|(rank, card)| Card::decode(rank, card)).collect::<Result<Vec<_>, _>>()?;
+        if cards[rank] != *own {
+            return Err(malformed(format!("the part of rank {rank} is not what it put in")));
+        }
+        if cards.iter().any(|card| card.total != own.total) {
+            let bytes = cards.iter().map(|card| card.total.saturating_sub(super::super::mapping::HEADER as u64));
+            return Err(SegmentError::Sizes { bytes: bytes.collect() });
+        }
+        let elsewhere: Vec<usize> = (0..world_size).filter(|&rank| cards[rank].host != own.host).collect();
+        if !elsewhere.is_empty() {
+            return Err(SegmentError::OtherHost { ranks: elsewhere });
+        }
+        let door = |(rank, card): (usize, Card)| card.door.map_err(|what| SegmentError::Peer { rank, what });
+        cards.into_iter().enumerate().map(door).collect()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod processes {
+    use super::{Exchange, SegmentError, SegmentOptions, SegmentSet};
+
+    pub(super) fn create(
+        _: (usize, usize),
+        _: usize,
+        _: &SegmentOptions,
+        _: &mut Exchange<'_, SegmentError>,
+    ) -> Result<SegmentSet, SegmentError> {
+        Err(SegmentError::Unsupported)
+    }
+}
