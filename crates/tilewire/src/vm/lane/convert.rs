@@ -135,8 +135,8 @@ where
                 let mut all = _mm256_setzero_si256();
                 while at + BLOCK <= n {
                     let mut codes = [0u32; BLOCK];
-                    for k in 0..BLOCK {
-                        codes[k] = T::code_of_number(f(at + k));
+                    for (k, code) in codes.iter_mut().enumerate() {
+                        *code = T::code_of_number(f(at + k));
                     }
                     let part = |k: usize| _mm256_loadu_si256(codes.as_ptr().add(8 * k).cast());
                     let (low, high) = (_mm256_packs_epi32(part(0), part(1)), _mm256_packs_epi32(part(2), part(3)));
@@ -153,8 +153,8 @@ where
                 let mut all = _mm_setzero_si128();
                 while at + BLOCK <= n {
                     let mut codes = [0u32; BLOCK];
-                    for k in 0..BLOCK {
-                        codes[k] = T::code_of_number(f(at + k));
+                    for (k, code) in codes.iter_mut().enumerate() {
+                        *code = T::code_of_number(f(at + k));
                     }
                     let part = |k: usize| _mm_loadu_si128(codes.as_ptr().add(4 * k).cast());
                     let (low, high) = (_mm_packs_epi32(part(0), part(1)), _mm_packs_epi32(part(2), part(3)));
