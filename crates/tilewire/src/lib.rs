@@ -77,6 +77,7 @@ pub mod collective;
 pub mod hook;
 pub mod ir;
 pub mod tensor;
+pub mod transport;
 pub mod vm;
 
 pub use collective::{RunError, map, prepare};
