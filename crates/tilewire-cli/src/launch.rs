@@ -65,7 +65,7 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
         }
     }
     let streams = 2 * running.ranks.len();
-    Ok(ExitCode::from(running.to_the_end(&inbox, streams)))
+    Ok(ExitCode::from(running.stay_with(&inbox, streams)))
 }
 
 enum Event {
@@ -87,7 +87,7 @@ struct Running {
 }
 
 impl Running {
-    fn to_the_end(mut self, inbox: &Receiver<Event>, mut streams: usize) -> u8 {
+    fn stay_with(mut self, inbox: &Receiver<Event>, mut streams: usize) -> u8 {
         let mut signals = 0;
         while self.ranks.iter().any(Option::is_some) {
             match self.next(inbox) {

@@ -91,7 +91,10 @@ fn unsafety(file: &File) -> Vec<Fault> {
         .iter()
         .filter(|t| t.text == "unsafe")
         .map(|t| {
-            file.fault(t.line, "no unsafe here: it belongs to vm/ or tensor/, behind a safe interface".to_string())
+            file.fault(
+                t.line,
+                "no unsafe here: it belongs to vm/, tensor/ or transport/, behind a safe interface".to_string(),
+            )
         })
         .collect();
     let forbid = ["#", "!", "[", "forbid", "(", "unsafe_code", ")", "]"];

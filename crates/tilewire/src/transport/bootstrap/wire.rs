@@ -274,7 +274,8 @@ fn ranks(ranks: &[Rank]) -> Vec<u8> {
 
 /// The beginning of a reason, to the last whole character that fits.
 fn cut(reason: &str) -> &str {
-    &reason[..reason.floor_char_boundary(REASON)]
+    let fits = (0..=REASON.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at));
+    &reason[..fits.unwrap_or(0)]
 }
 
 /// What is left of a message.
@@ -373,6 +374,14 @@ mod tests {
             assert_eq!((number, length), (1 << 40, bytes.len() - HEADER));
             assert_eq!(Reply::decode(kind, &bytes[HEADER..]), Some(reply.clone()));
             every_cut_is_refused(&bytes, |kind, body| Reply::decode(kind, body).is_none_or(|r| r != reply));
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let long = "ä".repeat(REASON);
+        for reason in [long.clone(), format!("x{long}")] {
+            assert!(cut(&reason).len() >= REASON - 1 && reason.starts_with(cut(&reason)));
         }
     }
 
