@@ -233,6 +233,28 @@ fn a_number_that_is_in_use_ends_the_connection() {
     misbehave(&[message(GET, 5, &named("a")), message(GET, 5, &named("b"))].concat());
 }
 
+#[test]
+fn whatever_a_store_answers_a_call_ends() {
+    let body = prop::collection::vec(any::<u8>(), 0..40);
+    let reply = (0..24u8, 0..3u64, body.clone()).prop_map(|(kind, number, body)| message(kind, number, &body));
+    let replies = prop::collection::vec(prop_oneof![6 => reply, 1 => body], 0..6);
+    check(100, (replies, 0..4u8), |(replies, call)| {
+        let serve = |mut stream: TcpStream| {
+            // The question has come, so somebody waits for what follows.
+            stream.read_exact(&mut [0; 13]).unwrap();
+            send(stream, &replies.concat());
+        };
+        raw::joined_to(serve, |bootstrap| {
+            at_once(|| match call {
+                0 => bootstrap.set("k", b"v", long()).is_ok(),
+                1 => bootstrap.get("k", long()).is_ok(),
+                2 => bootstrap.barrier("k", long()).is_ok(),
+                _ => bootstrap.all_gather("k", b"v", long()).is_ok(),
+            });
+        });
+    });
+}
+
 /// Runs a property over values of a strategy, shrinking what fails.
 fn check<S: Strategy>(cases: u32, strategy: S, property: impl Fn(S::Value)) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };

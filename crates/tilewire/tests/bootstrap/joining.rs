@@ -191,3 +191,12 @@ fn the_rank_that_hosts_the_store_leaves_last() {
         at_once(|| leaving.join().unwrap());
     });
 }
+
+#[test]
+fn a_store_that_stops_answering_is_an_error_soon_after_the_deadline() {
+    let error = raw::joined_to(
+        |mut stream| _ = raw::is_closed(&mut stream),
+        |bootstrap| at_once(|| bootstrap.barrier("b", Deadline::after(SHORT)).unwrap_err()),
+    );
+    assert!(matches!(error, BootstrapError::StoreSilent { .. }), "{error}");
+}

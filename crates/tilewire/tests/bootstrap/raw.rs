@@ -83,6 +83,27 @@ pub fn against(serve: impl FnOnce(TcpStream) + Send, deadline: Duration) -> Boot
     })
 }
 
+/// A store for one rank that knows the secret, and what the rank gets to see of it: `serve` goes on after the join.
+pub fn joined_to<R>(serve: impl FnOnce(TcpStream) + Send, rank_side: impl FnOnce(TcpBootstrap) -> R) -> R {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            stream.write_all(&[b"tilewire\x01", &[9; 32][..]].concat()).unwrap();
+            let mut proof = [0; 73];
+            stream.read_exact(&mut proof).unwrap();
+            let own = mac(secret().expose(), b"tilewire bootstrap store", &[9; 32], &proof[9..41]);
+            stream.write_all(&[&[0, 1], &own[..]].concat()).unwrap();
+            stream.read_exact(&mut [0; 13 + 8]).unwrap();
+            let limits = [&256u32.to_le_bytes()[..], &1024u32.to_le_bytes(), &4096u64.to_le_bytes()].concat();
+            stream.write_all(&message(1, 0, &limits)).unwrap();
+            serve(stream);
+        });
+        rank_side(TcpBootstrap::connect(&address, rank(0), 1, &secret(), Deadline::default()).unwrap())
+    })
+}
+
 fn mac(key: &str, who: &[u8; 24], store: &[u8], rank: &[u8]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).unwrap();
     [who, store, rank].iter().for_each(|part| mac.update(part));

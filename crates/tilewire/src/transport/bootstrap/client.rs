@@ -55,7 +55,8 @@ struct Mail {
 }
 
 impl TcpBootstrap {
-    /// Connects to the store at `host:port`. Tries until the deadline, since the store may start later than the rank.
+    /// Connects to the store at `host:port`. Tries until the deadline, since the store may start later than the rank. The
+    /// system's resolver, which turns a name into addresses, has a time limit of its own.
     pub fn connect(
         address: &str,
         rank: Rank,

@@ -145,7 +145,6 @@ impl Serving {
             self.drop_the_slow(now);
             self.store.expire(now);
             self.hand_out_answers(now);
-            self.count_members();
             let timeout = self.next_event(now).map(|at| at.saturating_duration_since(now));
             let Ok((ready, arrivals)) = self.wait(timeout) else { return };
             let now = Instant::now();
@@ -237,6 +236,8 @@ impl Serving {
                     connection.close_when_written();
                 }
             }
+            // Before the rank can read that it has joined: from then on it is waited for.
+            self.count_members();
             return Ok(());
         };
         match question {
@@ -274,6 +275,7 @@ impl Serving {
     fn remove(&mut self, id: u64) {
         if let Some(rank) = self.guests.remove(&id).and_then(|guest| guest.connection.member()) {
             self.store.depart(rank, Departure::Lost);
+            self.count_members();
         }
     }
 
