@@ -3,6 +3,8 @@
 use crate::bench::{Size, check_key};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
+use crate::launch::Job;
+use tilewire::transport::Deadline;
 
 /// What `--help` prints.
 pub const HELP: &str = "\
@@ -15,12 +17,15 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
+  tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
+                                            start N ranks on this host; their output is prefixed by [rank]
   tilewire --help | --version
 
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB
   FILE   where the JSON report goes; - is stdout, in place of the table
+  TIME   how long ranks wait for each other: 500ms, 30s, 2m, or off
 
-exit status: 0 holds, 1 does not, 2 usage
+exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that failed, 128 + N after signal N
 ";
 
 /// The largest size a benchmark takes: its buffers are up to five times as large, and indices are 32 bits wide.
@@ -42,6 +47,8 @@ pub enum Command {
         /// What of it.
         parts: Parts,
     },
+    /// Start the ranks of a job.
+    Launch(Job),
     /// Measure the CPU engine's kernels.
     BenchKernels {
         /// Input sizes, where not the usual ones.
@@ -58,7 +65,8 @@ impl Command {
     pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Command, String> {
         let mut words = Words(words.into_iter().collect::<Vec<_>>().into_iter());
         let Some(first) = words.next() else { return Ok(Command::Demo) };
-        if words.0.as_slice().iter().any(|word| word == "--help" || word == "-h") {
+        // What stands after `--` is for another program.
+        if words.0.as_slice().iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "-h") {
             return Ok(Command::Help);
         }
         match first.as_str() {
@@ -66,6 +74,7 @@ impl Command {
             "--version" | "-V" => words.end(Command::Version),
             "emit" => emit(words),
             "bench" => bench(words),
+            "launch" => launch(words),
             word => Err(format!("unknown command '{word}'")),
         }
     }
@@ -110,6 +119,39 @@ fn bench(mut words: Words) -> Result<Command, String> {
         }
     }
     Ok(Command::BenchKernels { sizes, cases, json })
+}
+
+/// The most ranks `launch` starts: each costs the launcher three threads and two pipes.
+const MOST_RANKS: usize = 1024;
+
+fn launch(mut words: Words) -> Result<Command, String> {
+    let (mut ranks, mut deadline) = (None, None);
+    loop {
+        let Some(word) = words.next() else { return Err("launch: say what to start: -- PROGRAM ARGUMENTS".into()) };
+        match word.as_str() {
+            "--" => break,
+            "-n" => ranks = Some(ranks_of(&words.value("-n")?)?),
+            "--deadline" => {
+                let text = words.value("--deadline")?;
+                if Deadline::parse_length(&text).is_none() {
+                    return Err(format!("launch: '{text}' is no time: write 500ms, 30s, 2m or off"));
+                }
+                deadline = Some(text);
+            }
+            _ => return Err(format!("launch: unknown word '{word}'; the program comes after --")),
+        }
+    }
+    let program: Vec<String> = words.0.collect();
+    match ranks {
+        None => Err("launch: say how many ranks: -n N".into()),
+        Some(_) if program.is_empty() => Err("launch: say what to start: -- PROGRAM ARGUMENTS".into()),
+        Some(ranks) => Ok(Command::Launch(Job { ranks, deadline, program })),
+    }
+}
+
+fn ranks_of(text: &str) -> Result<usize, String> {
+    let ranks = text.parse().ok().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
+    ranks.ok_or_else(|| format!("launch: '{text}' is no number of ranks from 1 to {MOST_RANKS}"))
 }
 
 fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
@@ -180,6 +222,17 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_after_two_dashes_is_left_alone() {
+        let job = Job {
+            ranks: 4,
+            deadline: Some("5s".into()),
+            program: ["prog", "--help", "--a=b", "--", "-n"].map(String::from).to_vec(),
+        };
+        assert_eq!(parse("launch -n 4 --deadline=5s -- prog --help --a=b -- -n"), Ok(Command::Launch(job)));
+        assert_eq!(parse("launch --help -- prog"), Ok(Command::Help));
+    }
+
+    #[test]
     fn what_is_not_understood_is_named() {
         for (line, reason) in [
             ("fly", "unknown command 'fly'"),
@@ -199,6 +252,13 @@ mod tests {
             ("bench kernels --sizes 64KB", "'KB' is no unit"),
             ("bench kernels --sizes 0", "not between"),
             ("bench kernels --sizes 5GiB", "not between"),
+            ("launch", "-- PROGRAM"),
+            ("launch -n 2 --", "-- PROGRAM"),
+            ("launch -n 2 prog", "comes after --"),
+            ("launch -- prog", "-n N"),
+            ("launch -n 0 -- prog", "'0' is no number of ranks"),
+            ("launch -n two -- prog", "'two' is no number of ranks"),
+            ("launch -n 2 --deadline soon -- prog", "'soon' is no time"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(reason), "{line}: {error}");

@@ -6,6 +6,7 @@ mod demo;
 mod emit;
 mod handwritten;
 mod kernels;
+mod launch;
 
 use anyhow::Result;
 use args::Command;
@@ -36,6 +37,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
         Command::Demo => demo::demo()?,
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
+        Command::Launch(job) => return launch::launch(&job),
         Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)

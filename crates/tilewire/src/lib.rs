@@ -9,6 +9,7 @@
 //!                         └── vm      CPU engine: bytecode over strips, vectorised ──▶ launch
 //!
 //!             tensor: the memory that arguments name       collective: entry points for host code
+//!             transport: ranks, and how they find each other
 //! ```
 //!
 //! # A custom map
@@ -68,6 +69,7 @@
 //! | know what an op means, and its ordering | [`ir::Op`] |
 //! | compile and launch | [`prepare`], [`Prepared`] |
 //! | run a kernel of several ranks by definition | [`check`] |
+//! | start ranks as threads or processes | [`World`], [`transport`] |
 //!
 //! Inside the repository, ARCHITECTURE.md has the map of the code, its invariants and the memory model.
 #![warn(missing_docs)]
@@ -84,6 +86,7 @@ pub use collective::{RunError, map, prepare};
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
 pub use tensor::{Arg, Memory, Scalar, Tensor};
+pub use transport::{Rank, World};
 pub use vm::{LaunchError, Level, PrepareError, Prepared};
 
 /// What kernels and hooks are written with: `use tilewire::prelude::*`.
@@ -98,3 +101,8 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The code of the guide to launching.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/launching.md")]
+pub struct Launching;

@@ -1,23 +1,34 @@
 //! Bytes and signals between ranks.
 //!
 //! ```text
-//!  rank, size, an all-gather ──segment──▶ memory of every rank, mapped here ──▶ kernels (as banks)
-//!                               │  header of each: abort word, doorbell
-//!                               └──control sockets──▶ monitor: a peer's death ──▶ abort word, doorbell
+//!  launcher's variables, or n threads ──world──▶ rank, size, bootstrap store
+//!                                                      │ an all-gather of small strings
+//!                                                      ▼
+//!                      segment ──▶ memory of every rank, mapped here ──▶ kernels (as banks)
+//!                         │  header of each: abort word, doorbell
+//!                         └──control sockets──▶ monitor: a peer's death ──▶ abort word, doorbell
 //! ```
-//! In: who the ranks are and a way to exchange small byte strings among them. Out: [`Memory`](crate::tensor::Memory) of
-//! every rank, and what keeps waits from hanging: [`Abort`], [`Doorbell`], [`Monitor`].
-//!
-//! Invariants: nothing has a name in the file system, so nothing stays behind after a crash; every socket operation has a
-//! deadline; no locks live in shared memory; what a peer sends is checked before it is used. Must not know what kernels do
-//! with the bytes.
+//! - **In**: how many ranks there are and how they were started (threads of this process, or processes of a launcher).
+//!   **Out**: a [`World`]: this rank's number, and a [`Bootstrap`] through which the ranks find each other; over it,
+//!   [`SegmentSet`]: [`Memory`](crate::tensor::Memory) of every rank, and what keeps waits from hanging: [`Abort`],
+//!   [`Doorbell`], `Monitor`.
+//! - **Invariants**: every wait and every socket operation has a [`Deadline`], and ends early when a rank it needs is gone. An
+//!   error names the ranks it is about. Nothing read from a socket is believed before the job's secret is proven, and
+//!   nothing makes the store hold more than its [`Limits`]. Nothing has a name in the file system, so nothing stays
+//!   behind after a crash; no locks live in shared memory.
+//! - **Must not know**: the contents of the IR. A transport sees bytes, never a kernel.
 
 mod abort;
+pub mod bootstrap;
+mod deadline;
 mod doorbell;
 mod error;
 mod futex;
+mod launcher;
 mod mapping;
+mod rank;
 mod segment;
+mod world;
 
 #[cfg(target_os = "linux")]
 mod handover;
@@ -31,10 +42,15 @@ mod monitor;
 mod socket;
 
 pub use abort::{Abort, AbortCode, Cause, PanicGuard};
+pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, StoreServer, TcpBootstrap};
+pub use deadline::Deadline;
 pub use doorbell::Doorbell;
 pub use error::SegmentError;
+pub use launcher::{Launcher, Placement, StorePlace};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
+pub use rank::Rank;
 #[cfg(target_os = "linux")]
 pub use segment::ControlSockets;
 pub use segment::{Exchange, SegmentOptions, SegmentSet};
+pub use world::{RankError, Threads, World, WorldError};

@@ -1,0 +1,278 @@
+//! `tilewire launch` as its users meet it: real processes, their output, their ends.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+use tilewire::transport::World;
+
+/// Far below the 1000 s that the programs here sleep, far above what anything takes.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+fn launch(ranks: usize, script: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", &ranks.to_string(), "--", "sh", "-c", script]);
+    command
+}
+
+/// Status and output of a job that ends by itself.
+#[track_caller]
+fn run(mut command: Command) -> (i32, String, String) {
+    let began = Instant::now();
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+    assert!(began.elapsed() < AT_ONCE, "took {:?}", began.elapsed());
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("no signal ended the launcher"), text(stdout), text(stderr))
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort();
+    lines
+}
+
+/// A named pipe that ranks hold open for writing: it ends when the last process that has it is gone.
+struct Lifeline {
+    folder: PathBuf,
+}
+
+impl Lifeline {
+    fn new(name: &str) -> Lifeline {
+        let folder = std::env::temp_dir().join(format!("tilewire-launch-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let lifeline = Lifeline { folder };
+        assert!(Command::new("mkfifo").arg(lifeline.path()).status().unwrap().success());
+        lifeline
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("lifeline")
+    }
+
+    /// The script, with the pipe open in it and in all it starts.
+    fn held_by(&self, script: &str) -> String {
+        format!("exec 9>'{}'; {script}", self.path().display())
+    }
+
+    /// A second pipe, for ranks to wait for each other or for the test.
+    fn gate(&self) -> PathBuf {
+        let gate = self.folder.join("gate");
+        assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
+        gate
+    }
+}
+
+/// Waits until nobody holds the other end.
+fn wait_for_the_end_of(mut lifeline: File) {
+    let (done, ended) = channel();
+    std::thread::spawn(move || {
+        _ = lifeline.read_to_end(&mut Vec::new());
+        _ = done.send(());
+    });
+    ended.recv_timeout(AT_ONCE).expect("a process was left behind");
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A job under way.
+struct Job {
+    launcher: Child,
+    out: BufReader<ChildStdout>,
+    lifeline: File,
+}
+
+/// A job of which this many ranks say `ready`. Returns when they have.
+fn started(mut command: Command, ready: usize, lifeline: &Lifeline) -> Job {
+    let mut launcher = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // Opening the pipe for writing waits for a reader: this one.
+    let reader = File::open(lifeline.path()).unwrap();
+    let mut out = BufReader::new(launcher.stdout.take().unwrap());
+    for _ in 0..ready {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert!(line.ends_with("ready\n"), "{line}");
+    }
+    Job { launcher, out, lifeline: reader }
+}
+
+fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn every_rank_is_told_who_it_is() {
+    let script =
+        "echo $TILEWIRE_RANK/$TILEWIRE_WORLD_SIZE $TILEWIRE_LOCAL_RANK ${TILEWIRE_STORE%:*} ${#TILEWIRE_SECRET}";
+    let (code, out, err) = run(launch(3, script));
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert_eq!(sorted(&out), ["[0] 0/3 0 127.0.0.1 64", "[1] 1/3 1 127.0.0.1 64", "[2] 2/3 2 127.0.0.1 64"]);
+}
+
+#[test]
+fn two_jobs_have_two_secrets() {
+    let secret = || run(launch(1, "echo $TILEWIRE_SECRET")).1;
+    assert_ne!(secret(), secret());
+}
+
+#[test]
+fn lines_are_prefixed_and_never_torn() {
+    // 4 ranks write 300 lines each, in pieces, to both streams.
+    let script = "i=0; while [ $i -lt 300 ]; do printf 'line '; printf \"$i of $TILEWIRE_RANK\\n\"; \
+                  printf 'err '; echo $i; i=$((i+1)); done | tee /dev/stderr; printf 'no end'";
+    let (code, out, err) = run(launch(4, script));
+    assert_eq!(code, 0);
+    for (text, lines) in [(&out, 4 * 601), (&err, 4 * 600)] {
+        assert_eq!(text.lines().count(), lines);
+        for line in text.lines() {
+            let (rank, rest) = line.split_once(' ').unwrap();
+            let rank = rank.trim_matches(['[', ']']);
+            let whole = rest == "no end" || rest.starts_with("err ") || rest.ends_with(&format!(" of {rank}"));
+            assert!(whole && rest.split(' ').count() <= 4, "{line}");
+        }
+    }
+    // Each rank's lines are in its order.
+    let first: Vec<_> = out.lines().filter(|line| line.starts_with("[2] line")).collect();
+    assert_eq!(first, (0..300).map(|i| format!("[2] line {i} of 2")).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_status_is_that_of_the_first_rank_that_fails() {
+    assert_eq!(run(launch(3, "exit 0")).0, 0);
+    assert_eq!(run(launch(1, "exit 7")).0, 7);
+    let (code, _, err) = run(launch(4, "[ $TILEWIRE_RANK = 2 ] && exit 42; exec sleep 1000"));
+    assert_eq!(code, 42);
+    assert!(err.contains("rank 2 ended with status 42"), "{err}");
+    let (code, _, err) = run(launch(3, "[ $TILEWIRE_RANK = 1 ] && kill -9 $$; exec sleep 1000"));
+    assert_eq!(code, 128 + 9);
+    assert!(err.contains("rank 1 was ended by signal 9"), "{err}");
+    // Those that go before without a fault do not end the others.
+    let (code, out, _) = run(launch(2, "[ $TILEWIRE_RANK = 0 ] && exit 0; echo stays; exit 3"));
+    assert_eq!((code, out.as_str()), (3, "[1] stays\n"));
+}
+
+#[test]
+fn ranks_that_ignore_being_asked_are_killed() {
+    let lifeline = Lifeline::new("ignore");
+    let mut command = launch(
+        2,
+        "if [ $TILEWIRE_RANK = 0 ]; then read line < \"$GATE\"; exit 5; fi; \
+         trap '' TERM; echo 'trap is set' > \"$GATE\"; while :; do sleep 1000; done",
+    );
+    command.env("GATE", lifeline.gate());
+    assert_eq!(run(command).0, 5);
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_named() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", "2", "--", "no-such-program"]);
+    let (code, _, err) = run(command);
+    assert_eq!(code, 127);
+    assert!(err.contains("no-such-program"), "{err}");
+}
+
+#[test]
+fn when_one_is_killed_nothing_is_left_of_the_others() {
+    let lifeline = Lifeline::new("fails");
+    // The others have children of their own.
+    let script = "[ $TILEWIRE_RANK = 0 ] && read line < \"$GATE\" && kill -9 $$; sleep 1000 & echo ready; wait";
+    let (mut command, gate) = (launch(3, &lifeline.held_by(script)), lifeline.gate());
+    command.env("GATE", &gate);
+    let mut job = started(command, 2, &lifeline);
+    std::fs::write(&gate, "go\n").unwrap();
+    wait_for_the_end_of(job.lifeline);
+    assert_eq!(job.launcher.wait().unwrap().code(), Some(128 + 9));
+}
+
+#[test]
+fn what_a_rank_leaves_behind_ends_with_it() {
+    let lifeline = Lifeline::new("leaves");
+    let mut job = started(launch(2, &lifeline.held_by("sleep 1000 & echo ready")), 2, &lifeline);
+    wait_for_the_end_of(job.lifeline);
+    assert_eq!(job.launcher.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn signals_reach_the_ranks() {
+    let lifeline = Lifeline::new("signals");
+    let script = "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 1000 & wait; done";
+    let mut job = started(launch(2, &lifeline.held_by(script)), 2, &lifeline);
+    send("-TERM", job.launcher.id());
+    let mut rest = String::new();
+    job.out.read_to_string(&mut rest).unwrap();
+    assert_eq!(job.launcher.wait().unwrap().code(), Some(9));
+    assert_eq!(sorted(&rest), ["[0] caught", "[1] caught"]);
+    wait_for_the_end_of(job.lifeline);
+
+    let mut job = started(launch(2, &lifeline.held_by("echo ready; exec sleep 1000")), 2, &lifeline);
+    send("-INT", job.launcher.id());
+    assert_eq!(job.launcher.wait().unwrap().code(), Some(128 + 2));
+    wait_for_the_end_of(job.lifeline);
+}
+
+#[test]
+fn a_second_signal_ends_ranks_that_ignore_the_first() {
+    let lifeline = Lifeline::new("second");
+    let script = "trap 'echo caught' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
+    let mut job = started(launch(1, &lifeline.held_by(script)), 1, &lifeline);
+    send("-TERM", job.launcher.id());
+    let mut line = String::new();
+    job.out.read_line(&mut line).unwrap();
+    assert_eq!(line, "[0] caught\n");
+    send("-TERM", job.launcher.id());
+    assert_eq!(job.launcher.wait().unwrap().code(), Some(128 + 9));
+    wait_for_the_end_of(job.lifeline);
+}
+
+#[test]
+fn ranks_do_not_outlive_a_launcher_that_is_killed() {
+    let lifeline = Lifeline::new("killed");
+    let mut job = started(launch(3, &lifeline.held_by("echo ready; exec sleep 1000")), 3, &lifeline);
+    job.launcher.kill().unwrap();
+    job.launcher.wait().unwrap();
+    wait_for_the_end_of(job.lifeline);
+}
+
+/// Not a test of its own: what `ranks_find_each_other` starts, as a rank.
+#[test]
+fn as_a_rank() {
+    let Ok(task) = std::env::var("LAUNCH_TEST_TASK") else { return };
+    let world = World::from_env().unwrap();
+    let number = [world.rank().number() as u8];
+    if task == "die" && number == [2] {
+        std::process::abort();
+    }
+    match world.bootstrap().all_gather("numbers", &number, world.deadline()) {
+        Ok(all) => println!("all: {all:?}"),
+        Err(error) => println!("error: {error}"),
+    }
+}
+
+fn ranks(count: usize, task: &str) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", &count.to_string(), "--deadline", "20s", "--"]);
+    command.arg(std::env::current_exe().unwrap()).args(["as_a_rank", "--exact", "--nocapture"]);
+    command.env("LAUNCH_TEST_TASK", task);
+    run(command)
+}
+
+#[test]
+fn ranks_find_each_other() {
+    let (code, out, err) = ranks(4, "gather");
+    assert_eq!(code, 0, "{out}{err}");
+    assert_eq!(out.matches("all: [[0], [1], [2], [3]]").count(), 4, "{out}");
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_job_with_its_status() {
+    let (code, out, err) = ranks(3, "die");
+    assert_eq!(code, 128 + 6, "{out}{err}");
+    assert!(err.contains("rank 2 was ended by signal 6"), "{err}");
+}

@@ -1,0 +1,397 @@
+//! A rank's connection to the store.
+//!
+//! Calls write their question and sleep; one thread reads the answers and wakes whom they are for. So several threads of a
+//! rank can wait at the same time, and the end of the store is seen at once.
+#![forbid(unsafe_code)]
+
+use super::secret::{End, Secret};
+use super::store::{Answer, Request};
+use super::wire::{self, HEADER, MAGIC, NotJoined, Question, Reply, VERSION, Verdict};
+use super::{Bootstrap, BootstrapError, Limits, Operation, StoreServer};
+use crate::transport::{Deadline, Rank};
+use std::collections::HashMap;
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The store says itself that a deadline has passed, since it knows who is missing. This long after, it is not believed to
+/// answer at all.
+const GRACE: Duration = Duration::from_secs(1);
+/// The longest one attempt to connect, or one step of the exchange of proofs, may take.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// Between attempts: doubles from the first to the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+
+/// A rank that is a process.
+///
+/// Dropping it is leaving the world; dropping it in a panic is failing; a process that ends without either is lost.
+pub struct TcpBootstrap {
+    rank: Rank,
+    world_size: usize,
+    address: String,
+    limits: Limits,
+    next: AtomicU64,
+    writer: Mutex<TcpStream>,
+    inbox: Arc<Inbox>,
+    reader: Option<JoinHandle<()>>,
+    hosted: Option<StoreServer>,
+}
+
+/// What the reading thread leaves for the callers.
+struct Inbox {
+    state: Mutex<Mail>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Mail {
+    /// Numbers under which somebody waits, and the answers that came.
+    expected: HashMap<u64, Option<Answer>>,
+    /// The connection has ended.
+    ended: bool,
+}
+
+impl TcpBootstrap {
+    /// Connects to the store at `host:port`. Tries until the deadline, since the store may start later than the rank. The
+    /// system's resolver, which turns a name into addresses, has a time limit of its own.
+    pub fn connect(
+        address: &str,
+        rank: Rank,
+        world_size: usize,
+        secret: &Secret,
+        deadline: Deadline,
+    ) -> Result<TcpBootstrap, BootstrapError> {
+        let (began, mut pause) = (Instant::now(), PAUSES.0);
+        loop {
+            let source = match attempt(address, rank, world_size, secret, deadline) {
+                Ok((stream, limits)) => return TcpBootstrap::new(stream, limits, address, rank, world_size),
+                Err(Attempt::Final(error)) => return Err(error),
+                Err(Attempt::Again(source)) => source,
+            };
+            if deadline.remaining().is_some_and(|left| left <= pause) {
+                let address = address.to_string();
+                return Err(BootstrapError::Unreachable { address, waited: began.elapsed(), source });
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Hosts the store at `host:port` in this process and connects to it: what rank 0 does where no launcher hosts it.
+    ///
+    /// An IP address or `localhost` is where it listens. For any other name it listens on all interfaces: what a host calls
+    /// itself is often not what its peers reach it by. Dropping it waits for the other ranks to leave, as they need the store;
+    /// at most for [`Deadline::DEFAULT`].
+    pub fn host(
+        address: &str,
+        world_size: usize,
+        secret: &Secret,
+        deadline: Deadline,
+    ) -> Result<TcpBootstrap, BootstrapError> {
+        let bind = |source| BootstrapError::Bind { address: address.to_string(), source };
+        let server = StoreServer::serve(listen(address).map_err(bind)?, world_size, secret, Limits::default())?;
+        let port = server.address().port();
+        let own = match server.address().ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => format!("127.0.0.1:{port}"),
+            IpAddr::V6(ip) if ip.is_unspecified() => format!("[::1]:{port}"),
+            _ => server.address().to_string(),
+        };
+        let mut bootstrap = TcpBootstrap::connect(&own, Rank::new(0), world_size, secret, deadline)?;
+        bootstrap.hosted = Some(server);
+        Ok(bootstrap)
+    }
+
+    /// Where the store is, if this rank hosts it.
+    pub fn hosts_at(&self) -> Option<std::net::SocketAddr> {
+        self.hosted.as_ref().map(StoreServer::address)
+    }
+
+    fn new(
+        stream: TcpStream,
+        limits: Limits,
+        address: &str,
+        rank: Rank,
+        world_size: usize,
+    ) -> Result<TcpBootstrap, BootstrapError> {
+        let inbox = Arc::new(Inbox { state: Mutex::default(), changed: Condvar::new() });
+        // Reading waits as long as there is nothing to say; callers have deadlines, and the end of the connection wakes it.
+        stream.set_read_timeout(None).map_err(BootstrapError::Resources)?;
+        let (incoming, mail) = (stream.try_clone().map_err(BootstrapError::Resources)?, inbox.clone());
+        let longest = wire::longest_answer(&limits, world_size);
+        let thread = std::thread::Builder::new().name(format!("tilewire rank {rank} store"));
+        let reader = thread.spawn(move || mail.fill(incoming, longest)).map_err(BootstrapError::Resources)?;
+        Ok(TcpBootstrap {
+            rank,
+            world_size,
+            address: address.to_string(),
+            limits,
+            next: AtomicU64::new(1),
+            writer: Mutex::new(stream),
+            inbox,
+            reader: Some(reader),
+            hosted: None,
+        })
+    }
+
+    fn call(
+        &self,
+        operation: Operation,
+        name: &str,
+        value: &[u8],
+        deadline: Deadline,
+    ) -> Result<Answer, BootstrapError> {
+        let began = Instant::now();
+        let refused = |refusal: super::store::Refusal| refusal.error(self.rank, operation, name, began.elapsed());
+        self.limits.admit(name, value).map_err(refused)?;
+        let gone = || BootstrapError::StoreGone { address: self.address.clone(), operation, name: name.to_string() };
+
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let request = Request { operation, name: name.to_string(), value: value.into() };
+        let question = Question::Ask { request, left: deadline.remaining() }.encode(number);
+        self.inbox.lock().expected.insert(number, None);
+        if self.write(&question, deadline).is_err() {
+            // What the store said before it went, if it did, is better than that it went.
+            self.end();
+        }
+        match self.inbox.wait(number, deadline) {
+            Some(Answer::Refused(refusal)) => Err(refused(refusal)),
+            Some(answer) if is_answer_to(&answer, operation) => Ok(answer),
+            Some(_) => Err(gone()),
+            None if self.inbox.lock().ended => Err(gone()),
+            None => Err(BootstrapError::StoreSilent {
+                address: self.address.clone(),
+                operation,
+                name: name.to_string(),
+                waited: began.elapsed(),
+            }),
+        }
+    }
+
+    fn write(&self, message: &[u8], deadline: Deadline) -> io::Result<()> {
+        let mut stream = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.set_write_timeout(deadline.remaining().map(|left| left + GRACE))?;
+        stream.write_all(message)
+    }
+
+    /// Ends the connection, and with it the reading thread.
+    fn end(&self) {
+        _ = self.writer.lock().unwrap_or_else(PoisonError::into_inner).shutdown(Shutdown::Both);
+    }
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Mail> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reading thread: until the connection ends, or something comes that is no answer.
+    fn fill(&self, stream: TcpStream, longest: usize) {
+        let mut stream = BufReader::new(stream);
+        while let Some((number, answer)) = next_answer(&mut stream, longest) {
+            if let Some(slot) = self.lock().expected.get_mut(&number) {
+                *slot = Some(answer);
+                self.changed.notify_all();
+            }
+        }
+        _ = stream.get_ref().shutdown(Shutdown::Both);
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, number: u64, deadline: Deadline) -> Option<Answer> {
+        let mut mail = self.lock();
+        loop {
+            if mail.expected.get(&number).is_some_and(Option::is_some) || mail.ended {
+                return mail.expected.remove(&number).flatten();
+            }
+            let until = deadline.instant().and_then(|at| at.checked_add(GRACE));
+            let left = until.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                mail.expected.remove(&number);
+                return None;
+            }
+            (mail, _) = self.changed.wait_timeout(mail, left).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn next_answer(stream: &mut impl Read, longest: usize) -> Option<(u64, Answer)> {
+    match next_reply(stream, longest).ok()? {
+        (number, Reply::Answer(answer)) => Some((number, answer)),
+        _ => None,
+    }
+}
+
+fn next_reply(stream: &mut impl Read, longest: usize) -> io::Result<(u64, Reply)> {
+    let mut head = [0; HEADER];
+    stream.read_exact(&mut head)?;
+    let (kind, number, length) = wire::header(&head);
+    if length > longest {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let mut body = Vec::new();
+    stream.take(length as u64).read_to_end(&mut body)?;
+    if body.len() < length {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Reply::decode(kind, &body).map(|reply| (number, reply)).ok_or_else(|| ErrorKind::InvalidData.into())
+}
+
+fn is_answer_to(answer: &Answer, operation: Operation) -> bool {
+    match answer {
+        Answer::Done => matches!(operation, Operation::Set | Operation::Barrier),
+        Answer::Value(_) => matches!(operation, Operation::Get | Operation::Take),
+        Answer::Values(_) => operation == Operation::AllGather,
+        Answer::Refused(_) => true,
+    }
+}
+
+/// Why one attempt failed, and whether another may succeed.
+enum Attempt {
+    Again(io::Error),
+    Final(BootstrapError),
+}
+
+impl From<io::Error> for Attempt {
+    fn from(error: io::Error) -> Self {
+        Attempt::Again(error)
+    }
+}
+
+fn attempt(
+    address: &str,
+    rank: Rank,
+    world_size: usize,
+    secret: &Secret,
+    deadline: Deadline,
+) -> Result<(TcpStream, Limits), Attempt> {
+    let refused = |error| Err(Attempt::Final(error));
+    let named = || address.to_string();
+    let mut stream = open(address, deadline)?;
+    stream.set_nodelay(true)?;
+    let read = |stream: &mut TcpStream, bytes: &mut [u8]| {
+        stream.set_read_timeout(Some(step(deadline)))?;
+        stream.set_write_timeout(Some(step(deadline)))?;
+        stream.read_exact(bytes)
+    };
+
+    let mut challenge = [0; wire::CHALLENGE];
+    read(&mut stream, &mut challenge[..MAGIC.len() + 1])?;
+    if challenge[..MAGIC.len()] != MAGIC {
+        return refused(BootstrapError::NotAStore { address: named() });
+    }
+    let mismatch = |theirs| BootstrapError::VersionMismatch { address: named(), ours: VERSION, theirs };
+    if challenge[MAGIC.len()] != VERSION {
+        return refused(mismatch(challenge[MAGIC.len()]));
+    }
+    read(&mut stream, &mut challenge[MAGIC.len() + 1..])?;
+    let theirs = challenge[MAGIC.len() + 1..].try_into().expect("32 bytes");
+    let ours = super::secret::nonce().map_err(Attempt::Final)?;
+    stream.write_all(&wire::proof(&ours, &secret.proof(End::Rank, &theirs, &ours)))?;
+
+    let mut verdict = [0; wire::VERDICT];
+    read(&mut stream, &mut verdict)?;
+    let proof = verdict[2..].try_into().expect("32 bytes");
+    if verdict[0] == Verdict::WrongVersion as u8 {
+        return refused(mismatch(verdict[1]));
+    }
+    if verdict[0] != Verdict::Welcome as u8 || !secret.proves(End::Store, &theirs, &ours, &proof) {
+        return refused(BootstrapError::SecretMismatch { address: named() });
+    }
+
+    stream.write_all(&Question::Join { rank, world_size }.encode(0))?;
+    match next_reply(&mut stream, 64)?.1 {
+        Reply::Joined(limits) => Ok((stream, limits)),
+        Reply::NotJoined(NotJoined::WorldSize(theirs)) => {
+            refused(BootstrapError::WorldSizeMismatch { rank, ours: world_size, theirs })
+        }
+        Reply::NotJoined(NotJoined::Taken) => refused(BootstrapError::RankTaken { rank }),
+        Reply::NotJoined(NotJoined::OutOfRange) => refused(BootstrapError::RankOutOfRange { rank, world_size }),
+        Reply::Answer(_) => refused(BootstrapError::NotAStore { address: named() }),
+    }
+}
+
+fn open(address: &str, deadline: Deadline) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(ErrorKind::AddrNotAvailable, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, step(deadline)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The time for one step; never zero, which would mean no timeout.
+fn step(deadline: Deadline) -> Duration {
+    deadline.remaining().unwrap_or(ATTEMPT).clamp(Duration::from_millis(1), ATTEMPT)
+}
+
+fn listen(address: &str) -> io::Result<TcpListener> {
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "the address is not host:port"));
+    };
+    let literal = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if literal || host == "localhost" {
+        return TcpListener::bind(address);
+    }
+    // `[::]` takes IPv4 as well where the host has IPv6 at all.
+    TcpListener::bind(format!("[::]:{port}")).or_else(|_| TcpListener::bind(format!("0.0.0.0:{port}")))
+}
+
+impl Bootstrap for TcpBootstrap {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError> {
+        self.call(Operation::Set, key, value, deadline).map(drop)
+    }
+
+    fn get(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.call(Operation::Get, key, &[], deadline).map(Answer::into_value)
+    }
+
+    fn take(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.call(Operation::Take, key, &[], deadline).map(Answer::into_value)
+    }
+
+    fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), BootstrapError> {
+        self.call(Operation::Barrier, name, &[], deadline).map(drop)
+    }
+
+    fn all_gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.call(Operation::AllGather, name, value, deadline).map(Answer::into_values)
+    }
+
+    fn abort(&self, reason: &str) {
+        // Where this fails the connection is broken, and the store knows by that.
+        _ = self.write(&Question::Abort { reason: reason.to_string() }.encode(0), Deadline::after(Duration::ZERO));
+    }
+}
+
+impl Drop for TcpBootstrap {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abort("panicked");
+        } else {
+            _ = self.write(&Question::Leave.encode(0), Deadline::after(Duration::ZERO));
+        }
+        self.end();
+        if let Some(reader) = self.reader.take() {
+            _ = reader.join();
+        }
+        if let Some(server) = self.hosted.take() {
+            // After a panic the others only have to hear of it.
+            let patience = if std::thread::panicking() { GRACE } else { Deadline::DEFAULT };
+            server.wait_until_left(Deadline::after(patience));
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! What can go wrong while ranks find each other.
+#![forbid(unsafe_code)]
+
+use super::{Limit, Secret};
+use crate::transport::Rank;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// Why a call on a bootstrap failed. What is about peers names them.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    /// Not all ranks came to a barrier or all-gather in time.
+    Timeout {
+        /// The rank that waited.
+        rank: Rank,
+        /// What it waited in.
+        operation: Operation,
+        /// The name of the barrier or all-gather.
+        name: String,
+        /// The ranks that did not come, though they are connected.
+        late: Vec<Rank>,
+        /// The ranks that never even connected.
+        absent: Vec<Rank>,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// No rank set a key in time.
+    KeyNotSet {
+        /// The rank that waited.
+        rank: Rank,
+        /// The key.
+        key: String,
+        /// The ranks that never connected.
+        absent: Vec<Rank>,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// A rank that is needed is gone.
+    PeerGone {
+        /// The one that is gone.
+        peer: Rank,
+        /// How it went.
+        departure: Departure,
+        /// What needed it.
+        operation: Operation,
+        /// The key, or the name of the barrier or all-gather.
+        name: String,
+    },
+    /// A key has another value already.
+    KeyTaken {
+        /// The key.
+        key: String,
+    },
+    /// Another thread of this rank is in the same barrier or all-gather.
+    AlreadyWaiting {
+        /// This rank.
+        rank: Rank,
+        /// What it is in.
+        operation: Operation,
+        /// The name.
+        name: String,
+    },
+    /// A key, a name or a value is larger than the store takes.
+    TooLarge {
+        /// The limit.
+        what: Limit,
+        /// The size that was given.
+        size: usize,
+        /// The size that is allowed.
+        limit: usize,
+    },
+    /// The store holds as much as it may.
+    Full {
+        /// The limit.
+        what: Limit,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// Nobody listens at the store's address, or not yet.
+    Unreachable {
+        /// The address.
+        address: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// What the last attempt met.
+        source: io::Error,
+    },
+    /// The store cannot listen at its address.
+    Bind {
+        /// The address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The two ends have different secrets.
+    SecretMismatch {
+        /// The store's address.
+        address: String,
+    },
+    /// The two ends speak different versions of the protocol.
+    VersionMismatch {
+        /// The store's address.
+        address: String,
+        /// The version of this rank.
+        ours: u8,
+        /// The version of the store.
+        theirs: u8,
+    },
+    /// Something else answers at the address.
+    NotAStore {
+        /// The address.
+        address: String,
+    },
+    /// This rank was started for a world of another size than the store's.
+    WorldSizeMismatch {
+        /// This rank.
+        rank: Rank,
+        /// The size this rank was told.
+        ours: usize,
+        /// The size the store was told.
+        theirs: usize,
+    },
+    /// The number of this rank is not below the world's size.
+    RankOutOfRange {
+        /// The rank.
+        rank: Rank,
+        /// The world's size.
+        world_size: usize,
+    },
+    /// Another process has joined with this number, now or earlier.
+    RankTaken {
+        /// The number.
+        rank: Rank,
+    },
+    /// The connection to the store broke: its host has ended, or the network failed.
+    StoreGone {
+        /// The store's address.
+        address: String,
+        /// What was under way.
+        operation: Operation,
+        /// The key, or the name of the barrier or all-gather.
+        name: String,
+    },
+    /// The store did not answer, not even to say that time is over.
+    StoreSilent {
+        /// The store's address.
+        address: String,
+        /// What was under way.
+        operation: Operation,
+        /// The key, or the name of the barrier or all-gather.
+        name: String,
+        /// How long this rank waited.
+        waited: Duration,
+    },
+    /// A secret that is too short.
+    ShortSecret {
+        /// Its length.
+        bytes: usize,
+        /// The shortest that is allowed.
+        shortest: usize,
+    },
+    /// The operating system gave no random bytes.
+    Random(io::Error),
+    /// The operating system gave no thread or no pipe for the store.
+    Resources(io::Error),
+}
+
+/// A call on a bootstrap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Connecting to the store.
+    Join,
+    /// `set`.
+    Set,
+    /// `get`.
+    Get,
+    /// `take`.
+    Take,
+    /// `barrier`.
+    Barrier,
+    /// `all_gather`.
+    AllGather,
+}
+
+/// How a rank went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Departure {
+    /// It was done and said so: its bootstrap was dropped.
+    Left,
+    /// Its connection broke without a word: the process died, was killed, or lost its network.
+    Lost,
+    /// It said that it failed, and why.
+    Failed(String),
+}
+
+impl fmt::Display for BootstrapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use BootstrapError::*;
+        match self {
+            Timeout { rank, operation, name, late, absent, waited } => {
+                write!(f, "rank {rank} waited {} in {operation} '{name}'", seconds(*waited))?;
+                if !absent.is_empty() {
+                    write!(f, "; never connected: {}: see whether they were started", Ranks(absent))?;
+                }
+                if !late.is_empty() {
+                    write!(f, "; connected but did not come: {}: see what they do instead", Ranks(late))?;
+                }
+                write!(f, "; or give a longer deadline")
+            }
+            KeyNotSet { rank, key, absent, waited } => {
+                write!(f, "rank {rank} waited {} for key '{key}', which no rank set", seconds(*waited))?;
+                if !absent.is_empty() {
+                    write!(f, "; never connected: {}: see whether they were started", Ranks(absent))?;
+                }
+                write!(f, "; see whether both sides spell the key alike, or give a longer deadline")
+            }
+            PeerGone { peer, departure, operation, name } => {
+                write!(f, "rank {peer} {departure}, and {operation} '{name}' needs it: ")?;
+                match departure {
+                    Departure::Left => write!(f, "let all ranks make the same calls before they end"),
+                    _ => write!(f, "see what rank {peer} printed, then start the job again"),
+                }
+            }
+            KeyTaken { key } => {
+                write!(
+                    f,
+                    "key '{key}' has another value already: a key is set once; use another name, or take it first"
+                )
+            }
+            AlreadyWaiting { rank, operation, name } => write!(
+                f,
+                "rank {rank} is in {operation} '{name}' already, in another thread: give each use at the same time a name of its own"
+            ),
+            TooLarge { what, size, limit } => {
+                write!(
+                    f,
+                    "{size} is more than the {limit} that the store's limit '{what}' allows: send less, or raise Limits::{what}"
+                )
+            }
+            Full { what, limit } => {
+                write!(f, "the store is full ({what} = {limit}): take keys that were read, or raise Limits::{what}")
+            }
+            Unreachable { address, waited, source } => write!(
+                f,
+                "no store answers at {address} after {} ({source}): see whether rank 0 runs and the address is its own",
+                seconds(*waited)
+            ),
+            Bind { address, source } => {
+                write!(
+                    f,
+                    "cannot host the store at {address} ({source}): set TILEWIRE_STORE=host:port to a free port of rank 0's host"
+                )
+            }
+            SecretMismatch { address } => {
+                write!(f, "the store at {address} has another secret: start all ranks with the same TILEWIRE_SECRET")
+            }
+            VersionMismatch { address, ours, theirs } => write!(
+                f,
+                "the store at {address} speaks version {theirs}, this rank version {ours}: use one version of tilewire on all ranks"
+            ),
+            NotAStore { address } => {
+                write!(
+                    f,
+                    "what answers at {address} is no tilewire store: set TILEWIRE_STORE=host:port to another port"
+                )
+            }
+            WorldSizeMismatch { rank, ours, theirs } => write!(
+                f,
+                "rank {rank} was started for {ours} ranks, the store for {theirs}: start all ranks with the same world size"
+            ),
+            RankOutOfRange { rank, world_size } => {
+                write!(f, "there is no rank {rank} in a world of {world_size}: ranks count from 0")
+            }
+            RankTaken { rank } => {
+                write!(
+                    f,
+                    "rank {rank} has joined already: give each process a number of its own; a rank cannot come back"
+                )
+            }
+            StoreGone { address, operation, name } => write!(
+                f,
+                "the store at {address} is gone during {operation} '{name}': see what its host (the launcher, or rank 0) printed"
+            ),
+            StoreSilent { address, operation, name, waited } => write!(
+                f,
+                "the store at {address} did not answer {operation} '{name}' within {}: see whether its host is stopped or cut off",
+                seconds(*waited)
+            ),
+            ShortSecret { bytes, shortest } => write!(
+                f,
+                "a secret of {bytes} bytes can be guessed, give {shortest} or more: TILEWIRE_SECRET=$({})",
+                Secret::RECIPE
+            ),
+            Random(source) => write!(f, "no random bytes from /dev/urandom: {source}"),
+            Resources(source) => {
+                write!(f, "the store cannot run: {source}; see the limits on threads and open files (ulimit -a)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BootstrapError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        use BootstrapError::*;
+        match self {
+            Unreachable { source, .. } | Bind { source, .. } | Random(source) | Resources(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Join => "join",
+            Operation::Set => "set",
+            Operation::Get => "get",
+            Operation::Take => "take",
+            Operation::Barrier => "barrier",
+            Operation::AllGather => "all_gather",
+        })
+    }
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Departure::Left => f.write_str("has left"),
+            Departure::Lost => f.write_str("died or lost its connection"),
+            Departure::Failed(reason) => write!(f, "failed ({reason})"),
+        }
+    }
+}
+
+/// A list for people: `ranks 1, 3, 4 and 60 more`.
+struct Ranks<'a>(&'a [Rank]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 16;
+        f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
+        for (at, rank) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{rank}", if at == 0 { "" } else { ", " })?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+fn seconds(length: Duration) -> String {
+    format!("{:.1} s", length.as_secs_f64())
+}

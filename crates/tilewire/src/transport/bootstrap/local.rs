@@ -1,0 +1,144 @@
+//! A bootstrap for ranks that are threads of one process.
+#![forbid(unsafe_code)]
+
+use super::store::{Answer, Request, Store, Ticket};
+use super::{Bootstrap, BootstrapError, Departure, Limits, Operation};
+use crate::transport::{Deadline, Rank};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// One rank of a world of threads.
+///
+/// Dropping it is leaving the world; dropping it in a panic is failing.
+pub struct LocalBootstrap {
+    rank: Rank,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+struct State {
+    store: Store,
+    answers: HashMap<Ticket, Answer>,
+    next: u64,
+}
+
+impl LocalBootstrap {
+    /// A world of this size: one bootstrap for each rank, in order.
+    pub fn world(world_size: usize) -> Vec<LocalBootstrap> {
+        LocalBootstrap::with_limits(world_size, Limits::default())
+    }
+
+    /// As [`LocalBootstrap::world`], with limits of one's own.
+    pub fn with_limits(world_size: usize, limits: Limits) -> Vec<LocalBootstrap> {
+        let mut store = Store::new(world_size, limits.clamped());
+        for rank in Rank::all(world_size) {
+            store.join(rank);
+        }
+        let state = Mutex::new(State { store, answers: HashMap::new(), next: 0 });
+        let shared = Arc::new(Shared { state, answered: Condvar::new() });
+        Rank::all(world_size).map(|rank| LocalBootstrap { rank, shared: shared.clone() }).collect()
+    }
+
+    fn call(
+        &self,
+        operation: Operation,
+        name: &str,
+        value: &[u8],
+        deadline: Deadline,
+    ) -> Result<Answer, BootstrapError> {
+        let began = Instant::now();
+        let mut state = self.shared.lock();
+        state.next += 1;
+        let ticket = Ticket { asker: self.rank.number().into(), number: state.next };
+        let request = Request { operation, name: name.to_string(), value: value.into() };
+        state.store.submit(ticket, self.rank, request, deadline.instant());
+        loop {
+            self.shared.deliver(&mut state);
+            match state.answers.remove(&ticket) {
+                Some(Answer::Refused(refusal)) => {
+                    return Err(refusal.error(self.rank, operation, name, began.elapsed()));
+                }
+                Some(answer) => return Ok(answer),
+                None => {}
+            }
+            state = match deadline.remaining() {
+                None => self.shared.answered.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    let (state, _) =
+                        self.shared.answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+                    state
+                }
+            };
+            state.store.expire(Instant::now());
+        }
+    }
+
+    fn depart(&self, departure: Departure) {
+        let mut state = self.shared.lock();
+        state.store.depart(self.rank, departure);
+        self.shared.deliver(&mut state);
+    }
+}
+
+impl Shared {
+    /// A panic while the lock is held can only be a bug of the store; the other ranks then still get answers or deadlines.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deliver(&self, state: &mut State) {
+        let answers = state.store.answers();
+        if !answers.is_empty() {
+            state.answers.extend(answers);
+            self.answered.notify_all();
+        }
+    }
+}
+
+impl Bootstrap for LocalBootstrap {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.shared.lock().store.world_size()
+    }
+
+    fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError> {
+        self.call(Operation::Set, key, value, deadline).map(drop)
+    }
+
+    fn get(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.call(Operation::Get, key, &[], deadline).map(Answer::into_value)
+    }
+
+    fn take(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.call(Operation::Take, key, &[], deadline).map(Answer::into_value)
+    }
+
+    fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), BootstrapError> {
+        self.call(Operation::Barrier, name, &[], deadline).map(drop)
+    }
+
+    fn all_gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.call(Operation::AllGather, name, value, deadline).map(Answer::into_values)
+    }
+
+    fn abort(&self, reason: &str) {
+        self.depart(Departure::Failed(reason.to_string()));
+    }
+}
+
+impl Drop for LocalBootstrap {
+    fn drop(&mut self) {
+        self.depart(match std::thread::panicking() {
+            true => Departure::Failed("panicked".to_string()),
+            false => Departure::Left,
+        });
+    }
+}

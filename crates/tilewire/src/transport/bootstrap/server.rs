@@ -1,0 +1,357 @@
+//! The thread that serves the store over TCP.
+//!
+//! One thread, no blocking calls but `poll`: what a connection can cost is what [`Limits`] say, whatever it sends or does not
+//! send. Each turn: drop who took too long, end waits whose time is over, hand out answers, then wait for what comes.
+#![forbid(unsafe_code)]
+
+use super::connection::{Closed, Connection};
+use super::poll::{Polled, poll};
+use super::store::{Store, Ticket};
+use super::wire::{NotJoined, Question, Reply};
+use super::{BootstrapError, Departure, Limits, Secret};
+use crate::transport::{Deadline, Rank};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long accepting rests when the process has no descriptor left for a connection.
+const REST: Duration = Duration::from_millis(50);
+
+/// Hosts the store of a job: in the launcher, or in rank 0.
+///
+/// It serves until it is dropped. Dropping does not wait for the ranks: see [`StoreServer::wait_until_left`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tilewire::transport::{Bootstrap, Deadline, Limits, Rank, Secret, StoreServer, TcpBootstrap};
+///
+/// let secret = Secret::random()?;
+/// let server = StoreServer::start("127.0.0.1:0", 1, &secret, Limits::default())?;
+/// let address = server.address().to_string();
+/// let rank = TcpBootstrap::connect(&address, Rank::new(0), 1, &secret, Deadline::after(Duration::from_secs(10)))?;
+/// rank.barrier("alone", Deadline::default())?;
+/// # Ok::<(), tilewire::transport::BootstrapError>(())
+/// ```
+pub struct StoreServer {
+    address: SocketAddr,
+    members: Arc<Members>,
+    /// Closing it wakes the thread, which then ends.
+    lifeline: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How many ranks are connected.
+#[derive(Default)]
+struct Members {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl StoreServer {
+    /// Listens at an address (`host:port`; port 0 takes a free one) for a world of this size.
+    pub fn start(
+        address: &str,
+        world_size: usize,
+        secret: &Secret,
+        limits: Limits,
+    ) -> Result<StoreServer, BootstrapError> {
+        let bind = |source| BootstrapError::Bind { address: address.to_string(), source };
+        let listener = TcpListener::bind(address).map_err(bind)?;
+        StoreServer::serve(listener, world_size, secret, limits)
+    }
+
+    /// Serves at a listener that is there already.
+    pub(super) fn serve(
+        listener: TcpListener,
+        world_size: usize,
+        secret: &Secret,
+        limits: Limits,
+    ) -> Result<StoreServer, BootstrapError> {
+        listener.set_nonblocking(true).map_err(BootstrapError::Resources)?;
+        let address = listener.local_addr().map_err(BootstrapError::Resources)?;
+        let (lifeline, end) = UnixStream::pair().map_err(BootstrapError::Resources)?;
+        let (members, limits) = (Arc::new(Members::default()), limits.clamped());
+        let mut serving = Serving {
+            listener,
+            lifeline: end,
+            store: Store::new(world_size, limits),
+            secret: secret.clone(),
+            limits,
+            guests: BTreeMap::new(),
+            next: 0,
+            members: members.clone(),
+            resting: None,
+        };
+        let thread = std::thread::Builder::new().name("tilewire store".into());
+        let thread = thread.spawn(move || serving.run()).map_err(BootstrapError::Resources)?;
+        Ok(StoreServer { address, members, lifeline: Some(lifeline), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until no rank is connected; false if the deadline came first. Ranks that never came are not waited for.
+    pub fn wait_until_left(&self, deadline: Deadline) -> bool {
+        let mut count = self.members.count.lock().unwrap_or_else(PoisonError::into_inner);
+        while *count > 0 && !deadline.is_over() {
+            let left = deadline.remaining().unwrap_or(Duration::MAX);
+            (count, _) = self.members.changed.wait_timeout(count, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        *count == 0
+    }
+}
+
+impl Drop for StoreServer {
+    fn drop(&mut self) {
+        drop(self.lifeline.take());
+        if let Some(thread) = self.thread.take() {
+            // Its panic would be a bug of the store, and its message is printed already.
+            _ = thread.join();
+        }
+    }
+}
+
+/// What the thread owns.
+struct Serving {
+    listener: TcpListener,
+    lifeline: UnixStream,
+    store: Store,
+    secret: Secret,
+    limits: Limits,
+    /// By number of arrival, so the first that has not joined is the oldest.
+    guests: BTreeMap<u64, Guest>,
+    next: u64,
+    members: Arc<Members>,
+    /// Until when nothing is accepted.
+    resting: Option<Instant>,
+}
+
+struct Guest {
+    stream: TcpStream,
+    connection: Connection,
+}
+
+impl Serving {
+    fn run(&mut self) {
+        loop {
+            let now = Instant::now();
+            self.drop_the_slow(now);
+            self.store.expire(now);
+            self.hand_out_answers(now);
+            let timeout = self.next_event(now).map(|at| at.saturating_duration_since(now));
+            let Ok((ready, arrivals)) = self.wait(timeout) else { return };
+            let now = Instant::now();
+            for (id, readable) in ready {
+                if readable {
+                    self.read(id, now);
+                }
+                self.write(id, now);
+            }
+            if arrivals {
+                self.accept(now);
+            }
+        }
+    }
+
+    /// The guests that are ready (and whether to read), and whether one arrives. An error is the end.
+    fn wait(&self, timeout: Option<Duration>) -> io::Result<(Vec<(u64, bool)>, bool)> {
+        let mut polled = vec![
+            Polled::new(self.lifeline.as_fd(), true, false),
+            Polled::new(self.listener.as_fd(), self.resting.is_none(), false),
+        ];
+        polled.extend(self.guests.values().map(|Guest { stream, connection }| {
+            Polled::new(stream.as_fd(), connection.wants_to_read(), connection.wants_to_write())
+        }));
+        poll(&mut polled, timeout)?;
+        if polled[0].is_readable() || polled[0].is_broken() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        // A broken connection is read too: what it said before it broke counts, and then reading tells that it is broken.
+        let guests = self.guests.keys().zip(&polled[2..]);
+        let ready = guests.filter(|(_, p)| p.is_readable() || p.is_writable() || p.is_broken());
+        Ok((ready.map(|(id, p)| (*id, p.is_readable() || p.is_broken())).collect(), polled[1].is_readable()))
+    }
+
+    fn accept(&mut self, now: Instant) {
+        // Some at a time: a flood must not keep the ranks waiting.
+        for _ in 0..self.limits.strangers {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The peer gave up before it was accepted.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    // No descriptors left. An old stranger's is of better use to a new one.
+                    if !self.drop_oldest_stranger() {
+                        self.resting = Some(now + REST);
+                        return;
+                    }
+                    continue;
+                }
+            };
+            if self.strangers().count() >= self.limits.strangers {
+                self.drop_oldest_stranger();
+            }
+            let Ok(connection) = Connection::new(now) else { continue };
+            // Small messages that wait for each other: delaying them to fill packets only costs.
+            if stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true)).is_ok() {
+                self.guests.insert(self.next, Guest { stream, connection });
+                self.write(self.next, now);
+                self.next += 1;
+            }
+        }
+    }
+
+    fn read(&mut self, id: u64, now: Instant) {
+        let Some(Guest { stream, connection }) = self.guests.get_mut(&id) else { return };
+        let events = match connection.read(stream, &self.secret, &self.limits, now) {
+            Ok(events) => events,
+            Err(Closed) => return self.remove(id),
+        };
+        for (number, question) in events {
+            if self.handle(id, number, question, now).is_err() {
+                return self.remove(id);
+            }
+        }
+    }
+
+    fn handle(&mut self, id: u64, number: u64, question: Question, now: Instant) -> Result<(), Closed> {
+        let Some(Guest { connection, .. }) = self.guests.get_mut(&id) else { return Err(Closed) };
+        let Some(member) = connection.member() else {
+            let Question::Join { rank, world_size } = question else { return Err(Closed) };
+            match admit(&mut self.store, rank, world_size) {
+                Ok(()) => {
+                    connection.admit(rank);
+                    connection.reply(number, &Reply::Joined(self.limits));
+                }
+                Err(reason) => {
+                    connection.reply(number, &Reply::NotJoined(reason));
+                    connection.close_when_written();
+                }
+            }
+            // Before the rank can read that it has joined: from then on it is waited for.
+            self.count_members();
+            return Ok(());
+        };
+        match question {
+            Question::Ask { request, left } => {
+                let ticket = Ticket { asker: id, number };
+                if self.store.is_waiting(ticket) {
+                    return Err(Closed);
+                }
+                // A deadline beyond the clock's end is none.
+                let until = left.and_then(|left| now.checked_add(left));
+                self.store.submit(ticket, member, request, until);
+                Ok(())
+            }
+            Question::Abort { reason } => {
+                self.store.depart(member, Departure::Failed(reason));
+                Ok(())
+            }
+            Question::Leave => {
+                self.store.depart(member, Departure::Left);
+                Err(Closed)
+            }
+            Question::Join { .. } => Err(Closed),
+        }
+    }
+
+    fn write(&mut self, id: u64, now: Instant) {
+        if let Some(Guest { stream, connection }) = self.guests.get_mut(&id)
+            && connection.write(stream, now).is_err()
+        {
+            self.remove(id);
+        }
+    }
+
+    /// Ends a connection. A member that did not say so before is lost.
+    fn remove(&mut self, id: u64) {
+        if let Some(rank) = self.guests.remove(&id).and_then(|guest| guest.connection.member()) {
+            self.store.depart(rank, Departure::Lost);
+            self.count_members();
+        }
+    }
+
+    /// Writing may find a rank lost, which gives answers to others; so until there are none.
+    fn hand_out_answers(&mut self, now: Instant) {
+        loop {
+            let answers = self.store.answers();
+            if answers.is_empty() {
+                return;
+            }
+            let mut ids = Vec::with_capacity(answers.len());
+            for (Ticket { asker, number }, answer) in answers {
+                if let Some(guest) = self.guests.get_mut(&asker) {
+                    guest.connection.reply(number, &Reply::Answer(answer));
+                    ids.push(asker);
+                }
+            }
+            ids.into_iter().for_each(|id| self.write(id, now));
+        }
+    }
+
+    fn drop_the_slow(&mut self, now: Instant) {
+        self.resting = self.resting.filter(|until| *until > now);
+        let slow: Vec<u64> = self
+            .guests
+            .iter()
+            .filter(|(_, guest)| self.time_is_over_at(guest).is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        slow.into_iter().for_each(|id| self.remove(id));
+    }
+
+    fn time_is_over_at(&self, Guest { connection, .. }: &Guest) -> Option<Instant> {
+        match connection.member() {
+            None => connection.opened.checked_add(self.limits.join_time),
+            Some(_) if connection.is_amid() => connection.moved.checked_add(self.limits.stall_time),
+            Some(_) => None,
+        }
+    }
+
+    fn next_event(&self, now: Instant) -> Option<Instant> {
+        let slow = self.guests.values().filter_map(|guest| self.time_is_over_at(guest)).min();
+        [slow, self.store.next_expiry(), self.resting].into_iter().flatten().min().map(|at| at.max(now))
+    }
+
+    fn strangers(&self) -> impl Iterator<Item = u64> {
+        self.guests.iter().filter(|(_, guest)| guest.connection.member().is_none()).map(|(id, _)| *id)
+    }
+
+    fn drop_oldest_stranger(&mut self) -> bool {
+        let oldest = self.strangers().next();
+        oldest.inspect(|id| self.remove(*id)).is_some()
+    }
+
+    fn count_members(&self) {
+        let here = self.guests.values().filter(|guest| guest.connection.member().is_some()).count();
+        let mut count = self.members.count.lock().unwrap_or_else(PoisonError::into_inner);
+        if *count != here {
+            *count = here;
+            self.members.changed.notify_all();
+        }
+    }
+}
+
+fn admit(store: &mut Store, rank: Rank, world_size: usize) -> Result<(), NotJoined> {
+    let size = store.world_size();
+    if world_size != size {
+        // It knows the secret, so it belongs to the job, and the job cannot go on. The others need not wait to hear it.
+        if rank.index() < size && store.join(rank) {
+            let reason = format!("it was started for {world_size} ranks, the store for {size}");
+            store.depart(rank, Departure::Failed(reason));
+        }
+        return Err(NotJoined::WorldSize(size));
+    }
+    if rank.index() >= size {
+        return Err(NotJoined::OutOfRange);
+    }
+    if store.join(rank) { Ok(()) } else { Err(NotJoined::Taken) }
+}

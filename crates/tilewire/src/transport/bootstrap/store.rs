@@ -1,0 +1,353 @@
+//! What set, get, barrier and all-gather mean, without sockets, threads or clocks.
+//!
+//! A request is submitted under a [`Ticket`]; its [`Answer`] appears under the same ticket, at once or after what other ranks
+//! do. A wait is in `waiting` until it is answered, and three things answer it: what it waits for, [`Store::expire`], and
+//! [`Store::depart`]. A rank that departs takes its own waits with it unanswered: nobody is there to read them.
+//!
+//! ```text
+//!   get 'k'      waits ──▶ set 'k' answers all of them, up to and including the first take
+//!   barrier 'b'  waits ──▶ the last rank's arrival answers all; the name is then free for the next round
+//! ```
+#![forbid(unsafe_code)]
+
+use super::{BootstrapError, Departure, Limit, Limits, Operation};
+use crate::transport::Rank;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Shared, since one value may be on its way to every rank.
+pub(super) type Bytes = Arc<[u8]>;
+
+/// Who asked, and which of its questions it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Ticket {
+    /// The connection, or the rank where there are no connections.
+    pub(super) asker: u64,
+    /// The number the asker gave.
+    pub(super) number: u64,
+}
+
+/// A question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// All but `Join`.
+    pub(super) operation: Operation,
+    /// The key, or the name of the barrier or all-gather.
+    pub(super) name: String,
+    /// What `set` and `all_gather` bring; empty for the rest.
+    pub(super) value: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Done,
+    Value(Bytes),
+    Values(Arc<[Bytes]>),
+    Refused(Refusal),
+}
+
+/// An error, less what the asker knows itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Late { late: Vec<Rank>, absent: Vec<Rank> },
+    NotSet { absent: Vec<Rank> },
+    Gone { peer: Rank, departure: Departure },
+    KeyTaken,
+    AlreadyWaiting,
+    TooLarge { what: Limit, size: usize, limit: usize },
+    Full { what: Limit, limit: usize },
+}
+
+pub(super) struct Store {
+    limits: Limits,
+    ranks: Vec<Presence>,
+    /// The first rank that was lost or failed: the cause, when others follow.
+    broken: Option<(Rank, Departure)>,
+    keys: HashMap<String, Bytes>,
+    waiting: HashMap<Ticket, Waiting>,
+    /// The tickets in `waiting`, by what they wait for, in order of arrival.
+    queues: HashMap<(Operation, String), Vec<Ticket>>,
+    /// The tickets in `waiting` that have a deadline.
+    expiries: BTreeSet<(Instant, Ticket)>,
+    /// Bytes of keys, values and values of waiting all-gathers.
+    held: usize,
+    answers: Vec<(Ticket, Answer)>,
+}
+
+struct Waiting {
+    rank: Rank,
+    until: Option<Instant>,
+    request: Request,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Presence {
+    Absent,
+    Here,
+    Gone(Departure),
+}
+
+impl Store {
+    pub(super) fn new(world_size: usize, limits: Limits) -> Store {
+        Store {
+            limits,
+            ranks: vec![Presence::Absent; world_size],
+            broken: None,
+            keys: HashMap::new(),
+            waiting: HashMap::new(),
+            queues: HashMap::new(),
+            expiries: BTreeSet::new(),
+            held: 0,
+            answers: Vec::new(),
+        }
+    }
+
+    pub(super) fn world_size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Takes a rank's place; false where it is taken, also by one that is gone.
+    pub(super) fn join(&mut self, rank: Rank) -> bool {
+        let free = self.ranks[rank.index()] == Presence::Absent;
+        if free {
+            self.ranks[rank.index()] = Presence::Here;
+        }
+        free
+    }
+
+    /// A rank goes, and the waits that need it end.
+    pub(super) fn depart(&mut self, rank: Rank, departure: Departure) {
+        // A rank that failed and then loses its connection has failed.
+        if matches!(self.ranks[rank.index()], Presence::Gone(_)) {
+            return;
+        }
+        self.ranks[rank.index()] = Presence::Gone(departure.clone());
+        if departure != Departure::Left {
+            self.broken.get_or_insert((rank, departure.clone()));
+        }
+        for ticket in self.waiting.keys().copied().collect::<Vec<_>>() {
+            let waiting = &self.waiting[&ticket];
+            // A failed rank is still there to read that its own other waits have ended; the rest of the departed are not.
+            if waiting.rank == rank && !matches!(departure, Departure::Failed(_)) {
+                self.settle(ticket, None);
+            } else if departure != Departure::Left || is_gather(waiting.request.operation) {
+                let gone = Refusal::Gone { peer: rank, departure: departure.clone() };
+                self.settle(ticket, Some(Answer::Refused(gone)));
+            }
+        }
+    }
+
+    /// Whether a ticket is in use.
+    pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.waiting.contains_key(&ticket)
+    }
+
+    /// When [`Store::expire`] has something to do next.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.expiries.first().map(|(at, _)| *at)
+    }
+
+    /// Ends the waits whose time is over.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(&(at, ticket)) = self.expiries.first()
+            && at <= now
+        {
+            let request = self.waiting[&ticket].request.clone();
+            let refusal = if is_gather(request.operation) {
+                let came = |rank: &Rank| self.queue(&request).iter().any(|t| self.waiting[t].rank == *rank);
+                let missing = Rank::all(self.world_size()).filter(|rank| !came(rank));
+                let (absent, late) = missing.partition(|rank| self.ranks[rank.index()] == Presence::Absent);
+                Refusal::Late { late, absent }
+            } else {
+                let absent = |rank: &Rank| self.ranks[rank.index()] == Presence::Absent;
+                Refusal::NotSet { absent: Rank::all(self.world_size()).filter(absent).collect() }
+            };
+            self.settle(ticket, Some(Answer::Refused(refusal)));
+        }
+    }
+
+    /// The answers since the last call.
+    pub(super) fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Takes a request of a rank that has joined.
+    pub(super) fn submit(&mut self, ticket: Ticket, rank: Rank, request: Request, until: Option<Instant>) {
+        let answer = match self.limits.admit(&request.name, &request.value) {
+            Err(refusal) => Some(Answer::Refused(refusal)),
+            Ok(()) => match request.operation {
+                Operation::Set => Some(self.set(&request)),
+                Operation::Get | Operation::Take => self.get(ticket, rank, request, until),
+                _ => self.gather(ticket, rank, request, until),
+            },
+        };
+        self.answers.extend(answer.map(|answer| (ticket, answer)));
+    }
+
+    fn set(&mut self, request: &Request) -> Answer {
+        let Request { name, value, .. } = request;
+        match self.keys.get(name) {
+            Some(old) if old == value => return Answer::Done,
+            Some(_) => return Answer::Refused(Refusal::KeyTaken),
+            None => {}
+        }
+        if self.keys.len() >= self.limits.keys {
+            return Answer::Refused(Refusal::Full { what: Limit::Keys, limit: self.limits.keys });
+        }
+        if let Err(refusal) = self.hold(name.len() + value.len()) {
+            return Answer::Refused(refusal);
+        }
+        self.keys.insert(name.clone(), value.clone());
+        for ticket in self.queues.get(&(Operation::Get, name.clone())).cloned().unwrap_or_default() {
+            let takes = self.waiting[&ticket].request.operation == Operation::Take;
+            self.settle(ticket, Some(Answer::Value(value.clone())));
+            if takes {
+                self.remove(name);
+                break;
+            }
+        }
+        Answer::Done
+    }
+
+    fn get(&mut self, ticket: Ticket, rank: Rank, request: Request, until: Option<Instant>) -> Option<Answer> {
+        if let Some(value) = self.keys.get(&request.name).cloned() {
+            if request.operation == Operation::Take {
+                self.remove(&request.name);
+            }
+            return Some(Answer::Value(value));
+        }
+        if let Some((peer, departure)) = self.broken.clone() {
+            return Some(Answer::Refused(Refusal::Gone { peer, departure }));
+        }
+        self.wait(ticket, rank, request, until)
+    }
+
+    fn gather(&mut self, ticket: Ticket, rank: Rank, request: Request, until: Option<Instant>) -> Option<Answer> {
+        if let Some((peer, departure)) = self.broken.clone().or_else(|| self.any_gone()) {
+            return Some(Answer::Refused(Refusal::Gone { peer, departure }));
+        }
+        if self.queue(&request).iter().any(|t| self.waiting[t].rank == rank) {
+            return Some(Answer::Refused(Refusal::AlreadyWaiting));
+        }
+        if let Err(refusal) = self.hold(request.name.len() + request.value.len()) {
+            return Some(Answer::Refused(refusal));
+        }
+        let held = request.name.len() + request.value.len();
+        if let Some(refused) = self.wait(ticket, rank, request.clone(), until) {
+            self.held -= held;
+            return Some(refused);
+        }
+        let mut came = self.queue(&request).to_vec();
+        if came.len() == self.world_size() {
+            came.sort_by_key(|ticket| self.waiting[ticket].rank);
+            let answer = match request.operation {
+                Operation::Barrier => Answer::Done,
+                _ => Answer::Values(came.iter().map(|ticket| self.waiting[ticket].request.value.clone()).collect()),
+            };
+            for ticket in came {
+                self.settle(ticket, Some(answer.clone()));
+            }
+        }
+        None
+    }
+
+    fn wait(&mut self, ticket: Ticket, rank: Rank, request: Request, until: Option<Instant>) -> Option<Answer> {
+        if self.waiting.values().filter(|waiting| waiting.rank == rank).count() >= self.limits.waiting {
+            return Some(Answer::Refused(Refusal::Full { what: Limit::Waiting, limit: self.limits.waiting }));
+        }
+        self.queues.entry(queue_of(&request)).or_default().push(ticket);
+        self.expiries.extend(until.map(|at| (at, ticket)));
+        self.waiting.insert(ticket, Waiting { rank, until, request });
+        None
+    }
+
+    /// Ends a wait, with an answer if anybody is there to read it.
+    fn settle(&mut self, ticket: Ticket, answer: Option<Answer>) {
+        let Some(Waiting { until, request, .. }) = self.waiting.remove(&ticket) else { return };
+        if let Some(at) = until {
+            self.expiries.remove(&(at, ticket));
+        }
+        let queue = queue_of(&request);
+        if let Some(tickets) = self.queues.get_mut(&queue) {
+            tickets.retain(|t| *t != ticket);
+            if tickets.is_empty() {
+                self.queues.remove(&queue);
+            }
+        }
+        if is_gather(request.operation) {
+            self.held -= request.name.len() + request.value.len();
+        }
+        self.answers.extend(answer.map(|answer| (ticket, answer)));
+    }
+
+    fn hold(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let limit = self.limits.total_bytes;
+        if bytes > limit - self.held {
+            return Err(Refusal::Full { what: Limit::TotalBytes, limit });
+        }
+        self.held += bytes;
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(value) = self.keys.remove(key) {
+            self.held -= key.len() + value.len();
+        }
+    }
+
+    fn queue(&self, request: &Request) -> &[Ticket] {
+        self.queues.get(&queue_of(request)).map_or(&[], Vec::as_slice)
+    }
+
+    fn any_gone(&self) -> Option<(Rank, Departure)> {
+        Rank::all(self.world_size()).find_map(|rank| match &self.ranks[rank.index()] {
+            Presence::Gone(departure) => Some((rank, departure.clone())),
+            _ => None,
+        })
+    }
+}
+
+/// `get` and `take` of a key stand in one queue.
+fn queue_of(request: &Request) -> (Operation, String) {
+    let operation = if request.operation == Operation::Take { Operation::Get } else { request.operation };
+    (operation, request.name.clone())
+}
+
+fn is_gather(operation: Operation) -> bool {
+    matches!(operation, Operation::Barrier | Operation::AllGather)
+}
+
+impl Refusal {
+    /// The error the asker sees.
+    pub(super) fn error(self, rank: Rank, operation: Operation, name: &str, waited: Duration) -> BootstrapError {
+        let name = name.to_string();
+        match self {
+            Refusal::Late { late, absent } => BootstrapError::Timeout { rank, operation, name, late, absent, waited },
+            Refusal::NotSet { absent } => BootstrapError::KeyNotSet { rank, key: name, absent, waited },
+            Refusal::Gone { peer, departure } => BootstrapError::PeerGone { peer, departure, operation, name },
+            Refusal::KeyTaken => BootstrapError::KeyTaken { key: name },
+            Refusal::AlreadyWaiting => BootstrapError::AlreadyWaiting { rank, operation, name },
+            Refusal::TooLarge { what, size, limit } => BootstrapError::TooLarge { what, size, limit },
+            Refusal::Full { what, limit } => BootstrapError::Full { what, limit },
+        }
+    }
+}
+
+impl Answer {
+    /// What `get` and `take` are answered with.
+    pub(super) fn into_value(self) -> Vec<u8> {
+        match self {
+            Answer::Value(value) => value.to_vec(),
+            other => unreachable!("get is answered with a value, not {other:?}"),
+        }
+    }
+
+    /// What `all_gather` is answered with.
+    pub(super) fn into_values(self) -> Vec<Vec<u8>> {
+        match self {
+            Answer::Values(values) => values.iter().map(|value| value.to_vec()).collect(),
+            other => unreachable!("all_gather is answered with values, not {other:?}"),
+        }
+    }
+}

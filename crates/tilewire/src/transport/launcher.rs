@@ -1,0 +1,265 @@
+//! What each launcher says in the environment: which rank this process is, and where the store is.
+//!
+//! A launcher is known by the variable with the rank ([`TABLE`], first match). What it does not say has to come from
+//! `TILEWIRE_STORE` and `TILEWIRE_SECRET`, which count under every launcher. `docs/guide/launching.md` is for users.
+#![forbid(unsafe_code)]
+
+use super::{Deadline, Rank, Secret, WorldError};
+use std::fmt;
+use std::time::Duration;
+
+/// Who started the processes of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// `tilewire launch`, or `TILEWIRE_RANK` set by hand.
+    Tilewire,
+    /// `torchrun`, or another that sets `RANK` and `MASTER_ADDR`.
+    Torchrun,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's `mpiexec`, and others that speak PMI.
+    Pmi,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+/// What a process is told about its place in a job.
+///
+/// ```
+/// use tilewire::transport::{Launcher, Placement, Rank};
+/// let variables = |name: &str| match name {
+///     "RANK" => Some("1".to_string()),
+///     "WORLD_SIZE" => Some("2".to_string()),
+///     "MASTER_ADDR" => Some("node7".to_string()),
+///     "MASTER_PORT" => Some("29500".to_string()),
+///     "TILEWIRE_SECRET" => Some("correct horse battery staple".to_string()),
+///     _ => None,
+/// };
+/// let placement = Placement::from_vars(&variables)?;
+/// assert_eq!((placement.launcher, placement.rank, placement.world_size), (Launcher::Torchrun, Rank::new(1), 2));
+/// assert_eq!(placement.store.unwrap().address, "node7:29501");
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Placement {
+    /// Whose variables were found.
+    pub launcher: Launcher,
+    /// Which rank this is.
+    pub rank: Rank,
+    /// How many there are.
+    pub world_size: usize,
+    /// Which of the ranks of its host this is, where the launcher says so.
+    pub local_rank: Option<usize>,
+    /// Where the ranks meet; `None` for a world of one.
+    pub store: Option<StorePlace>,
+    /// How long a wait lasts where nobody says otherwise; `None` is without end.
+    pub deadline: Option<Duration>,
+}
+
+/// Where the ranks of a job meet.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StorePlace {
+    /// `host:port`.
+    pub address: String,
+    /// What the ranks show to be let in.
+    pub secret: Secret,
+    /// Whether rank 0 hosts the store; if not, the launcher does.
+    pub hosted_by_rank_0: bool,
+}
+
+/// The names of one launcher's variables; of several the first that is set.
+struct Names {
+    launcher: Launcher,
+    rank: &'static str,
+    size: &'static [&'static str],
+    local: &'static [&'static str],
+}
+
+/// The inner launcher first: `torchrun` and `mpirun` are often started inside a Slurm job, never the other way round.
+const TABLE: &[Names] = &[
+    Names {
+        launcher: Launcher::Tilewire,
+        rank: "TILEWIRE_RANK",
+        size: &["TILEWIRE_WORLD_SIZE"],
+        local: &["TILEWIRE_LOCAL_RANK"],
+    },
+    Names { launcher: Launcher::Torchrun, rank: "RANK", size: &["WORLD_SIZE"], local: &["LOCAL_RANK"] },
+    Names {
+        launcher: Launcher::OpenMpi,
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: &["OMPI_COMM_WORLD_SIZE"],
+        local: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+    },
+    Names {
+        launcher: Launcher::Pmi,
+        rank: "PMI_RANK",
+        size: &["PMI_SIZE"],
+        local: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+    },
+    Names {
+        launcher: Launcher::Slurm,
+        rank: "SLURM_PROCID",
+        size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+        local: &["SLURM_LOCALID"],
+    },
+];
+
+/// Looks a variable up.
+type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Placement {
+    /// Reads the variables of this process.
+    pub fn from_env() -> Result<Placement, WorldError> {
+        Placement::from_vars(&|name| std::env::var(name).ok())
+    }
+
+    /// Reads variables through a function, which tests can make up.
+    pub fn from_vars(vars: Vars) -> Result<Placement, WorldError> {
+        // Set but empty is what a shell makes of a variable that was meant to be unset.
+        let vars = |name: &str| vars(name).filter(|value| !value.is_empty());
+        let names = TABLE.iter().find(|names| is_found(names, &vars)).ok_or(WorldError::NoLauncher)?;
+        let rank = number(&vars, &[names.rank])?.ok_or(WorldError::NoLauncher)?;
+        let size = number(&vars, names.size)?;
+        let size = size.ok_or_else(|| missing(names.launcher, names.size[0], "the number of ranks, on every rank"))?;
+        if rank >= size {
+            let expected = format!("a number below the world's size, which is {size}");
+            return Err(WorldError::BadVariable { variable: names.rank.into(), value: rank.to_string(), expected });
+        }
+        let deadline = match vars("TILEWIRE_DEADLINE") {
+            None => Some(Deadline::DEFAULT),
+            Some(text) => Deadline::parse_length(&text).ok_or_else(|| WorldError::BadVariable {
+                variable: "TILEWIRE_DEADLINE".into(),
+                value: text,
+                expected: "a length of time such as 500ms, 30s or 2m, or off".into(),
+            })?,
+        };
+        Ok(Placement {
+            launcher: names.launcher,
+            rank: Rank::new(rank),
+            world_size: size as usize,
+            local_rank: number(&vars, names.local)?.map(|local| local as usize),
+            store: if size == 1 { None } else { Some(store_place(names.launcher, &vars)?) },
+            deadline,
+        })
+    }
+}
+
+/// `RANK` alone is too common a name to mean a launcher.
+fn is_found(names: &Names, vars: Vars) -> bool {
+    vars(names.rank).is_some() && (names.launcher != Launcher::Torchrun || vars(names.size[0]).is_some())
+}
+
+fn store_place(launcher: Launcher, vars: Vars) -> Result<StorePlace, WorldError> {
+    let address = match vars("TILEWIRE_STORE") {
+        Some(address) => host_and_port(address)?,
+        None => match launcher {
+            Launcher::Torchrun => torchrun_address(vars)?,
+            Launcher::Slurm => slurm_address(vars)?,
+            _ => None,
+        }
+        .ok_or_else(|| missing(launcher, "TILEWIRE_STORE", "host:port, a free port of rank 0's host"))?,
+    };
+    let secret = vars("TILEWIRE_SECRET").ok_or_else(|| {
+        missing(
+            launcher,
+            "TILEWIRE_SECRET",
+            &format!("the same on every rank, such as the output of: {}", Secret::RECIPE),
+        )
+    })?;
+    let by_rank_0 = launcher != Launcher::Tilewire || vars("TILEWIRE_STORE_HOST").is_some_and(|host| host == "rank0");
+    Ok(StorePlace { address, secret: Secret::new(secret)?, hosted_by_rank_0: by_rank_0 })
+}
+
+/// One port above `MASTER_PORT`: torchrun's agent, or PyTorch in rank 0, listens at `MASTER_PORT` itself.
+fn torchrun_address(vars: Vars) -> Result<Option<String>, WorldError> {
+    let (Some(host), Some(port)) = (vars("MASTER_ADDR"), number(vars, &["MASTER_PORT"])?) else { return Ok(None) };
+    match u16::try_from(port).ok().and_then(|port| port.checked_add(1)) {
+        Some(port) => Ok(Some(with_port(&host, port))),
+        None => Err(WorldError::BadVariable {
+            variable: "MASTER_PORT".into(),
+            value: port.to_string(),
+            expected: "a port below 65535, since the store listens one above it; or set TILEWIRE_STORE=host:port"
+                .into(),
+        }),
+    }
+}
+
+/// The first host of the step, where rank 0 runs in Slurm's own distributions; and a port reserved for the step, or one made
+/// from the job's number so that jobs on one host seldom meet (below 32768, where Linux begins to give ports to clients).
+fn slurm_address(vars: Vars) -> Result<Option<String>, WorldError> {
+    let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"].iter().find_map(|name| vars(name));
+    let Some(host) = nodes.and_then(|nodes| first_host(&nodes)) else { return Ok(None) };
+    let reserved = vars("SLURM_STEP_RESV_PORTS");
+    let reserved = reserved.and_then(|ports| ports.split(['-', ',']).next().and_then(|port| port.parse().ok()));
+    let job = number(vars, &["SLURM_JOB_ID", "SLURM_JOBID"])?;
+    let step = vars("SLURM_STEP_ID").and_then(|step| step.parse::<u64>().ok()).unwrap_or(0);
+    let made = job.map(|job| 15_000 + ((u64::from(job) * 31 + step) % 15_000) as u16);
+    Ok(reserved.or(made).map(|port: u16| with_port(&host, port)))
+}
+
+/// The first host of Slurm's compressed list: `node[03-05,9],login` is `node03`.
+fn first_host(list: &str) -> Option<String> {
+    let (mut host, mut rest) = (String::new(), list);
+    loop {
+        let end = rest.find([',', '[']).unwrap_or(rest.len());
+        host.push_str(&rest[..end]);
+        if !rest[end..].starts_with('[') {
+            return Some(host).filter(|host| !host.is_empty());
+        }
+        let (inside, after) = rest[end + 1..].split_once(']')?;
+        host.push_str(inside.split([',', '-']).next()?);
+        rest = after;
+    }
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    if host.contains(':') && !host.starts_with('[') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn host_and_port(address: String) -> Result<String, WorldError> {
+    let valid = address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0));
+    if valid {
+        return Ok(address);
+    }
+    let expected = "host:port, with a port from 1 to 65535".into();
+    Err(WorldError::BadVariable { variable: "TILEWIRE_STORE".into(), value: address, expected })
+}
+
+/// The first of the variables that is set.
+fn number(vars: Vars, names: &[&str]) -> Result<Option<u32>, WorldError> {
+    let Some((name, value)) = names.iter().find_map(|name| vars(name).map(|value| (name, value))) else {
+        return Ok(None);
+    };
+    value.trim().parse().map(Some).map_err(|_| WorldError::BadVariable {
+        variable: name.to_string(),
+        value,
+        expected: "a whole number from 0".into(),
+    })
+}
+
+fn missing(launcher: Launcher, variable: &str, value: &str) -> WorldError {
+    let passing = match launcher {
+        Launcher::Tilewire | Launcher::Torchrun => "export it where you start the ranks, on every host",
+        Launcher::OpenMpi => "export it, and pass it on with: mpirun -x TILEWIRE_STORE -x TILEWIRE_SECRET ...",
+        Launcher::Pmi => "export it, and pass it on with: mpiexec -genvlist TILEWIRE_STORE,TILEWIRE_SECRET ...",
+        Launcher::Slurm => "export it before srun, which passes the environment on",
+    };
+    WorldError::MissingVariable { launcher, variable: variable.into(), value: value.into(), how: passing.into() }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Launcher::Tilewire => "tilewire launch",
+            Launcher::Torchrun => "torchrun",
+            Launcher::OpenMpi => "Open MPI",
+            Launcher::Pmi => "MPICH (PMI)",
+            Launcher::Slurm => "Slurm",
+        })
+    }
+}

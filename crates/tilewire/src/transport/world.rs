@@ -1,0 +1,295 @@
+//! What a rank knows of its world, and ranks that are threads.
+#![forbid(unsafe_code)]
+
+use super::bootstrap::{Bootstrap, BootstrapError, LocalBootstrap, TcpBootstrap};
+use super::launcher::{Launcher, Placement};
+use super::{Deadline, Rank};
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// One rank's view of all the ranks: its number, how many there are, and how to reach them.
+///
+/// Ranks are threads of this process:
+///
+/// ```
+/// use tilewire::transport::World;
+///
+/// let sums = World::threads(4).run(|world| {
+///     let own = world.rank().number().to_le_bytes();
+///     let all = world.bootstrap().all_gather("numbers", &own, world.deadline())?;
+///     Ok(all.iter().map(|number| u32::from(number[0])).sum::<u32>())
+/// })?;
+/// assert_eq!(sums, [6, 6, 6, 6]);
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+///
+/// or processes, started by `tilewire launch -n 4 -- program`, torchrun, mpirun or srun:
+///
+/// ```no_run
+/// use tilewire::transport::World;
+///
+/// let world = World::from_env()?;
+/// println!("rank {} of {}", world.rank(), world.size());
+/// world.bootstrap().barrier("started", world.deadline())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct World {
+    bootstrap: Arc<dyn Bootstrap>,
+    local_rank: Option<usize>,
+    deadline: Option<Duration>,
+}
+
+/// What a rank's body may fail with.
+pub type RankError = Box<dyn std::error::Error + Send + Sync>;
+
+impl World {
+    /// A world of threads, to be [`run`](Threads::run).
+    pub fn threads(count: usize) -> Threads {
+        Threads { count, deadline: Some(Deadline::DEFAULT) }
+    }
+
+    /// The world this process was started in, by the variables of its launcher. Returns when all ranks have joined.
+    pub fn from_env() -> Result<World, WorldError> {
+        World::join(&Placement::from_env()?)
+    }
+
+    /// The world at a place that is known. Returns when all ranks have joined.
+    pub fn join(placement: &Placement) -> Result<World, WorldError> {
+        let &Placement { rank, world_size, local_rank, deadline, .. } = placement;
+        let until = length(deadline);
+        let bootstrap: Arc<dyn Bootstrap> = match &placement.store {
+            None => Arc::new(LocalBootstrap::world(1).remove(0)),
+            Some(store) if store.hosted_by_rank_0 && rank.index() == 0 => {
+                Arc::new(TcpBootstrap::host(&store.address, world_size, &store.secret, until)?)
+            }
+            Some(store) => Arc::new(TcpBootstrap::connect(&store.address, rank, world_size, &store.secret, until)?),
+        };
+        // So that who is missing is known here, and not by whatever is called first; and so that rank 0, which may host the
+        // store, cannot have left before all others have come.
+        bootstrap.barrier("tilewire/joined", until)?;
+        Ok(World { bootstrap, local_rank, deadline })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.bootstrap.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.bootstrap.world_size()
+    }
+
+    /// Which of the ranks of its host this is: the usual choice of a device. Threads are all on one host.
+    pub fn local_rank(&self) -> Option<usize> {
+        self.local_rank
+    }
+
+    /// What ranks agree through.
+    pub fn bootstrap(&self) -> &Arc<dyn Bootstrap> {
+        &self.bootstrap
+    }
+
+    /// From now, as long as waits last in this world.
+    pub fn deadline(&self) -> Deadline {
+        length(self.deadline)
+    }
+
+    /// Tells all ranks that this one has failed, so that none waits for it.
+    pub fn abort(&self, reason: &str) {
+        self.bootstrap.abort(reason);
+    }
+}
+
+/// A world of threads that has not started yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Threads {
+    count: usize,
+    deadline: Option<Duration>,
+}
+
+impl Threads {
+    /// How long waits last; 30 s unless told. `None` is without end.
+    pub fn deadline(self, deadline: impl Into<Option<Duration>>) -> Threads {
+        Threads { deadline: deadline.into(), ..self }
+    }
+
+    /// Runs `body` once for each rank, each in a thread of its own, and gives what they return, by rank.
+    ///
+    /// When one returns an error or panics, the waits of the others end at once, and it is the one that is reported: the
+    /// others, which fail because of it, are not.
+    ///
+    /// ```
+    /// use tilewire::transport::{Rank, World, WorldError};
+    ///
+    /// let result = World::threads(3).run(|world| {
+    ///     if world.rank() == Rank::new(1) {
+    ///         return Err("no memory".into());
+    ///     }
+    ///     world.bootstrap().barrier("never complete", world.deadline())?;
+    ///     Ok(())
+    /// });
+    /// assert_eq!(result.unwrap_err().to_string(), "rank 1 failed: no memory");
+    /// ```
+    pub fn run<R: Send>(self, body: impl Fn(World) -> Result<R, RankError> + Sync) -> Result<Vec<R>, WorldError> {
+        let Threads { count, deadline } = self;
+        if count == 0 || u32::try_from(count).is_err() {
+            return Err(WorldError::BadSize { count });
+        }
+        let failure = FirstFailure::default();
+        let one = |local: LocalBootstrap| {
+            let bootstrap: Arc<dyn Bootstrap> = Arc::new(local);
+            let (rank, local_rank) = (bootstrap.rank(), Some(bootstrap.rank().index()));
+            // This handle outlives the body, so that a rank that panics has failed with its message, and has not just left.
+            let world = World { bootstrap: bootstrap.clone(), local_rank, deadline };
+            // The closure is shared by reference and not used again by this rank; what another rank sees of it after the panic
+            // it may also see before.
+            let error = match catch_unwind(AssertUnwindSafe(|| body(world))) {
+                Ok(Ok(result)) => return Some(result),
+                Ok(Err(source)) => WorldError::RankFailed { rank, source },
+                Err(payload) => WorldError::RankPanicked { rank, message: panic_message(&*payload) },
+            };
+            failure.report(&*bootstrap, error);
+            None
+        };
+        let results: Vec<Option<R>> = std::thread::scope(|scope| {
+            // All are started before one is awaited.
+            let start = |local: LocalBootstrap| {
+                let rank = local.rank();
+                let slot = Arc::new(Mutex::new(Some(local)));
+                let own = slot.clone();
+                let started = std::thread::Builder::new()
+                    .name(format!("rank {rank}"))
+                    .spawn_scoped(scope, || one(take(own).expect("only its thread takes it")));
+                started.map_err(|source| {
+                    if let Some(local) = take(slot) {
+                        failure.report(&local, WorldError::RankFailed { rank, source: source.into() });
+                    }
+                })
+            };
+            let threads: Vec<_> = LocalBootstrap::world(count).into_iter().map(start).collect();
+            threads.into_iter().map(|thread| thread.ok()?.join().ok()?).collect()
+        });
+        match failure.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(results.into_iter().map(|result| result.expect("a rank gives a result or reports")).collect()),
+        }
+    }
+}
+
+/// What failed first: the cause. Set before the others hear of it.
+#[derive(Default)]
+struct FirstFailure(Mutex<Option<WorldError>>);
+
+impl FirstFailure {
+    fn report(&self, bootstrap: &dyn Bootstrap, error: WorldError) {
+        let reason = match &error {
+            WorldError::RankFailed { source, .. } => source.to_string(),
+            other => other.to_string(),
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        bootstrap.abort(&reason);
+    }
+}
+
+fn take<T>(slot: Arc<Mutex<Option<T>>>) -> Option<T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+fn length(deadline: Option<Duration>) -> Deadline {
+    deadline.map_or(Deadline::never(), Deadline::after)
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_string())
+}
+
+/// Why there is no world, or which rank of it failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WorldError {
+    /// No launcher's variables are set.
+    NoLauncher,
+    /// A launcher's variables are there, but not all that is needed.
+    MissingVariable {
+        /// The launcher.
+        launcher: Launcher,
+        /// What to set.
+        variable: String,
+        /// To what.
+        value: String,
+        /// How to get it to the ranks under this launcher.
+        how: String,
+    },
+    /// A variable says something that cannot be meant.
+    BadVariable {
+        /// Its name.
+        variable: String,
+        /// What it says.
+        value: String,
+        /// What it should say.
+        expected: String,
+    },
+    /// A world of no ranks, or of too many.
+    BadSize {
+        /// The number that was given.
+        count: usize,
+    },
+    /// The ranks did not find each other.
+    Bootstrap(BootstrapError),
+    /// A rank returned an error.
+    RankFailed {
+        /// The rank.
+        rank: Rank,
+        /// Its error.
+        source: RankError,
+    },
+    /// A rank panicked.
+    RankPanicked {
+        /// The rank.
+        rank: Rank,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl fmt::Display for WorldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WorldError::NoLauncher => f.write_str(
+                "no launcher's variables are set: start the program with `tilewire launch -n N -- PROGRAM`, torchrun, mpirun \
+                 or srun, or use World::threads(n)",
+            ),
+            WorldError::MissingVariable { launcher, variable, value, how } => {
+                write!(f, "{launcher} does not say all that is needed: set {variable} to {value}; {how}")
+            }
+            WorldError::BadVariable { variable, value, expected } => {
+                write!(f, "{variable} is '{value}': it must be {expected}")
+            }
+            WorldError::BadSize { count } => write!(f, "a world of {count} ranks: there must be from 1 to {}", u32::MAX),
+            WorldError::Bootstrap(error) => error.fmt(f),
+            WorldError::RankFailed { rank, source } => write!(f, "rank {rank} failed: {source}"),
+            WorldError::RankPanicked { rank, message } => write!(f, "rank {rank} panicked: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for WorldError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            WorldError::Bootstrap(error) => error.source(),
+            WorldError::RankFailed { source, .. } => source.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<BootstrapError> for WorldError {
+    fn from(error: BootstrapError) -> Self {
+        WorldError::Bootstrap(error)
+    }
+}
