@@ -16,6 +16,8 @@
 //! Tiles are grouped in **squares**, one cache line (64 bytes) on a side, and all vectors of a result line are stored
 //! together. With strides that are powers of two all rows compete for the same few cache sets; a line that is read at once
 //! and written at once cannot be evicted in between, and whole lines are what non-temporal stores need.
+// Lines and streams are of the x86 kernels.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 use super::copy::Stores;
 use super::level::Level;

@@ -1,4 +1,6 @@
 //! Conversions over a strip, alone and fused with the op beside them.
+// The packed blocks are x86 code.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_mut))]
 
 use super::super::code::Kind;
 use super::super::level::Level;
