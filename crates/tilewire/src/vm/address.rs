@@ -62,8 +62,9 @@ pub(crate) unsafe fn contiguous(m: &Machine, e: i32, count: usize) -> Result<*mu
         let Some(offset) = offset_of(access, index) else {
             return Err(Fault::Bounds { access: e as u32, index });
         };
-        let bytes = count as u64 * access.width as u64;
-        if offset > access.bytes || bytes > access.bytes - offset {
+        // An extent is any number: its bytes may not fit 64 bits, and must not wrap to something that fits the bank.
+        let bytes = (count as u64).checked_mul(access.width as u64);
+        if offset > access.bytes || bytes.is_none_or(|bytes| bytes > access.bytes - offset) {
             return Err(Fault::Bounds { access: e as u32, index });
         }
         if access.unit < access.width && offset % access.width as u64 != 0 {
@@ -106,12 +107,15 @@ pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) ->
         let index = first_index(m, access);
         let col_stride = if access.group != 0 { access.group_stride } else { access.col_stride };
         let (row, col) = (m.reg(access.row_stride) as i64, m.reg(col_stride) as i64);
-        // The extremes of an affine function lie in the corners. 128 bits hold every product of 64-bit numbers here.
+        // The extremes of an affine function lie in the corners. 128 bits hold a product of two 64-bit numbers; of three they
+        // need not, and what saturates is outside of every bank.
         let unit = access.unit as i128;
-        let (down, right) = (row as i128 * (rows as i128 - 1) * unit, col as i128 * (cols as i128 - 1) * unit);
+        let reach = |stride: i64, steps: usize| (stride as i128 * (steps as i128 - 1)).saturating_mul(unit);
+        let (down, right) = (reach(row, rows), reach(col, cols));
         let first = index as i128 * unit;
-        let (low, high) = (first + down.min(0) + right.min(0), first + down.max(0) + right.max(0));
-        if low < 0 || high + access.width as i128 > access.bytes as i128 {
+        let low = first.saturating_add(down.min(0)).saturating_add(right.min(0));
+        let high = first.saturating_add(down.max(0)).saturating_add(right.max(0));
+        if low < 0 || high > access.bytes as i128 - access.width as i128 {
             let at = if low < 0 { low } else { high };
             return Err(Fault::Bounds {
                 access: e as u32,
