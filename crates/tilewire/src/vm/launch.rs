@@ -64,6 +64,8 @@ impl Prepared {
 
     /// Prepares a kernel.
     pub fn with(kernel: &Kernel, args: &[Arg], settings: Settings) -> Result<Prepared, PrepareError> {
+        // The simplifier computes constants: they must not depend on the host's control word either.
+        let _nearest = Rounding::nearest();
         ir::verify(kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
         check_arguments(kernel, args)?;
         let simplified = settings.simplify.then(|| ir::simplify(kernel));
