@@ -49,8 +49,6 @@ impl Default for Settings {
 pub struct Prepared {
     machines: Box<[Machine]>,
     job: Arc<Job>,
-    /// Instances under way on the calling thread; kept so that a launch does not allocate.
-    pending: Vec<usize>,
     blocks: usize,
     settings: Settings,
     _args: Vec<Arg>,
@@ -102,8 +100,7 @@ impl Prepared {
         }
         let mut machines = machines.into_boxed_slice();
         let job = Job::new(&mut machines);
-        let pending = Vec::with_capacity(machines.len());
-        Ok(Prepared { machines, job, pending, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
+        Ok(Prepared { machines, job, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
     }
 
     /// Runs the kernel to the end.
@@ -118,7 +115,7 @@ impl Prepared {
             };
         }
         let share = self.blocks > 1;
-        let result = self.job.launch(share, self.settings.deadline, &mut self.pending);
+        let result = self.job.launch(share, self.settings.deadline);
         result.map_err(|(index, stop)| self.explain(index, stop))
     }
 

@@ -119,6 +119,8 @@ pub(crate) struct Machine {
     pub level: Level,
     /// From how many bytes on an `each` stores around the cache.
     pub stream_from: usize,
+    /// The next machine of the participant that runs this one; see `pool.rs`.
+    pub next: usize,
     pc: *const Inst,
     owned: Owned,
 }
@@ -217,6 +219,7 @@ impl Machine {
             streamed: false,
             level,
             stream_from: super::copy::stream_from(),
+            next: usize::MAX,
             pc: program.insts.as_ptr(),
             owned: Owned {
                 _regs: regs,

@@ -46,12 +46,7 @@ impl Job {
     }
 
     /// Runs all instances to the end; `share` asks the pool for help. Gives the instance that failed and why.
-    pub(crate) fn launch(
-        self: &Arc<Job>,
-        share: bool,
-        deadline: Option<Duration>,
-        pending: &mut Vec<usize>,
-    ) -> Result<(), (usize, Stop)> {
+    pub(crate) fn launch(self: &Arc<Job>, share: bool, deadline: Option<Duration>) -> Result<(), (usize, Stop)> {
         *self.deadline.lock().expect("no participant panics") = deadline;
         self.failed.store(false, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
@@ -59,7 +54,7 @@ impl Job {
         if let Some(pool) = pool {
             pool.offer(self);
         }
-        self.participate(deadline, pending);
+        self.participate(deadline);
         if let Some(pool) = pool {
             pool.withdraw(self);
             let mut backoff = Backoff::new(None);
@@ -75,9 +70,11 @@ impl Job {
         Ok(())
     }
 
-    /// Takes instances one by one and runs those that were taken, round and round, until all are done.
-    fn participate(&self, deadline: Option<Duration>, pending: &mut Vec<usize>) {
-        pending.clear();
+    /// Takes instances one by one and runs those that were taken, round and round, until all are done. They are chained through
+    /// the machines themselves: no participant allocates, however many of its instances wait.
+    fn participate(&self, deadline: Option<Duration>) {
+        const NONE: usize = usize::MAX;
+        let mut first = NONE;
         let mut backoff = Backoff::new(deadline);
         loop {
             let mut progress = false;
@@ -85,28 +82,37 @@ impl Job {
             let taken = self.take();
             if let Some(index) = taken {
                 // SAFETY: `take` gave this index to this participant alone.
-                unsafe { self.machine(index) }.restart();
-                pending.push(index);
+                let machine = unsafe { self.machine(index) };
+                machine.restart();
+                machine.next = first;
+                first = index;
                 progress = true;
             }
-            pending.retain(|&index| {
-                // SAFETY: `pending` holds indices that `take` gave to this participant alone.
-                match unsafe { self.machine(index) }.run() {
+            let mut link = &mut first;
+            while *link != NONE {
+                let index = *link;
+                // SAFETY: the chain holds indices that `take` gave to this participant alone, each once; `link` is in another
+                // machine or in none.
+                let machine = unsafe { self.machine(index) };
+                let before = machine.stop;
+                match machine.run() {
                     Stop::Done => {
                         progress = true;
-                        false
+                        *link = machine.next;
                     }
                     stop @ Stop::Blocked(_) => {
+                        // Another wait than before, or another value seen: somebody got on.
+                        progress |= stop != before;
                         stuck = Some((index, stop));
-                        true
+                        link = &mut machine.next;
                     }
                     stop => {
                         self.fail(index, stop);
-                        false
+                        *link = machine.next;
                     }
                 }
-            });
-            if self.failed.load(Ordering::Relaxed) || (taken.is_none() && pending.is_empty()) {
+            }
+            if self.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
                 return;
             }
             if progress {
@@ -190,7 +196,8 @@ impl Pool {
     fn global() -> &'static Pool {
         static POOL: OnceLock<&'static Pool> = OnceLock::new();
         POOL.get_or_init(|| {
-            let pool: &'static Pool = Box::leak(Box::new(Pool { jobs: Mutex::default(), wake: Condvar::new() }));
+            let pool: &'static Pool =
+                Box::leak(Box::new(Pool { jobs: Mutex::new(VecDeque::with_capacity(64)), wake: Condvar::new() }));
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             for k in 1..cores {
                 let worker = std::thread::Builder::new().name(format!("tilewire-{k}"));
@@ -211,7 +218,6 @@ impl Pool {
     }
 
     fn work(&self) {
-        let mut pending = Vec::new();
         let mut jobs = self.jobs.lock().expect("no worker panics");
         loop {
             let open = jobs.iter().position(|job| job.next.load(Ordering::Relaxed) < job.machines.len);
@@ -224,7 +230,7 @@ impl Pool {
             job.helpers.fetch_add(1, Ordering::Relaxed);
             drop(jobs);
             let deadline = *job.deadline.lock().expect("no participant panics");
-            job.participate(deadline, &mut pending);
+            job.participate(deadline);
             job.helpers.fetch_sub(1, Ordering::Release);
             drop(job);
             jobs = self.jobs.lock().expect("no worker panics");
