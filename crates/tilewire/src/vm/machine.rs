@@ -360,3 +360,6 @@ impl Machine {
         unsafe { *self.bases.add(entry) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -175,10 +175,10 @@ fn strides_go_forwards_backwards_and_by_a_scalar() {
 fn one_place_for_all_elements_is_read_once_a_strip() {
     form(&["LoadStrided(4)"], &["Gather"], |bench, n| {
         let (x, y, len) = (bench.trouble::<i32>(3), bench.output::<i32>(n), Scalar::new(n as i64));
-        let at = Scalar::new(2i64);
+        let (at, standing) = (Scalar::new(2i64), 0i64);
         kernel("broadcast", |k| {
             let (x, y) = (k.input(&x), k.output(&y));
-            k.main(|r| r.each(&len, |i| y.store(i, x.load(r.scalar(&at) + i * 0) + i.cast::<i32>())));
+            k.main(|r| r.each(&len, |i| y.store(i, x.load(r.scalar(&at) + i * standing) + i.cast::<i32>())));
         })
         .expect("traces")
     });

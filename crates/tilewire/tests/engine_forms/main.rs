@@ -18,8 +18,8 @@ use std::ops::Range;
 use support::programs::data::{self, Random};
 use tilewire::check::{self, Options};
 use tilewire::hook::Traced;
-use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::ir::Param;
+use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::vm::{Level, Prepared, Settings};
 use tilewire::{Memory, Tensor};
 

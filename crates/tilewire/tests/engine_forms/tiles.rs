@@ -7,19 +7,8 @@ use tilewire::ir::scalar::Number;
 use tilewire::{Bf16, F8E4M3, F16, kernel};
 
 /// Rows and columns: empty, one, less than a register, odd, more than a tile.
-const SHAPES: [(usize, usize); 11] = [
-    (0, 5),
-    (5, 0),
-    (1, 1),
-    (3, 2),
-    (7, 31),
-    (31, 7),
-    (16, 16),
-    (33, 65),
-    (64, 64),
-    (100, 129),
-    (2, 4097),
-];
+const SHAPES: [(usize, usize); 11] =
+    [(0, 5), (5, 0), (1, 1), (3, 2), (7, 31), (31, 7), (16, 16), (33, 65), (64, 64), (100, 129), (2, 4097)];
 
 fn transposed<T: Element>(bench: &Bench, rows: usize, cols: usize) -> Traced {
     let (x, y) = (bench.trouble::<T>(rows * cols), bench.output::<T>(rows * cols));

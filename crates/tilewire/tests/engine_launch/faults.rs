@@ -71,14 +71,16 @@ fn a_load_or_store_beyond_its_tensor_is_an_error_and_no_access() {
             k.main(|r| r.each(&n, |i| y.store(i + &first, x.load(i + &first) * 2.0)));
         });
         out_of_bounds(&traced.expect("traces"));
-        (x.check(), y.check());
+        x.check();
+        y.check();
     }
 }
 
 #[test]
 fn rows_and_columns_beyond_a_tensor_are_an_error() {
     let huge = 1i64 << 62;
-    for (rows, cols, stride) in [(11, 10, 10), (10, 11, 10), (huge, 10, 10), (10, huge, 10), (huge, huge, 1), (3, huge, huge)]
+    for (rows, cols, stride) in
+        [(11, 10, 10), (10, 11, 10), (huge, 10, 10), (10, huge, 10), (huge, huge, 1), (3, huge, huge)]
     {
         let (x, y) = (Guarded::new(), Guarded::new());
         let (rows, cols, stride) = (Scalar::new(rows), Scalar::new(cols), Scalar::new(stride));
@@ -93,7 +95,8 @@ fn rows_and_columns_beyond_a_tensor_are_an_error() {
                 });
             });
             out_of_bounds(&traced.expect("traces"));
-            (x.check(), y.check());
+            x.check();
+            y.check();
         }
     }
 }
@@ -109,7 +112,8 @@ fn strides_out_of_every_range_are_an_error() {
                 k.main(|r| r.each2(&two, &n, |row, col| y.store(row + col * &by, x.load(row + col * &by))));
             });
             out_of_bounds(&traced.expect("traces"));
-            (x.check(), y.check());
+            x.check();
+            y.check();
         }
     }
 }
@@ -137,7 +141,8 @@ fn a_gather_or_scatter_names_the_index_that_is_outside() {
             });
             assert_eq!(out_of_bounds(&traced.expect("traces")).1, i64::from(bad));
         }
-        (x.check(), y.check());
+        x.check();
+        y.check();
     }
 }
 
@@ -153,7 +158,8 @@ fn a_masked_access_is_checked_where_its_mask_is_on() {
     prepared(&traced).run().expect("all inside");
     n.set(LEN as i64 + 1);
     assert_eq!(out_of_bounds(&traced).1, LEN as i64);
-    (x.check(), y.check());
+    x.check();
+    y.check();
 }
 
 #[test]
@@ -204,7 +210,9 @@ fn a_bank_that_does_not_exist_is_an_error() {
         let error = prepared(&traced.expect("traces")).run().expect_err("no such bank");
         let text = error.to_string();
         match error {
-            LaunchError::NoSuchBank { name, bank, banks, .. } => assert_eq!((name.as_str(), bank, banks), ("x", wrong, 2)),
+            LaunchError::NoSuchBank { name, bank, banks, .. } => {
+                assert_eq!((name.as_str(), bank, banks), ("x", wrong, 2))
+            }
             other => panic!("{other:?}"),
         }
         assert!(text.contains(&format!("bank {wrong} of x, which has 2")), "{text}");
@@ -255,7 +263,8 @@ fn a_bulk_copy_is_checked_at_both_ends() {
             Err(LaunchError::OutOfBounds { len: 100, .. }) if !negative => {}
             other => panic!("{count}: {other:?}"),
         }
-        (x.check(), y.check());
+        x.check();
+        y.check();
     }
 }
 

@@ -72,7 +72,7 @@ fn results(blocks: usize, strange_launch: bool, strange_build: bool) -> (Vec<u32
     assert_eq!(control_word() & STRANGE, before, "the launch gives the control word back");
     drop((_also, _strange));
     let bits = |t: &Tensor<f32>| t.to_vec().into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    (bits(&y), bits(&constants), half.to_vec().into_iter().map(|h| h.0).collect())
+    (bits(&y), bits(&constants), half.to_vec().into_iter().map(|h| h.to_bits()).collect())
 }
 
 #[test]
