@@ -119,8 +119,9 @@ pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) ->
             |stride: i64, extent: usize| if extent > 1 { stride as i128 * unit * (extent as i128 - 1) } else { 0 };
         let (down, right) = (span(row, rows), span(col, cols));
         let first = index as i128 * unit;
-        let (low, high) = (first + down.min(0) + right.min(0), first + down.max(0) + right.max(0));
-        if low < 0 || high + access.width as i128 > access.bytes as i128 {
+        let low = first.saturating_add(down.min(0)).saturating_add(right.min(0));
+        let high = first.saturating_add(down.max(0)).saturating_add(right.max(0));
+        if low < 0 || high > access.bytes as i128 - access.width as i128 {
             let at = if low < 0 { low } else { high };
             return Err(Fault::Bounds {
                 access: e as u32,

@@ -116,6 +116,7 @@ unsafe fn open_strip(m: &mut Machine, e: i32) {
         let cursor = &mut m.cursor;
         cursor.tile_rows = (cursor.rows - cursor.row).min(each.tile_rows as u64);
         cursor.tile_cols = (cursor.cols - cursor.col).min(each.tile_cols);
+        // Saturates only where no strip memory bounds the tile: every access is checked by rows and columns then.
         let elements = cursor.tile_rows.saturating_mul(cursor.tile_cols) as usize;
         m.counts[0] = elements;
         for (count, &group) in m.counts.iter_mut().zip(&each.groups).skip(1) {

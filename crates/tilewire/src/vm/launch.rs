@@ -50,8 +50,6 @@ impl Default for Settings {
 pub struct Prepared {
     machines: Vec<Machine>,
     job: Arc<Job>,
-    /// Instances under way on the calling thread; kept so that a launch does not allocate.
-    pending: Vec<usize>,
     blocks: usize,
     settings: Settings,
     _args: Vec<Arg>,
@@ -65,6 +63,8 @@ impl Prepared {
 
     /// Prepares a kernel.
     pub fn with(kernel: &Kernel, args: &[Arg], settings: Settings) -> Result<Prepared, PrepareError> {
+        // The simplifier computes constants: they must not depend on the host's control word either.
+        let _nearest = Rounding::nearest();
         ir::verify(kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
         check_arguments(kernel, args)?;
         let simplified = settings.simplify.then(|| ir::simplify(kernel));
@@ -100,8 +100,7 @@ impl Prepared {
             }
         }
         let job = Job::new(&mut machines);
-        let pending = Vec::with_capacity(machines.len());
-        Ok(Prepared { machines, job, pending, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
+        Ok(Prepared { machines, job, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
     }
 
     /// Runs the kernel to the end.
@@ -116,7 +115,7 @@ impl Prepared {
             };
         }
         let share = self.blocks > 1;
-        let result = self.job.launch(share, self.settings.deadline, &mut self.pending);
+        let result = self.job.launch(share, self.settings.deadline);
         result.map_err(|(index, stop)| self.explain(index, stop))
     }
 

@@ -121,6 +121,8 @@ pub(crate) struct Machine {
     pub passed: u64,
     /// From how many bytes on an `each` stores around the cache.
     pub stream_from: usize,
+    /// The next machine of the participant that runs this one; see `pool.rs`.
+    pub next: usize,
     pc: *const Inst,
     owned: Owned,
 }
@@ -220,6 +222,7 @@ impl Machine {
             level,
             passed: 0,
             stream_from: super::copy::stream_from(),
+            next: usize::MAX,
             pc: program.insts.as_ptr(),
             owned: Owned {
                 _regs: regs,
@@ -360,3 +363,6 @@ impl Machine {
         unsafe { *self.bases.add(entry) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,18 +48,13 @@ impl Job {
     }
 
     /// Runs all instances to the end; `share` asks the pool for help. Gives the instance that failed and why.
-    pub(crate) fn launch(
-        self: &Arc<Job>,
-        share: bool,
-        deadline: Option<Duration>,
-        pending: &mut Vec<usize>,
-    ) -> Result<(), (usize, Stop)> {
+    pub(crate) fn launch(self: &Arc<Job>, share: bool, deadline: Option<Duration>) -> Result<(), (usize, Stop)> {
         *self.deadline.lock().expect("no participant panics") = deadline;
         self.failed.store(false, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
         {
             let _shared = share.then(|| Shared::new(self));
-            self.participate(deadline, pending);
+            self.participate(deadline);
         }
         if self.failed.load(Ordering::Relaxed) {
             let failure = self.failure.lock().expect("no participant panics").take();
@@ -68,10 +63,12 @@ impl Job {
         Ok(())
     }
 
-    /// Takes instances one by one and runs those that were taken, round and round, until all are done.
-    fn participate(&self, deadline: Option<Duration>, pending: &mut Vec<usize>) {
+    /// Takes instances one by one and runs those that were taken, round and round, until all are done. They are chained through
+    /// the machines themselves: no participant allocates, however many of its instances wait.
+    fn participate(&self, deadline: Option<Duration>) {
+        const NONE: usize = usize::MAX;
         let _nearest = Rounding::nearest();
-        pending.clear();
+        let mut first = NONE;
         let mut backoff = Backoff::new(deadline);
         loop {
             let mut progress = false;
@@ -79,12 +76,17 @@ impl Job {
             let taken = self.take();
             if let Some(index) = taken {
                 // SAFETY: `take` gave this index to this participant alone.
-                unsafe { self.machine(index) }.restart();
-                pending.push(index);
+                let machine = unsafe { self.machine(index) };
+                machine.restart();
+                machine.next = first;
+                first = index;
                 progress = true;
             }
-            pending.retain(|&index| {
-                // SAFETY: `pending` holds indices that `take` gave to this participant alone.
+            let mut link = &mut first;
+            while *link != NONE {
+                let index = *link;
+                // SAFETY: the chain holds indices that `take` gave to this participant alone, each once; `link` is in another
+                // machine or in none.
                 let machine = unsafe { self.machine(index) };
                 let before = machine.passed;
                 let stop = machine.run();
@@ -92,19 +94,19 @@ impl Job {
                 match stop {
                     Stop::Done => {
                         progress = true;
-                        false
+                        *link = machine.next;
                     }
                     stop @ Stop::Blocked(_) => {
                         stuck = Some((index, stop));
-                        true
+                        link = &mut machine.next;
                     }
                     stop => {
                         self.fail(index, stop);
-                        false
+                        *link = machine.next;
                     }
                 }
-            });
-            if self.failed.load(Ordering::Relaxed) || (taken.is_none() && pending.is_empty()) {
+            }
+            if self.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
                 return;
             }
             if progress {
@@ -216,7 +218,8 @@ impl Pool {
     fn global() -> &'static Pool {
         static POOL: OnceLock<&'static Pool> = OnceLock::new();
         POOL.get_or_init(|| {
-            let pool: &'static Pool = Box::leak(Box::new(Pool { jobs: Mutex::default(), wake: Condvar::new() }));
+            let pool: &'static Pool =
+                Box::leak(Box::new(Pool { jobs: Mutex::new(VecDeque::with_capacity(64)), wake: Condvar::new() }));
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             for k in 1..cores {
                 let worker = std::thread::Builder::new().name(format!("tilewire-{k}"));
@@ -237,7 +240,6 @@ impl Pool {
     }
 
     fn work(&self) {
-        let mut pending = Vec::new();
         let mut jobs = self.jobs.lock().expect("no worker panics");
         loop {
             let open = jobs.iter().position(|job| job.next.load(Ordering::Relaxed) < job.machines.len);
@@ -251,7 +253,7 @@ impl Pool {
             drop(jobs);
             let deadline = *job.deadline.lock().expect("no participant panics");
             // A panic here would be a bug of the engine, and the launcher would wait for this thread for ever.
-            let worked = catch_unwind(AssertUnwindSafe(|| job.participate(deadline, &mut pending)));
+            let worked = catch_unwind(AssertUnwindSafe(|| job.participate(deadline)));
             if worked.is_err() {
                 eprintln!("tilewire bug: a worker panicked; the results of the launch are lost");
                 std::process::abort();

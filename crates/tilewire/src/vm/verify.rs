@@ -9,6 +9,7 @@
 
 use super::code::{Access, Code, Each, Extra, Input, MAX_COUNTS, Opcode, Operand, PostWork, RoleCode};
 use super::queue::ring_bytes;
+use crate::ir::access::SCRATCH_ALIGN;
 use std::collections::HashMap;
 
 /// Checks a role's code. `entries` are the sizes in bytes of the memory behind each base address, scratch included.
@@ -75,9 +76,9 @@ impl<'r> Check<'r> {
         }
         for &(entry, offset) in &role.scratch {
             let size = self.entries.get(entry as usize).ok_or("scratch entry out of range")?;
-            ensure(offset as u64 + size <= role.scratch_bytes as u64, || {
-                format!("scratch at {offset} of {size} bytes")
-            })?;
+            let end = (offset as u64).saturating_add(*size);
+            let aligned = (offset as u64).is_multiple_of(u64::from(SCRATCH_ALIGN));
+            ensure(aligned && end <= role.scratch_bytes as u64, || format!("scratch at {offset} of {size} bytes"))?;
         }
         Ok(())
     }
@@ -88,7 +89,9 @@ impl<'r> Check<'r> {
         }
         access.bank.map_or(Ok(()), |bank| self.reg(bank))?;
         ensure(access.banks == 1 || access.bank.is_some(), || "banks and no bank register".into())?;
-        ensure(access.unit > 0 && access.width > 0, || "no width".into())?;
+        // An offset that is a multiple of the unit, or is checked to be one of the width, is aligned for atomics.
+        let whole = access.unit > 0 && access.width > 0 && access.width.is_multiple_of(access.unit);
+        ensure(whole, || format!("width {} in units of {}", access.width, access.unit))?;
         self.banks(access.first, access.banks, access.bytes)
     }
 
@@ -177,8 +180,17 @@ impl<'r> Check<'r> {
             Extra::Access(count) => {
                 let first = usize::try_from(inst.e).map_err(|_| "negative access")?;
                 let all = self.role.accesses.get(first..first + count as usize).ok_or("no such access")?;
-                self.widths(inst.op, all)?;
-                all[0].width
+                let width = access_width(inst.op).unwrap_or(all[0].width);
+                ensure(all.iter().all(|access| access.width == width), || {
+                    format!("access of another width than {width}")
+                })?;
+                // What is touched by one atomic access must be aligned: indices count whole elements.
+                let atomic = matches!(
+                    inst.op,
+                    Opcode::UAtomicAdd(_) | Opcode::AtomicLanes(_) | Opcode::PacketPut | Opcode::PacketGet
+                );
+                ensure(!atomic || all[0].unit == width, || "atomic access at a part of an element".into())?;
+                width
             }
             Extra::Slot => index(inst.e, self.role.slots.len())?,
             Extra::Post => index(inst.e, self.role.posts.len())?,
@@ -193,12 +205,13 @@ impl<'r> Check<'r> {
                 0
             }
         };
-        let size_of = |size: u8| if size == 0 { width as u8 } else { size };
-        let tile = matches!(
+        // These walk the whole strip by rows and columns, whatever count they name.
+        let whole = matches!(
             inst.op,
-            Opcode::LoadTile(_) | Opcode::StoreTile(_) | Opcode::MoveTile(_) | Opcode::Iota | Opcode::AffineIndex
+            Opcode::LoadTile(_) | Opcode::StoreTile(_) | Opcode::MoveTile(_) | Opcode::AffineIndex | Opcode::Iota
         );
-        ensure(!tile || inst.d == 0, || "a tile has all elements of the strip".into())?;
+        ensure(!whole || inst.d == 0, || "counts groups where it walks elements".into())?;
+        let size_of = |size: u8| if size == 0 { width as u8 } else { size };
         // The count in d, where d is one; ops that use d for a lane count the elements.
         let count = if operands[3] == Operand::Count { inst.d } else { 0 };
         let group = if extra == Extra::Size { inst.e as u64 } else { 1 };
@@ -225,31 +238,6 @@ impl<'r> Check<'r> {
             }
         }
         Ok(())
-    }
-
-    /// A handler moves as many bytes as its opcode says: the accesses must have been checked for just that.
-    fn widths(&self, op: Opcode, accesses: &[Access]) -> Result<(), String> {
-        let (size, whole) = match op {
-            Opcode::ULoad(ty) | Opcode::UStore(ty) => (ty.size() as u32, false),
-            Opcode::UAtomicAdd(ty) => (ty.size() as u32, true),
-            Opcode::CopyOut(size)
-            | Opcode::LoadStrided(size)
-            | Opcode::StoreStrided(size)
-            | Opcode::LoadTile(size)
-            | Opcode::StoreTile(size)
-            | Opcode::MoveTile(size)
-            | Opcode::Gather(size, _)
-            | Opcode::GatherMasked(size)
-            | Opcode::Scatter(size)
-            | Opcode::ScatterMasked(size) => (u32::from(size), false),
-            Opcode::AtomicLanes(size) => (u32::from(size), true),
-            Opcode::PacketPut | Opcode::PacketGet => (16, true),
-            // Bind takes its size from the access, a bulk copy moves what both have, an index moves nothing.
-            _ => (accesses[0].width, false),
-        };
-        // Where the element is touched by one atomic access, indices must count elements, so that each is aligned.
-        let fits = |access: &Access| access.width == size && (!whole || access.unit == size);
-        ensure(accesses.iter().all(fits), || format!("an access is not of {size} bytes"))
     }
 
     /// The most elements a strip of this `each` has, by count number.
@@ -306,6 +294,26 @@ impl<'r> Check<'r> {
     }
 }
 
+/// Bytes that an op moves per element of its accesses; `None`: what the accesses say, which must agree.
+fn access_width(op: Opcode) -> Option<u32> {
+    match op {
+        Opcode::CopyOut(size)
+        | Opcode::LoadStrided(size)
+        | Opcode::StoreStrided(size)
+        | Opcode::LoadTile(size)
+        | Opcode::StoreTile(size)
+        | Opcode::MoveTile(size)
+        | Opcode::Gather(size, _)
+        | Opcode::GatherMasked(size)
+        | Opcode::Scatter(size)
+        | Opcode::ScatterMasked(size)
+        | Opcode::AtomicLanes(size) => Some(u32::from(size)),
+        Opcode::ULoad(ty) | Opcode::UStore(ty) | Opcode::UAtomicAdd(ty) => Some(ty.size() as u32),
+        Opcode::PacketPut | Opcode::PacketGet => Some(16),
+        _ => None,
+    }
+}
+
 fn index(e: i32, len: usize) -> Result<u32, String> {
     ensure(usize::try_from(e).is_ok_and(|e| e < len), || format!("table entry {e} of {len}"))?;
     Ok(0)
@@ -314,3 +322,6 @@ fn index(e: i32, len: usize) -> Result<u32, String> {
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,212 @@
+//! Whatever the verifier accepts runs to an end: done, blocked or a fault, and nothing outside its memory is touched.
+
+use super::super::code::RoleCode;
+use super::super::lower::memories;
+use super::super::verify::tests::{LEN, MARGIN, Sample, sample};
+use super::super::verify::verify;
+use super::{Identity, Level, Machine, Program, Stop};
+use std::sync::Arc;
+
+const GUARD: u8 = 0xcc;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    /// A number near another, or anything.
+    fn near(&mut self, x: u64) -> u64 {
+        match self.below(6) {
+            0 => x.wrapping_add(1),
+            1 => x.wrapping_sub(1),
+            2 => x ^ 1 << self.below(64),
+            3 => self.next() % 40,
+            4 => [0, 1, 2, 4, 7, 8, 300, 1 << 31, 1 << 32, 1 << 61, 1 << 62, i64::MAX as u64, 1 << 63, u64::MAX]
+                [self.below(14)],
+            _ => self.next(),
+        }
+    }
+}
+
+/// Changes one number of the code or its tables. Opcodes stay: every op is followed by its own operands, broken or not.
+/// There are no jumps in the sample, so what is accepted comes to an end.
+fn mutate(role: &mut RoleCode, random: &mut Random) {
+    macro_rules! change {
+        ($field:expr) => {
+            $field = random.near($field as u64) as _
+        };
+    }
+    macro_rules! optional {
+        ($field:expr) => {
+            $field = if random.below(3) == 0 { None } else { Some(random.near($field.unwrap_or(0) as u64) as _) }
+        };
+    }
+    match random.below(12) {
+        0..5 => {
+            let k = random.below(role.code.len());
+            let code = &mut role.code[k];
+            match random.below(5) {
+                0 => change!(code.a),
+                1 => change!(code.b),
+                2 => change!(code.c),
+                3 => change!(code.d),
+                _ => change!(code.e),
+            }
+        }
+        5..8 => {
+            let k = random.below(role.accesses.len());
+            let access = &mut role.accesses[k];
+            match random.below(11) {
+                0 => change!(access.first),
+                1 => change!(access.banks),
+                2 => optional!(access.bank),
+                3 => change!(access.bytes),
+                4 => change!(access.unit),
+                5 => change!(access.width),
+                6 => change!(access.base),
+                7 => change!(access.row_stride),
+                8 => change!(access.col_stride),
+                9 => change!(access.group),
+                _ => change!(access.group_stride),
+            }
+        }
+        8 => {
+            let k = random.below(role.registers.len());
+            change!(role.registers[k]);
+        }
+        9 => {
+            let k = random.below(role.lanes.len());
+            let lane = &mut role.lanes[k];
+            match (random.below(3), &mut lane.strip) {
+                (0, Some((offset, _))) => change!(*offset),
+                (1, Some((_, capacity))) => change!(*capacity),
+                (_, strip) if random.below(4) == 0 => *strip = None,
+                _ => change!(lane.size),
+            }
+        }
+        10 => {
+            let k = random.below(role.eaches.len());
+            let each = &mut role.eaches[k];
+            match random.below(7) {
+                // An each of one row stays so: without a stride for it, any number of rows would be in bounds.
+                0 if each.rows.is_some() => optional!(each.rows),
+                1 => change!(each.cols),
+                2 => change!(each.tile_rows),
+                3 => change!(each.tile_cols),
+                4 => change!(each.stream_bytes),
+                5 => change!(each.top),
+                _ => {
+                    let g = random.below(each.groups.len());
+                    change!(each.groups[g]);
+                }
+            }
+        }
+        _ => match random.below(6) {
+            0 => change!(role.slots[0].index),
+            1 => change!(role.slots[0].len),
+            2 => change!(role.slots[0].stride),
+            3 => change!(role.slots[0].first),
+            4 => change!(role.scratch[0].1),
+            _ => change!(role.inputs[0].0),
+        },
+    }
+}
+
+/// First contents: an index table, the scalars, guards around everything.
+fn fill(sample: &Sample) {
+    for whole in &sample.whole {
+        let (start, bytes) = (whole.start().as_ptr(), whole.bytes());
+        // SAFETY: the memory is alive, and nobody else looks at it.
+        unsafe {
+            start.write_bytes(GUARD, MARGIN);
+            start.add(MARGIN).write_bytes(0, bytes - 2 * MARGIN);
+            start.add(bytes - MARGIN).write_bytes(GUARD, MARGIN);
+        }
+    }
+    let inside = |entry: usize| sample.whole[entry].start().as_ptr().wrapping_add(MARGIN);
+    // Entries: x, y, indices, h, two banks, bytes, sums, packets, flags, n, bank.
+    for i in 0..LEN {
+        // SAFETY: the third memory holds LEN indices of 4 bytes, the first LEN floats.
+        unsafe {
+            inside(2).cast::<i32>().add(i).write((LEN - 1 - i) as i32);
+            inside(0).cast::<f32>().add(i).write(i as f32 - 100.5);
+        }
+    }
+    // SAFETY: the last two memories are scalars of 8 bytes.
+    unsafe {
+        inside(10).cast::<i64>().write(LEN as i64);
+        inside(11).cast::<i64>().write(1);
+    }
+}
+
+fn check_guards(sample: &Sample, what: &dyn std::fmt::Debug) {
+    for (entry, whole) in sample.whole.iter().enumerate() {
+        let bytes = whole.read();
+        let outside = bytes[..MARGIN].iter().chain(&bytes[bytes.len() - MARGIN..]);
+        assert!(outside.into_iter().all(|&byte| byte == GUARD), "memory beside entry {entry} was written: {what:?}");
+    }
+}
+
+fn run(sample: &Sample, role: RoleCode, level: Level, stream_from: usize) -> Stop {
+    let mut bases: Vec<*mut u8> = sample.args.iter().flat_map(memories).map(|m| m.start().as_ptr()).collect();
+    bases.push(std::ptr::null_mut());
+    let id = Identity { rank: 0, world_size: 1, block: 0, blocks: 1 };
+    // SAFETY: the caller verified the code with the sizes of these addresses, which `sample` keeps alive.
+    let mut machine = unsafe { Machine::new(Arc::new(Program::new(role, level)), bases, id, level) };
+    machine.stream_from = stream_from;
+    machine.restart();
+    machine.run()
+}
+
+#[test]
+fn the_sample_runs_to_its_end() {
+    let sample = sample(false);
+    fill(&sample);
+    for level in Level::available() {
+        assert_eq!(run(&sample, sample.role.clone(), level, usize::MAX), Stop::Done);
+        check_guards(&sample, &level);
+    }
+}
+
+#[test]
+fn whatever_the_verifier_accepts_stays_inside_its_memory() {
+    let sample = sample(false);
+    let mut random = Random(2026);
+    let (mut accepted, mut done, mut faults) = (0, 0, 0);
+    for turn in 0..30_000 {
+        if turn % 64 == 0 {
+            fill(&sample);
+        }
+        let mut role = sample.role.clone();
+        for _ in 0..1 + random.below(2) {
+            mutate(&mut role, &mut random);
+        }
+        if verify(&role, &sample.entries).is_err() {
+            continue;
+        }
+        accepted += 1;
+        let levels: Vec<Level> = Level::available().collect();
+        let (level, stream_from) = (levels[random.below(levels.len())], [1, usize::MAX][random.below(2)]);
+        match run(&sample, role.clone(), level, stream_from) {
+            Stop::Done => done += 1,
+            Stop::Blocked(_) => {}
+            Stop::Fault(_) => faults += 1,
+            Stop::Running => panic!("stopped while running\n{role}"),
+        }
+        check_guards(&sample, &turn);
+    }
+    // The test says something: most mutations are refused, some accepted ones run through, some fault.
+    assert!(accepted > 1000 && done > 100 && faults > 100, "{accepted} accepted, {done} done, {faults} faults");
+    assert!(accepted < 25_000, "{accepted} accepted");
+}
