@@ -45,7 +45,7 @@ pub enum UnaryOp {
     Not,
     /// Square root, round to nearest. Negative → NaN, `sqrt(-0) = -0`. Floats only, like all below.
     Sqrt,
-    /// `1 / sqrt(x)`: two correctly rounded ops, in that order.
+    /// `1 / sqrt(x)`: two correctly rounded ops, in that order; narrow floats do both in f32 and round once at the end.
     Rsqrt,
     /// `1 / x`, correctly rounded.
     Rcp,
@@ -326,7 +326,7 @@ pub enum Op {
     /// Writes a value into a peer's region (a `u8` buffer, index in bytes, a multiple of the value's size). Ordering:
     /// plain; a later `signal` of the same role copy publishes it. PTX: vector store to the mapped address. CPU: store.
     Put {
-        /// Where: byte offset in a `u8` parameter.
+        /// Where: byte offset in a `u8` parameter or scratch.
         at: Place,
         /// What, of any type.
         x: Value,
@@ -371,7 +371,8 @@ pub enum Op {
         /// Least value, uniform `u64`.
         x: Value,
     },
-    /// Whether the slot is ≥ `x` now; uniform bool. Ordering: acquire if true. Not in an `each`.
+    /// Whether the slot is ≥ `x` now; uniform bool. Ordering: acquire if true. A test that fails lets other instances run, so a role may
+    /// poll in a loop; a deadline counts from the last progress. Not in an `each`.
     Test {
         /// Which slot.
         slot: Slot,
@@ -392,7 +393,8 @@ pub enum Op {
         flag: Value,
     },
     /// Waits until both halves of the packet carry `flag` and gives the 8 bytes. Ordering: the data travels with its flag,
-    /// nothing else is ordered. CPU: two 64-bit atomic loads; not ready yields. Only in an `each`; blocks like `wait`.
+    /// nothing else is ordered. CPU: two 64-bit atomic loads; not ready yields. Only in an `each`; blocks like `wait`, and so
+    /// never waits for a packet that the same `each` puts. A flag of 0 at run time means nothing; the evaluator reports it.
     PacketGet {
         /// Which packet.
         at: Place,
@@ -401,10 +403,11 @@ pub enum Op {
     },
 
     // ---- bulk (asynchronous proxy) ------------------------------------------------------------------------------
-    /// Starts an asynchronous copy of `count` elements between two places of the same type, one of them scratch or both
-    /// parameters. The bytes are read and written at some time before a `BulkWait` covers the copy. Ordering: none with
-    /// this role copy's own accesses except through `ProxyFence` (before) and `BulkWait` (after). PTX: `cp.async.bulk`. CPU: the copy
-    /// is done at once. Not in an `each`.
+    /// Starts an asynchronous copy of `count` elements between two places of the same type that do not overlap, at most one of them
+    /// scratch. A count of 0 touches nothing. The bytes are read and written at some time before a `BulkWait` covers the
+    /// copy or the role ends. Ordering: none with this role copy's own accesses except through `ProxyFence` (before) and
+    /// `BulkWait` (after). PTX: `cp.async.bulk` where one side is scratch and addresses and size are multiples of 16 bytes,
+    /// else a copy by the lanes. CPU: the copy is done at once. Not in an `each`.
     BulkCopy {
         /// First element written.
         dst: Place,
@@ -466,8 +469,8 @@ pub enum Op {
         /// Run when false.
         otherwise: Region,
     },
-    /// Runs the body with its index = `start, start + step, …` while `index < end`; `step` must be > 0, a step ≤ 0 runs nothing. The index is
-    /// the instruction's index value, axis 0. All uniform `i64`.
+    /// Runs the body with its index = `start, start + step, …` while `index < end`; a step ≤ 0 runs nothing, and a sum beyond
+    /// i64 ends the loop. The index is the instruction's index value, axis 0. All uniform `i64`.
     For {
         /// First index.
         start: Value,
