@@ -72,6 +72,11 @@ impl Memory {
         self.bytes
     }
 
+    /// Whether other threads or processes may write the bytes at any time.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     /// A copy of the bytes. (To write bytes, use a `Tensor<u8>` and its memory: writing any byte through an untyped handle could
     /// make an invalid `bool` of a `Tensor<bool>`.) Of shared memory, bytes that a peer writes meanwhile are the old or the new ones.
     pub fn read(&self) -> Vec<u8> {

@@ -6,14 +6,18 @@
 mod memory;
 
 pub use memory::Memory;
+// What a tensor's elements are, for folders that see tensors but no kernels.
+#[doc(no_inline)]
+pub use crate::ir::{Type, scalar::Element};
 
-use crate::ir::scalar::{AnyBits, Element};
+use crate::ir::scalar::AnyBits;
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A one-dimensional array of elements, shared by every clone of the handle.
 ///
@@ -65,6 +69,17 @@ impl<T: Element> Tensor<T> {
         Tensor { memory, len, element: PhantomData }
     }
 
+    /// A tensor in memory that peers may write at any time: the elements at its start. Host access is element by element and
+    /// atomic, so an element that a peer writes meanwhile is the old or the new one.
+    ///
+    /// # Panics
+    /// When the memory is not shared, too small, or not aligned for `T`.
+    pub(crate) fn in_shared(memory: Memory, len: usize) -> Self {
+        let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
+        assert!(memory.is_shared() && memory.start().cast::<T>().is_aligned(), "{memory:?} is no window");
+        Tensor { memory: memory.part(0, bytes), len, element: PhantomData }
+    }
+
     /// Elements `range` of this tensor; shares its memory.
     ///
     /// # Panics
@@ -106,6 +121,10 @@ impl<T: Element> Tensor<T> {
     /// When there is no such element.
     pub fn set(&self, i: usize, value: T) {
         assert!(i < self.len, "element {i} of a tensor of {}", self.len);
+        if self.memory.is_shared() {
+            // SAFETY: the element is inside.
+            return unsafe { self.write_shared(i, value.to_bits()) };
+        }
         // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` gives `Cell`s, which
         // allow writes through other handles of this thread; handles never leave the thread, and kernels run only
         // inside calls made on this thread.
@@ -134,10 +153,14 @@ impl<T: Element> Tensor<T> {
 
     /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, of which not every byte
     /// is a value.
+    ///
+    /// # Panics
+    /// For a tensor in a window, which peers may write at any time: use [`get`](Tensor::get) or [`to_vec`](Tensor::to_vec).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,
     {
+        assert!(!self.memory.is_shared(), "a window has no cells, since peers may write it: use get, set or to_vec");
         // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and any bytes
         // are elements; the handle keeps them alive for the borrow. `Cell<T>` has T's layout and allows writes through
         // other handles of this thread; handles never leave the thread, and kernels run only inside calls made on it.
@@ -154,6 +177,18 @@ impl<T: Element> Tensor<T> {
     /// There is such an element.
     unsafe fn read(&self, i: usize) -> T {
         let at = self.start().wrapping_add(i);
+        if self.memory.is_shared() {
+            // SAFETY: the element is inside, initialised and aligned; peers' writes meet an atomic load, and nobody holds a
+            // reference (`cells` refuses shared memory).
+            return T::from_bits(unsafe {
+                match size_of::<T>() {
+                    1 => u64::from(AtomicU8::from_ptr(at.cast()).load(Relaxed)),
+                    2 => u64::from(AtomicU16::from_ptr(at.cast()).load(Relaxed)),
+                    4 => u64::from(AtomicU32::from_ptr(at.cast()).load(Relaxed)),
+                    _ => AtomicU64::from_ptr(at.cast()).load(Relaxed),
+                }
+            });
+        }
         // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size.
         T::from_bits(unsafe {
             match size_of::<T>() {
@@ -163,6 +198,23 @@ impl<T: Element> Tensor<T> {
                 _ => at.cast::<u64>().read(),
             }
         })
+    }
+
+    /// Sets the bits of element `i` of a tensor in shared memory.
+    ///
+    /// # Safety
+    /// There is such an element.
+    unsafe fn write_shared(&self, i: usize, bits: u64) {
+        let at = self.start().wrapping_add(i);
+        // SAFETY: as in `read`.
+        unsafe {
+            match size_of::<T>() {
+                1 => AtomicU8::from_ptr(at.cast()).store(bits as u8, Relaxed),
+                2 => AtomicU16::from_ptr(at.cast()).store(bits as u16, Relaxed),
+                4 => AtomicU32::from_ptr(at.cast()).store(bits as u32, Relaxed),
+                _ => AtomicU64::from_ptr(at.cast()).store(bits, Relaxed),
+            }
+        }
     }
 
     /// The memory behind it.

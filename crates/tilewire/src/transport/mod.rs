@@ -5,13 +5,15 @@
 //!                                                      │ an all-gather of small strings
 //!                                                      ▼
 //!                      segment ──▶ memory of every rank, mapped here ──▶ kernels (as banks)
-//!                         │  header of each: abort word, doorbell
+//!                         │  header of each: abort word, doorbell          ▲
+//!                         ├──rendezvous──▶ shm transport: staging, slots ──┘ endpoint(peer), or a table of all peers
+//!                         ├──▶ window: a tensor that peers write
 //!                         └──control sockets──▶ monitor: a peer's death ──▶ abort word, doorbell
 //! ```
 //! - **In**: how many ranks there are and how they were started (threads of this process, or processes of a launcher).
 //!   **Out**: a [`World`]: this rank's number, and a [`Bootstrap`] through which the ranks find each other; over it,
 //!   [`SegmentSet`]: [`Memory`](crate::tensor::Memory) of every rank, and what keeps waits from hanging: [`Abort`],
-//!   [`Doorbell`], `Monitor`.
+//!   [`Doorbell`], `Monitor`; over that, [`ShmTransport`], a [`P2pTransport`], and [`Window`]s.
 //! - **Invariants**: every wait and every socket operation has a [`Deadline`], and ends early when a rank it needs is gone. An
 //!   error names the ranks it is about. Nothing read from a socket is believed before the job's secret is proven, and
 //!   nothing makes the store hold more than its [`Limits`]. Nothing has a name in the file system, so nothing stays
@@ -25,9 +27,17 @@ mod doorbell;
 mod error;
 mod futex;
 mod launcher;
+pub mod layout;
+mod local_buffer;
 mod mapping;
+mod meeting;
+mod p2p;
 mod rank;
+mod rendezvous;
 mod segment;
+mod shm;
+mod transfer;
+mod window;
 mod world;
 
 #[cfg(target_os = "linux")]
@@ -47,10 +57,16 @@ pub use deadline::Deadline;
 pub use doorbell::Doorbell;
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};
+pub use local_buffer::{LocalBuffer, LocalBufferError};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
+pub use p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
 pub use rank::Rank;
+pub use rendezvous::TransportError;
 #[cfg(target_os = "linux")]
 pub use segment::ControlSockets;
 pub use segment::{Exchange, SegmentOptions, SegmentSet};
+pub use shm::{PeerTable, ShmOptions, ShmTransport};
+pub use transfer::{Protocol, Transfer, TransferError, check_transfer};
+pub use window::Window;
 pub use world::{RankError, Threads, World, WorldError};

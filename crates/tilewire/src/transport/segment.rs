@@ -11,7 +11,7 @@ use crate::tensor::Memory;
 use std::error::Error;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// An all-gather of small byte strings: this rank's in, those of all ranks out, in order of the ranks.
@@ -120,6 +120,11 @@ impl SegmentSet {
     /// When there is no such rank.
     pub fn doorbell(&self, rank: usize) -> Doorbell {
         Doorbell::new(self.segments[rank].clone())
+    }
+
+    /// The segments of all ranks, not kept alive.
+    pub(super) fn weak(&self) -> impl Iterator<Item = Weak<Mapping>> {
+        self.segments.iter().map(Arc::downgrade)
     }
 
     /// Ends the waits of all ranks, this one's included.

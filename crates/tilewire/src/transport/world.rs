@@ -3,7 +3,8 @@
 
 use super::bootstrap::{Bootstrap, BootstrapError, LocalBootstrap, TcpBootstrap};
 use super::launcher::{Launcher, Placement};
-use super::{Deadline, Rank};
+use super::meeting::Meeting;
+use super::{AbortCode, Cause, Deadline, Rank};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,6 +41,8 @@ pub struct World {
     bootstrap: Arc<dyn Bootstrap>,
     local_rank: Option<usize>,
     deadline: Option<Duration>,
+    /// Where threads hand each other what cannot go through a bootstrap; `None` where ranks are processes.
+    meeting: Option<Arc<Meeting>>,
 }
 
 /// What a rank's body may fail with.
@@ -70,7 +73,7 @@ impl World {
         // So that who is missing is known here, and not by whatever is called first; and so that rank 0, which may host the
         // store, cannot have left before all others have come.
         bootstrap.barrier("tilewire/joined", until)?;
-        Ok(World { bootstrap, local_rank, deadline })
+        Ok(World { bootstrap, local_rank, deadline, meeting: None })
     }
 
     /// This rank.
@@ -96,6 +99,26 @@ impl World {
     /// From now, as long as waits last in this world.
     pub fn deadline(&self) -> Deadline {
         length(self.deadline)
+    }
+
+    pub(super) fn deadline_length(&self) -> Option<Duration> {
+        self.deadline
+    }
+
+    /// Whether the ranks are threads of one process, and not processes.
+    ///
+    /// ```
+    /// # use tilewire::transport::World;
+    /// assert_eq!(World::threads(2).run(|world| Ok(world.are_threads()))?, [true, true]);
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn are_threads(&self) -> bool {
+        self.meeting.is_some()
+    }
+
+    /// Where ranks that are threads hand each other memory.
+    pub(super) fn meeting(&self) -> Option<&Arc<Meeting>> {
+        self.meeting.as_ref()
     }
 
     /// Tells all ranks that this one has failed, so that none waits for it.
@@ -140,19 +163,24 @@ impl Threads {
             return Err(WorldError::BadSize { count });
         }
         let failure = FirstFailure::default();
+        let meeting = Arc::new(Meeting::default());
         let one = |local: LocalBootstrap| {
             let bootstrap: Arc<dyn Bootstrap> = Arc::new(local);
             let (rank, local_rank) = (bootstrap.rank(), Some(bootstrap.rank().index()));
             // This handle outlives the body, so that a rank that panics has failed with its message, and has not just left.
-            let world = World { bootstrap: bootstrap.clone(), local_rank, deadline };
+            let world = World { bootstrap: bootstrap.clone(), local_rank, deadline, meeting: Some(meeting.clone()) };
             // The closure is shared by reference and not used again by this rank; what another rank sees of it after the panic
             // it may also see before.
-            let error = match catch_unwind(AssertUnwindSafe(|| body(world))) {
+            let (code, error) = match catch_unwind(AssertUnwindSafe(|| body(world))) {
                 Ok(Ok(result)) => return Some(result),
-                Ok(Err(source)) => WorldError::RankFailed { rank, source },
-                Err(payload) => WorldError::RankPanicked { rank, message: panic_message(&*payload) },
+                Ok(Err(source)) => (AbortCode::Failed, WorldError::RankFailed { rank, source }),
+                Err(payload) => {
+                    (AbortCode::Panicked, WorldError::RankPanicked { rank, message: panic_message(&*payload) })
+                }
             };
+            // The cause is noted before anybody's wait ends because of it: who fails second must not be taken for it.
             failure.report(&*bootstrap, error);
+            meeting.fail(Cause { code, rank: rank.index(), reason: 0 });
             None
         };
         let results: Vec<Option<R>> = std::thread::scope(|scope| {

@@ -1,0 +1,97 @@
+//! Where ranks that are threads hand each other what is no byte string: their segments.
+//!
+//! ```text
+//!  rank 0                                 every rank
+//!  creates the sets of all ranks
+//!  leave(sets) ──▶ ticket ──all-gather──▶ take(ticket, rank) ──▶ its set
+//! ```
+//! One meeting per world, alive as long as a rank's `World` or a transport is. What nobody took, because a rank failed in
+//! between, is dropped with it. It also knows the segments that still live, so that a rank that fails ends the waits of the others
+//! on all of them.
+#![forbid(unsafe_code)]
+
+use super::abort::{Abort, Cause};
+use super::mapping::Mapping;
+use super::segment::SegmentSet;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+#[derive(Default)]
+pub(super) struct Meeting(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    /// By ticket and rank.
+    left: HashMap<(u64, usize), SegmentSet>,
+    /// All segments that were left here; those that are gone are forgotten at the next one.
+    segments: Vec<Weak<Mapping>>,
+    /// Why the world ended, if it did.
+    failure: Option<Cause>,
+}
+
+impl Meeting {
+    /// Leaves every rank's set to be taken; gives the ticket to take it with.
+    pub(super) fn leave(&self, sets: Vec<SegmentSet>) -> u64 {
+        let mut table = self.table();
+        let ticket = table.next;
+        table.next += 1;
+        table.segments.retain(|segment| segment.strong_count() > 0);
+        if let Some(set) = sets.first() {
+            table.segments.extend(set.weak());
+            if let Some(cause) = table.failure {
+                set.abort_all(cause);
+            }
+        }
+        table.left.extend(sets.into_iter().map(|set| ((ticket, set.rank()), set)));
+        ticket
+    }
+
+    /// Takes a rank's set, once.
+    pub(super) fn take(&self, ticket: u64, rank: usize) -> Option<SegmentSet> {
+        self.table().left.remove(&(ticket, rank))
+    }
+
+    /// A rank has failed: ends the waits on all segments, those to come included. The first cause stays.
+    pub(super) fn fail(&self, cause: Cause) {
+        let mut table = self.table();
+        table.failure.get_or_insert(cause);
+        for segment in table.segments.iter().filter_map(Weak::upgrade) {
+            Abort::new(segment).set(cause);
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // No call leaves the table half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_ends_the_waits_on_all_segments_and_keeps_none_alive() {
+        use super::super::abort::AbortCode;
+        let meeting = Meeting::default();
+        let old = meeting.leave(SegmentSet::threads(2, 8).unwrap());
+        drop((meeting.take(old, 0), meeting.take(old, 1)));
+        let set = meeting.take(meeting.leave(SegmentSet::threads(2, 8).unwrap()), 0).unwrap();
+        assert_eq!(meeting.table().segments.len(), 2, "those of the first are forgotten");
+        let cause = Cause { code: AbortCode::Failed, rank: 1, reason: 0 };
+        meeting.fail(cause);
+        let late = meeting.take(meeting.leave(SegmentSet::threads(2, 8).unwrap()), 1).unwrap();
+        assert_eq!((set.abort(0).get(), late.abort(1).get()), (Some(cause), Some(cause)));
+    }
+
+    #[test]
+    fn every_rank_takes_its_own_set_once() {
+        let meeting = Meeting::default();
+        let tickets = [0, 1].map(|_| meeting.leave(SegmentSet::threads(2, 8).unwrap()));
+        for (ticket, rank) in [(tickets[1], 1), (tickets[0], 0), (tickets[0], 1), (tickets[1], 0)] {
+            assert_eq!(meeting.take(ticket, rank).unwrap().rank(), rank);
+            assert!(meeting.take(ticket, rank).is_none());
+        }
+    }
+}

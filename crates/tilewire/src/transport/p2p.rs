@@ -1,0 +1,147 @@
+//! What a transport gives to whoever sends to one peer and receives from one.
+#![forbid(unsafe_code)]
+
+use super::abort::Cause;
+use super::layout::{LINE, block_share};
+use super::rank::Rank;
+use crate::tensor::Memory;
+use std::fmt;
+
+/// Memory and signals between each two ranks of a world.
+///
+/// Implement it for a transport of your own: schedules, hooks and [`check_transfer`](super::check_transfer) see nothing else of
+/// it. The one of this crate for ranks on one machine is [`ShmTransport`](super::ShmTransport).
+pub trait P2pTransport {
+    /// This rank.
+    fn rank(&self) -> Rank;
+
+    /// Ranks in the world.
+    fn world_size(&self) -> usize;
+
+    /// Bytes of staging that each sender has at each receiver.
+    fn per_peer_bytes(&self) -> usize;
+
+    /// Blocks that may talk to one peer in one launch.
+    fn max_blocks_per_peer(&self) -> usize;
+
+    /// What lies between this rank and a peer.
+    fn link_kind(&self, peer: Rank) -> LinkKind;
+
+    /// The memories of this rank and a peer, one for the other.
+    ///
+    /// # Panics
+    /// When there is no such peer; [`check_transfer`](super::check_transfer) says so without.
+    fn endpoint(&self, peer: Rank) -> PeerEndpoint;
+
+    /// Slots of a block: the largest depth of a pipeline. 2 unless the transport says more.
+    fn max_slots(&self) -> usize {
+        2
+    }
+
+    /// Bytes of packets that each sender has at each receiver; 0: this transport carries no packets.
+    fn packet_bytes(&self) -> usize {
+        0
+    }
+
+    /// Bytes of staging of one block: a constant of the transport, so that the map from blocks to bytes is the same in all launches.
+    fn block_bytes(&self) -> usize {
+        block_share(self.per_peer_bytes(), self.max_blocks_per_peer())
+    }
+
+    /// Bytes of packets of one block.
+    fn block_packet_bytes(&self) -> usize {
+        block_share(self.packet_bytes(), self.max_blocks_per_peer())
+    }
+
+    /// Why the transport can no longer be used, if so.
+    fn broken(&self) -> Option<Cause> {
+        None
+    }
+}
+
+/// What lies between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// Nothing: the same device, or the same rank.
+    SameDevice,
+    /// A link between GPUs that loads and stores go over.
+    Nvlink,
+    /// Memory of one machine.
+    Shm,
+    /// A network.
+    Fabric,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkKind::SameDevice => "same device",
+            LinkKind::Nvlink => "NVLink",
+            LinkKind::Shm => "shared memory",
+            LinkKind::Fabric => "fabric",
+        })
+    }
+}
+
+/// The memories between this rank and one peer, resolved on the host: what a kernel binds to talk to that peer.
+///
+/// ```text
+///            this rank, as sender                                   the peer, as receiver
+///  put ──────────────── bytes ───────────────▶ send_dst   ═ its ═   recv_src ──▶ get
+///  signal ───────────── step + 1 ────────────▶ send.tail  ═ its ═   recv.tail ──▶ wait
+///  wait ◀── send.head   ═ its ═   recv.head ◀─────────── step + 1 ─────────────── signal_credit
+///
+///  "A ═ its ═ B": A here and B in the peer's endpoint for this rank are the same memory.
+/// ```
+/// | memory | lies at | written by | polled by |
+/// |---|---|---|---|
+/// | `send_dst`, `send_packets` | the peer | this rank | the peer (packets) |
+/// | `send.tail`, `send.done` | the peer | this rank | the peer |
+/// | `send.head`, `send.packet_head`, `send.ready` | this rank | the peer | this rank |
+/// | `recv_src`, `recv_packets` | this rank | the peer | this rank (packets) |
+/// | `recv.tail`, `recv.done` | this rank | the peer | this rank |
+/// | `recv.head`, `recv.packet_head`, `recv.ready` | the peer | this rank | the peer |
+/// | `starts` | this rank | this rank | nobody |
+///
+/// Slots are [`PeerEndpoint::SLOT_STRIDE`] bytes apart; slot
+/// `s` of block `b` is number `b * max_slots + s` of `tail` and `head`, and block `b` number `b` of `packet_head`, `ready`
+/// and `done`.
+#[derive(Clone, Debug)]
+pub struct PeerEndpoint {
+    /// My part of the peer's staging: I write.
+    pub send_dst: Memory,
+    /// The peer's part of my staging: I read.
+    pub recv_src: Memory,
+    /// My part of the peer's packets: I write.
+    pub send_packets: Memory,
+    /// The peer's part of my packets: I read.
+    pub recv_packets: Memory,
+    /// Signals of what I send to the peer.
+    pub send: Signals,
+    /// Signals of what the peer sends to me.
+    pub recv: Signals,
+    /// My own counters for this peer, kept across launches: a line per (block, side, copy), its words as
+    /// [`StartWord`](super::layout::StartWord) says.
+    pub starts: Memory,
+}
+
+impl PeerEndpoint {
+    /// Bytes from one slot to the next.
+    pub const SLOT_STRIDE: u32 = LINE as u32;
+}
+
+/// The slots of one direction between two ranks. Each has exactly one writer.
+#[derive(Clone, Debug)]
+pub struct Signals {
+    /// TAIL of every (block, slot): data is there. The sender writes.
+    pub tail: Memory,
+    /// HEAD of every (block, slot): the slot is free again. The receiver writes.
+    pub head: Memory,
+    /// Of every block: packets are read. The receiver writes.
+    pub packet_head: Memory,
+    /// READY of every block, for `direct`: the window may be written. The receiver writes.
+    pub ready: Memory,
+    /// DONE of every block, for `direct`: the window has been written. The sender writes.
+    pub done: Memory,
+}

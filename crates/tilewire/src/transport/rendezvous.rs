@@ -1,0 +1,282 @@
+//! How ranks come to share memory: they compare what each asks for, then create it, then hear that all have it.
+//!
+//! ```text
+//!  all ranks                                                      fails on every rank when
+//!  1  all-gather version, parameters, own objection, if any       they differ, or one objects
+//!  2  create the segments (threads: rank 0, processes: each)      one cannot
+//!  3  all-gather "I have it", or why not                          one has not
+//! ```
+//! A rank with an objection of its own still takes part, so that the others hear it and do not wait.
+#![forbid(unsafe_code)]
+
+use super::abort::Cause;
+use super::bootstrap::BootstrapError;
+use super::deadline::Deadline;
+use super::error::{SegmentError, those};
+use super::rank::Rank;
+use super::segment::{SegmentOptions, SegmentSet};
+use super::world::World;
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+/// What all ranks must agree on, by name. The first is always the version of the library.
+pub(super) struct Parameters {
+    /// What the ranks meet for; part of the names they meet under.
+    what: &'static str,
+    values: Vec<(&'static str, String)>,
+    objection: Option<TransportError>,
+}
+
+/// What each rank said, by rank, in the order of the parameters.
+pub(super) type Said = Vec<Vec<String>>;
+
+impl Parameters {
+    pub(super) fn new(what: &'static str) -> Parameters {
+        Parameters { what, values: vec![("version", env!("CARGO_PKG_VERSION").to_string())], objection: None }
+    }
+
+    pub(super) fn with(mut self, name: &'static str, value: impl ToString) -> Parameters {
+        self.values.push((name, value.to_string()));
+        self
+    }
+
+    /// This rank cannot go on, and says so to all.
+    pub(super) fn object(mut self, objection: Option<TransportError>) -> Parameters {
+        self.objection = objection;
+        self
+    }
+
+    /// Step 1; the values named in `free` may differ.
+    pub(super) fn agree(self, world: &Shared, free: &[&str], deadline: Deadline) -> Result<Said, TransportError> {
+        let lines: Vec<String> = self.values.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        let objection = self.objection.as_ref().map(ToString::to_string).unwrap_or_default();
+        // What the objection says may hold any character, so it stands last.
+        let card = format!("{}objection={objection}", lines.concat());
+        let cards = world.gather(&format!("{}/parameters", self.what), card.as_bytes(), deadline)?;
+        if let Some(objection) = self.objection {
+            return Err(objection);
+        }
+        let cards: Vec<String> = cards.iter().map(|card| String::from_utf8_lossy(card).into_owned()).collect();
+        let mut said = vec![Vec::new(); cards.len()];
+        for (index, (name, _)) in self.values.iter().enumerate() {
+            let value = |card: &String| {
+                let line = card.lines().nth(index).and_then(|line| line.strip_prefix(*name)?.strip_prefix('='));
+                line.unwrap_or("not said").to_string()
+            };
+            let values: Vec<String> = cards.iter().map(value).collect();
+            if !free.contains(name) && values.iter().any(|value| *value != values[0]) {
+                return Err(TransportError::Mismatch { parameter: name.to_string(), values });
+            }
+            values.into_iter().zip(&mut said).for_each(|(value, of_rank)| of_rank.push(value));
+        }
+        for (rank, card) in Rank::all(cards.len()).zip(&cards) {
+            let what = card.split_once("objection=").map_or("it speaks another language", |(_, what)| what);
+            if !what.is_empty() {
+                return Err(TransportError::Peer { rank, what: what.to_string() });
+            }
+        }
+        Ok(said)
+    }
+}
+
+/// What a transport keeps of its world: enough to meet again.
+#[derive(Clone)]
+pub(super) struct Shared {
+    bootstrap: std::sync::Arc<dyn super::Bootstrap>,
+    meeting: Option<std::sync::Arc<super::meeting::Meeting>>,
+    /// As long as waits last; `None`: without end.
+    length: Option<Duration>,
+}
+
+impl Shared {
+    pub(super) fn of(world: &World) -> Shared {
+        let (bootstrap, meeting) = (world.bootstrap().clone(), world.meeting().cloned());
+        Shared { bootstrap, meeting, length: world.deadline_length() }
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        self.bootstrap.rank()
+    }
+
+    pub(super) fn size(&self) -> usize {
+        self.bootstrap.world_size()
+    }
+
+    pub(super) fn are_threads(&self) -> bool {
+        self.meeting.is_some()
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        self.length.map_or(Deadline::never(), Deadline::after)
+    }
+
+    pub(super) fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), TransportError> {
+        Ok(self.bootstrap.barrier(&format!("tilewire/{name}"), deadline)?)
+    }
+
+    fn gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.bootstrap.all_gather(&format!("tilewire/{name}"), value, deadline)
+    }
+
+    /// Step 2. Collective; `bytes` is the same on all ranks.
+    pub(super) fn segments(
+        &self,
+        what: &str,
+        bytes: usize,
+        populate: bool,
+        deadline: Deadline,
+    ) -> Result<SegmentSet, TransportError> {
+        let (rank, name) = (self.rank().index(), format!("{what}/segments"));
+        let Some(meeting) = &self.meeting else {
+            let options = SegmentOptions { deadline: deadline.remaining().unwrap_or(Duration::MAX), populate };
+            let mut exchange = |mine: &[u8]| self.gather(&name, mine, deadline);
+            return Ok(SegmentSet::create_with(rank, self.size(), bytes, &options, &mut exchange)?);
+        };
+        // One creates for all: threads share the heap, so there is nothing to pass but handles.
+        let (mut card, mut failure) = (Vec::new(), None);
+        if rank == 0 {
+            match SegmentSet::threads(self.size(), bytes) {
+                Ok(sets) => card = meeting.leave(sets).to_le_bytes().to_vec(),
+                Err(error) => (card, failure) = (format!("{error}").into_bytes(), Some(error)),
+            }
+        }
+        let cards = self.gather(&name, &card, deadline)?;
+        if let Some(error) = failure {
+            return Err(error.into());
+        }
+        let ticket = <[u8; 8]>::try_from(&cards[0][..]).ok().map(u64::from_le_bytes);
+        let set = ticket.and_then(|ticket| meeting.take(ticket, rank));
+        let what = || String::from_utf8_lossy(&cards[0]).into_owned();
+        set.ok_or_else(|| TransportError::Peer { rank: Rank::new(0), what: what() })
+    }
+
+    /// Step 3: gives what this rank has, when every rank has it.
+    pub(super) fn all_have<T>(
+        &self,
+        what: &str,
+        have: Result<T, TransportError>,
+        deadline: Deadline,
+    ) -> Result<T, TransportError> {
+        let card = have.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let cards = self.gather(&format!("{what}/ready"), card.as_bytes(), deadline);
+        let have = have?;
+        for (rank, card) in Rank::all(self.size()).zip(cards?) {
+            if !card.is_empty() {
+                return Err(TransportError::Peer { rank, what: String::from_utf8_lossy(&card).into_owned() });
+            }
+        }
+        Ok(have)
+    }
+}
+
+/// Why a transport or a window could not be made, used or closed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// A parameter that cannot be meant.
+    BadOption {
+        /// Its name.
+        option: &'static str,
+        /// What it says.
+        value: usize,
+        /// What it should say.
+        expected: &'static str,
+    },
+    /// All parameters together need more memory than there are addresses.
+    TooLarge,
+    /// The ranks ask for different things.
+    Mismatch {
+        /// The parameter.
+        parameter: String,
+        /// What each rank says, by rank.
+        values: Vec<String>,
+    },
+    /// Another rank cannot go on, and says why.
+    Peer {
+        /// That rank.
+        rank: Rank,
+        /// Its words.
+        what: String,
+    },
+    /// The ranks could not talk to each other.
+    Bootstrap(BootstrapError),
+    /// The memory could not be shared.
+    Segment(SegmentError),
+    /// The transport broke before.
+    Broken {
+        /// Why.
+        cause: Cause,
+    },
+    /// Some ranks did not close in time.
+    NotClosed {
+        /// Those ranks.
+        ranks: Vec<usize>,
+        /// How long this one waited.
+        after: Duration,
+    },
+}
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TransportError::BadOption { option, value, expected } => {
+                write!(f, "{option} is {value}: it must be {expected}")
+            }
+            TransportError::TooLarge => {
+                write!(f, "the segment of a rank does not fit the address space: ask for less per peer")
+            }
+            TransportError::Mismatch { parameter, values } => {
+                write!(f, "the ranks disagree about {parameter}; pass the same on all:")?;
+                groups(values)
+                    .iter()
+                    .try_for_each(|(value, ranks)| write!(f, " {} {value};", those(ranks, "says", "say")))
+            }
+            TransportError::Peer { rank, what } => write!(f, "rank {rank} cannot go on: {what}"),
+            TransportError::Bootstrap(error) => error.fmt(f),
+            TransportError::Segment(error) => error.fmt(f),
+            TransportError::Broken { cause } => {
+                write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
+            }
+            TransportError::NotClosed { ranks, after } => write!(
+                f,
+                "{} not close within {after:?}: closing is collective, call it on every rank",
+                those(ranks, "did", "did")
+            ),
+        }
+    }
+}
+
+/// The ranks that say the same, together, in the order of the first of each.
+fn groups(values: &[String]) -> Vec<(&str, Vec<usize>)> {
+    let mut found: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (rank, value) in values.iter().enumerate() {
+        match found.iter_mut().find(|(known, _)| known == value) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => found.push((value, vec![rank])),
+        }
+    }
+    found
+}
+
+impl Error for TransportError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            TransportError::Bootstrap(error) => error.source(),
+            TransportError::Segment(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<BootstrapError> for TransportError {
+    fn from(error: BootstrapError) -> Self {
+        TransportError::Bootstrap(error)
+    }
+}
+
+impl From<SegmentError> for TransportError {
+    fn from(error: SegmentError) -> Self {
+        TransportError::Segment(error)
+    }
+}

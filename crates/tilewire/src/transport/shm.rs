@@ -1,0 +1,385 @@
+//! The transport of ranks on one machine: every rank's segment, cut as [`layout`](super::layout) says, mapped by all.
+#![forbid(unsafe_code)]
+
+use super::abort::{Abort, Cause, PanicGuard};
+use super::deadline::Deadline;
+use super::doorbell::Doorbell;
+use super::layout::{Geometry, LINE, Layout, block_share};
+use super::local_buffer::{LocalBuffer, LocalBufferError, LocalBuffers};
+use super::p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
+use super::rank::Rank;
+use super::rendezvous::{Parameters, Shared, TransportError};
+use super::segment::SegmentSet;
+use super::world::World;
+use crate::tensor::Memory;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How large a [`ShmTransport`] is. The same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmOptions {
+    /// Bytes of staging that each sender has at each receiver.
+    pub per_peer_bytes: usize,
+    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging.
+    pub max_blocks_per_peer: usize,
+    /// Slots of a block: the largest depth of a pipeline.
+    pub max_slots: usize,
+    /// Copies a role may have; the CPU engine uses 1.
+    pub max_copies: usize,
+    /// Bytes of packets that each sender has at each receiver; half of them carry data. 0: no packets.
+    pub packet_bytes: usize,
+    /// Whether all pages are entered into the page tables at once rather than at first touch. May differ between ranks.
+    pub populate: bool,
+}
+
+impl Default for ShmOptions {
+    /// 4 MiB of staging per peer: 8 blocks with, for example, 4 slots of 128 KiB each, which stay in the second-level cache; and 64
+    /// KiB of packets.
+    fn default() -> Self {
+        ShmOptions {
+            per_peer_bytes: 4 << 20,
+            max_blocks_per_peer: 8,
+            max_slots: 8,
+            max_copies: 1,
+            packet_bytes: 64 << 10,
+            populate: false,
+        }
+    }
+}
+
+/// Memory and signals between ranks that are threads or processes of one machine.
+///
+/// One collective call makes it, the user holds it. Dropping it without [`close`](ShmTransport::close) is no error: a peer that still uses
+/// this rank's segment keeps it until it lets go.
+///
+/// ```
+/// use tilewire::transport::{P2pTransport, ShmOptions, ShmTransport, World};
+///
+/// World::threads(2).run(|world| {
+///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: 1 << 16, ..Default::default() })?;
+///     let peer = world.rank().after(1, 2);
+///     let endpoint = transport.endpoint(peer);
+///     assert_eq!((endpoint.send_dst.bytes(), endpoint.recv_src.bytes()), (1 << 16, 1 << 16));
+///     // Kernels bind `endpoint.send_dst`, `endpoint.send.tail` and so on; see `Block::region` and `Block::slots`.
+///     Ok(transport.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+pub struct ShmTransport {
+    world: Shared,
+    /// Which rendezvous of rank 0 this is: so that ranks that close different transports do not take one for the other.
+    serial: String,
+    layout: Layout,
+    table: PeerTable,
+    buffers: LocalBuffers,
+    segments: SegmentSet,
+    watch: Watch,
+}
+
+/// What tells the peers of this rank's end, and this rank of theirs.
+struct Watch {
+    /// For ranks that are threads: tells the peers of a panic.
+    _guard: Option<PanicGuard>,
+    #[cfg(target_os = "linux")]
+    monitor: Option<super::monitor::Monitor>,
+}
+
+/// The memories of all ranks, in rank order: each is a bank of a kernel's parameter, so a kernel can choose the peer.
+///
+/// All banks of one kind have one size. Slots lie [`PeerEndpoint::SLOT_STRIDE`] bytes apart and are numbered as
+/// [`Layout::slot_index`] and [`Layout::block_index`] say. Staging and packets begin on a page.
+#[derive(Clone, Debug)]
+pub struct PeerTable {
+    /// All staging of each rank; what `sender` has of it is [`PeerTable::staging_offset`].
+    pub staging: Vec<Memory>,
+    /// All packets of each rank.
+    pub packets: Vec<Memory>,
+    /// The slots of each rank.
+    pub slots: Vec<Signals>,
+    /// This rank's own counters, numbered as [`Layout::start_index`] says.
+    pub starts: Memory,
+}
+
+/// The number of the next rendezvous of this process.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+impl ShmTransport {
+    /// Makes a transport. Collective: every rank of the world calls it, with the same options; when they differ in anything,
+    /// the library's version included, every rank gets an error that names the ranks and the values.
+    pub fn rendezvous(world: &World, options: ShmOptions) -> Result<ShmTransport, TransportError> {
+        let (world, deadline) = (Shared::of(world), world.deadline());
+        let layout = layout(&options, world.size());
+        let ShmOptions { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, populate } = options;
+        let (layout, objection) = match layout {
+            Ok(layout) => (Some(layout), None),
+            Err(objection) => (None, Some(objection)),
+        };
+        // Relaxed: only its being different each time matters.
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let said = Parameters::new("shm")
+            .with("per_peer_bytes", per_peer_bytes)
+            .with("max_blocks_per_peer", max_blocks_per_peer)
+            .with("max_slots", max_slots)
+            .with("max_copies", max_copies)
+            .with("packet_bytes", packet_bytes)
+            .with("serial", serial)
+            .object(objection)
+            .agree(&world, &["serial"], deadline)?;
+        let layout = layout.expect("whoever has no layout objects");
+        let serial = said[0].last().expect("the serial is the last value").clone();
+        let made = world
+            .segments("shm", layout.bytes(), populate, deadline)
+            .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
+        let (watch, segments) = world.all_have("shm", made, deadline)?;
+        let table = PeerTable::new(&layout, &segments);
+        Ok(ShmTransport { world, serial, layout, table, buffers: LocalBuffers::default(), segments, watch })
+    }
+
+    /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
+    ///
+    /// A broken transport is let go at once, with its cause as error: there may be nobody left to wait for.
+    pub fn close(self) -> Result<(), TransportError> {
+        self.check()?;
+        let deadline = self.world.deadline();
+        let closed = self.world.barrier(&format!("shm/{}/closed", self.serial), deadline);
+        // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
+        self.check()?;
+        closed?;
+        self.watch.goodbye(deadline)
+    }
+
+    /// `Err` with the cause if the transport is broken.
+    pub fn check(&self) -> Result<(), TransportError> {
+        self.broken().map_or(Ok(()), |cause| Err(TransportError::Broken { cause }))
+    }
+
+    /// Whether a rank died, or marked the transport broken. Its counters are undefined then, and only a new rendezvous recovers.
+    pub fn is_broken(&self) -> bool {
+        self.broken().is_some()
+    }
+
+    /// Ends the waits of all ranks on this transport and makes every later call on any of them fail with the cause, the first one if
+    /// there are several.
+    pub fn mark_broken(&self, cause: Cause) {
+        self.segments.abort_all(cause);
+    }
+
+    /// Where things lie in every rank's segment.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The memories of all ranks.
+    pub fn table(&self) -> &PeerTable {
+        &self.table
+    }
+
+    /// The abort word of this rank: what its waits poll.
+    pub fn abort(&self) -> Abort {
+        self.segments.abort(self.rank().index())
+    }
+
+    /// The doorbell of a rank: to be rung after a signal to it, or to sleep on if it is this rank's.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn doorbell(&self, rank: Rank) -> Doorbell {
+        self.segments.doorbell(rank.index())
+    }
+
+    /// Names a buffer of this rank to code that takes one number: the address of a [`LocalBuffer`], valid until it is deregistered
+    /// or the transport is gone. The memory stays alive as long.
+    ///
+    /// ```
+    /// # use tilewire::transport::{LocalBufferError, ShmOptions, ShmTransport, World};
+    /// # use tilewire::Tensor;
+    /// # World::threads(1).run(|world| {
+    /// # let transport = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    /// let x = Tensor::<f32>::zeros(100);
+    /// let handle = transport.register_local_buffer(x.memory());
+    /// assert_eq!(transport.local_buffer(handle)?.size, 400);
+    /// transport.deregister_local_buffer(handle)?;
+    /// assert_eq!(transport.deregister_local_buffer(handle), Err(LocalBufferError::Deregistered { handle }));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn register_local_buffer(&self, memory: &Memory) -> u64 {
+        self.buffers.register(memory)
+    }
+
+    /// What a handle names.
+    pub fn local_buffer(&self, handle: u64) -> Result<LocalBuffer, LocalBufferError> {
+        self.buffers.buffer(handle)
+    }
+
+    /// Lets go of a buffer. Its handle is never given out again by this transport, and using it again is an error.
+    pub fn deregister_local_buffer(&self, handle: u64) -> Result<(), LocalBufferError> {
+        self.buffers.deregister(handle)
+    }
+
+    pub(super) fn world(&self) -> &Shared {
+        &self.world
+    }
+}
+
+impl P2pTransport for ShmTransport {
+    fn rank(&self) -> Rank {
+        self.world.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.world.size()
+    }
+
+    fn per_peer_bytes(&self) -> usize {
+        self.layout.geometry().per_peer_bytes
+    }
+
+    fn max_blocks_per_peer(&self) -> usize {
+        self.layout.geometry().max_blocks_per_peer
+    }
+
+    fn link_kind(&self, peer: Rank) -> LinkKind {
+        if peer == self.rank() { LinkKind::SameDevice } else { LinkKind::Shm }
+    }
+
+    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
+        let (layout, me, peer) = (&self.layout, self.rank().index(), peer.index());
+        let (mine, theirs) = (self.segments.segment(me), self.segments.segment(peer));
+        let at = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
+        // In a segment, what a rank writes or is waited for by stands under that rank's number.
+        let here = |area: Range<usize>| at(&mine, layout.of_peer(&area, peer));
+        let there = |area: Range<usize>| at(&theirs, layout.of_peer(&area, me));
+        PeerEndpoint {
+            send_dst: at(&theirs, layout.peer_staging(me)),
+            recv_src: at(&mine, layout.peer_staging(peer)),
+            send_packets: at(&theirs, layout.peer_packets(me)),
+            recv_packets: at(&mine, layout.peer_packets(peer)),
+            send: Signals {
+                tail: there(layout.tails()),
+                head: here(layout.heads()),
+                packet_head: here(layout.packet_heads()),
+                ready: here(layout.ready()),
+                done: there(layout.done()),
+            },
+            recv: Signals {
+                tail: here(layout.tails()),
+                head: there(layout.heads()),
+                packet_head: there(layout.packet_heads()),
+                ready: there(layout.ready()),
+                done: here(layout.done()),
+            },
+            starts: here(layout.starts()),
+        }
+    }
+
+    fn max_slots(&self) -> usize {
+        self.layout.geometry().max_slots
+    }
+
+    fn packet_bytes(&self) -> usize {
+        self.layout.geometry().packet_bytes
+    }
+
+    fn broken(&self) -> Option<Cause> {
+        self.abort().get()
+    }
+}
+
+impl fmt::Debug for ShmTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Geometry { per_peer_bytes, max_blocks_per_peer, .. } = self.layout.geometry();
+        let (rank, size) = (self.rank(), self.world_size());
+        write!(
+            f,
+            "ShmTransport(rank {rank} of {size}, {per_peer_bytes} bytes and {max_blocks_per_peer} blocks per peer)"
+        )
+    }
+}
+
+impl PeerTable {
+    fn new(layout: &Layout, segments: &SegmentSet) -> PeerTable {
+        let area = |rank: usize, range: Range<usize>| segments.segment(rank).part(range.start, range.len());
+        let of_all = |range: Range<usize>| (0..segments.world_size()).map(|rank| area(rank, range.clone())).collect();
+        let slots = |rank: usize| Signals {
+            tail: area(rank, layout.tails()),
+            head: area(rank, layout.heads()),
+            packet_head: area(rank, layout.packet_heads()),
+            ready: area(rank, layout.ready()),
+            done: area(rank, layout.done()),
+        };
+        PeerTable {
+            staging: of_all(layout.staging()),
+            packets: of_all(layout.packets()),
+            slots: (0..segments.world_size()).map(slots).collect(),
+            starts: area(segments.rank(), layout.starts()),
+        }
+    }
+
+    /// Banks of one kind of slot: `table.slot_banks(|of_rank| &of_rank.tail)`.
+    pub fn slot_banks(&self, kind: impl Fn(&Signals) -> &Memory) -> Vec<Memory> {
+        self.slots.iter().map(|of_rank| kind(of_rank).clone()).collect()
+    }
+
+    /// Where the bytes of a sender begin in every bank of `staging`.
+    pub fn staging_offset(&self, sender: Rank) -> usize {
+        sender.index() * (self.staging[0].bytes() / self.staging.len())
+    }
+
+    /// Where the packets of a sender begin in every bank of `packets`.
+    pub fn packet_offset(&self, sender: Rank) -> usize {
+        sender.index() * (self.packets[0].bytes() / self.packets.len())
+    }
+}
+
+impl Watch {
+    fn start(segments: &mut SegmentSet, are_threads: bool) -> Result<Watch, TransportError> {
+        #[cfg(target_os = "linux")]
+        let monitor = if are_threads {
+            None
+        } else {
+            Some(super::monitor::Monitor::start(segments.take_control(), segments.abort(segments.rank()))?)
+        };
+        Ok(Watch {
+            _guard: are_threads.then(|| segments.panic_guard()),
+            #[cfg(target_os = "linux")]
+            monitor,
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn goodbye(self, deadline: Deadline) -> Result<(), TransportError> {
+        use super::abort::AbortCode;
+        use super::monitor::GoodbyeError;
+        let Some(monitor) = self.monitor else { return Ok(()) };
+        let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
+        monitor.goodbye(length).map_err(|error| match error {
+            GoodbyeError::Died { rank } => {
+                TransportError::Broken { cause: Cause { code: AbortCode::Died, rank, reason: 0 } }
+            }
+            GoodbyeError::Missing { ranks, after } => TransportError::NotClosed { ranks, after },
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn goodbye(self, _: Deadline) -> Result<(), TransportError> {
+        Ok(())
+    }
+}
+
+/// The layout of these options, if they can be meant.
+fn layout(options: &ShmOptions, world_size: usize) -> Result<Layout, TransportError> {
+    let &ShmOptions { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, .. } = options;
+    let at_least = |option: &'static str, value: usize, least: usize, expected: &'static str| {
+        if value >= least { Ok(()) } else { Err(TransportError::BadOption { option, value, expected }) }
+    };
+    at_least("max_blocks_per_peer", max_blocks_per_peer, 1, "at least 1")?;
+    at_least("max_slots", max_slots, 2, "at least 2, so that one slot is filled while another is emptied")?;
+    at_least("max_copies", max_copies, 1, "at least 1")?;
+    if block_share(per_peer_bytes, max_blocks_per_peer) < LINE {
+        let expected = "at least 128 bytes for each of max_blocks_per_peer";
+        return Err(TransportError::BadOption { option: "per_peer_bytes", value: per_peer_bytes, expected });
+    }
+    let geometry = Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes };
+    Layout::new(geometry).ok_or(TransportError::TooLarge)
+}

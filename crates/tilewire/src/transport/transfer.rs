@@ -1,0 +1,288 @@
+//! What one side of a transfer wants, and whether the transport can do it.
+//!
+//! Everything refused here would otherwise silently corrupt the next peer's region, or hang.
+#![forbid(unsafe_code)]
+
+use super::abort::Cause;
+use super::layout::PACKET;
+use super::p2p::P2pTransport;
+use super::rank::Rank;
+use crate::tensor::{Memory, Type};
+use std::fmt;
+
+/// What one side wants to send to, or receive from, a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The other side.
+    pub peer: Rank,
+    /// Bytes of the message.
+    pub bytes: usize,
+    /// Type of its elements.
+    pub dtype: Type,
+    /// Blocks that share the message.
+    pub blocks: usize,
+    /// How the bytes travel.
+    pub protocol: Protocol,
+}
+
+/// How the bytes of a message travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// In packets that carry their flag: the whole message is in the packet area at once.
+    Packet {
+        /// Messages that may be in the area at the same time: at least 1.
+        depth: usize,
+    },
+    /// Step by step through slots of the receiver's staging: a message of any size.
+    Staged {
+        /// Bytes of a slot.
+        slot_bytes: usize,
+        /// Slots of a block: at least 2, so that one is filled while another is emptied.
+        depth: usize,
+    },
+    /// Into the peer's window, in one hop.
+    Direct {
+        /// Bytes of the window.
+        window_bytes: usize,
+    },
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Packet { .. } => "packet",
+            Protocol::Staged { .. } => "staged",
+            Protocol::Direct { .. } => "direct",
+        })
+    }
+}
+
+/// Whether this transport can do this transfer with these buffers (input or output, whichever the caller has).
+///
+/// ```
+/// use tilewire::ir::Type;
+/// use tilewire::transport::{Protocol, Rank, ShmOptions, ShmTransport, Transfer, TransferError, World, check_transfer};
+/// use tilewire::Tensor;
+///
+/// World::threads(2).run(|world| {
+///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: 1 << 16, ..Default::default() })?;
+///     let x = Tensor::<f32>::zeros(1 << 20);
+///     let transfer = Transfer {
+///         peer: world.rank().after(1, 2),
+///         bytes: 4 << 20,
+///         dtype: Type::F32,
+///         blocks: 1,
+///         protocol: Protocol::Staged { slot_bytes: 4096, depth: 2 },
+///     };
+///     check_transfer(&transport, &transfer, &[x.memory()])?; // larger than the staging: it goes step by step
+///
+///     let myself = Transfer { peer: world.rank(), ..transfer };
+///     let error = check_transfer(&transport, &myself, &[x.memory()]).unwrap_err();
+///     assert_eq!(error, TransferError::SelfTransfer { rank: world.rank() });
+///     Ok(transport.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+pub fn check_transfer(
+    transport: &dyn P2pTransport,
+    transfer: &Transfer,
+    buffers: &[&Memory],
+) -> Result<(), TransferError> {
+    let &Transfer { peer, bytes, dtype, blocks, protocol } = transfer;
+    if let Some(cause) = transport.broken() {
+        return Err(TransferError::Broken { cause });
+    }
+    let (rank, world_size) = (transport.rank(), transport.world_size());
+    if peer.index() >= world_size {
+        return Err(TransferError::NoSuchPeer { peer, world_size });
+    }
+    if peer == rank {
+        return Err(TransferError::SelfTransfer { rank });
+    }
+    let max = transport.max_blocks_per_peer();
+    if blocks == 0 || blocks > max {
+        return Err(TransferError::Blocks { blocks, max });
+    }
+    let size = dtype.size();
+    let of_elements = |what: &'static str, bytes: usize| {
+        if bytes.is_multiple_of(size) { Ok(()) } else { Err(TransferError::NotElements { what, bytes, dtype }) }
+    };
+    of_elements("message", bytes)?;
+    for buffer in buffers {
+        let address = buffer.start().as_ptr() as usize;
+        if !address.is_multiple_of(size) {
+            return Err(TransferError::Unaligned { address, dtype });
+        }
+        if buffer.bytes() < bytes {
+            return Err(TransferError::BufferTooSmall { bytes, buffer: buffer.bytes() });
+        }
+    }
+    let fits = |region: usize| {
+        if bytes <= region { Ok(()) } else { Err(TransferError::TooLarge { protocol, bytes, region }) }
+    };
+    match protocol {
+        Protocol::Packet { depth } => {
+            check_depth(protocol, depth, 1, usize::MAX)?;
+            // Packets are dealt out to the blocks in equal parts, so what one block can take bounds all.
+            let packets = transport.block_packet_bytes() / PACKET / depth;
+            fits(packets.saturating_mul(PACKET / 2).saturating_mul(blocks))
+        }
+        Protocol::Staged { slot_bytes, depth } => {
+            check_depth(protocol, depth, 2, transport.max_slots())?;
+            if slot_bytes == 0 {
+                return Err(TransferError::EmptySlot);
+            }
+            of_elements("slot", slot_bytes)?;
+            let block_bytes = transport.block_bytes();
+            if slot_bytes.checked_mul(depth).is_none_or(|all| all > block_bytes) {
+                let per_peer_bytes = transport.per_peer_bytes();
+                return Err(TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes });
+            }
+            Ok(())
+        }
+        Protocol::Direct { window_bytes } => {
+            of_elements("window", window_bytes)?;
+            fits(window_bytes)
+        }
+    }
+}
+
+fn check_depth(protocol: Protocol, depth: usize, min: usize, max: usize) -> Result<(), TransferError> {
+    if (min..=max).contains(&depth) { Ok(()) } else { Err(TransferError::Depth { protocol, depth, min, max }) }
+}
+
+/// Why a transport cannot do a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The transport broke before.
+    Broken {
+        /// Why.
+        cause: Cause,
+    },
+    /// A peer that is not in the world.
+    NoSuchPeer {
+        /// The peer.
+        peer: Rank,
+        /// Ranks in the world.
+        world_size: usize,
+    },
+    /// A rank that would talk to itself.
+    SelfTransfer {
+        /// That rank.
+        rank: Rank,
+    },
+    /// No block, or more than the transport has room for.
+    Blocks {
+        /// Blocks asked for.
+        blocks: usize,
+        /// Blocks there is room for.
+        max: usize,
+    },
+    /// A pipeline too short, or longer than there are slots.
+    Depth {
+        /// How the bytes were to travel.
+        protocol: Protocol,
+        /// The depth asked for.
+        depth: usize,
+        /// The least there must be.
+        min: usize,
+        /// The most the transport has room for.
+        max: usize,
+    },
+    /// A message larger than what the protocol must hold at once.
+    TooLarge {
+        /// How the bytes were to travel.
+        protocol: Protocol,
+        /// Bytes of the message.
+        bytes: usize,
+        /// Bytes there is room for.
+        region: usize,
+    },
+    /// The slots of a block do not fit its staging.
+    SlotTooLarge {
+        /// Bytes of a slot.
+        slot_bytes: usize,
+        /// Slots of a block.
+        depth: usize,
+        /// Bytes of staging of a block.
+        block_bytes: usize,
+        /// Bytes of staging of all blocks.
+        per_peer_bytes: usize,
+    },
+    /// A slot of no bytes.
+    EmptySlot,
+    /// A size that is no multiple of the element.
+    NotElements {
+        /// Of what.
+        what: &'static str,
+        /// The size.
+        bytes: usize,
+        /// The element.
+        dtype: Type,
+    },
+    /// A buffer that is not aligned for its elements.
+    Unaligned {
+        /// Where it begins.
+        address: usize,
+        /// The element.
+        dtype: Type,
+    },
+    /// A buffer smaller than the message.
+    BufferTooSmall {
+        /// Bytes of the message.
+        bytes: usize,
+        /// Bytes of the buffer.
+        buffer: usize,
+    },
+}
+
+impl fmt::Display for TransferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TransferError::Broken { cause } => {
+                write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
+            }
+            TransferError::NoSuchPeer { peer, world_size } => {
+                write!(f, "rank {peer} is not in this world: there are {world_size} ranks, from 0")
+            }
+            TransferError::SelfTransfer { rank } => {
+                write!(f, "rank {rank} cannot send to itself: copy, or name another peer")
+            }
+            TransferError::Blocks { blocks, max } => write!(
+                f,
+                "{blocks} blocks: this transport takes 1 to {max} per peer (max_blocks_per_peer at the rendezvous)"
+            ),
+            TransferError::Depth { protocol, depth, min, max: usize::MAX } => {
+                write!(f, "a depth of {depth}: {protocol} takes {min} or more")
+            }
+            TransferError::Depth { protocol, depth, min, max } => write!(
+                f,
+                "a depth of {depth}: {protocol} takes {min} to {max} on this transport (max_slots at the rendezvous)"
+            ),
+            TransferError::TooLarge { protocol, bytes, region } => write!(
+                f,
+                "a message of {bytes} bytes: {protocol} holds it all at once, and there is room for {region}; use \
+                 staged, which goes step by step, or ask for more at the rendezvous"
+            ),
+            TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes } => write!(
+                f,
+                "{depth} slots of {slot_bytes} bytes do not fit the {block_bytes} bytes of staging of a block (of \
+                 {per_peer_bytes} per peer): use smaller slots, or ask for more per_peer_bytes at the rendezvous"
+            ),
+            TransferError::EmptySlot => write!(f, "a slot of 0 bytes carries nothing: give it at least one element"),
+            TransferError::NotElements { what, bytes, dtype } => {
+                write!(f, "a {what} of {bytes} bytes is no whole number of elements of type {dtype}")
+            }
+            TransferError::Unaligned { address, dtype } => {
+                write!(f, "a buffer at {address:#x} is not aligned for elements of type {dtype}")
+            }
+            TransferError::BufferTooSmall { bytes, buffer } => {
+                write!(f, "a message of {bytes} bytes with a buffer of {buffer}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TransferError {}

@@ -1,0 +1,65 @@
+//! Bodies that run in every rank of a world: of threads, or of processes that meet at a store in the parent.
+#![allow(dead_code)] // every test file uses its own part
+
+use crate::job::{Job, Member};
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tilewire::Memory;
+use tilewire::transport::{Placement, Rank, RankError, Secret, StoreServer, World};
+
+pub type Body = fn(&World) -> Result<(), RankError>;
+
+pub fn in_threads(ranks: usize, body: Body) {
+    World::threads(ranks).deadline(Duration::from_secs(20)).run(|world| body(&world)).unwrap();
+}
+
+/// Runs the test of this name again in `ranks` processes, and `body` in each.
+pub fn in_processes(test: &str, ranks: usize, body: Body) {
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join(&mut member);
+        let result = body(&world).map_err(|error| error.to_string());
+        return member.report(format!("{result:?}"));
+    }
+    let (mut job, _store) = start(test, ranks);
+    job.expect(0..ranks, "Ok(())");
+    job.finish();
+}
+
+/// The processes, and the store they meet at, which lives in the parent.
+pub fn start(test: &str, ranks: usize) -> (Job, StoreServer) {
+    let secret = Secret::random().unwrap();
+    let store = StoreServer::start("127.0.0.1:0", ranks, &secret, Default::default()).unwrap();
+    let mut job = Job::start(test, ranks);
+    for rank in 0..ranks {
+        job.tell(rank, store.address().to_string().as_bytes());
+        job.tell(rank, secret.expose().as_bytes());
+    }
+    (job, store)
+}
+
+pub fn join(member: &mut Member) -> World {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (address, secret) = (text(member.hear()), text(member.hear()));
+    let placement = Placement::from_vars(&|name| match name {
+        "TILEWIRE_RANK" => Some(member.rank.to_string()),
+        "TILEWIRE_WORLD_SIZE" => Some(member.size.to_string()),
+        "TILEWIRE_STORE" => Some(address.clone()),
+        "TILEWIRE_SECRET" => Some(secret.clone()),
+        "TILEWIRE_DEADLINE" => Some("10s".to_string()),
+        _ => None,
+    });
+    World::join(&placement.unwrap()).unwrap()
+}
+
+pub fn words(memory: &Memory) -> Vec<&AtomicU64> {
+    // SAFETY: inside, aligned (everything a transport gives begins on a line), alive as long as the handle; only touched by
+    // atomics in these tests.
+    (0..memory.bytes() / 8)
+        .map(|at| unsafe { AtomicU64::from_ptr(memory.start().as_ptr().cast::<u64>().add(at)) })
+        .collect()
+}
+
+pub fn peers(world: &World) -> impl Iterator<Item = Rank> {
+    let me = world.rank();
+    Rank::all(world.size()).filter(move |&rank| rank != me)
+}
