@@ -4,11 +4,12 @@
 
 use super::machine::{Machine, Stop};
 use super::rounding::Rounding;
+use super::waits::{Backoff, Waits};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The instances of one launch, shared by who runs them.
 pub(crate) struct Job {
@@ -18,8 +19,19 @@ pub(crate) struct Job {
     /// Workers inside; guarded by the pool's lock when it grows.
     helpers: AtomicUsize,
     failed: AtomicBool,
-    failure: Mutex<Option<(usize, Stop)>>,
+    failure: Mutex<Option<Failure>>,
     deadline: Mutex<Option<Duration>>,
+    waits: Waits,
+}
+
+/// Which instance ended a launch, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub index: usize,
+    /// Where it stopped: a fault, or a wait that was not ready.
+    pub stop: Stop,
+    /// The abort word, if that ended the wait; otherwise the deadline did.
+    pub abort: Option<u64>,
 }
 
 struct Machines {
@@ -36,7 +48,7 @@ unsafe impl Sync for Machines {}
 
 impl Job {
     /// A job over machines that do not move while the job is used.
-    pub(crate) fn new(machines: &mut [Machine]) -> Arc<Job> {
+    pub(crate) fn new(machines: &mut [Machine], waits: Waits) -> Arc<Job> {
         Arc::new(Job {
             machines: Machines { first: machines.as_mut_ptr(), len: machines.len() },
             next: AtomicUsize::new(0),
@@ -44,6 +56,7 @@ impl Job {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             deadline: Mutex::new(None),
+            waits,
         })
     }
 
@@ -53,7 +66,7 @@ impl Job {
         share: bool,
         deadline: Option<Duration>,
         pending: &mut Vec<usize>,
-    ) -> Result<(), (usize, Stop)> {
+    ) -> Result<(), Failure> {
         *self.deadline.lock().expect("no participant panics") = deadline;
         self.failed.store(false, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
@@ -99,7 +112,7 @@ impl Job {
                         true
                     }
                     stop => {
-                        self.fail(index, stop);
+                        self.fail(Failure { index, stop, abort: None });
                         false
                     }
                 }
@@ -107,15 +120,31 @@ impl Job {
             if self.failed.load(Ordering::Relaxed) || (taken.is_none() && pending.is_empty()) {
                 return;
             }
+            // In every round, also one that got on: instances that only signal each other are to end as well.
+            if let (Some((index, stop)), abort @ Some(_)) = (stuck, self.waits.aborted()) {
+                return self.fail(Failure { index, stop, abort });
+            }
             if progress {
                 backoff = Backoff::new(deadline);
-            } else if backoff.pause()
+            } else if self.pause(&mut backoff, pending)
                 && let Some((index, stop)) = stuck
             {
-                self.fail(index, stop);
-                return;
+                return self.fail(Failure { index, stop, abort: None });
             }
         }
+    }
+
+    /// Waits a little, at most until one of the pending instances can go on or the launch is to end; true at the deadline.
+    fn pause(&self, backoff: &mut Backoff, pending: &[usize]) -> bool {
+        // SAFETY: `pending` holds indices that `take` gave to this participant alone.
+        let watch = |&index: &usize| unsafe { self.machine(index) }.watch;
+        let polls = pending.iter().any(|index| watch(index).is_polled());
+        backoff.pause(&self.waits, polls, &mut || {
+            self.failed.load(Ordering::Relaxed)
+                || self.waits.aborted().is_some()
+                // SAFETY: as above: these instances are blocked, and the memory they wait for lives as long as they do.
+                || pending.iter().any(|index| unsafe { watch(index).is_ready() })
+        })
     }
 
     fn take(&self) -> Option<usize> {
@@ -136,10 +165,14 @@ impl Job {
         unsafe { &mut *self.machines.first.add(index) }
     }
 
-    fn fail(&self, index: usize, stop: Stop) {
+    /// Ends the launch for all participants: who runs sees it after this round, who sleeps is woken.
+    fn fail(&self, why: Failure) {
         let mut failure = self.failure.lock().expect("no participant panics");
+        // Relaxed: `failure` is read under its lock, or after everybody has left. A sleeper that misses the ring, because this
+        // store passed the bell's load, looks again after a nap.
         if !self.failed.swap(true, Ordering::Relaxed) {
-            *failure = Some((index, stop));
+            *failure = Some(why);
+            self.waits.wake();
         }
     }
 }
@@ -162,47 +195,15 @@ impl Drop for Shared<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.job.failed.store(true, Ordering::Relaxed);
+            self.job.waits.wake();
         }
         self.pool.withdraw(self.job);
         let mut backoff = Backoff::new(None);
         // Acquire: what the helpers wrote is visible when they are gone.
-        while self.job.helpers.load(Ordering::Acquire) != 0 {
-            backoff.pause();
+        let mut alone = || self.job.helpers.load(Ordering::Acquire) == 0;
+        while !alone() {
+            backoff.pause(&self.job.waits, false, &mut alone);
         }
-    }
-}
-
-/// How a participant with nothing to do passes the time: first it spins, then it lets others run, then it sleeps.
-pub(crate) struct Backoff {
-    rounds: u32,
-    since: Option<Instant>,
-    deadline: Option<Duration>,
-}
-
-impl Backoff {
-    const SPINS: u32 = 256;
-    const YIELDS: u32 = 512;
-    const SLEEP: Duration = Duration::from_micros(50);
-
-    pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
-        Backoff { rounds: 0, since: None, deadline }
-    }
-
-    /// Waits a little; true when the deadline has passed.
-    pub(crate) fn pause(&mut self) -> bool {
-        self.rounds += 1;
-        if self.rounds < Self::SPINS {
-            std::hint::spin_loop();
-            return false;
-        }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if self.rounds < Self::YIELDS {
-            std::thread::yield_now();
-        } else {
-            self.rounds = Self::YIELDS;
-            std::thread::sleep(Self::SLEEP);
-        }
-        self.deadline.is_some_and(|deadline| since.elapsed() >= deadline)
     }
 }
 
@@ -257,6 +258,8 @@ impl Pool {
                 std::process::abort();
             }
             job.helpers.fetch_sub(1, Ordering::Release);
+            // Who launched may be asleep until the last helper is gone.
+            job.waits.wake();
             drop(job);
             jobs = self.jobs.lock().expect("no worker panics");
         }
