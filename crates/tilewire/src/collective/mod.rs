@@ -9,13 +9,16 @@
 //! |---|---|
 //! | `map.rs` | [`map`]: a collective of one rank |
 //! | `prepare.rs` | [`prepare`]: a traced kernel, ready to launch |
+//! | `wait_host.rs` | [`waits_over`]: launches that sleep on a rank's doorbell and end with its abort word |
 //! | `error.rs` | [`RunError`] |
 #![forbid(unsafe_code)]
 
 mod error;
 mod map;
 mod prepare;
+mod wait_host;
 
 pub use error::RunError;
 pub use map::{Map, map};
 pub use prepare::prepare;
+pub use wait_host::waits_over;

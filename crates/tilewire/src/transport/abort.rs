@@ -66,11 +66,12 @@ pub struct Cause {
 
 impl Cause {
     /// The word that says so; never 0.
-    pub(super) fn to_word(self) -> u64 {
+    pub fn to_word(self) -> u64 {
         u64::from(self.code.number()) << 56 | (self.rank as u64 & 0xff_ffff) << 32 | u64::from(self.reason)
     }
 
-    pub(super) fn from_word(word: u64) -> Option<Cause> {
+    /// What a word says; none for 0.
+    pub fn from_word(word: u64) -> Option<Cause> {
         let code = AbortCode::from_number((word >> 56) as u8);
         (word != 0).then_some(Cause { code, rank: (word >> 32 & 0xff_ffff) as usize, reason: word as u32 })
     }

@@ -46,8 +46,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// One ring, above the count of sleepers.
 const RING: u32 = 1 << 12;
-/// The count of sleepers. (More than fit carry over into the rings, which delays somebody by a nap.)
-const SLEEPERS: u32 = RING - 1;
+const SLEEPERS: u32 = Doorbell::SLEEPERS;
 
 /// The doorbell of one rank: its threads sleep on it, its peers ring it after they signalled. A handle; clones are the same bell.
 ///
@@ -73,6 +72,10 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
+    /// The bits of the [word](Doorbell::word) that count sleepers. (More than fit carry over into the rings, which delays somebody
+    /// by a nap.)
+    pub const SLEEPERS: u32 = RING - 1;
+
     pub(super) fn new(segment: Arc<Mapping>) -> Doorbell {
         Doorbell { segment }
     }
@@ -139,7 +142,8 @@ impl Doorbell {
         }
     }
 
-    fn word(&self) -> &AtomicU32 {
+    /// The word itself, for code that looks often whether there is anybody to [ring](Doorbell::ring) for.
+    pub fn word(&self) -> &AtomicU32 {
         &self.segment.header().doorbell.0
     }
 }

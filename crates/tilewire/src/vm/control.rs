@@ -3,7 +3,7 @@
 use super::address::{bank, element, fault};
 use super::code::PostWork;
 use super::copy;
-use super::machine::{Blocked, Cursor, Fault, Inst, Machine, Stop};
+use super::machine::{Blocked, Cursor, Fault, Inst, Machine, Stop, Watch};
 use super::queue::{self, Descriptor, Work};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -147,12 +147,14 @@ pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
         match slot_address(m, (*pc).e) {
-            Ok((slot, ..)) => {
+            Ok((slot, bank, _)) => {
                 // A release store does not order non-temporal stores.
                 if std::mem::take(&mut m.streamed) {
                     copy::fence();
                 }
+                let entry = m.slot((*pc).e).first as usize + bank as usize;
                 slot.store(m.reg((*pc).a), Ordering::Release);
+                m.ring(entry);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -172,6 +174,7 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
                     m.passed += 1;
                     return pc.add(1);
                 }
+                m.watch = Watch::Slot { slot, expected };
                 m.stop_at(pc, Stop::Blocked(Blocked::Slot { slot: i.e as u32, bank, index, expected, seen }))
             }
             Err(what) => fault(m, pc, what),
@@ -192,6 +195,7 @@ pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
                     m.passed += 1;
                     return pc.add(1);
                 }
+                m.watch = Watch::Polled;
                 let blocked = Blocked::Slot { slot: i.e as u32, bank, index, expected, seen };
                 m.stop_at(pc.add(1), Stop::Blocked(blocked))
             }
@@ -234,6 +238,8 @@ pub(crate) unsafe fn post(m: &mut Machine, pc: *const Inst) -> *const Inst {
             m.passed += 1;
             pc.add(1)
         } else {
+            // Whoever takes from the ring rings no bell.
+            m.watch = Watch::Polled;
             m.stop_at(pc, Stop::Blocked(Blocked::Queue { post: (*pc).e as u32 }))
         }
     }

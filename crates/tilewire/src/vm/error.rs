@@ -83,7 +83,7 @@ pub enum LaunchError {
         /// Number of elements (bytes in a region) there are.
         len: u64,
         /// Block and role that did it.
-        by: Who,
+        by: Box<Who>,
         /// Source line of the access.
         at: SourceLine,
     },
@@ -96,7 +96,7 @@ pub enum LaunchError {
         /// The size it must be a multiple of.
         size: u32,
         /// Block and role that did it.
-        by: Who,
+        by: Box<Who>,
         /// Source line of the access.
         at: SourceLine,
     },
@@ -109,7 +109,7 @@ pub enum LaunchError {
         /// How many there are.
         banks: u32,
         /// Block and role that did it.
-        by: Who,
+        by: Box<Who>,
         /// Source line of the access.
         at: SourceLine,
     },
@@ -118,7 +118,7 @@ pub enum LaunchError {
         /// The number.
         count: i64,
         /// Block and role that did it.
-        by: Who,
+        by: Box<Who>,
         /// Source line.
         at: SourceLine,
     },
@@ -126,6 +126,10 @@ pub enum LaunchError {
     Timeout {
         /// What was waited for: the op and the slot, packet or queue.
         what: String,
+        /// The bank of the slot or packet, where there are several: in the tables of a transport, the peer.
+        bank: Option<i64>,
+        /// The index of the slot or packet; none where the wait was for room in a queue.
+        index: Option<i64>,
         /// Value that was waited for.
         expected: u64,
         /// Value seen last.
@@ -133,7 +137,20 @@ pub enum LaunchError {
         /// The deadline.
         after: Duration,
         /// Block and role that waited.
-        by: Who,
+        by: Box<Who>,
+        /// Source line of the wait.
+        at: SourceLine,
+    },
+    /// The job was aborted while this launch waited: another rank died, failed or gave up.
+    Aborted {
+        /// What happened, and to which rank.
+        cause: String,
+        /// The abort word, for who can read it.
+        word: u64,
+        /// What was waited for when the abort was seen.
+        what: String,
+        /// Block and role that waited.
+        by: Box<Who>,
         /// Source line of the wait.
         at: SourceLine,
     },
@@ -172,9 +189,18 @@ impl fmt::Display for LaunchError {
                 write!(f, "bank {bank} of {name}, which has {banks}: {by}, at {at}")
             }
             LaunchError::NegativeCount { count, by, at } => write!(f, "copy of {count} elements: {by}, at {at}"),
-            LaunchError::Timeout { what, expected, seen, after, by, at } => {
-                write!(f, "{what}: waited {after:?} for {expected}, saw {seen}: {by}, at {at}")
+            LaunchError::Timeout { what, expected, seen, after, by, at, .. } => {
+                write!(
+                    f,
+                    "{what}: waited {after:?} for {expected}, saw {seen}: {by}, at {at}; see what the rank that signals it \
+                     is doing, or allow a longer deadline"
+                )
             }
+            LaunchError::Aborted { cause, what, by, at, .. } => write!(
+                f,
+                "aborted, because {cause}: {by} stopped in {what}, at {at}; counters are undefined now: look into the \
+                 cause, then connect the ranks anew"
+            ),
         }
     }
 }

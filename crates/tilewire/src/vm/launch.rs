@@ -5,10 +5,11 @@ use super::error::{LaunchError, PrepareError, Who};
 use super::level::Level;
 use super::lower::{lower, memories};
 use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
-use super::pool::{Backoff, Job};
+use super::pool::{Failure, Job};
 use super::queue;
 use super::rounding::Rounding;
 use super::verify::verify;
+use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type};
 use crate::tensor::Arg;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct Settings {
     pub stream_from: usize,
     /// Whether the IR is simplified first. Results do not depend on it; turning it off is for tests.
     pub simplify: bool,
+    /// How waits sleep and what ends them, besides the deadline.
+    pub waits: Waits,
 }
 
 impl Default for Settings {
@@ -40,6 +43,7 @@ impl Default for Settings {
             level: Level::detect(),
             stream_from: super::copy::stream_from(),
             simplify: true,
+            waits: Waits::alone(),
         }
     }
 }
@@ -96,10 +100,11 @@ impl Prepared {
                 // alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
                 machine.stream_from = settings.stream_from;
+                machine.announce(&settings.waits);
                 machines.push(machine);
             }
         }
-        let job = Job::new(&mut machines);
+        let job = Job::new(&mut machines, settings.waits.clone());
         Ok(Prepared { machines, job, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
     }
 
@@ -116,18 +121,29 @@ impl Prepared {
         }
         let share = self.blocks > 1;
         let result = self.job.launch(share, self.settings.deadline);
-        result.map_err(|(index, stop)| self.explain(index, stop))
+        result.map_err(|failure| self.explain(failure))
     }
 
     /// The rest of a launch of one instance that did not run through.
     #[cold]
     fn finish_alone(&mut self, mut stop: Stop) -> Result<(), LaunchError> {
         let mut backoff = Backoff::new(self.settings.deadline);
+        let waits = self.settings.waits.clone();
         loop {
-            match stop {
+            let mut abort = None;
+            let over = match stop {
                 Stop::Done => return Ok(()),
-                Stop::Blocked(_) if !backoff.pause() => {}
-                _ => return Err(self.explain(0, stop)),
+                Stop::Blocked(_) => {
+                    abort = waits.aborted();
+                    let watch = self.machines[0].watch;
+                    // SAFETY: the machine is blocked, and outlives this call.
+                    let mut ready = || unsafe { watch.is_ready() } || waits.aborted().is_some();
+                    abort.is_some() || backoff.pause(&waits, watch.is_polled(), &mut ready)
+                }
+                _ => true,
+            };
+            if over {
+                return Err(self.explain(Failure { index: 0, stop, abort }));
             }
             let before = self.machines[0].passed;
             stop = self.machines[0].run();
@@ -146,11 +162,11 @@ impl Prepared {
         text
     }
 
-    fn explain(&self, index: usize, stop: Stop) -> LaunchError {
+    fn explain(&self, Failure { index, stop, abort }: Failure) -> LaunchError {
         let machine = &self.machines[index];
         let role = machine.role();
         let roles = self.machines.len() / self.blocks;
-        let by = Who { rank: self.settings.rank, block: index / roles, role: role.name.clone() };
+        let by = Box::new(Who { rank: self.settings.rank, block: index / roles, role: role.name.clone() });
         let access = |k: u32| &role.accesses[k as usize];
         match stop {
             Stop::Fault(fault) => match fault {
@@ -182,23 +198,28 @@ impl Prepared {
             },
             Stop::Blocked(blocked) => {
                 let after = self.settings.deadline.unwrap_or_default();
-                let (what, expected, seen, at) = match blocked {
+                let of_bank = |bank: Option<i64>| bank.map_or(String::new(), |bank| format!("[bank {bank}]"));
+                let (what, bank, index, expected, seen, at) = match blocked {
                     Blocked::Slot { slot, bank, index, expected, seen } => {
                         let slot = &role.slots[slot as usize];
-                        let bank = if slot.bank.is_some() { format!("[bank {bank}]") } else { String::new() };
-                        (format!("{} {}{bank}[{index}]", slot.op, slot.name), expected, seen, slot.at.clone())
+                        let bank = slot.bank.map(|_| bank);
+                        let what = format!("{} {}{}[{index}]", slot.op, slot.name, of_bank(bank));
+                        (what, bank, Some(index), expected, seen, slot.at.clone())
                     }
-                    Blocked::Packet { access: k, packet, expected, seen } => {
+                    Blocked::Packet { access: k, bank, packet, expected, seen } => {
                         let access = access(k);
-                        let what = format!("packet {packet} of {}", access.name);
-                        (what, u64::from(expected), u64::from(seen), access.at.clone())
+                        let what = format!("packet {packet} of {}{}", access.name, of_bank(bank));
+                        (what, bank, Some(packet), u64::from(expected), u64::from(seen), access.at.clone())
                     }
                     Blocked::Queue { post } => {
                         let post = &role.posts[post as usize];
-                        ("room in the queue of the network proxy".to_string(), 1, 0, post.at.clone())
+                        ("room in the queue of the network proxy".to_string(), None, None, 1, 0, post.at.clone())
                     }
                 };
-                LaunchError::Timeout { what, expected, seen, after, by, at }
+                if let (Some(word), Some(host)) = (abort, self.settings.waits.host()) {
+                    return LaunchError::Aborted { cause: host.explain(word), word, what, by, at };
+                }
+                LaunchError::Timeout { what, bank, index, expected, seen, after, by, at }
             }
             Stop::Running | Stop::Done => unreachable!("a launch that ended well needs no explanation"),
         }

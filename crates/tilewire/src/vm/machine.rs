@@ -8,8 +8,10 @@
 use super::code::{Access, Code, Each, Input, MAX_COUNTS, PostRef, RoleCode, SlotRef};
 use super::handlers;
 use super::level::Level;
+use super::waits::{WaitHost, Waits};
 use crate::ir::{Special, Type};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 /// The work of one instruction: gives the next one, or null after setting `machine.stop`.
 pub(crate) type Handler = unsafe fn(&mut Machine, *const Inst) -> *const Inst;
@@ -66,9 +68,41 @@ pub(crate) enum Blocked {
     /// Slot `slots[slot]` is below `expected`.
     Slot { slot: u32, bank: i64, index: i64, expected: u64, seen: u64 },
     /// A packet of access `access` does not carry the flag.
-    Packet { access: u32, packet: i64, expected: u32, seen: u32 },
+    Packet { access: u32, bank: Option<i64>, packet: i64, expected: u32, seen: u32 },
     /// The ring of post `post` is full.
     Queue { post: u32 },
+}
+
+/// What a blocked machine waits for, in a form that can be looked at without running it.
+#[derive(Clone, Copy)]
+pub(crate) enum Watch {
+    /// A slot that is below `expected`.
+    Slot { slot: *const AtomicU64, expected: u64 },
+    /// Half a packet without its flag.
+    Packet { half: *const AtomicU64, flag: u32 },
+    /// Only running it again can tell: a role that polls goes on in any case, and a ring is emptied by who rings no bell.
+    Polled,
+}
+
+impl Watch {
+    pub(crate) fn is_polled(self) -> bool {
+        matches!(self, Watch::Polled)
+    }
+
+    /// Whether the machine can go on, if that can be told.
+    ///
+    /// # Safety
+    /// The machine is blocked and alive: the word is one that its wait has just read.
+    pub(crate) unsafe fn is_ready(self) -> bool {
+        // Relaxed would do, because the wait itself looks again with acquire before anything depends on it.
+        match self {
+            // SAFETY: the caller's promise.
+            Watch::Slot { slot, expected } => unsafe { &*slot }.load(Ordering::Acquire) >= expected,
+            // SAFETY: the caller's promise.
+            Watch::Packet { half, flag } => (unsafe { &*half }.load(Ordering::Acquire) >> 32) as u32 == flag,
+            Watch::Polled => false,
+        }
+    }
 }
 
 /// A memory access that must not happen.
@@ -123,6 +157,11 @@ pub(crate) struct Machine {
     pub stream_from: usize,
     /// The next machine of the participant that runs this one; see `pool.rs`.
     pub next: usize,
+    /// What the machine waits for, where it is blocked.
+    pub watch: Watch,
+    /// For each entry of `bases` the bell of the rank whose waits look at it; null where nobody is told of signals.
+    bells: *const BellRef,
+    host: Option<Arc<dyn WaitHost>>,
     pc: *const Inst,
     owned: Owned,
 }
@@ -134,9 +173,18 @@ struct Owned {
     _regs: Vec<u64>,
     _lanes: Vec<*mut u8>,
     _bases: Vec<*mut u8>,
+    _bells: Vec<BellRef>,
     _strips: Vec<Line>,
     _scratch: Vec<Line>,
     inputs: Vec<(u16, Start)>,
+}
+
+/// A [`Bell`](super::waits::Bell) of the machine's host, which keeps the word alive.
+#[derive(Clone, Copy)]
+struct BellRef {
+    word: *const AtomicU32,
+    sleepers: u32,
+    rank: u32,
 }
 
 /// What a register is set to when a launch starts.
@@ -223,16 +271,35 @@ impl Machine {
             passed: 0,
             stream_from: super::copy::stream_from(),
             next: usize::MAX,
+            watch: Watch::Polled,
+            bells: std::ptr::null(),
+            host: None,
             pc: program.insts.as_ptr(),
             owned: Owned {
                 _regs: regs,
                 _lanes: lanes,
                 _bases: bases,
+                _bells: Vec::new(),
                 _strips: strips,
                 _scratch: scratch,
                 inputs,
                 program,
             },
+        }
+    }
+
+    /// From now on signals wake those who sleep on them.
+    pub(crate) fn announce(&mut self, waits: &Waits) {
+        self.host = waits.host().cloned();
+        self.bells = std::ptr::null();
+        if let Some(host) = &self.host {
+            let bell = |&start: &*mut u8| {
+                let rank = host.owner(start as usize);
+                let bell = host.bell(rank);
+                BellRef { word: bell.word, sleepers: bell.sleepers, rank: rank as u32 }
+            };
+            self.owned._bells = self.owned._bases.iter().map(bell).collect();
+            self.bells = self.owned._bells.as_ptr();
         }
     }
 
@@ -281,6 +348,38 @@ impl Machine {
         self.pc = pc;
         self.stop = stop;
         std::ptr::null()
+    }
+
+    /// Wakes who may sleep on memory behind entry `entry` of the bases. Comes after the store it tells of.
+    ///
+    /// Store and load may pass each other in the processor; a sleeper that both sides miss looks again by itself (the contract of
+    /// [`WaitHost::sleep`]), so no signal pays for a fence. The compiler's fence is no instruction: it keeps the load behind the
+    /// store in the code, so that missing each other stays rare.
+    ///
+    /// # Safety
+    /// `entry` is one of the bases of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn ring(&self, entry: usize) {
+        if self.bells.is_null() {
+            return;
+        }
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: there is a bell for every entry; `host` keeps the word alive: it lent it for its own life, which lasts while the
+        // machine has its handle.
+        unsafe {
+            let bell = &*self.bells.add(entry);
+            if (*bell.word).load(Ordering::Relaxed) & bell.sleepers != 0 {
+                self.wake(bell.rank);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake(&self, rank: u32) {
+        if let Some(host) = &self.host {
+            host.ring(rank as usize);
+        }
     }
 
     /// Whether lane `l` is to be written around the cache; whoever asks does so, and the next signal fences.

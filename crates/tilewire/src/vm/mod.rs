@@ -9,7 +9,8 @@
 //! the thread runs another one.
 //!
 //! Invariants: no machine runs bytecode that `verify.rs` did not pass; every address is checked against its buffer before it is used;
-//! a launch allocates nothing. Must not know transports: signals are slots in memory, whoever else writes them.
+//! a launch allocates nothing. Must not know transports: signals are slots in memory, whoever else writes them, and what ends a
+//! wait or wakes a sleeper is a [`WaitHost`], whoever implements it.
 
 mod address;
 mod code;
@@ -29,8 +30,10 @@ mod scalar_op;
 pub(crate) mod transpose;
 mod uniform;
 mod verify;
+mod waits;
 
 pub use error::{LaunchError, PrepareError, Who};
 pub use launch::{Prepared, Settings};
 pub use level::Level;
 pub use queue::{Descriptor, Queue, Work};
+pub use waits::{Bell, WaitHost, Waits};

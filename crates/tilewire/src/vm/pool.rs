@@ -4,11 +4,15 @@
 
 use super::machine::{Machine, Stop};
 use super::rounding::Rounding;
+use super::waits::{Backoff, Waits};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// The end of a chain of machines.
+const NONE: usize = usize::MAX;
 
 /// The instances of one launch, shared by who runs them.
 pub(crate) struct Job {
@@ -18,8 +22,19 @@ pub(crate) struct Job {
     /// Workers inside; guarded by the pool's lock when it grows.
     helpers: AtomicUsize,
     failed: AtomicBool,
-    failure: Mutex<Option<(usize, Stop)>>,
+    failure: Mutex<Option<Failure>>,
     deadline: Mutex<Option<Duration>>,
+    waits: Waits,
+}
+
+/// Which instance ended a launch, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub index: usize,
+    /// Where it stopped: a fault, or a wait that was not ready.
+    pub stop: Stop,
+    /// The abort word, if that ended the wait; otherwise the deadline did.
+    pub abort: Option<u64>,
 }
 
 struct Machines {
@@ -36,7 +51,7 @@ unsafe impl Sync for Machines {}
 
 impl Job {
     /// A job over machines that do not move while the job is used.
-    pub(crate) fn new(machines: &mut [Machine]) -> Arc<Job> {
+    pub(crate) fn new(machines: &mut [Machine], waits: Waits) -> Arc<Job> {
         Arc::new(Job {
             machines: Machines { first: machines.as_mut_ptr(), len: machines.len() },
             next: AtomicUsize::new(0),
@@ -44,11 +59,12 @@ impl Job {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             deadline: Mutex::new(None),
+            waits,
         })
     }
 
     /// Runs all instances to the end; `share` asks the pool for help. Gives the instance that failed and why.
-    pub(crate) fn launch(self: &Arc<Job>, share: bool, deadline: Option<Duration>) -> Result<(), (usize, Stop)> {
+    pub(crate) fn launch(self: &Arc<Job>, share: bool, deadline: Option<Duration>) -> Result<(), Failure> {
         *self.deadline.lock().expect("no participant panics") = deadline;
         self.failed.store(false, Ordering::Relaxed);
         self.next.store(0, Ordering::Relaxed);
@@ -66,7 +82,6 @@ impl Job {
     /// Takes instances one by one and runs those that were taken, round and round, until all are done. They are chained through
     /// the machines themselves: no participant allocates, however many of its instances wait.
     fn participate(&self, deadline: Option<Duration>) {
-        const NONE: usize = usize::MAX;
         let _nearest = Rounding::nearest();
         let mut first = NONE;
         let mut backoff = Backoff::new(deadline);
@@ -101,7 +116,7 @@ impl Job {
                         link = &mut machine.next;
                     }
                     stop => {
-                        self.fail(index, stop);
+                        self.fail(Failure { index, stop, abort: None });
                         *link = machine.next;
                     }
                 }
@@ -109,15 +124,38 @@ impl Job {
             if self.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
                 return;
             }
+            // In every round, also one that got on: instances that only signal each other are to end as well.
+            if let (Some((index, stop)), abort @ Some(_)) = (stuck, self.waits.aborted()) {
+                return self.fail(Failure { index, stop, abort });
+            }
             if progress {
                 backoff = Backoff::new(deadline);
-            } else if backoff.pause()
+            } else if self.pause(&mut backoff, first)
                 && let Some((index, stop)) = stuck
             {
-                self.fail(index, stop);
-                return;
+                return self.fail(Failure { index, stop, abort: None });
             }
         }
+    }
+
+    /// Waits a little, at most until one of the chained instances can go on or the launch is to end; true at the deadline.
+    fn pause(&self, backoff: &mut Backoff, first: usize) -> bool {
+        let watches = || {
+            let next = |&index: &usize| {
+                // SAFETY: the chain holds indices that `take` gave to this participant alone; no reference to them is held here.
+                let next = unsafe { self.machine(index) }.next;
+                (next != NONE).then_some(next)
+            };
+            // SAFETY: as above.
+            std::iter::successors((first != NONE).then_some(first), next).map(|k| unsafe { self.machine(k) }.watch)
+        };
+        let polls = watches().any(|watch| watch.is_polled());
+        backoff.pause(&self.waits, polls, &mut || {
+            self.failed.load(Ordering::Relaxed)
+                || self.waits.aborted().is_some()
+                // SAFETY: these instances are blocked, and the memory they wait for lives as long as they do.
+                || watches().any(|watch| unsafe { watch.is_ready() })
+        })
     }
 
     fn take(&self) -> Option<usize> {
@@ -138,10 +176,14 @@ impl Job {
         unsafe { &mut *self.machines.first.add(index) }
     }
 
-    fn fail(&self, index: usize, stop: Stop) {
+    /// Ends the launch for all participants: who runs sees it after this round, who sleeps is woken.
+    fn fail(&self, why: Failure) {
         let mut failure = self.failure.lock().expect("no participant panics");
+        // Relaxed: `failure` is read under its lock, or after everybody has left. A sleeper that misses the ring, because this
+        // store passed the bell's load, looks again after a nap.
         if !self.failed.swap(true, Ordering::Relaxed) {
-            *failure = Some((index, stop));
+            *failure = Some(why);
+            self.waits.wake();
         }
     }
 }
@@ -164,47 +206,15 @@ impl Drop for Shared<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.job.failed.store(true, Ordering::Relaxed);
+            self.job.waits.wake();
         }
         self.pool.withdraw(self.job);
         let mut backoff = Backoff::new(None);
         // Acquire: what the helpers wrote is visible when they are gone.
-        while self.job.helpers.load(Ordering::Acquire) != 0 {
-            backoff.pause();
+        let mut alone = || self.job.helpers.load(Ordering::Acquire) == 0;
+        while !alone() {
+            backoff.pause(&self.job.waits, false, &mut alone);
         }
-    }
-}
-
-/// How a participant with nothing to do passes the time: first it spins, then it lets others run, then it sleeps.
-pub(crate) struct Backoff {
-    rounds: u32,
-    since: Option<Instant>,
-    deadline: Option<Duration>,
-}
-
-impl Backoff {
-    const SPINS: u32 = 256;
-    const YIELDS: u32 = 512;
-    const SLEEP: Duration = Duration::from_micros(50);
-
-    pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
-        Backoff { rounds: 0, since: None, deadline }
-    }
-
-    /// Waits a little; true when the deadline has passed.
-    pub(crate) fn pause(&mut self) -> bool {
-        self.rounds += 1;
-        if self.rounds < Self::SPINS {
-            std::hint::spin_loop();
-            return false;
-        }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if self.rounds < Self::YIELDS {
-            std::thread::yield_now();
-        } else {
-            self.rounds = Self::YIELDS;
-            std::thread::sleep(Self::SLEEP);
-        }
-        self.deadline.is_some_and(|deadline| since.elapsed() >= deadline)
     }
 }
 
@@ -259,6 +269,8 @@ impl Pool {
                 std::process::abort();
             }
             job.helpers.fetch_sub(1, Ordering::Release);
+            // Who launched may be asleep until the last helper is gone.
+            job.waits.wake();
             drop(job);
             jobs = self.jobs.lock().expect("no worker panics");
         }

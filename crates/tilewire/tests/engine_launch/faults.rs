@@ -288,7 +288,7 @@ fn a_wait_that_nobody_satisfies_ends_at_the_deadline_and_says_who_waited_for_wha
             let error = op.run().expect_err("nobody signals");
             let text = error.to_string();
             match error {
-                LaunchError::Timeout { what, expected, seen, after, by, at } => {
+                LaunchError::Timeout { what, expected, seen, after, by, at, .. } => {
                     assert_eq!((what.as_str(), expected, seen, after), ("wait arrived[2]", 7, 5, SOON));
                     assert_eq!((by.rank, by.block, by.role.as_str()), (0, last as usize, "late"));
                     assert_eq!(at.line, line);

@@ -2,7 +2,7 @@
 //! for the data beside it without any fence.
 
 use super::super::address::{bank, element, fault};
-use super::super::machine::{Blocked, Inst, Machine, Stop};
+use super::super::machine::{Blocked, Inst, Machine, Stop, Watch};
 use super::{get, put};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,6 +24,10 @@ pub(crate) unsafe fn packet_put(m: &mut Machine, pc: *const Inst) -> *const Inst
             let x = get(data, k);
             AtomicU64::from_ptr(at).store((x & 0xffff_ffff) | flag, Ordering::Relaxed);
             AtomicU64::from_ptr(at.add(1)).store((x >> 32) | flag, Ordering::Relaxed);
+        }
+        // One ring for the strip; without elements nobody has checked the bank, and nobody is told.
+        if start.is_ok() {
+            m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
         }
         pc.add(1)
     }
@@ -48,8 +52,10 @@ pub(crate) unsafe fn packet_get(m: &mut Machine, pc: *const Inst) -> *const Inst
             let high = AtomicU64::from_ptr(at.add(1)).load(Ordering::Relaxed);
             let (first, second) = ((low >> 32) as u32, (high >> 32) as u32);
             if first != flag || second != flag {
-                let seen = if first != flag { first } else { second };
-                let blocked = Blocked::Packet { access: i.e as u32, packet, expected: flag, seen };
+                let (half, seen) = if first != flag { (at, first) } else { (at.add(1), second) };
+                m.watch = Watch::Packet { half: half.cast_const().cast(), flag };
+                let bank = access.bank.map(|reg| m.reg(reg) as i64);
+                let blocked = Blocked::Packet { access: i.e as u32, bank, packet, expected: flag, seen };
                 return m.stop_at(pc, Stop::Blocked(blocked));
             }
             put(data, k, (low & 0xffff_ffff) | high << 32);

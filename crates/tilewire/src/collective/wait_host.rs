@@ -1,0 +1,116 @@
+//! Launches that wait through the segments of a world: they sleep on the rank's doorbell, ring those of its peers, and end when
+//! its abort word is set.
+//!
+//! It stands here because `vm` knows no transport and `transport` knows no kernel: this is where the two meet.
+
+use crate::transport::{Abort, Cause, Doorbell, SegmentSet};
+use crate::vm::{Bell, WaitHost, Waits};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How launches of a rank wait: for [`Settings::waits`](crate::vm::Settings).
+///
+/// ```
+/// use std::time::Duration;
+/// use tilewire::collective::waits_over;
+/// use tilewire::transport::{AbortCode, Cause, SegmentSet};
+/// use tilewire::vm::Settings;
+/// use tilewire::{LaunchError, Prepared, kernel};
+///
+/// let ranks = SegmentSet::threads(2, 64)?;
+/// let traced = kernel("patient", |k| {
+///     let slots = k.slots("ready", &[ranks[0].segment(0)], 64);
+///     k.main(|r| r.wait(slots.slot(0i64, 0i64), 1i64));
+/// })?;
+/// let settings = Settings { world_size: 2, waits: waits_over(&ranks[0]), ..Settings::default() };
+/// let mut patient = Prepared::with(&traced.kernel, &traced.args, settings)?;
+///
+/// ranks[1].abort_all(Cause { code: AbortCode::Failed, rank: 1, reason: 0 });
+/// let error = patient.run().unwrap_err();
+/// assert!(matches!(error, LaunchError::Aborted { .. }));
+/// assert!(error.to_string().contains("rank 1 gave up after an error"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn waits_over(segments: &SegmentSet) -> Waits {
+    Waits::on(Arc::new(SegmentWaits::new(segments)))
+}
+
+/// The wait host of one rank of a [`SegmentSet`].
+struct SegmentWaits {
+    rank: usize,
+    abort: Abort,
+    /// By rank.
+    doorbells: Vec<Doorbell>,
+    /// Where the segment of each rank is mapped here.
+    places: Vec<Range<usize>>,
+}
+
+impl SegmentWaits {
+    fn new(segments: &SegmentSet) -> SegmentWaits {
+        let rank = segments.rank();
+        let ranks = 0..segments.world_size();
+        let place = |rank| {
+            let segment = segments.segment(rank);
+            let start = segment.start().as_ptr() as usize;
+            start..start + segment.bytes()
+        };
+        SegmentWaits {
+            rank,
+            abort: segments.abort(rank),
+            doorbells: ranks.clone().map(|rank| segments.doorbell(rank)).collect(),
+            places: ranks.map(place).collect(),
+        }
+    }
+}
+
+impl WaitHost for SegmentWaits {
+    #[inline]
+    fn aborted(&self) -> Option<u64> {
+        // Relaxed: the word says all there is, see `Abort`.
+        let word = self.abort.word().load(std::sync::atomic::Ordering::Relaxed);
+        (word != 0).then_some(word)
+    }
+
+    fn explain(&self, word: u64) -> String {
+        Cause::from_word(word).map_or_else(|| "of an abort without a cause".to_string(), |cause| cause.to_string())
+    }
+
+    fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool {
+        self.doorbells[self.rank].sleep(ready, timeout)
+    }
+
+    fn owner(&self, address: usize) -> usize {
+        self.places.iter().position(|place| place.contains(&address)).unwrap_or(self.rank)
+    }
+
+    fn bell(&self, rank: usize) -> Bell<'_> {
+        Bell { word: self.doorbells[rank].word(), sleepers: Doorbell::SLEEPERS }
+    }
+
+    fn ring(&self, rank: usize) {
+        self.doorbells[rank].ring();
+    }
+
+    fn wake(&self) {
+        self.doorbells[self.rank].ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_belongs_to_the_rank_whose_segment_it_is_in_and_the_rest_to_oneself() {
+        let ranks = SegmentSet::threads(3, 4096).unwrap();
+        let waits = SegmentWaits::new(&ranks[1]);
+        for rank in 0..3 {
+            let start = ranks[1].segment(rank).start().as_ptr() as usize;
+            assert_eq!(waits.owner(start), rank);
+            assert_eq!(waits.owner(start + 4095), rank);
+        }
+        let elsewhere = 0u64;
+        assert_eq!(waits.owner(&raw const elsewhere as usize), 1);
+    }
+}

@@ -1,0 +1,156 @@
+//! How a launch waits: what it needs from whoever connects the ranks, and how a participant with nothing to do passes the time.
+//!
+//! ```text
+//!  no machine gets on ──▶ spin ──▶ yield ──▶ sleep on the host's doorbell ──▶ run the machines again
+//!                          every round: the abort word        │ woken by a ring, by what it waits for, by an abort,
+//!                                                             │ by a failing participant, at the deadline
+//! ```
+//! Nothing here orders data: a wait that is found ready while asleep is looked at again, with acquire, by the machine that waits.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+/// What a launch needs in order to wait for other ranks without burning a core and without hanging: a word that ends its waits,
+/// and a bell to sleep on. Whoever connects the ranks provides it; the engine knows nothing else about them.
+///
+/// Every call may come from any thread that takes part in the launch, several at once.
+pub trait WaitHost: Send + Sync {
+    /// The word that says why this rank's waits are to end, if they are. Called in every round of a wait: one relaxed load.
+    fn aborted(&self) -> Option<u64>;
+
+    /// What such a word means, for people.
+    fn explain(&self, word: u64) -> String;
+
+    /// Sleeps until `ready` says true or `timeout` is over; gives what `ready` said last. `ready` must be asked after the sleeper
+    /// can be seen by [`WaitHost::ring`], after every ring, and now and then without one: where a signal does not ring (a device's
+    /// does not), or a ring is lost, the wait is late and no more.
+    fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool;
+
+    /// The rank whose waits look at memory that starts at `address`; this rank for memory the host knows nothing about. Asked
+    /// when a kernel is prepared, for every bank of its arguments.
+    fn owner(&self, address: usize) -> usize;
+
+    /// The bell of a rank. Asked when a kernel is prepared; must be the same for as long as the host lives.
+    fn bell(&self, rank: usize) -> Bell<'_>;
+
+    /// Wakes the sleepers of a rank, after a signal to memory it owns. Called only when its [`Bell`] counts some.
+    fn ring(&self, rank: usize);
+
+    /// Wakes the sleepers of this rank.
+    fn wake(&self);
+}
+
+/// How signallers see whether a rank sleeps, at the cost of one load: a call per signal would cost three times as much.
+#[derive(Clone, Copy, Debug)]
+pub struct Bell<'h> {
+    /// Counts the sleepers, among other things.
+    pub word: &'h AtomicU32,
+    /// The bits of the word that are zero while nobody sleeps.
+    pub sleepers: u32,
+}
+
+/// The [`WaitHost`] of a launch, or none: then nothing ends a wait but its deadline, and waits sleep for 50 µs at a time.
+#[derive(Clone, Default)]
+pub struct Waits(Option<Arc<dyn WaitHost>>);
+
+impl Waits {
+    /// Waits through a host.
+    pub fn on(host: Arc<dyn WaitHost>) -> Waits {
+        Waits(Some(host))
+    }
+
+    /// No host, as is the default: the signals of such a launch wake nobody.
+    pub fn alone() -> Waits {
+        Waits(None)
+    }
+
+    pub(crate) fn host(&self) -> Option<&Arc<dyn WaitHost>> {
+        self.0.as_ref()
+    }
+
+    /// The abort word, if there is one and it is set.
+    #[inline]
+    pub(crate) fn aborted(&self) -> Option<u64> {
+        self.0.as_ref().and_then(|host| host.aborted())
+    }
+
+    /// Makes the participants of this rank that sleep look around.
+    pub(crate) fn wake(&self) {
+        if let Some(host) = &self.0 {
+            host.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Waits(on a host)" } else { "Waits(alone)" })
+    }
+}
+
+/// How a participant with nothing to do passes the time: first it spins, then it lets others run, then it sleeps.
+pub(crate) struct Backoff {
+    rounds: u32,
+    since: Option<Instant>,
+    deadline: Option<Duration>,
+    expired: bool,
+}
+
+impl Backoff {
+    const SPINS: u32 = 256;
+    const YIELDS: u32 = 512;
+    /// Between two looks at what nobody rings for.
+    const SHORT: Duration = Duration::from_micros(50);
+    /// One sleep of a wait without a deadline; then it begins another.
+    const LONG: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
+        Backoff { rounds: 0, since: None, deadline, expired: false }
+    }
+
+    /// Waits a little, or until `ready`; true when the deadline has passed **and** the caller has looked once more since: a thread
+    /// that got no processor for long does not report as missing what arrived meanwhile.
+    ///
+    /// `polls`: something waits in a way that `ready` cannot tell, so sleep only for a moment.
+    pub(crate) fn pause(&mut self, waits: &Waits, polls: bool, ready: &mut dyn FnMut() -> bool) -> bool {
+        self.rounds += 1;
+        if self.rounds < Self::SPINS {
+            std::hint::spin_loop();
+            return false;
+        }
+        if self.expired {
+            return true;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let left = self.deadline.map_or(Self::LONG, |deadline| deadline.saturating_sub(since.elapsed()));
+        if left.is_zero() {
+            self.expired = true;
+        } else if self.rounds < Self::YIELDS {
+            std::thread::yield_now();
+        } else {
+            self.rounds = Self::YIELDS;
+            match &waits.0 {
+                Some(host) => _ = host.sleep(ready, if polls { left.min(Self::SHORT) } else { left }),
+                None => std::thread::sleep(left.min(Self::SHORT)),
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_leaves_one_more_look() {
+        let mut backoff = Backoff::new(Some(Duration::ZERO));
+        let mut pause = || backoff.pause(&Waits::alone(), false, &mut || false);
+        assert!((1..Backoff::SPINS).all(|_| !pause()));
+        assert!(!pause(), "the caller looks once more");
+        assert!(pause());
+    }
+}
