@@ -43,7 +43,7 @@ pub fn demo() -> Result<()> {
 }
 
 const NEXT: &str = "
-Kernels run on the CPU of one process today; ranks, transports and collectives are not there yet.
+Hooks run on one rank today. Ranks can be started (tilewire launch) and share memory; send/recv and collectives are next.
 
 Try next:
   tilewire emit transpose --ir --lines      the kernel a hook becomes, with the source line of every instruction

@@ -97,6 +97,24 @@ pub enum BinaryOp {
     Shr,
 }
 
+impl BinaryOp {
+    /// Whether the operands may change places without changing a bit of the result. A NaN made by float arithmetic has no
+    /// specified payload, and min and max order even the zeros, so floats commute, too.
+    pub const fn commutes(self) -> bool {
+        matches!(
+            self,
+            BinaryOp::Add
+                | BinaryOp::Mul
+                | BinaryOp::MulHi
+                | BinaryOp::Min
+                | BinaryOp::Max
+                | BinaryOp::And
+                | BinaryOp::Or
+                | BinaryOp::Xor
+        )
+    }
+}
+
 /// Comparisons; the result is `bool`. Floats compare as IEEE: everything with NaN is false except `Ne`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)] // the names say it all

@@ -12,7 +12,6 @@ use super::super::scalar::dynamic;
 use super::super::types::{Shape, Type};
 use super::super::typing;
 use super::rewrite::Rewriter;
-use super::share::commutes;
 
 /// The value an op comes down to, if it does. May append simpler ops.
 pub(super) fn fold(r: &mut Rewriter, op: &Op) -> Option<Value> {
@@ -50,7 +49,7 @@ pub(super) fn fold(r: &mut Rewriter, op: &Op) -> Option<Value> {
 pub(super) fn constants_right(kernel: &Kernel, op: &mut Op) {
     let left = |a: Value, b: Value| kernel.as_const(a).is_some() && kernel.as_const(b).is_none();
     match op {
-        Op::Binary { op, a, b } if commutes(*op) && left(*a, *b) => std::mem::swap(a, b),
+        Op::Binary { op, a, b } if op.commutes() && left(*a, *b) => std::mem::swap(a, b),
         Op::Compare { op, a, b } if left(*a, *b) => {
             std::mem::swap(a, b);
             *op = match *op {

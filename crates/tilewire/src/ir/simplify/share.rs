@@ -4,7 +4,7 @@
 //! the table holds was computed on every path to the walk's position.
 
 use super::super::entity::{Entity, Value};
-use super::super::op::{Base, BinaryOp, CompareOp, Op, Place};
+use super::super::op::{Base, CompareOp, Op, Place};
 
 /// An op's identity: equal keys, equal results.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ impl Key {
             Op::Scalar(p) => key(2, 0, p.index() as u64, 0, 0),
             Op::Unary { op, x } => key(3, op as u32, id(x), 0, 0),
             Op::Binary { op, a, b } => {
-                let (a, b) = if commutes(op) && b < a { (b, a) } else { (a, b) };
+                let (a, b) = if op.commutes() && b < a { (b, a) } else { (a, b) };
                 key(4, op as u32, id(a), id(b), 0)
             }
             Op::Compare { op, a, b } => {
@@ -57,20 +57,4 @@ impl Key {
         let bank = bank.map_or(u64::MAX, |v| v.index() as u64);
         Some(Key { kind: 11 << 16 | which, a: base, b: bank, c: index.index() as u64 })
     }
-}
-
-/// Whether the operands may change places without changing a bit of the result. A NaN made by float arithmetic has no
-/// specified payload, and min and max order even the zeros, so floats commute, too.
-pub(super) fn commutes(op: BinaryOp) -> bool {
-    matches!(
-        op,
-        BinaryOp::Add
-            | BinaryOp::Mul
-            | BinaryOp::MulHi
-            | BinaryOp::Min
-            | BinaryOp::Max
-            | BinaryOp::And
-            | BinaryOp::Or
-            | BinaryOp::Xor
-    )
 }

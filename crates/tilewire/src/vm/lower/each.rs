@@ -7,7 +7,7 @@ use super::super::lane::{arithmetic, convert};
 use super::RoleLowering;
 use super::lanes::Lanes;
 use super::strip::Strip;
-use crate::ir::access::{Analysis, Class, MemoryAccess};
+use crate::ir::access::{Analysis, Class, MemoryAccess, place};
 use crate::ir::{Affine, BinaryOp, GroupOp, Inst, Op, Place, Region, Shape, Type, UnaryOp, Uniform, Value};
 use std::collections::HashMap;
 
@@ -237,8 +237,7 @@ impl<'k> RoleLowering<'k> {
                 if let Some(narrow) = narrow_source(*b, *op) {
                     return Form::Widen { op: *op, a: *a, b: narrow };
                 }
-                let commutes = matches!(op, BinaryOp::Add | BinaryOp::Mul | BinaryOp::Min | BinaryOp::Max);
-                if let Some(narrow) = narrow_source(*a, *op).filter(|_| commutes) {
+                if let Some(narrow) = narrow_source(*a, *op).filter(|_| op.commutes()) {
                     return Form::Widen { op: *op, a: *b, b: narrow };
                 }
                 Form::Plain
@@ -591,20 +590,6 @@ impl Plan<'_> {
                 self.last_use.insert(v, k);
             }
         }
-    }
-}
-
-/// The place of a lane access.
-pub(super) fn place(op: &Op) -> Option<&Place> {
-    match op {
-        Op::Load { at, .. }
-        | Op::Store { at, .. }
-        | Op::AtomicAdd { at, .. }
-        | Op::Put { at, .. }
-        | Op::Get { at, .. }
-        | Op::PacketPut { at, .. }
-        | Op::PacketGet { at, .. } => Some(at),
-        _ => None,
     }
 }
 

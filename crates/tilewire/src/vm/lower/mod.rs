@@ -346,7 +346,7 @@ impl<'k> RoleLowering<'k> {
         self.access(inst, at, unit, width, base, [0, 0], None)
     }
 
-    /// Adds an access; strides and group stride are registers, 0 (register 0 is never a stride) meaning none.
+    /// Adds an access; strides and group stride are registers. A uniform access stands outside any `each` and reads none of them.
     #[allow(clippy::too_many_arguments)]
     fn access(
         &mut self,

@@ -3,9 +3,9 @@
 use super::super::code::{Code, Kind, Opcode};
 use super::super::lane::arithmetic;
 use super::RoleLowering;
-use super::each::{Form, Mode, Plan, Rate, Step, place};
+use super::each::{Form, Mode, Plan, Rate, Step};
 use super::lanes::Lanes;
-use crate::ir::access::Class;
+use crate::ir::access::{Class, place};
 use crate::ir::{BinaryOp, CompareOp, GroupOp, Inst, Op, Shape, Type, Uniform, Value};
 use std::collections::HashMap;
 
@@ -158,24 +158,13 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
     fn binary(&mut self, inst: Inst, op: BinaryOp, a: Value, b: Value) {
         let kernel = self.low.kernel;
         let ty = kernel.ty(a);
-        let commutes = matches!(
-            op,
-            BinaryOp::Add
-                | BinaryOp::Mul
-                | BinaryOp::MulHi
-                | BinaryOp::Min
-                | BinaryOp::Max
-                | BinaryOp::And
-                | BinaryOp::Or
-                | BinaryOp::Xor
-        );
         // Uniforms and groups go to the right, where the handlers have forms for them.
         let order = |v: Value| match (kernel.shape(v), self.plan.rate(v)) {
             (Shape::Uniform, _) => 2,
             (_, Rate::Group(_)) => 1,
             _ => 0,
         };
-        let (a, b) = if commutes && order(a) > order(b) { (b, a) } else { (a, b) };
+        let (a, b) = if op.commutes() && order(a) > order(b) { (b, a) } else { (a, b) };
         let (a, b, kind, size) = self.pair(inst, a, b, arithmetic::has_group_form(op, ty));
         self.define(inst, Opcode::LBinary(op, ty, kind), [a, b], size);
     }
