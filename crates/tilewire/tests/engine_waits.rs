@@ -111,8 +111,7 @@ fn ten_thousand_exchanges_with_random_delays_lose_no_wake_up() {
         let (rings, _) = bell(&set, set.rank());
         println!("rank {}: {rings} rings found a sleeper, {late} exchanges took more than 20 ms", set.rank());
         assert!(rings > 100, "only {rings} rings: hardly anybody slept, and the test shows nothing");
-        // A lost wake-up costs a nap of 10 ms at most; what is longer is the machine's doing and rare.
-        assert!(late < 100, "{late} exchanges took more than 20 ms");
+        // A lost wake-up costs a nap of 10 ms at most; what is longer is the machine's doing, so it is printed, not judged.
     });
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
@@ -190,7 +189,8 @@ fn an_abort_ends_a_blocked_launch_at_once_and_the_next_launch_runs_when_the_word
                 (error, Instant::now(), aborter.join().unwrap())
             });
             let took = ended.saturating_duration_since(aborted);
-            assert!(took < Duration::from_millis(100), "{roles} roles, {blocks} blocks: {took:?}");
+            // At once, that is: long before the deadline, however busy the machine is.
+            assert!(took < Duration::from_secs(5), "{roles} roles, {blocks} blocks: {took:?}");
             let LaunchError::Aborted { cause, word, what, by, at } = &error else { panic!("{error}") };
             assert_eq!(cause, "rank 1 died (reason 9)");
             assert_eq!(Cause::from_word(*word).unwrap().rank, 1);

@@ -269,7 +269,7 @@ fn a_panic_wakes_the_peers() {
         assert!(guarded.join().is_err());
         assert!(sleepers.into_iter().all(|sleeper| sleeper.join().unwrap()));
     });
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(8), "they slept on");
     for set in &sets {
         let cause = set.abort(set.rank()).get().unwrap();
         assert_eq!((cause.code, cause.rank), (AbortCode::Panicked, 2));
