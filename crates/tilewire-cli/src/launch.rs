@@ -134,8 +134,9 @@ impl Running {
         let (code, how) =
             status.as_ref().map_or((1, "could not be waited for".to_string()), |&status| described(status));
         if code != 0 && self.failed.is_none() {
-            _ = writeln!(stderr(), "tilewire: rank {rank} {how}; ending the others");
+            // First the deed: a reader of stderr that has stopped must not keep the others alive.
             self.fail(code);
+            _ = writeln!(stderr(), "tilewire: rank {rank} {how}; ending the others");
         }
     }
 

@@ -131,7 +131,10 @@ fn the_json_report_has_the_documented_fields() {
 #[test]
 fn without_words_there_is_a_demonstration() {
     let text = succeeds("");
-    has(&text, &[".produce(|c| c.input.at(c.col(), c.row()) * factor)", "393216 of 393216", "ratio", "not there yet"]);
+    has(
+        &text,
+        &[".produce(|c| c.input.at(c.col(), c.row()) * factor)", "393216 of 393216", "ratio", "collectives are next"],
+    );
 }
 
 /// A reader that leaves early (`| head -1`) is no error and no panic.

@@ -72,7 +72,11 @@ impl World {
         };
         // So that who is missing is known here, and not by whatever is called first; and so that rank 0, which may host the
         // store, cannot have left before all others have come.
-        bootstrap.barrier("tilewire/joined", until)?;
+        if let Err(error) = bootstrap.barrier("tilewire/joined", until) {
+            // Told why, the others can name the ranks that are missing as well, and not just this one that left.
+            bootstrap.abort(&error.to_string());
+            return Err(error.into());
+        }
         Ok(World { bootstrap, local_rank, deadline, meeting: None })
     }
 

@@ -272,10 +272,25 @@ fn attempt(
     let named = || address.to_string();
     let mut stream = open(address, deadline)?;
     stream.set_nodelay(true)?;
-    let read = |stream: &mut TcpStream, bytes: &mut [u8]| {
-        stream.set_read_timeout(Some(step(deadline)))?;
-        stream.set_write_timeout(Some(step(deadline)))?;
-        stream.read_exact(bytes)
+    // A timeout of a socket is one of each call: whoever sends byte by byte must not stretch it.
+    let begun = Instant::now();
+    let allowed = step(deadline);
+    let read = |stream: &mut TcpStream, mut bytes: &mut [u8]| -> io::Result<()> {
+        while !bytes.is_empty() {
+            let left = allowed.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            stream.set_read_timeout(Some(left))?;
+            stream.set_write_timeout(Some(left))?;
+            match stream.read(bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => bytes = &mut bytes[n..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     };
 
     let mut challenge = [0; wire::CHALLENGE];
