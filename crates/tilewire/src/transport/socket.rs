@@ -110,7 +110,9 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8], with_file: bool
         message.msg_iovlen = 1;
         if with_file {
             message.msg_control = control.0.as_mut_ptr().cast();
-            message.msg_controllen = Control::LEN as _;
+            // Not all of it: rounded up to the header's alignment there would be room for a second descriptor, which nobody would close.
+            // SAFETY: arithmetic only.
+            message.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as _;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
         // SAFETY: buffer and control buffer are writable for the lengths given.
@@ -192,7 +194,7 @@ fn abstract_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen
 
 /// The descriptor that came with a message.
 fn passed(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: the kernel filled the control buffer and said how much of it; the macros stay inside. There is room for one
+    // SAFETY: the kernel filled the control buffer and said how much of it; the macros stay inside. `receive` leaves room for one
     // descriptor, so there is at most one header with at most one, which is ours from now on.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);

@@ -50,8 +50,10 @@ unsafe impl Send for Machines {}
 unsafe impl Sync for Machines {}
 
 impl Job {
-    /// A job over machines that do not move while the job is used.
-    pub(crate) fn new(machines: &mut [Machine], waits: Waits) -> Arc<Job> {
+    /// A job over machines that do not move while the job is used. A vector, not a slice: its own pointer stays good when the
+    /// machines are looked at through the vector between launches, one that went through a slice would not.
+    #[allow(clippy::ptr_arg)]
+    pub(crate) fn new(machines: &mut Vec<Machine>, waits: Waits) -> Arc<Job> {
         Arc::new(Job {
             machines: Machines { first: machines.as_mut_ptr(), len: machines.len() },
             next: AtomicUsize::new(0),
