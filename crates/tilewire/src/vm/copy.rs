@@ -16,13 +16,13 @@ use super::level::Level;
 
 /// From how many bytes on it pays to write around the cache, as measured for writing alone (GB/s cached / streamed):
 ///
-/// | | 64 KiB | 512 KiB | 1 MiB | 4 MiB | 64 MiB |
-/// |---|---|---|---|---|---|
-/// | Intel Ice Lake server, 1.25 MiB L2, copy | 49 / 21 | | 17 / 22 | 14 / 16 | 6 / 11 |
-/// | AMD EPYC, copy (time ratio) | 2.0× slower | | 1.25× slower | | 0.6× |
+/// | | 64 KiB | 1 MiB | 4 MiB | 64 MiB |
+/// |---|---|---|---|---|
+/// | Intel Ice Lake server, 1.25 MiB L2, copy | 49 / 21 | 17 / 22 | 14 / 16 | 6 / 11 |
+/// | AMD EPYC, streamed, from an earlier prototype | 2× slower | 1.25× slower | | 0.6 of the time |
 ///
-/// A miss in an Intel L2 costs a read of the line before it is written; AMD's victim L3 hides that up to its size. Who knows that
-/// another core reads the bytes at once should stay in the cache longer: a copy *and one read of it* crosses at 8 MiB on both
+/// Between 1 MiB and 64 MiB nothing is known for AMD: 8 MiB is a cautious choice. Who knows that another core reads the bytes at
+/// once should stay in the cache longer: a copy *and one read of it* crossed at 8 MiB on the Intel machine
 /// (`Settings::stream_from`).
 pub(crate) fn stream_from() -> usize {
     static VALUE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
