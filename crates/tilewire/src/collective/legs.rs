@@ -153,9 +153,12 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
     }
 }
 
-/// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one.
+/// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one. The peer may pack its
+/// elements all the same, so a block's part must be whole words.
 fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
-    let fits = leg.protocol == Protocol::Packet && aligned && memory.bytes() > 0;
+    let part = memory.bytes() / leg.tiling.len().max(1) * leg.tiling.tile_len();
+    let whole = leg.tiling.tiles() == 1 || part.is_multiple_of(8);
+    let fits = leg.protocol == Protocol::Packet && aligned && whole && memory.bytes() > 0;
     fits.then(|| k.buffer(name, std::slice::from_ref(memory), access).bank(0))
 }
