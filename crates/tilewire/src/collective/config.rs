@@ -79,8 +79,11 @@ impl Config {
             Primitive::Packet => Protocol::Packet,
             Primitive::Direct => Protocol::Direct { window_bytes: window_bytes.unwrap_or(0) },
             Primitive::Staged => {
-                let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()));
-                let room = transport.block_bytes() / depth.max(1) / LINE * LINE;
+                let lines = transport.block_bytes() / LINE;
+                let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()).min(lines).max(2));
+                let room = transport.block_bytes() / depth.max(1);
+                // Slots begin on lines where there is room for that, and on the largest element in any case.
+                let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };
                 let slot_bytes = self.slot_bytes.unwrap_or_else(|| {
                     let wanted = (bytes / blocks.max(1) / STEPS).checked_next_power_of_two().unwrap_or(LARGEST_SLOT);
                     wanted.clamp(LEAST_SLOT, LARGEST_SLOT).min(room)

@@ -295,32 +295,59 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             Side::Send => window.peers.get(peer.index()).map_or(0, Memory::bytes),
             Side::Receive => window.own.bytes(),
         };
-        let decision = self.config.decide(link, types, len, self.window.as_ref().map(reached));
-        let Decision { protocol, blocks, tile, granule } = decision;
+        let window = self.window.as_ref().map(reached);
+        let mut decision = self.config.decide(link, types, len, window);
+        if self.config.primitive.is_none()
+            && decision.protocol == Protocol::Packet
+            && self.check_packets(&self.tiling(&decision, len)).is_err()
+        {
+            // Whole rows, or groups, may give a block more than its equal share.
+            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(link, types, len, window);
+        }
+        let Decision { protocol, blocks, .. } = decision;
         // Several parts are bytes to the transport.
         let (dtype, bytes) = match types {
             [ty] => (*ty, len * ty.size()),
             _ => (Type::U8, len * types.iter().map(|ty| ty.size()).sum::<usize>()),
         };
+        if self.window.is_none() && matches!(protocol, Protocol::Direct { .. }) {
+            let why = "it writes a window: allocate one and say window(&window), or use staged";
+            return Err(TransferError::Unable { protocol, why }.into());
+        }
         check_transfer(link, &Transfer { peer, bytes, dtype, blocks, protocol }, &[])?;
-        self.check_protocol(&decision, side, len)?;
+        let tiling = self.tiling(&decision, len);
+        self.check_protocol(&decision, side, &tiling)?;
+        Ok(Leg { peer, side, tiling, protocol, decision })
+    }
+
+    /// How a leg is cut: in tiles that fit a slot, or in one part for each block.
+    fn tiling(&self, decision: &Decision, len: usize) -> Tiling {
+        let Decision { protocol, blocks, tile, granule } = *decision;
         let tiling = match &self.hooks.output_shape {
             Some(shape) => Tiling::shaped(shape.rows, shape.cols, tile, blocks),
             None => Tiling::flat(len, tile, blocks),
         };
-        let tiling = if matches!(protocol, Protocol::Staged { .. }) { tiling } else { tiling.bands(granule) };
-        Ok(Leg { peer, side, tiling, protocol, decision })
+        if matches!(protocol, Protocol::Staged { .. }) { tiling } else { tiling.bands(granule) }
+    }
+
+    /// Whether the part of every block fits its packets.
+    fn check_packets(&self, tiling: &Tiling) -> Result<(), TransferError> {
+        let (protocol, blocks) = (Protocol::Packet, tiling.blocks());
+        let room = PacketPlan::new(self.link, blocks).message_packets();
+        let needed = PacketPlan::packets(R::TYPES, tiling.tile_len().min(tiling.len()));
+        if needed <= room {
+            return Ok(());
+        }
+        Err(TransferError::TooLarge { protocol, bytes: needed * 8 * blocks, region: room * 8 * blocks })
     }
 
     /// What a protocol cannot do.
-    fn check_protocol(&self, decision: &Decision, side: Side, len: usize) -> Result<(), TransferError> {
-        let Decision { protocol, blocks, .. } = *decision;
+    fn check_protocol(&self, decision: &Decision, side: Side, tiling: &Tiling) -> Result<(), TransferError> {
+        let protocol = decision.protocol;
         let unable = |why| Err(TransferError::Unable { protocol, why });
         match protocol {
             Protocol::Direct { .. } => {
-                let Some(window) = &self.window else {
-                    return unable("it writes a window: allocate one and say window(&window), or use staged");
-                };
+                let window = self.window.as_ref().expect("checked before the transfer");
                 if R::TYPES != [window.ty] {
                     return unable("it stores one value of the window's type: use staged or packet for others");
                 }
@@ -334,15 +361,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 }
                 Ok(())
             }
-            Protocol::Packet => {
-                let plan = PacketPlan::new(self.link, blocks);
-                let needed = PacketPlan::packets(R::TYPES, decision.tile.min(len));
-                if needed <= plan.message_packets() {
-                    return Ok(());
-                }
-                let (bytes, region) = (needed * 8 * blocks, plan.message_packets() * 8 * blocks);
-                Err(TransferError::TooLarge { protocol, bytes, region })
-            }
+            Protocol::Packet => self.check_packets(tiling),
             Protocol::Staged { slot_bytes, .. } => {
                 if Packing::fitting(R::TYPES, slot_bytes).is_none() {
                     return unable("not one element fits a slot: use larger slots");
