@@ -147,9 +147,15 @@ impl<'l> Launch<'l> {
 
     #[cold]
     fn failed(&self, error: LaunchError) -> RunError {
-        let code = if matches!(error, LaunchError::Timeout { .. }) { AbortCode::TimedOut } else { AbortCode::Failed };
         let rank = self.hosts[0].rank().index();
-        self.hosts.iter().for_each(|host| host.fail(Cause { code, rank, reason: 0 }));
+        let own = |code| Cause { code, rank, reason: 0 };
+        let cause = match &error {
+            LaunchError::Timeout { .. } => own(AbortCode::TimedOut),
+            // Who is told of it must hear what happened first, and not that this rank heard of it.
+            LaunchError::Aborted { word, .. } => Cause::from_word(*word).unwrap_or(own(AbortCode::Failed)),
+            _ => own(AbortCode::Failed),
+        };
+        self.hosts.iter().for_each(|host| host.fail(cause));
         error.into()
     }
 }
