@@ -239,7 +239,8 @@ pub fn send_tiles<'t, R: Regs, O: Ops<'t>>(
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
     let pipeline = StagedSend::begin(r, ops, plan);
-    let bytes = r.constant(packing.bytes() as i64);
+    // The padding behind the last part may not fit, and nobody reads it.
+    let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let steps = plan.for_steps(r, pipeline.start, tiling, |step, tile| {
         pipeline.step(step, bytes, |at| {
             tile.each(r, |spot| {
