@@ -21,11 +21,7 @@ const TILE: usize = 256;
 const DEPTH: usize = 4;
 
 /// Gathers the inputs of all ranks, at least two, in rank order. Over any transport.
-pub fn ring_all_gather<'l, L: Link>(
-    link: &'l L,
-    out: &Tensor<f32>,
-    inp: &Tensor<f32>,
-) -> Result<Launch<'l>, RunError> {
+pub fn ring_all_gather<'l, L: Link>(link: &'l L, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Launch<'l>, RunError> {
     let (me, ranks, len) = (link.rank(), link.world_size(), inp.len());
     assert_eq!(out.len(), ranks * len, "the output holds the inputs of all ranks");
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));

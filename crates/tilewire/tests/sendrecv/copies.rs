@@ -86,7 +86,11 @@ fn a_block_goes_more_than_128_steps() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         for (depth, blocks) in [(2, 1), (7, 1), (8, 3)] {
             // 16 elements in a slot: 600 steps and a part of one, three times the 200 of a block.
-            Shift { len: 16 * 600 + 3, by: 2, blocks, way: Way::staged(128, depth) }.run::<u64>(world, &link, seed())?;
+            Shift { len: 16 * 600 + 3, by: 2, blocks, way: Way::staged(128, depth) }.run::<u64>(
+                world,
+                &link,
+                seed(),
+            )?;
         }
         Ok(link.close()?)
     });
@@ -182,6 +186,26 @@ fn a_seeded_sample_of_everything() {
             for _ in 0..transfers {
                 let (shift, ty) = (any_shift(&mut numbers, ranks), numbers.below(TYPES));
                 shift.run_as(ty, world, &link, numbers.next())?;
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
+#[test]
+fn what_is_chosen_fits_every_transport() {
+    // From hardly any staging and packets to plenty.
+    for (per_peer_bytes, packet_bytes, max_blocks_per_peer) in
+        [(1024, 0, 8), (4096, 1024, 8), (300, 2048, 2), (1 << 16, 256, 1)]
+    {
+        let options = ShmOptions { per_peer_bytes, packet_bytes, max_blocks_per_peer, ..SMALL };
+        threads(2, options, |world| {
+            let link = ShmTransport::rendezvous(world, options)?;
+            for blocks in [1, 2, 8].into_iter().filter(|&blocks| blocks <= max_blocks_per_peer) {
+                for len in [1, 16, 65, 100, 1000] {
+                    Shift { len, by: 1, blocks, way: Way::Chosen }.run::<u64>(world, &link, seed())?;
+                    Shift { len, by: 1, blocks, way: Way::Chosen }.run::<f32>(world, &link, seed())?;
+                }
             }
             Ok(link.close()?)
         });

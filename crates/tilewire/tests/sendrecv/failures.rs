@@ -77,8 +77,7 @@ fn receiver_waits(way: Way, blocks: usize) -> Timeout {
 
 #[test]
 fn a_receiver_says_what_it_waits_for() {
-    for (way, op, expected) in
-        [(Way::Packet, "packet", 1), (Way::staged(128, 2), "tail", 1), (Way::Direct, "done", 1)]
+    for (way, op, expected) in [(Way::Packet, "packet", 1), (Way::staged(128, 2), "tail", 1), (Way::Direct, "done", 1)]
     {
         for blocks in [1, 3] {
             let error = receiver_waits(way, blocks);
@@ -153,7 +152,8 @@ fn a_peer_that_never_builds_is_named() {
     );
     let RunError::Transport(not_met) = &first else { panic!("{first}") };
     let TransportError::NotMet { ticket, after } = &**not_met else { panic!("{first}") };
-    assert_eq!((ticket.rank, ticket.peer, ticket.number, *after), (FIRST, SECOND, 0, SHORT));
+    assert_eq!((ticket.rank, ticket.peer, ticket.number), (FIRST, SECOND, 0));
+    assert!(*after >= SHORT);
     assert!(first.to_string().contains("send number 0 of rank 0 to rank 1"), "{first}");
     assert_broken(&second, AbortCode::TimedOut, FIRST);
 }

@@ -40,10 +40,7 @@ macro_rules! agrees {
 }
 
 /// Every way with one and with three blocks.
-fn every_way(
-    ways: &'static [Way],
-    body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankError> + Sync,
-) {
+fn every_way(ways: &'static [Way], body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankError> + Sync) {
     threads(3, "hooks", |world| {
         let link = ShmTransport::rendezvous(world, ShmOptions { packet_bytes: 256 << 10, ..SMALL })?;
         for &way in ways {
@@ -66,8 +63,7 @@ fn a_produce_hook_scales() {
 #[test]
 fn a_consume_hook_scales() {
     every_way(&WAYS[..4], |world, link, way, blocks| {
-        agrees!(world, link, way, blocks, (301, 301), f32, |b| b
-            .consume(|c, x| c.output.store(c.pos(), x * 0.7)));
+        agrees!(world, link, way, blocks, (301, 301), f32, |b| b.consume(|c, x| c.output.store(c.pos(), x * 0.7)));
         Ok(())
     });
 }
@@ -85,7 +81,9 @@ fn both_hooks_share_the_work_of_a_narrower_wire() {
 
 #[test]
 fn payload_and_scale_travel_side_by_side() {
-    every_way(&WAYS[..4], |world, link, way, blocks| {
+    // Slots that hold at least the 32 elements of a group.
+    const WAYS: [Way; 4] = [Way::Packet, Way::staged(512, 2), Way::staged(512, 7), Way::Chosen];
+    every_way(&WAYS, |world, link, way, blocks| {
         for len in [64, 320, 300] {
             agrees!(world, link, way, blocks, (len, len), f32, |b| b
                 .produce2(|c| {
@@ -138,6 +136,22 @@ fn chunks_arrive_transposed_by_the_receiver() {
                 .consume(|c, x| c.output.store(c.col() * rows as i64 + c.row(), x)));
         }
         Ok(())
+    });
+}
+
+#[test]
+fn rows_that_blocks_share_unequally_fit_their_packets() {
+    // 512 bytes of packets for each block: two of three rows are 520, and their share of three would be less.
+    threads(2, "rows in packets", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        for cols in [60, 64, 65, 70] {
+            for _ in 0..10 {
+                agrees!(world, &link, Way::Chosen, 2, (3 * cols, 3 * cols), f32, |b| b
+                    .chunk_shape(cols, 3)
+                    .produce(|c| c.input.at(c.col(), c.row())));
+            }
+        }
+        Ok(link.close()?)
     });
 }
 

@@ -13,6 +13,8 @@ const FLAGS: u64 = 1 << 31;
 
 /// Lets it look as if `count` messages had gone each way between this rank and a peer, all of them read. Both sides say so, and then meet.
 fn after_messages(world: &World, link: &ShmTransport, peer: Rank, count: u64) -> Result<(), RankError> {
+    // The last credits have been given when both are here.
+    world.bootstrap().barrier(&format!("before {count} messages"), world.deadline())?;
     let endpoint = link.endpoint(peer);
     for block in 0..link.max_blocks_per_peer() {
         for side in [Side::Send, Side::Receive] {
@@ -61,7 +63,7 @@ fn a_packet_left_from_the_last_time_is_not_taken() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let sends = me.index() == 0;
-        let mut transfer = |len: usize, seed: u64, late: bool| -> Result<(), RankError> {
+        let transfer = |len: usize, seed: u64, late: bool| -> Result<(), RankError> {
             let x = Tensor::from_slice(&data::<u64>(seed, Rank::new(0), len));
             if sends {
                 let mut give = send(&link, &x, peer).config(Way::Packet.config(1)).build()?;
