@@ -1,7 +1,7 @@
 //! The transport of ranks on one machine: every rank's segment, cut as [`layout`](super::layout) says, mapped by all.
 #![forbid(unsafe_code)]
 
-use super::abort::{Abort, Cause, PanicGuard};
+use super::abort::{Abort, Cause};
 use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
 use super::doorbell::Doorbell;
@@ -81,10 +81,9 @@ pub struct ShmTransport {
     watch: Watch,
 }
 
-/// What tells the peers of this rank's end, and this rank of theirs.
+/// What tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: it is their world that tells, once
+/// the cause is noted.
 struct Watch {
-    /// For ranks that are threads: tells the peers of a panic.
-    _guard: Option<PanicGuard>,
     #[cfg(target_os = "linux")]
     monitor: Option<super::monitor::Monitor>,
 }
@@ -384,8 +383,9 @@ impl Watch {
         } else {
             Some(super::monitor::Monitor::start(segments.take_control(), segments.abort(segments.rank()))?)
         };
+        #[cfg(not(target_os = "linux"))]
+        let _ = (segments, are_threads);
         Ok(Watch {
-            _guard: are_threads.then(|| segments.panic_guard()),
             #[cfg(target_os = "linux")]
             monitor,
         })
