@@ -21,8 +21,8 @@ use tilewire::hook::Block;
 use tilewire::schedule::LoadStore;
 use tilewire::transport::layout::{Geometry, Layout, Side};
 use tilewire::transport::{
-    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, PanicGuard, PeerEndpoint, Protocol, Rank,
-    SegmentError, SegmentSet, Signals, Ticket, TransportError,
+    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentError,
+    SegmentSet, Signals, Ticket, TransportError,
 };
 use tilewire::{Memory, World};
 
@@ -53,6 +53,8 @@ impl Outboxes {
         let rank = world.rank();
         let segments = self.segments.lock().expect("no rank panics in here")[rank.index()].take();
         let segments = segments.expect("every rank joins once");
+        // A rank that fails ends the waits of the others.
+        world.watch(&segments);
         OutboxTransport {
             rank,
             layout: Layout::new(self.geometry).expect("a layout that fits"),
@@ -60,7 +62,6 @@ impl Outboxes {
             told: RefCell::default(),
             bootstrap: world.bootstrap().clone(),
             deadline,
-            _guard: segments.panic_guard(),
             segments,
         }
     }
@@ -76,7 +77,6 @@ pub struct OutboxTransport {
     told: RefCell<HashMap<(Rank, bool), u64>>,
     bootstrap: Arc<dyn Bootstrap>,
     deadline: Duration,
-    _guard: PanicGuard,
     segments: SegmentSet,
 }
 

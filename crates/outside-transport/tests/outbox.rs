@@ -181,3 +181,18 @@ fn a_launch_over_two_transports_that_fails_breaks_both() {
     })
     .unwrap();
 }
+
+#[test]
+fn a_rank_that_fails_ends_the_waits_of_the_others() {
+    let error = ranks(2, |world, link| {
+        let x = Tensor::<f32>::zeros(300);
+        if world.rank().index() == 1 {
+            std::mem::forget(send(link, &x, Rank::new(0)).build()?);
+            return Err("no more".into());
+        }
+        let error = recv(link, &x, Rank::new(1)).deadline(None).run().unwrap_err();
+        assert!(error.to_string().contains("rank 1"), "{error}");
+        Err::<(), _>(error.into())
+    });
+    assert_eq!(error.unwrap_err().to_string(), "rank 1 failed: no more");
+}
