@@ -5,7 +5,7 @@ use crate::ranks::words;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tilewire::ir::scalar::Element;
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
+use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, Window, World};
 use tilewire::{Memory, Tensor, recv, send, sendrecv};
 
 /// Receives into the middle of a tensor.
@@ -38,6 +38,30 @@ fn elements_around_the_output_are_untouched() {
                 into_the_middle::<u64>(world, &link, way, blocks)?;
             }
         }
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn windows_of_others_are_untouched() {
+    let [sender, receiver] = [0, 1].map(Rank::new);
+    threads(3, "windows", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (window, other) = (Window::<u16>::allocate(&link, 77)?, Window::<u16>::allocate(&link, 77)?);
+        poison(window.tensor());
+        poison(other.tensor());
+        let untouched = vec![window.tensor().get(0); 77];
+        world.bootstrap().barrier("poisoned", world.deadline())?;
+        let sent = data::<u16>(seed(), sender, 77);
+        if world.rank() == sender {
+            send(&link, &Tensor::from_slice(&sent), receiver).window(&window).blocks(3).run()?;
+        } else if world.rank() == receiver {
+            recv(&link, window.tensor(), sender).window(&window).blocks(3).run()?;
+        }
+        world.bootstrap().barrier("sent", world.deadline())?;
+        let must = if world.rank() == receiver { &sent } else { &untouched };
+        assert_same(&window.tensor().to_vec(), must, world.rank());
+        assert_same(&other.tensor().to_vec(), &untouched, "another window");
         Ok(link.close()?)
     });
 }

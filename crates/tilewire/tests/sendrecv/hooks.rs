@@ -1,10 +1,11 @@
 //! Transfers with hooks: bit for bit what the reference evaluator makes of the same hooks in a `map` of the sender's data.
 
-use crate::case::{SMALL, Way, assert_same, data, floats, seed, threads};
+use crate::case::{SMALL, Way, assert_same, data, floats, poison, seed, threads};
 use tilewire::check::{Options, evaluate};
+use tilewire::ir::scalar::Element;
 use tilewire::prelude::*;
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, Window, World};
-use tilewire::{Tensor, Traced, map, recv, send, sendrecv};
+use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::{Config, Traced, recv, send, sendrecv};
 
 const WAYS: [Way; 5] = [Way::Packet, Way::staged(256, 2), Way::staged(512, 7), Way::Chosen, Way::Direct];
 
@@ -188,6 +189,43 @@ fn a_consume_hook_accumulates() {
                 add.run()?;
                 must.iter_mut().zip(floats(seed() + round, from, 333)).for_each(|(sum, x)| *sum += x);
                 assert_same(&sum.to_vec(), &must, (me, way, round));
+            }
+        }
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn one_side_may_pack_elements_that_the_other_copies_in_words() {
+    fn one_way<T: Element>(world: &World, link: &ShmTransport, config: Config) -> Result<(), RankError> {
+        let (sender, receiver) = (Rank::new(0), Rank::new(1));
+        for len in [16, 24, 40, 64] {
+            for hook_sends in [true, false] {
+                let x = Tensor::from_slice(&data::<T>(seed(), sender, len));
+                if world.rank() == sender {
+                    let give = send(link, &x, receiver).config(config);
+                    if hook_sends { give.produce(|c| c.input.load(c.pos())).run()? } else { give.run()? }
+                } else {
+                    poison(&x);
+                    let take = recv(link, &x, sender).config(config);
+                    if hook_sends {
+                        take.run()?
+                    } else {
+                        take.consume(|c, x| c.output.store(c.pos(), x)).run()?
+                    }
+                    assert_same(&x.to_vec(), &data::<T>(seed(), sender, len), (T::TYPE, config, len, hook_sends));
+                }
+            }
+        }
+        Ok(())
+    }
+    threads(2, "words", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        for blocks in 1..=4 {
+            for granule in [1, 3, 8, 64] {
+                let config = Config { granule: Some(granule), ..Way::Packet.config(blocks) };
+                one_way::<u8>(world, &link, config)?;
+                one_way::<f32>(world, &link, config)?;
             }
         }
         Ok(link.close()?)
