@@ -15,6 +15,9 @@ pub const SMALL: ShmOptions = ShmOptions {
     populate: false,
 };
 
+/// Long enough for a machine that does other things as well: only what hangs waits for it.
+pub const LONG: Duration = Duration::from_secs(120);
+
 /// Whether everything is to run, or a sample.
 pub fn everything() -> bool {
     std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full")
@@ -32,7 +35,7 @@ pub fn threads<R: Send>(
     what: impl std::fmt::Debug,
     body: impl Fn(&World) -> Result<R, RankError> + Sync,
 ) -> Vec<R> {
-    let world = World::threads(ranks).deadline(Duration::from_secs(20));
+    let world = World::threads(ranks).deadline(LONG);
     world.run(|world| body(&world)).unwrap_or_else(|error| panic!("{error}\nin {what:?}, seed {}", seed()))
 }
 

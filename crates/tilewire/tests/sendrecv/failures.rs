@@ -1,7 +1,7 @@
 //! Nothing hangs: who waits in vain gets an error that says for whom, who waits for a rank that has failed hears it at once, and a
 //! broken transport says so on every call.
 
-use crate::case::{SMALL, Shift, Way, seed, threads};
+use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use std::sync::Mutex;
 use std::time::Duration;
 use tilewire::collective::Timeout;
@@ -14,24 +14,27 @@ const SHORT: Duration = Duration::from_millis(200);
 const FIRST: Rank = Rank::new(0);
 const SECOND: Rank = Rank::new(1);
 
-/// Two ranks with a short deadline. Rank 0 runs `waits`, which must fail; when it has, rank 1 runs `late`, which must fail too.
+/// Two ranks. When rank 1 has built, rank 0 runs `waits`, which must fail; when it has, rank 1 runs `late`, which must fail too.
 fn in_vain<'l, P>(
+    deadline: Duration,
     build: impl Fn(&'l ShmTransport, &Window<u32>) -> Result<P, RunError> + Sync,
     waits: impl Fn(&ShmTransport, &Window<u32>) -> RunError + Sync,
     late: impl Fn(P) -> RunError + Sync,
 ) -> [RunError; 2] {
-    let errors = World::threads(2).deadline(SHORT).run(|world| {
+    let errors = World::threads(2).deadline(deadline).run(|world| {
         // The transport outlives what is built on it: it is leaked, which a test may.
         let link: &'l ShmTransport = Box::leak(Box::new(ShmTransport::rendezvous(&world, SMALL)?));
         let window = Window::<u32>::allocate(link, 100)?;
-        let long = Duration::from_secs(20);
+        let meet = |name: &str| world.bootstrap().barrier(name, LONG.into());
         if world.rank() == FIRST {
+            meet("built")?;
             let error = waits(link, &window);
-            world.bootstrap().barrier("failed", long.into())?;
+            meet("failed")?;
             Ok(error)
         } else {
             let built = build(link, &window)?;
-            world.bootstrap().barrier("failed", long.into())?;
+            meet("built")?;
+            meet("failed")?;
             Ok(late(built))
         }
     });
@@ -60,13 +63,14 @@ fn assert_broken(error: &RunError, code: AbortCode, rank: Rank) {
 /// A receiver that waits for a sender that has built, and does not run.
 fn receiver_waits(way: Way, blocks: usize) -> Timeout {
     let [first, second] = in_vain(
+        LONG,
         |link, window| {
             let x = Tensor::<u32>::zeros(100);
             let give = send(link, &x, FIRST).config(way.config(blocks));
             if way == Way::Direct { give.window(window).build() } else { give.build() }
         },
         |link, window| {
-            let take = recv(link, window.tensor(), SECOND).config(way.config(blocks));
+            let take = recv(link, window.tensor(), SECOND).config(way.config(blocks)).deadline(SHORT);
             if way == Way::Direct { take.window(window).run().unwrap_err() } else { take.run().unwrap_err() }
         },
         |mut give| give.run().unwrap_err(),
@@ -93,13 +97,14 @@ fn a_receiver_says_what_it_waits_for() {
 /// A sender that waits for a receiver that has built, and does not run.
 fn sender_waits(way: Way, launches: usize) -> Timeout {
     let [first, second] = in_vain(
+        LONG,
         |link, window| {
             let take = recv(link, window.tensor(), FIRST).config(way.config(1));
             if way == Way::Direct { take.window(window).build() } else { take.build() }
         },
         |link, window| {
             let x = Tensor::<u32>::zeros(100);
-            let give = send(link, &x, SECOND).config(way.config(1));
+            let give = send(link, &x, SECOND).config(way.config(1)).deadline(SHORT);
             let mut give = if way == Way::Direct { give.window(window).build() } else { give.build() }.unwrap();
             (1..launches).for_each(|_| give.run().unwrap());
             give.run().unwrap_err()
@@ -129,6 +134,7 @@ fn the_deadline_of_a_transfer_may_differ_from_that_of_the_world() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (peer, x) = (world.rank().after(1, 2), Tensor::<u32>::zeros(4));
         let mut swap = sendrecv(&link, &x, &x.clone(), peer, peer).deadline(SHORT).build()?;
+        world.bootstrap().barrier("built", world.deadline())?;
         if world.rank() == FIRST {
             assert_eq!(timeout(swap.run().unwrap_err()).after, SHORT);
         }
@@ -140,7 +146,9 @@ fn the_deadline_of_a_transfer_may_differ_from_that_of_the_world() {
 
 #[test]
 fn a_peer_that_never_builds_is_named() {
+    let deadline = Duration::from_secs(1);
     let [first, second] = in_vain(
+        deadline,
         |link, _| Ok(link),
         |link, _| {
             let x = Tensor::<u32>::zeros(4);
@@ -153,7 +161,7 @@ fn a_peer_that_never_builds_is_named() {
     let RunError::Transport(not_met) = &first else { panic!("{first}") };
     let TransportError::NotMet { ticket, after } = &**not_met else { panic!("{first}") };
     assert_eq!((ticket.rank, ticket.peer, ticket.number), (FIRST, SECOND, 0));
-    assert!(*after >= SHORT);
+    assert!(*after >= deadline);
     assert!(first.to_string().contains("send number 0 of rank 0 to rank 1"), "{first}");
     assert_broken(&second, AbortCode::TimedOut, FIRST);
 }

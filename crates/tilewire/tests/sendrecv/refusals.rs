@@ -1,6 +1,6 @@
 //! What cannot be is refused, on every rank, with its own error that names the values; and the transport can still be used.
 
-use crate::case::{SMALL, Shift, Way, seed, threads};
+use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use std::time::Duration;
 use tilewire::collective::{Link, Mismatch};
 use tilewire::hook::MisuseKind;
@@ -385,7 +385,7 @@ fn memory_that_is_not_aligned_for_its_elements() {
 
 /// Rank 0 fails by itself; rank 1, which waits for it, hears that it does not come.
 fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError> + Sync) -> RunError {
-    let deadline = Duration::from_millis(200);
+    let deadline = Duration::from_secs(1);
     let world = World::threads(2).deadline(deadline);
     let mut errors = world
         .run(|world| {
@@ -403,7 +403,7 @@ fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError
                 }
             };
             // Nobody leaves before the other has heard.
-            world.bootstrap().barrier("over", Duration::from_secs(20).into())?;
+            world.bootstrap().barrier("over", LONG.into())?;
             Ok(error)
         })
         .unwrap();
