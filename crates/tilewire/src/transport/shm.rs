@@ -77,6 +77,8 @@ pub struct ShmTransport {
     table: PeerTable,
     buffers: LocalBuffers,
     pairings: Pairings,
+    /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
+    abort: Abort,
     segments: SegmentSet,
     watch: Watch,
 }
@@ -136,7 +138,7 @@ impl ShmTransport {
             .segments("shm", layout.bytes(), populate, deadline)
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
-        let table = PeerTable::new(&layout, &segments);
+        let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
         Ok(ShmTransport {
             world,
             serial,
@@ -221,7 +223,7 @@ impl ShmTransport {
 
     /// The abort word of this rank: what its waits poll.
     pub fn abort(&self) -> Abort {
-        self.segments.abort(self.rank().index())
+        self.abort.clone()
     }
 
     /// The doorbell of a rank: to be rung after a signal to it, or to sleep on if it is this rank's.
@@ -325,8 +327,9 @@ impl P2pTransport for ShmTransport {
         self.layout.geometry().packet_bytes
     }
 
+    #[inline]
     fn broken(&self) -> Option<Cause> {
-        self.abort().get()
+        self.abort.get()
     }
 }
 

@@ -155,6 +155,9 @@ pub(crate) struct Machine {
     pub passed: u64,
     /// From how many bytes on an `each` stores around the cache.
     pub stream_from: usize,
+    /// How many times a wait looks again before it stops the machine: more than none only where no other machine waits to run. What
+    /// it waits for is often a cache line's way off, and then nothing is faster than to look.
+    pub looks: u32,
     /// The next machine of the participant that runs this one; see `pool.rs`.
     pub next: usize,
     /// What the machine waits for, where it is blocked.
@@ -270,6 +273,7 @@ impl Machine {
             level,
             passed: 0,
             stream_from: super::copy::stream_from(),
+            looks: 0,
             next: usize::MAX,
             watch: Watch::Polled,
             bells: std::ptr::null(),
