@@ -89,7 +89,9 @@ impl fmt::Display for Cause {
             AbortCode::Panicked => write!(f, "rank {rank} panicked"),
             AbortCode::Failed => write!(f, "rank {rank} gave up after an error"),
             AbortCode::TimedOut => write!(f, "a wait of rank {rank} expired"),
-            AbortCode::Blind => write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails"),
+            AbortCode::Blind => {
+                write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails")
+            }
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }

@@ -142,7 +142,11 @@ impl fmt::Display for GoodbyeError {
         match self {
             GoodbyeError::Died { rank } => write!(f, "rank {rank} died before it closed"),
             GoodbyeError::Unseen { ranks } => {
-                write!(f, "this rank cannot see whether {} closed: waiting for them (poll) fails", those(ranks, "has", "have"))
+                write!(
+                    f,
+                    "this rank cannot see whether {} closed: waiting for them (poll) fails",
+                    those(ranks, "has", "have")
+                )
             }
             GoodbyeError::Missing { ranks, after } => {
                 write!(

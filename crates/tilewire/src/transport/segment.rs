@@ -252,7 +252,8 @@ mod processes {
             let random = || socket::random::<16>().map_err(SegmentError::system("getrandom"));
             // A name that can be recognised in a list of sockets, and that nobody can have taken.
             let name = format!("tilewire-{:032x}", u128::from_ne_bytes(random()?)).into_bytes();
-            let listener = socket::listen(&name, handover::backlog(world_size)).map_err(SegmentError::system("bind or listen"))?;
+            let listener =
+                socket::listen(&name, handover::backlog(world_size)).map_err(SegmentError::system("bind or listen"))?;
             Ok(Own { mapping, file, listener, name, token: random()? })
         }
     }

@@ -396,7 +396,9 @@ mod tests {
     /// Who was answered, and which ranks were late for each.
     fn late(store: &mut Store) -> Vec<(u64, Vec<u32>)> {
         let late = |(ticket, answer): (Ticket, Answer)| match answer {
-            Answer::Refused(Refusal::Late { late, .. }) => (ticket.asker, late.iter().map(|rank| rank.number()).collect()),
+            Answer::Refused(Refusal::Late { late, .. }) => {
+                (ticket.asker, late.iter().map(|rank| rank.number()).collect())
+            }
             other => panic!("{other:?}"),
         };
         store.answers().into_iter().map(late).collect()
