@@ -217,7 +217,7 @@ fn who_waits_for_another_thread_to_send_waits_no_longer_than_its_deadline() {
         _ = end.recv();
         drop(stream);
     };
-    raw::joined_to(serve, |bootstrap| {
+    raw::joined_to(serve, move |bootstrap| {
         std::thread::scope(|scope| {
             let much = vec![0; raw::VALUE_BYTES as usize];
             let bootstrap = &bootstrap;
