@@ -19,7 +19,7 @@ pub enum BootstrapError {
         operation: Operation,
         /// The name of the barrier or all-gather.
         name: String,
-        /// The ranks that did not come, though they are connected; or, where all came, those whose own wait was over sooner.
+        /// The ranks that did not come, though they are connected; or, where all came, the first whose wait was over.
         late: Vec<Rank>,
         /// The ranks that never even connected.
         absent: Vec<Rank>,

@@ -81,8 +81,8 @@ struct Queue {
     /// In order of arrival.
     tickets: Vec<Ticket>,
     /// The ranks that came to a barrier or all-gather and whose time was over while others still waited: it is not for them
-    /// that the others wait in vain.
-    gave_up: BTreeSet<Rank>,
+    /// that the others wait in vain. In that order.
+    gave_up: Vec<Rank>,
 }
 
 struct Waiting {
@@ -167,7 +167,10 @@ impl Store {
             let refusal = if is_gather(request.operation) {
                 let (rank, key) = (*rank, queue_of(request));
                 let missing = self.missing(&self.queues[&key]);
-                self.queues.get_mut(&key).expect("it has this ticket").gave_up.insert(rank);
+                let gave_up = &mut self.queues.get_mut(&key).expect("it has this ticket").gave_up;
+                if !gave_up.contains(&rank) {
+                    gave_up.push(rank);
+                }
                 let (absent, late) = missing.into_iter().partition(|rank| self.is_absent(*rank));
                 Refusal::Late { late, absent }
             } else {
@@ -177,15 +180,16 @@ impl Store {
         }
     }
 
-    /// The ranks that keep those in a queue waiting: who never came; or else, when all have come, who gave up since. Looks at
-    /// every rank a fixed number of times: when all waits of a barrier expire, each of them asks.
+    /// The ranks that keep those in a queue waiting: who never came; or else, when all have come, the first who gave up since (the
+    /// others may have given up because of it). Looks at every rank a fixed number of times: when all waits of a barrier expire,
+    /// each of them asks.
     fn missing(&self, queue: &Queue) -> Vec<Rank> {
         let mut came = vec![false; self.world_size()];
         queue.tickets.iter().for_each(|ticket| came[self.waiting[ticket].rank.index()] = true);
-        let (gave_up, never): (Vec<_>, Vec<_>) = Rank::all(self.world_size())
-            .filter(|rank| !came[rank.index()])
-            .partition(|rank| queue.gave_up.contains(rank));
-        if never.is_empty() { gave_up } else { never }
+        let first_gone = queue.gave_up.iter().copied().find(|rank| !came[rank.index()]);
+        queue.gave_up.iter().for_each(|rank| came[rank.index()] = true);
+        let never: Vec<Rank> = Rank::all(self.world_size()).filter(|rank| !came[rank.index()]).collect();
+        if never.is_empty() { first_gone.into_iter().collect() } else { never }
     }
 
     fn is_absent(&self, rank: Rank) -> bool {
@@ -416,7 +420,7 @@ mod tests {
         store.expire(after(20));
         assert_eq!(late(&mut store), [(3, vec![2])]);
 
-        // When all have come and some have gone, those are missing: somebody is to be named.
+        // When all have come and some have gone, the first of those is missing: somebody is to be named.
         barrier(&mut store, 0, after(30));
         (1..4).for_each(|rank| barrier(&mut store, rank, after(if rank == 1 { 35 } else { 40 })));
         assert_eq!(store.answers().len(), 4, "the round is complete, and nothing of the last one is remembered");
