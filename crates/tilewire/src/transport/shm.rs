@@ -161,7 +161,7 @@ impl ShmTransport {
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
         closed?;
-        self.watch.goodbye(deadline)
+        self.watch.goodbye(self.segments.rank(), deadline)
     }
 
     /// `Err` with the cause if the transport is broken.
@@ -395,12 +395,15 @@ impl Watch {
     }
 
     #[cfg(target_os = "linux")]
-    fn goodbye(self, deadline: Deadline) -> Result<(), TransportError> {
+    fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
         use super::abort::AbortCode;
         use super::monitor::GoodbyeError;
         let Some(monitor) = self.monitor else { return Ok(()) };
         let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
         monitor.goodbye(length).map_err(|error| match error {
+            GoodbyeError::Unseen { .. } => {
+                TransportError::Broken { cause: Cause { code: AbortCode::Blind, rank: own, reason: 0 } }
+            }
             GoodbyeError::Died { rank } => {
                 TransportError::Broken { cause: Cause { code: AbortCode::Died, rank, reason: 0 } }
             }
@@ -409,7 +412,7 @@ impl Watch {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn goodbye(self, _: Deadline) -> Result<(), TransportError> {
+    fn goodbye(self, _: usize, _: Deadline) -> Result<(), TransportError> {
         Ok(())
     }
 }
