@@ -146,6 +146,7 @@ impl ShmTransport {
             table,
             buffers: LocalBuffers::default(),
             pairings: Pairings::default(),
+            abort,
             segments,
             watch,
         })
