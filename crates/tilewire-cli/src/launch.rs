@@ -38,6 +38,8 @@ pub struct Job {
     pub deadline: Option<String>,
     /// The program and its arguments.
     pub program: Vec<String>,
+    /// Whether lines of output are prefixed by `[rank]`.
+    pub prefixed: bool,
 }
 
 /// Runs a job; gives the first failing status, 128 + the number where a signal ended a rank.
@@ -54,7 +56,8 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
         command.env("TILEWIRE_WORLD_SIZE", job.ranks.to_string()).env("TILEWIRE_STORE", store.address().to_string());
         command.env("TILEWIRE_SECRET", secret.expose()).env_remove("TILEWIRE_STORE_HOST");
         command.envs(job.deadline.iter().map(|deadline| ("TILEWIRE_DEADLINE", deadline)));
-        match start(command, rank, &events) {
+        let prefix = if job.prefixed { format!("[{rank}] ") } else { String::new() };
+        match start(command, rank, &prefix, &events) {
             Ok(child) => running.ranks.push(Some(child)),
             Err(error) => {
                 _ = writeln!(stderr(), "tilewire: cannot start '{}' as rank {rank}: {error}", job.program[0]);
@@ -161,7 +164,7 @@ fn described(status: ExitStatus) -> (u8, String) {
 
 /// Starts one rank, and the threads that watch it. Called on the main thread: the kernel ties a rank's life to the thread that
 /// started it.
-fn start(mut command: Command, rank: usize, events: &Sender<Event>) -> io::Result<Child> {
+fn start(mut command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> io::Result<Child> {
     let launcher = std::process::id();
     // Which of the ranks would get the terminal's input? None of them.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -188,12 +191,13 @@ fn start(mut command: Command, rank: usize, events: &Sender<Event>) -> io::Resul
     });
     let drained = [events.clone(), events.clone()];
     let [out_drained, err_drained] = drained;
+    let [out_prefix, err_prefix] = [prefix.as_bytes().to_vec(), prefix.as_bytes().to_vec()];
     thread::spawn(move || {
-        _ = prefix_lines(rank, out, stdout);
+        _ = prefix_lines(&out_prefix, out, stdout);
         _ = out_drained.send(Event::Drained);
     });
     thread::spawn(move || {
-        _ = prefix_lines(rank, err, stderr);
+        _ = prefix_lines(&err_prefix, err, stderr);
         _ = err_drained.send(Event::Drained);
     });
     Ok(child)
@@ -201,11 +205,10 @@ fn start(mut command: Command, rank: usize, events: &Sender<Event>) -> io::Resul
 
 /// Copies a rank's output, line by line, each in one write. When nobody reads what the launcher prints, it stops, and the rank
 /// meets a broken pipe, as it would without a launcher.
-fn prefix_lines<W: Write>(rank: usize, source: impl Read, sink: impl Fn() -> W) -> io::Result<()> {
+fn prefix_lines<W: Write>(prefix: &[u8], source: impl Read, sink: impl Fn() -> W) -> io::Result<()> {
     let mut source = BufReader::new(source);
-    let prefix = format!("[{rank}] ").into_bytes();
     loop {
-        let mut line = prefix.clone();
+        let mut line = prefix.to_vec();
         source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
         if line.len() == prefix.len() {
             return Ok(());
