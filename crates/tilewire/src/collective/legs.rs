@@ -71,9 +71,9 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
             Side::Receive => exchange.link.receiver(k, leg.peer, leg.protocol),
         };
         let words = match leg.side {
-            Side::Send if hooks.copies => words(k, leg, exchange.inp.memory(), ("input", Access::In)),
+            Side::Send if hooks.copies => words(k, leg, In::TYPE.size(), exchange.inp.memory(), ("input", Access::In)),
             Side::Receive if hooks.stores() && R::TYPES == [Out::TYPE] => {
-                words(k, leg, exchange.out.memory(), ("output", Access::Out))
+                words(k, leg, Out::TYPE.size(), exchange.out.memory(), ("output", Access::Out))
             }
             _ => None,
         };
@@ -154,8 +154,18 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
 }
 
 /// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one.
-fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
+///
+/// The other side may pack elements, so a block's words must be the block's elements: its share must be whole words.
+fn words<'t>(
+    k: &Block<'t>,
+    leg: &Leg,
+    size: usize,
+    memory: &Memory,
+    (name, access): (&str, Access),
+) -> Option<View<'t, u64>> {
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
-    let fits = leg.protocol == Protocol::Packet && aligned && memory.bytes() > 0;
+    let (tile_bytes, tiles) = (leg.tiling.tile_len() * size, leg.tiling.tiles());
+    let whole = tiles <= 1 || tile_bytes.is_multiple_of(8);
+    let fits = leg.protocol == Protocol::Packet && aligned && whole && memory.bytes() > 0;
     fits.then(|| k.buffer(name, std::slice::from_ref(memory), access).bank(0))
 }
