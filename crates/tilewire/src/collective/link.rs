@@ -145,11 +145,18 @@ impl<'l> Launch<'l> {
         self.prepared.disassembly()
     }
 
+    /// Breaks all the transports. What ended this launch is passed on: a rank that has not heard of it yet shall hear of that, and
+    /// not of this rank, which only fails because of it.
     #[cold]
     fn failed(&self, error: LaunchError) -> RunError {
-        let code = if matches!(error, LaunchError::Timeout { .. }) { AbortCode::TimedOut } else { AbortCode::Failed };
         let rank = self.hosts[0].rank().index();
-        self.hosts.iter().for_each(|host| host.fail(Cause { code, rank, reason: 0 }));
+        let own = |code| Cause { code, rank, reason: 0 };
+        let cause = match error {
+            LaunchError::Aborted { word, .. } => Cause::from_word(word).unwrap_or(own(AbortCode::Failed)),
+            LaunchError::Timeout { .. } => own(AbortCode::TimedOut),
+            _ => own(AbortCode::Failed),
+        };
+        self.hosts.iter().for_each(|host| host.fail(cause));
         error.into()
     }
 }
