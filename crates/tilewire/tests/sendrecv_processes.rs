@@ -248,7 +248,13 @@ const PLAIN: Case = Case {
     rows: 100,
     cols: 200,
     shift: 1,
-    config: Config { primitive: Some(Primitive::Staged), blocks: Some(2), slot_bytes: None, depth: None, granule: None },
+    config: Config {
+        primitive: Some(Primitive::Staged),
+        blocks: Some(2),
+        slot_bytes: None,
+        depth: None,
+        granule: None,
+    },
 };
 
 /// Three ranks of which rank 1 ends in a way of its own after a launch; the others must say so.

@@ -6,9 +6,7 @@ use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::ir::Type;
 use tilewire::ir::scalar::{Element, Number};
 use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
-use tilewire::{
-    Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Scalar, Tensor, Value, recv, send, sendrecv,
-};
+use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Scalar, Tensor, Value, recv, send, sendrecv};
 
 /// What happens to the elements on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,8 +296,7 @@ mod tests {
             let around = Tensor::<f32>::zeros(case.len + 2 * GUARD);
             let (out, inp) = (around.slice(GUARD..GUARD + case.len), Tensor::zeros(case.len));
             let op = Some(hooked(sendrecv(&link, &out, &inp, peer, peer), &case)?);
-            let mut turn =
-                Typed { case, seed: 1, me: world.rank(), from: peers.from, op, inp, around, guard: GUARD };
+            let mut turn = Typed { case, seed: 1, me: world.rank(), from: peers.from, op, inp, around, guard: GUARD };
             turn.fill(7);
             turn.launch()?;
             assert_eq!(turn.check(7), Ok(()));
@@ -319,6 +316,9 @@ mod tests {
     #[test]
     fn a_chunk_is_as_square_as_it_can_be() {
         let shape = |len| Case { dtype: Type::F32, hook: Hook::Transpose, len, config: Config::default() }.shape();
-        assert_eq!((shape(0), shape(1), shape(7), shape(12), shape(1 << 20)), ((1, 0), (1, 1), (1, 7), (3, 4), (1024, 1024)));
+        assert_eq!(
+            (shape(0), shape(1), shape(7), shape(12), shape(1 << 20)),
+            ((1, 0), (1, 1), (1, 7), (3, 4), (1024, 1024))
+        );
     }
 }

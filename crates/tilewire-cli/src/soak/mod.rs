@@ -123,7 +123,8 @@ fn batch(
         let peers = round.peers[me];
         let moves = u64::from(peers.to.is_some()) * (round.case.len * round.case.dtype.size()) as u64;
         let what = |error| format!("seed {seed}, round {}, rank {me}: {}: {error}", round.number, round.case);
-        let transfer = prepare(link, &round.case, peers, seed ^ round.number).map_err(|error| what(error.to_string()))?;
+        let transfer =
+            prepare(link, &round.case, peers, seed ^ round.number).map_err(|error| what(error.to_string()))?;
         kept.push_back(Kept { case: round.case, round: round.number, turn: 0, moves, transfer });
         if kept.len() > KEPT {
             kept.pop_front();
@@ -179,10 +180,7 @@ fn report(all: &[Account], grown: &[String], took: Duration) -> String {
         let [a, b, c] = [start, warm, end].map(mib);
         let [d, e, f] = [start, warm, end].map(|usage| usage.descriptors);
         let [g, h, i] = [start, warm, end].map(|usage| usage.mappings);
-        _ = writeln!(
-            text,
-            "{rank:<4}  {a:>19.1} {b:>5.1} {c:>5.1}  {d:>19} {e:>5} {f:>4}  {g:>16} {h:>5} {i:>4}"
-        );
+        _ = writeln!(text, "{rank:<4}  {a:>19.1} {b:>5.1} {c:>5.1}  {d:>19} {e:>5} {f:>4}  {g:>16} {h:>5} {i:>4}");
     }
     match grown {
         [] => text.push_str(&format!("\nnothing grew: {}\n", usage::BOUND)),

@@ -52,12 +52,15 @@ impl Random {
 impl Case {
     /// A case of a world of `ranks`.
     pub fn random(random: &mut Random, ranks: usize) -> Case {
-        let primitive = random.one_of(&[None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)]);
+        let primitive =
+            random.one_of(&[None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)]);
         let hooks = [Hook::Copy, Hook::Scale, Hook::Transpose, Hook::Quantise];
         // What is quantised is stored by a consume hook, which direct has not.
         let hook = random.one_of(if primitive == Some(Primitive::Direct) { &hooks[..3] } else { &hooks });
         let (rows, cols) = match primitive {
-            Some(Primitive::Packet) => random.one_of(&[(0, 1), (1, 1), (1, 15), (4, 4), (1, 17), (3, 6), (3, 43), (10, 20)]),
+            Some(Primitive::Packet) => {
+                random.one_of(&[(0, 1), (1, 1), (1, 15), (4, 4), (1, 17), (3, 6), (3, 43), (10, 20)])
+            }
             _ => random.one_of(&[(0, 1), (1, 1), (1, 17), (31, 33), (128, 65), (1, 20_000), (301, 257)]),
         };
         let mut config = Config { primitive, blocks: Some(random.one_of(&[1, 2, 3, 8])), ..Config::default() };
