@@ -4,6 +4,8 @@ use crate::bench::{Size, check_key};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
+use crate::run::{self, Run};
+use crate::soak::{self, Soak};
 use tilewire::transport::Deadline;
 
 /// What `--help` prints.
@@ -17,12 +19,20 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
+  tilewire run sendrecv [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
+               [--protocol packet|staged|direct] [--blocks K] [--world threads|processes|env] [--launches L] [--seed S]
+                                            a ring shift among N ranks with a hook, every byte checked
+  tilewire soak --minutes M [--ranks N] [--seed S]
+                                            random transfers among N processes, every byte checked, nothing may grow
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
                                             start N ranks on this host; their output is prefixed by [rank]
   tilewire --help | --version
 
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB
   FILE   where the JSON report goes; - is stdout, in place of the table
+  SIZE   bytes of a message: 4096, 64KiB, 8MiB
+  T      element type: bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, f8e4m3, f8e5m2
+  env    the ranks of whatever launcher started this program; the default under one, otherwise threads
   TIME   how long ranks wait for each other: 500ms, 30s, 2m, or off
 
 exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that failed, 128 + N after signal N
@@ -32,7 +42,7 @@ exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that f
 const LARGEST: Size = Size(4 << 30);
 
 /// What the user asked for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Command {
     /// Print the help text.
     Help,
@@ -49,6 +59,10 @@ pub enum Command {
     },
     /// Start the ranks of a job.
     Launch(Job),
+    /// Run a collective and check it.
+    Run(Run),
+    /// Run random transfers for a while.
+    Soak(Soak),
     /// Measure the CPU engine's kernels.
     BenchKernels {
         /// Input sizes, where not the usual ones.
@@ -75,6 +89,8 @@ impl Command {
             "emit" => emit(words),
             "bench" => bench(words),
             "launch" => launch(words),
+            "run" => run::parse(words).map(Command::Run),
+            "soak" => soak::parse(words).map(Command::Soak),
             word => Err(format!("unknown command '{word}'")),
         }
     }
@@ -145,7 +161,7 @@ fn launch(mut words: Words) -> Result<Command, String> {
     match ranks {
         None => Err("launch: say how many ranks: -n N".into()),
         Some(_) if program.is_empty() => Err("launch: say what to start: -- PROGRAM ARGUMENTS".into()),
-        Some(ranks) => Ok(Command::Launch(Job { ranks, deadline, program })),
+        Some(ranks) => Ok(Command::Launch(Job { ranks, deadline, program, prefixed: true })),
     }
 }
 
@@ -167,10 +183,11 @@ fn bench_cases(list: &str) -> Result<Vec<String>, String> {
 }
 
 /// The words not read yet, `--key=value` counting as two.
-struct Words(std::vec::IntoIter<String>);
+pub struct Words(std::vec::IntoIter<String>);
 
 impl Words {
-    fn next(&mut self) -> Option<String> {
+    /// The next one.
+    pub fn next(&mut self) -> Option<String> {
         let word = self.0.next()?;
         match word.split_once('=') {
             Some((key, value)) if key.starts_with("--") => {
@@ -182,7 +199,8 @@ impl Words {
         }
     }
 
-    fn value(&mut self, option: &str) -> Result<String, String> {
+    /// The value of an option.
+    pub fn value(&mut self, option: &str) -> Result<String, String> {
         self.0.next().ok_or_else(|| format!("{option} needs a value"))
     }
 
@@ -227,6 +245,7 @@ mod tests {
             ranks: 4,
             deadline: Some("5s".into()),
             program: ["prog", "--help", "--a=b", "--", "-n"].map(String::from).to_vec(),
+            prefixed: true,
         };
         assert_eq!(parse("launch -n 4 --deadline=5s -- prog --help --a=b -- -n"), Ok(Command::Launch(job)));
         assert_eq!(parse("launch --help -- prog"), Ok(Command::Help));
@@ -252,6 +271,23 @@ mod tests {
             ("bench kernels --sizes 64KB", "'KB' is no unit"),
             ("bench kernels --sizes 0", "not between"),
             ("bench kernels --sizes 5GiB", "not between"),
+            ("run", "say which collective"),
+            ("run gossip", "unknown collective 'gossip'"),
+            ("run sendrecv --ranks 1", "'1' is no number of ranks from 2 to"),
+            ("run sendrecv --bytes 3 --dtype f32", "--bytes 3B is no whole number of elements of type f32"),
+            ("run sendrecv --bytes 5GiB", "--bytes 5GiB: at most 4GiB"),
+            ("run sendrecv --dtype f12", "'f12' is no element type; there are bool, i8"),
+            ("run sendrecv --hook fold", "there is no hook 'fold'"),
+            ("run sendrecv --hook scale --dtype bool", "--hook scale does not take elements of type bool"),
+            ("run sendrecv --hook quantise --protocol direct", "--hook quantise with --protocol direct"),
+            ("run sendrecv --protocol tcp", "there is no protocol 'tcp'"),
+            ("run sendrecv --blocks 0", "'0' is no number of blocks"),
+            ("run sendrecv --world moon", "'moon' is no world"),
+            ("run sendrecv --launches", "--launches needs a value"),
+            ("run sendrecv --fast", "unknown word '--fast'"),
+            ("soak", "--minutes M"),
+            ("soak --minutes soon", "'soon' is no number of minutes"),
+            ("soak --minutes 1 --ranks 99", "'99' is no number of ranks"),
             ("launch", "-- PROGRAM"),
             ("launch -n 2 --", "-- PROGRAM"),
             ("launch -n 2 prog", "comes after --"),

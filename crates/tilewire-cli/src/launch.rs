@@ -45,6 +45,8 @@ pub struct Job {
     pub deadline: Option<String>,
     /// The program and its arguments.
     pub program: Vec<String>,
+    /// Whether lines of output are prefixed by `[rank]`.
+    pub prefixed: bool,
 }
 
 /// Runs a job; gives the first failing status, 128 + the number where a signal ended a rank.
@@ -63,7 +65,8 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
         command.env("TILEWIRE_WORLD_SIZE", job.ranks.to_string()).env("TILEWIRE_STORE", store.address().to_string());
         command.env("TILEWIRE_SECRET", secret.expose()).env_remove("TILEWIRE_STORE_HOST");
         command.envs(job.deadline.iter().map(|deadline| ("TILEWIRE_DEADLINE", deadline)));
-        match start(command, rank, &events) {
+        let prefix = if job.prefixed { format!("[{rank}] ") } else { String::new() };
+        match start(command, rank, &prefix, &events) {
             Ok((child, streams)) => {
                 running.ranks.push(Some(child));
                 running.streams.extend(streams);
@@ -217,7 +220,7 @@ fn described(status: ExitStatus) -> (u8, String) {
 
 /// Starts one rank, and the threads that watch it. Called on the main thread: the kernel ties a rank's life to the thread that
 /// started it.
-fn start(mut command: Command, rank: usize, events: &Sender<Event>) -> io::Result<(Child, [Stream; 2])> {
+fn start(mut command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> io::Result<(Child, [Stream; 2])> {
     let launcher = std::process::id();
     // Which of the ranks would get the terminal's input? None of them.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -242,8 +245,8 @@ fn start(mut command: Command, rank: usize, events: &Sender<Event>) -> io::Resul
         wait_unreaped(pid);
         _ = ended.send(Event::Ended(rank));
     });
-    let out = Stream::copy(rank, out.into(), Sink::Stdout, events.clone());
-    let err = Stream::copy(rank, err.into(), Sink::Stderr, events.clone());
+    let out = Stream::copy(rank, prefix, out.into(), Sink::Stdout, events.clone());
+    let err = Stream::copy(rank, prefix, err.into(), Sink::Stderr, events.clone());
     Ok((child, [out, err]))
 }
 

@@ -40,14 +40,14 @@ struct Passed {
 
 impl Stream {
     /// Copies on a thread of its own, which sends an event when all is done.
-    pub fn copy(rank: usize, source: OwnedFd, sink: Sink, events: Sender<Event>) -> Stream {
+    pub fn copy(rank: usize, prefix: &str, source: OwnedFd, sink: Sink, events: Sender<Event>) -> Stream {
         let source = Arc::new(File::from(source));
         let stream = Stream { rank, sink, passed: Arc::default(), source: Arc::downgrade(&source) };
-        let passed = stream.passed.clone();
+        let (passed, prefix) = (stream.passed.clone(), prefix.as_bytes().to_vec());
         thread::spawn(move || {
             _ = match sink {
-                Sink::Stdout => prefix_lines(rank, source, stdout, &passed),
-                Sink::Stderr => prefix_lines(rank, source, stderr, &passed),
+                Sink::Stdout => prefix_lines(&prefix, source, stdout, &passed),
+                Sink::Stderr => prefix_lines(&prefix, source, stderr, &passed),
             };
             _ = events.send(Event::Drained);
         });
@@ -87,11 +87,10 @@ impl Stream {
 
 /// Copies a rank's output, line by line, each in one write. When nobody reads what the launcher prints, it stops, and the rank
 /// meets a broken pipe, as it would without a launcher.
-fn prefix_lines<W: Write>(rank: usize, source: Arc<File>, sink: impl Fn() -> W, passed: &Passed) -> io::Result<()> {
+fn prefix_lines<W: Write>(prefix: &[u8], source: Arc<File>, sink: impl Fn() -> W, passed: &Passed) -> io::Result<()> {
     let mut source = BufReader::new(Counted { source, read: &passed.read });
-    let prefix = format!("[{rank}] ").into_bytes();
     loop {
-        let mut line = prefix.clone();
+        let mut line = prefix.to_vec();
         let length = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
         if length == 0 {
             return Ok(());
