@@ -1,6 +1,6 @@
 //! The words of the command line.
 
-use crate::bench::{Size, check_key};
+use crate::bench::{PairPlan, Size, WorldKind, check_key, check_pair_key};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
@@ -17,12 +17,15 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
+  tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE]
+                                            two ranks against hand-written limits and Open MPI, in one run
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
                                             start N ranks on this host; their output is prefixed by [rank]
   tilewire --help | --version
 
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB
   FILE   where the JSON report goes; - is stdout, in place of the table
+  WORLD  what the ranks are: threads or processes; both unless said
   TIME   how long ranks wait for each other: 500ms, 30s, 2m, or off
 
 exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that failed, 128 + N after signal N
@@ -55,6 +58,13 @@ pub enum Command {
         sizes: Option<Vec<Size>>,
         /// Keys of the cases, where not all.
         cases: Vec<String>,
+        /// Where the JSON report goes.
+        json: Option<String>,
+    },
+    /// Measure transfers between two ranks.
+    BenchSendrecv {
+        /// What of them.
+        plan: PairPlan,
         /// Where the JSON report goes.
         json: Option<String>,
     },
@@ -105,20 +115,39 @@ fn emit(mut words: Words) -> Result<Command, String> {
 
 fn bench(mut words: Words) -> Result<Command, String> {
     match words.next().as_deref() {
-        Some("kernels") => {}
-        Some(word) => return Err(format!("bench: unknown subject '{word}'; there is: kernels")),
-        None => return Err("bench: say what to measure: kernels".into()),
+        Some("kernels") => bench_kernels(words),
+        Some("sendrecv") => bench_sendrecv(words),
+        Some(word) => Err(format!("bench: unknown subject '{word}'; there are: kernels, sendrecv")),
+        None => Err("bench: say what to measure: kernels or sendrecv".into()),
     }
+}
+
+fn bench_kernels(mut words: Words) -> Result<Command, String> {
     let (mut sizes, mut cases, mut json) = (None, Vec::new(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?)?),
-            "--cases" => cases = bench_cases(&words.value("--cases")?)?,
+            "--cases" => cases = bench_cases(&words.value("--cases")?, check_key)?,
             "--json" => json = Some(words.value("--json")?),
             _ => return Err(format!("bench: unknown word '{word}'")),
         }
     }
     Ok(Command::BenchKernels { sizes, cases, json })
+}
+
+fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
+    let (mut plan, mut json) = (PairPlan::default(), None);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?)?),
+            "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_pair_key)?,
+            "--world" => plan.world = Some(WorldKind::parse(&words.value("--world")?)?),
+            "--quick" => plan.quick = true,
+            "--json" => json = Some(words.value("--json")?),
+            _ => return Err(format!("bench: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::BenchSendrecv { plan, json })
 }
 
 /// The most ranks `launch` starts: each costs the launcher three threads and two pipes.
@@ -162,7 +191,7 @@ fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
     }
 }
 
-fn bench_cases(list: &str) -> Result<Vec<String>, String> {
+fn bench_cases(list: &str, check_key: fn(&str) -> Result<(), String>) -> Result<Vec<String>, String> {
     list.split(',').map(|key| check_key(key.trim()).map(|()| key.trim().to_string())).collect()
 }
 
@@ -249,6 +278,9 @@ mod tests {
             ("bench kernels fast", "unknown word 'fast'"),
             ("bench kernels --sizes", "--sizes needs a value"),
             ("bench kernels --cases copy,fly", "there is no case 'fly'"),
+            ("bench sendrecv --cases copy", "there is no case 'copy'"),
+            ("bench sendrecv --world moon", "'moon' is no world"),
+            ("bench sendrecv fast", "unknown word 'fast'"),
             ("bench kernels --sizes 64KB", "'KB' is no unit"),
             ("bench kernels --sizes 0", "not between"),
             ("bench kernels --sizes 5GiB", "not between"),

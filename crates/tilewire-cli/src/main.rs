@@ -39,6 +39,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
         Command::Launch(job) => return launch::launch(&job),
         Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
+        Command::BenchSendrecv { plan, json } => bench::sendrecv(&plan, json.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }
