@@ -31,8 +31,10 @@ usage:
 exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that failed, 128 + N after signal N
 ";
 
-/// The largest size a benchmark takes: its buffers are up to five times as large, and indices are 32 bits wide.
+/// The largest size `bench kernels` takes: its buffers are up to five times as large, and indices are 32 bits wide.
 const LARGEST: Size = Size(4 << 30);
+/// The largest message `bench sendrecv` takes: there are some twelve of them, and six more where there is Open MPI.
+const LARGEST_MESSAGE: Size = Size(512 << 20);
 
 /// What the user asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -126,7 +128,7 @@ fn bench_kernels(mut words: Words) -> Result<Command, String> {
     let (mut sizes, mut cases, mut json) = (None, Vec::new(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?)?),
+            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST)?),
             "--cases" => cases = bench_cases(&words.value("--cases")?, check_key)?,
             "--json" => json = Some(words.value("--json")?),
             _ => return Err(format!("bench: unknown word '{word}'")),
@@ -139,7 +141,7 @@ fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
     let (mut plan, mut json) = (PairPlan::default(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?)?),
+            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST_MESSAGE)?),
             "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_pair_key)?,
             "--world" => plan.world = Some(WorldKind::parse(&words.value("--world")?)?),
             "--quick" => plan.quick = true,
@@ -183,10 +185,10 @@ fn ranks_of(text: &str) -> Result<usize, String> {
     ranks.ok_or_else(|| format!("launch: '{text}' is no number of ranks from 1 to {MOST_RANKS}"))
 }
 
-fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
+fn bench_sizes(list: &str, largest: Size) -> Result<Vec<Size>, String> {
     let sizes = Size::parse_list(list)?;
-    match sizes.iter().find(|&&size| size == Size(0) || size > LARGEST) {
-        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {LARGEST}")),
+    match sizes.iter().find(|&&size| size == Size(0) || size > largest) {
+        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {largest}")),
         None => Ok(sizes),
     }
 }
@@ -279,6 +281,7 @@ mod tests {
             ("bench kernels --sizes", "--sizes needs a value"),
             ("bench kernels --cases copy,fly", "there is no case 'fly'"),
             ("bench sendrecv --cases copy", "there is no case 'copy'"),
+            ("bench sendrecv --sizes 1GiB", "not between"),
             ("bench sendrecv --world moon", "'moon' is no world"),
             ("bench sendrecv fast", "unknown word 'fast'"),
             ("bench kernels --sizes 64KB", "'KB' is no unit"),

@@ -91,7 +91,7 @@ impl Answer {
         let [ns, before, after] = numbers[..] else {
             bail!("Open MPI's side says '{}', which is no time", line.trim())
         };
-        ensure!(ns >= 0.0 && ns < 1e18, "Open MPI's side says {ns} ns");
+        ensure!((0.0..1e18).contains(&ns), "Open MPI's side says {ns} ns");
         Ok(Answer { took: Duration::from_nanos(ns as u64), probes_ns: (before, after) })
     }
 }
@@ -104,7 +104,7 @@ pub struct Job {
     answers: Receiver<String>,
     /// What the job complained of.
     complaints: PathBuf,
-    folder: Folder,
+    _folder: Folder,
 }
 
 impl Job {
@@ -128,7 +128,7 @@ impl Job {
             // Ends when the job does, or when nobody listens.
             BufReader::new(output).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
         });
-        let mut job = Job { child, commands, answers, complaints, folder };
+        let mut job = Job { child, commands, answers, complaints, _folder: folder };
         job.check(Pattern::Stream, 8)?;
         Ok(job)
     }

@@ -35,6 +35,24 @@ impl<'l> Flagged<'l> {
     }
 }
 
+impl Flagged<'_> {
+    /// Unit `k` of message `number`, as soon as it is there.
+    #[inline]
+    fn unit(&self, k: usize, number: u64) -> Result<__m128i> {
+        let from = self.inp.start().as_ptr().cast::<__m128i>();
+        // SAFETY: SSE2 is part of x86-64.
+        let mut unit = unsafe { _mm_setzero_si128() };
+        until(self.link, || {
+            // SAFETY: `k` is below `units`, so the unit is inside the window, and aligned; see `send`. SSE2 is part of x86-64.
+            unsafe {
+                unit = from.add(k).read_volatile();
+                _mm_cvtsi128_si32(_mm_srli_si128::<12>(unit)) == number as i32
+            }
+        })?;
+        Ok(unit)
+    }
+}
+
 impl Half for Flagged<'_> {
     #[inline]
     fn send(&mut self, number: u64) -> Result<()> {
@@ -53,19 +71,14 @@ impl Half for Flagged<'_> {
         Ok(())
     }
 
+    /// Units become visible in the order they were written, so the last is waited for: the others are then fetched side by side.
+    /// Their flags are looked at all the same.
     #[inline]
     fn receive(&mut self, number: u64) -> Result<()> {
-        let (from, to) = (self.inp.start().as_ptr().cast::<__m128i>(), self.payload.target.memory().start().as_ptr());
+        self.unit(self.units - 1, number)?;
+        let to = self.payload.target.memory().start().as_ptr();
         for k in 0..self.units {
-            // SAFETY: the loop fills it before it ends.
-            let mut unit = unsafe { _mm_setzero_si128() };
-            until(self.link, || {
-                // SAFETY: unit `k` is inside the window and aligned; see `send`.
-                unsafe {
-                    unit = from.add(k).read_volatile();
-                    _mm_cvtsi128_si32(_mm_srli_si128::<12>(unit)) == number as i32
-                }
-            })?;
+            let unit = self.unit(k, number)?;
             // SAFETY: the 16 bytes end at most 16 bytes behind the message, where the allocation still is.
             unsafe { _mm_storeu_si128(to.add(k * 12).cast(), unit) };
         }
