@@ -86,10 +86,7 @@ impl Outcome {
 
     /// Whether it is a variant of a limit.
     pub fn is(&self, limit: Limit) -> bool {
-        match self.part {
-            Part::Limit(own) => own == limit,
-            Part::Racer { is_limit, .. } => is_limit == Some(limit),
-        }
+        self.part == Part::Limit(limit)
     }
 }
 
@@ -135,7 +132,7 @@ pub fn measure(
     let mut outcomes: Vec<Outcome> =
         sides.iter().map(|side| Outcome::new(side.name.clone(), side.part.clone())).collect();
     outcomes.extend(guests.iter().map(|guest| {
-        Outcome::new(guest.name.into(), Part::Racer { against: guest.against, aim: Aim::None, is_limit: None })
+        Outcome::new(guest.name.into(), Part::Racer { against: guest.against, aim: Aim::None, protocol: "mpi" })
     }));
     let (start, (most, least)) = (Instant::now(), effort.rounds);
     for round in 0..most {

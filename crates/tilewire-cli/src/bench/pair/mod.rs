@@ -19,6 +19,7 @@ mod contest;
 mod limits;
 mod lockstep;
 mod mpi;
+mod ours;
 mod pin;
 mod place;
 mod sendrecv;

@@ -5,15 +5,18 @@ use super::contest::{Course, Effort, Guest, measure};
 use super::limits::Buffers;
 use super::lockstep::Lockstep;
 use super::mpi::Peer;
+use super::ours::{self, Race};
 use super::pin::pin_to_core_of;
-use super::side::{Limit, Pattern, Side};
+use super::side::{Aim, Limit, Part, Pattern, Side};
 use super::table::Heat;
 use super::world::{self, Kind};
 use crate::bench::Size;
 use crate::bench::progress::Progress;
 use anyhow::Result;
+use std::io::{Write, stderr};
 use std::sync::Mutex;
-use tilewire::transport::{AbortCode, Cause, P2pTransport, ShmOptions, ShmTransport, World};
+use tilewire::Primitive;
+use tilewire::transport::{AbortCode, Cause, ShmOptions, ShmTransport, World};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -30,11 +33,13 @@ pub struct Case {
     /// The sizes measured; others can be asked for where `--sizes` is about them.
     sizes: &'static [usize],
     is_sized: bool,
-    /// What there is to be compared with.
-    limits: &'static [Limit],
+    /// This rank's half of all sides. Collective.
+    sides: Sides,
     /// What Open MPI is compared with.
     guests: Option<Limit>,
 }
+
+type Sides = for<'l> fn(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>;
 
 const CASES: &[Case] = &[
     Case {
@@ -43,7 +48,7 @@ const CASES: &[Case] = &[
         pattern: Pattern::Stream,
         sizes: &[64 * KIB, MIB, 8 * MIB, 64 * MIB],
         is_sized: true,
-        limits: &[Limit::TwoCopy, Limit::OneCopy],
+        sides: stream,
         guests: Some(Limit::TwoCopy),
     },
     Case {
@@ -52,7 +57,7 @@ const CASES: &[Case] = &[
         pattern: Pattern::Both,
         sizes: &[MIB, 8 * MIB, 64 * MIB],
         is_sized: true,
-        limits: &[Limit::OneCopy, Limit::TwoCopy],
+        sides: both,
         guests: Some(Limit::OneCopy),
     },
     Case {
@@ -61,10 +66,76 @@ const CASES: &[Case] = &[
         pattern: Pattern::PingPong,
         sizes: &[8, KIB],
         is_sized: false,
-        limits: &[Limit::CacheLine, Limit::SmallMessage],
+        sides: latency,
         guests: Some(Limit::CacheLine),
     },
+    Case {
+        key: "hooks",
+        name: "one way, hooks",
+        pattern: Pattern::Stream,
+        sizes: &[8 * MIB],
+        is_sized: false,
+        sides: ours::hooked,
+        guests: None,
+    },
+    Case {
+        key: "waits",
+        name: "ping-pong, waits",
+        pattern: Pattern::PingPong,
+        sizes: &[8, 64 * KIB],
+        is_sized: false,
+        sides: waits,
+        guests: None,
+    },
+    Case {
+        key: "launch",
+        name: "launch",
+        pattern: Pattern::Stream,
+        sizes: &[0],
+        is_sized: false,
+        sides: |link, _| ours::launches(link),
+        guests: None,
+    },
 ];
+
+fn stream<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::Stream, bytes)?;
+    let mut sides = buffers.two_copy()?;
+    sides.extend(buffers.one_copy());
+    sides.extend(buffers.half_each());
+    sides.push(Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    Ok(sides)
+}
+
+fn both<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::Both, bytes)?;
+    let mut sides = buffers.one_copy();
+    sides.extend(buffers.two_copy()?);
+    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    sides.push(Race::new("staged", Primitive::Staged, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    Ok(sides)
+}
+
+fn latency<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
+    // No message of many lines arrives before its first: the limit of one word holds for it as well.
+    let mut sides = vec![Buffers::allocate(link, Pattern::PingPong, 8)?.cache_line()];
+    sides.extend(buffers.small_message()?);
+    let aim = if bytes == 8 { Aim::Time(0.10, Some(0.35)) } else { Aim::Time(0.2, None) };
+    sides.push(Race::new("packet", Primitive::Packet, Limit::CacheLine, aim).side(&buffers)?);
+    Ok(sides)
+}
+
+/// What watching the clock costs.
+fn waits<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
+    let primitive = if bytes <= KIB { Primitive::Packet } else { Primitive::Staged };
+    let race = Race::new("with a deadline", primitive, Limit::Plain, Aim::Ratio(0.98));
+    let mut plain = Race { name: "without", deadline: false, ..race }.side(&buffers)?;
+    plain.part = Part::Limit(Limit::Plain);
+    Ok(vec![plain, race.side(&buffers)?])
+}
 
 /// What to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,7 +186,12 @@ impl Plan {
             match &self.sizes {
                 Some(sizes) if case.is_sized => sizes.iter().map(|size| size.0.next_multiple_of(8)).collect(),
                 // To see that it works, small ones will do.
-                _ => case.sizes.iter().copied().filter(|&size| !self.quick || size <= MIB).collect(),
+                _ if self.quick => {
+                    let mut sizes: Vec<usize> = case.sizes.iter().map(|&size| size.min(MIB)).collect();
+                    sizes.dedup();
+                    sizes
+                }
+                _ => case.sizes.to_vec(),
             }
         };
         CASES.iter().filter(wanted).flat_map(|case| sizes(case).into_iter().map(move |bytes| (case, bytes))).collect()
@@ -146,10 +222,9 @@ fn lead(world: &World, plan: &Plan, kind: Kind, peer: &mut Peer) -> Result<Vec<H
         let mut progress = Progress::new(steps.len());
         let mut heat = |(case, bytes): (&'static Case, usize)| {
             progress.step(&format!("{} {}, {}", case.name, Size(bytes), kind.name()));
-            let mut sides = sides(link, case, bytes)?;
+            let mut sides = (case.sides)(link, bytes)?;
             let course = Course { pattern: case.pattern, bytes, effort: plan.effort() };
-            let mut guests = guests(case, peer);
-            let outcomes = measure(&mut lockstep, &mut sides, &mut guests, course)?;
+            let outcomes = measure(&mut lockstep, &mut sides, &mut guests(case, peer), course)?;
             lockstep.end()?;
             let absent = match peer {
                 Peer::Missing(why) if case.guests.is_some() => Some(why.clone()),
@@ -164,14 +239,19 @@ fn lead(world: &World, plan: &Plan, kind: Kind, peer: &mut Peer) -> Result<Vec<H
 fn follow(world: &World, plan: &Plan) -> Result<()> {
     on_link(world, |link| {
         let mut lockstep = Lockstep::new(link)?;
-        plan.steps().into_iter().try_for_each(|(case, bytes)| lockstep.follow(&mut sides(link, case, bytes)?))
+        plan.steps().into_iter().try_for_each(|(case, bytes)| lockstep.follow(&mut (case.sides)(link, bytes)?))
     })
 }
 
 /// Ties this rank to its core and lets it work on a transport. When it fails, the other one is told.
 fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> Result<R> {
     let rank = world.rank().index();
-    pin_to_core_of(rank);
+    if pin_to_core_of(rank) < 2 && rank == 0 {
+        _ = writeln!(
+            stderr(),
+            "tilewire: both ranks share one core: these figures say how the system switches between them"
+        );
+    }
     let link = ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?;
     let result = work(&link);
     match result {
@@ -179,25 +259,6 @@ fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> R
         Err(_) => link.mark_broken(Cause { code: AbortCode::Failed, rank, reason: 0 }),
     }
     result
-}
-
-/// This rank's half of all sides of a case. Collective.
-fn sides<'l>(link: &'l ShmTransport, case: &Case, bytes: usize) -> Result<Vec<Side<'l>>> {
-    let buffers = Buffers::allocate(link, case.pattern, bytes)?;
-    let mut sides = Vec::new();
-    for limit in case.limits {
-        match limit {
-            Limit::TwoCopy => sides.extend(buffers.two_copy()?),
-            Limit::OneCopy => sides.extend(buffers.one_copy()),
-            Limit::CacheLine if bytes == 8 => sides.push(buffers.cache_line()),
-            // No message of many lines arrives before its first: the limit of one line holds for it as well.
-            Limit::CacheLine => sides.push(Buffers::allocate(link, case.pattern, 8)?.cache_line()),
-            Limit::SmallMessage => sides.extend(buffers.small_message()?),
-            Limit::Plain => {}
-        }
-    }
-    debug_assert!(link.world_size() == 2);
-    Ok(sides)
 }
 
 fn guests<'m>(case: &Case, peer: &'m mut Peer) -> Vec<Guest<'m>> {
@@ -213,7 +274,6 @@ fn guests<'m>(case: &Case, peer: &'m mut Peer) -> Vec<Guest<'m>> {
 #[cfg(test)]
 mod tests {
     use super::super::place::Place;
-    use super::super::side::Part;
     use super::super::table;
     use super::*;
     use crate::args::Command;
@@ -256,9 +316,10 @@ mod tests {
         let heats = run(&plan, Kind::Threads, Peer::Missing("not asked".into())).unwrap();
         assert_eq!(heats.len(), plan.steps().len());
         for heat in &heats {
-            for limit in heat.case.limits {
-                let variants = heat.outcomes.iter().filter(|outcome| outcome.part == Part::Limit(*limit));
-                assert!(variants.count() >= 1, "{} {limit:?}", heat.case.name);
+            // Whatever races has something to race against.
+            for outcome in &heat.outcomes {
+                let Part::Racer { against, .. } = outcome.part else { continue };
+                assert!(heat.outcomes.iter().any(|other| other.is(against)), "{} {against:?}", heat.case.name);
             }
             for outcome in &heat.outcomes {
                 assert!(Place::ALL.map(|place| outcome.count(place)).iter().sum::<usize>() <= plan.effort().rounds.0);

@@ -184,13 +184,15 @@ impl<H: Half> Run for Patterned<H> {
 pub enum Limit {
     /// Through a ring in shared memory.
     TwoCopy,
-    /// Into the receiver's memory.
+    /// Into the receiver's memory, by the sender.
     OneCopy,
+    /// The same, each rank copying one half.
+    HalfEach,
     /// One word.
     CacheLine,
     /// Small messages that carry their flags, or are followed by one.
     SmallMessage,
-    /// Our own transfer without hooks, or without checks.
+    /// Our own work without what the others have in addition.
     Plain,
 }
 
@@ -200,6 +202,7 @@ impl Limit {
         match self {
             Limit::TwoCopy => "two-copy limit",
             Limit::OneCopy => "one-copy limit",
+            Limit::HalfEach => "one copy, half each",
             Limit::CacheLine => "cache-line limit",
             Limit::SmallMessage => "small-message limit",
             Limit::Plain => "plain",
@@ -229,8 +232,8 @@ pub enum Part {
         against: Limit,
         /// What it aims at.
         aim: Aim,
-        /// Whether it is itself what others are compared with.
-        is_limit: Option<Limit>,
+        /// How its messages travel.
+        protocol: &'static str,
     },
 }
 

@@ -66,7 +66,7 @@ impl Heat {
     /// Gigabytes a second, both directions together; none where latency is the point.
     fn gbps(&self, ns: f64) -> Option<f64> {
         let bytes = self.bytes * self.case.pattern.directions();
-        (self.case.pattern != Pattern::PingPong).then_some(bytes as f64 / ns)
+        (self.case.pattern != Pattern::PingPong && bytes > 0).then_some(bytes as f64 / ns)
     }
 
     fn cell(&self, line: &Line, place: Place) -> String {
@@ -151,7 +151,10 @@ fn rows_of(heat: &Heat, line: &Line) -> Vec<Row> {
                 Kind::Threads => "shm threads",
                 Kind::Processes => "shm processes",
             },
-            protocol: line.protocol(),
+            protocol: match outcome.part {
+                Part::Limit(_) => "by hand",
+                Part::Racer { protocol, .. } => protocol,
+            },
             ranks: 2,
             blocks: 1,
             bytes: heat.bytes,
@@ -167,19 +170,6 @@ fn rows_of(heat: &Heat, line: &Line) -> Vec<Row> {
         })
     };
     Place::ALL.into_iter().filter_map(row).collect()
-}
-
-impl Line<'_> {
-    /// The protocol of ours, the library of a peer, or that it was written by hand.
-    fn protocol(&self) -> &'static str {
-        match self.name.as_str() {
-            name if name == self.against.name() => "by hand",
-            name if name.starts_with("Open MPI") => "mpi",
-            name if name.contains("packet") => "packet",
-            name if name.contains("direct") => "direct",
-            _ => "staged",
-        }
-    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ const STRIDE: usize = 16;
 const LINES: usize = 512;
 /// Between two looks at the clock: some 100 µs.
 const SPINS: u32 = 1 << 16;
+const SHORTEST_NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// A rank that takes longer than this has failed in a way that nobody noticed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -64,19 +66,22 @@ impl Word<'_> {
         until(self.link, || self.load(Acquire) >= value)
     }
 
-    /// As [`wait`](Word::wait), but leaves the processor to others most of the time.
+    /// As [`wait`](Word::wait), but leaves the processor to others: in naps that get longer, since each costs whoever is measured
+    /// meanwhile some µs.
     pub fn wait_asleep(&self, value: u64) -> Result<()> {
         let mut waiting = Waiting::new(self.link);
-        for spin in 0u32.. {
+        for _ in 0..SPINS / 4 {
             if self.load(Acquire) >= value {
                 return Ok(());
             }
-            if spin > SPINS / 4 {
-                std::thread::sleep(Duration::from_micros(50));
-                waiting.look()?;
-            }
         }
-        unreachable!("a wait ends before 4 billion naps")
+        let mut nap = SHORTEST_NAP;
+        while self.load(Acquire) < value {
+            waiting.look()?;
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+        Ok(())
     }
 }
 

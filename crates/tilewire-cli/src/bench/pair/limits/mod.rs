@@ -33,8 +33,10 @@ const STREAMED_FROM: usize = 512 << 10;
 
 /// The memory that the sides of one contest share, so that none gets luckier pages.
 pub struct Buffers<'l> {
-    link: &'l ShmTransport,
-    pattern: Pattern,
+    /// What the ranks share.
+    pub link: &'l ShmTransport,
+    /// How messages go.
+    pub pattern: Pattern,
     words: Words<'l>,
     /// Memory of this rank alone.
     pub private: Payload,
@@ -109,17 +111,20 @@ impl<'l> Buffers<'l> {
         Ok(sides)
     }
 
-    /// One copy, in several forms.
+    /// One copy by the sender, in several forms.
     pub fn one_copy(&self) -> Vec<Side<'l>> {
+        self.copies().map(|copy| self.one_copy_side(Limit::OneCopy, copy, Share::Sender)).collect()
+    }
+
+    /// One copy, half by each rank, in several forms. Not a limit to judge others by: the receiver finds its half of a message that
+    /// is sent again in its own cache, but for the words that changed.
+    pub fn half_each(&self) -> Vec<Side<'l>> {
+        self.copies().map(|copy| self.one_copy_side(Limit::HalfEach, copy, Share::Halves)).collect()
+    }
+
+    fn copies(&self) -> impl Iterator<Item = Copy> {
         let streamed = self.private.bytes() >= STREAMED_FROM;
-        let copies = Copy::available().into_iter().filter(|copy| streamed || !copy.streams());
-        let shares = match self.pattern {
-            // Both have a whole message to write.
-            Pattern::Both => vec![Share::Sender],
-            _ => vec![Share::Sender, Share::Halves],
-        };
-        let forms = copies.flat_map(|copy| shares.iter().map(move |&share| (copy, share)));
-        forms.map(|(copy, share)| self.one_copy_side(Limit::OneCopy, copy, share)).collect()
+        Copy::available().into_iter().filter(move |copy| streamed || !copy.streams())
     }
 
     fn one_copy_side(&self, limit: Limit, copy: Copy, share: Share) -> Side<'l> {
