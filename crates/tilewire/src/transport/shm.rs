@@ -77,6 +77,8 @@ pub struct ShmTransport {
     table: PeerTable,
     buffers: LocalBuffers,
     pairings: Pairings,
+    /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
+    abort: Abort,
     segments: SegmentSet,
     watch: Watch,
 }
@@ -136,7 +138,7 @@ impl ShmTransport {
             .segments("shm", layout.bytes(), populate, deadline)
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
-        let table = PeerTable::new(&layout, &segments);
+        let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
         Ok(ShmTransport {
             world,
             serial,
@@ -144,6 +146,7 @@ impl ShmTransport {
             table,
             buffers: LocalBuffers::default(),
             pairings: Pairings::default(),
+            abort,
             segments,
             watch,
         })
@@ -159,7 +162,7 @@ impl ShmTransport {
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
         closed?;
-        self.watch.goodbye(deadline)
+        self.watch.goodbye(self.segments.rank(), deadline)
     }
 
     /// `Err` with the cause if the transport is broken.
@@ -221,7 +224,7 @@ impl ShmTransport {
 
     /// The abort word of this rank: what its waits poll.
     pub fn abort(&self) -> Abort {
-        self.segments.abort(self.rank().index())
+        self.abort.clone()
     }
 
     /// The doorbell of a rank: to be rung after a signal to it, or to sleep on if it is this rank's.
@@ -325,8 +328,9 @@ impl P2pTransport for ShmTransport {
         self.layout.geometry().packet_bytes
     }
 
+    #[inline]
     fn broken(&self) -> Option<Cause> {
-        self.abort().get()
+        self.abort.get()
     }
 }
 
@@ -392,12 +396,15 @@ impl Watch {
     }
 
     #[cfg(target_os = "linux")]
-    fn goodbye(self, deadline: Deadline) -> Result<(), TransportError> {
+    fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
         use super::abort::AbortCode;
         use super::monitor::GoodbyeError;
         let Some(monitor) = self.monitor else { return Ok(()) };
         let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
         monitor.goodbye(length).map_err(|error| match error {
+            GoodbyeError::Unseen { .. } => {
+                TransportError::Broken { cause: Cause { code: AbortCode::Blind, rank: own, reason: 0 } }
+            }
             GoodbyeError::Died { rank } => {
                 TransportError::Broken { cause: Cause { code: AbortCode::Died, rank, reason: 0 } }
             }
@@ -406,7 +413,7 @@ impl Watch {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn goodbye(self, _: Deadline) -> Result<(), TransportError> {
+    fn goodbye(self, _: usize, _: Deadline) -> Result<(), TransportError> {
         Ok(())
     }
 }

@@ -111,6 +111,10 @@ pub(crate) enum Opcode {
     PacketPut,
     /// Packets of access `e`, indices lane `b`: lane `a`, flag register `c`; blocks.
     PacketGet,
+    /// Neighbouring packets of access `e`: write lane `a`, flag register `c`.
+    PacketPutRow,
+    /// Neighbouring packets of access `e`: lane `a`, flag register `c`; blocks.
+    PacketGetRow,
 
     /// lane `a` = register `b`, everywhere in the strip memory.
     Fill(u8),
@@ -232,6 +236,8 @@ impl Opcode {
             Opcode::AtomicLanes(s) => ([LaneOut(s), Lane(s), Lane(8), OptionalLane(1)], Extra::Access(1)),
             Opcode::PacketPut => ([Lane(8), Lane(8), Reg, Count], Extra::Access(1)),
             Opcode::PacketGet => ([LaneOut(8), Lane(8), Reg, Count], Extra::Access(1)),
+            Opcode::PacketPutRow => ([Lane(8), None, Reg, Count], Extra::Access(1)),
+            Opcode::PacketGetRow => ([LaneOut(8), None, Reg, Count], Extra::Access(1)),
             Opcode::Fill(s) => ([LaneOut(s), Reg, None, None], Extra::None),
             Opcode::Expand(s) => ([LaneOut(s), GroupLane(s), None, Count], Extra::Size),
             Opcode::Iota => ([LaneOut(8), Number, None, Count], Extra::None),
@@ -326,6 +332,8 @@ pub(crate) struct Each {
     pub stream_bytes: u32,
     /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.
     pub groups: Vec<u32>,
+    /// The columns, where they are known, make one strip and there are no groups; otherwise 0.
+    pub one_strip: u32,
     /// Jump from `EachBegin` behind the `EachNext`, and from `EachNext` to the first instruction of the strip.
     pub end: i32,
     pub top: i32,

@@ -46,6 +46,8 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::AtomicLanes(size) => memory::atomic_lanes(size),
         Opcode::PacketPut => packet::packet_put,
         Opcode::PacketGet => packet::packet_get,
+        Opcode::PacketPutRow => packet::packet_put_row,
+        Opcode::PacketGetRow => packet::packet_get_row,
         Opcode::Fill(size) => group::fill(size, level),
         Opcode::Expand(size) => group::expand(size, level),
         Opcode::Iota => group::iota(level),

@@ -115,6 +115,9 @@ impl<'r> Check<'r> {
                 format!("each {k} has groups {groups:?}")
             })?;
             ensure(each.tile_rows > 0 && each.tile_cols > 0, || format!("each {k} is flat"))?;
+            let known = u64::from(each.one_strip);
+            let one = known <= each.tile_cols && each.rows.is_none() && groups.len() == 1;
+            ensure(known == 0 || one, || format!("each {k} of {known} elements is not one strip"))?;
         }
         for (begin, inst) in code.iter().enumerate().filter(|(_, inst)| inst.op == Opcode::EachBegin) {
             let index = inst.e as usize;
@@ -187,7 +190,12 @@ impl<'r> Check<'r> {
                 // What is touched by one atomic access must be aligned: indices count whole elements.
                 let atomic = matches!(
                     inst.op,
-                    Opcode::UAtomicAdd(_) | Opcode::AtomicLanes(_) | Opcode::PacketPut | Opcode::PacketGet
+                    Opcode::UAtomicAdd(_)
+                        | Opcode::AtomicLanes(_)
+                        | Opcode::PacketPut
+                        | Opcode::PacketGet
+                        | Opcode::PacketPutRow
+                        | Opcode::PacketGetRow
                 );
                 ensure(!atomic || all[0].unit == width, || "atomic access at a part of an element".into())?;
                 width
@@ -309,7 +317,7 @@ fn access_width(op: Opcode) -> Option<u32> {
         | Opcode::ScatterMasked(size)
         | Opcode::AtomicLanes(size) => Some(u32::from(size)),
         Opcode::ULoad(ty) | Opcode::UStore(ty) | Opcode::UAtomicAdd(ty) => Some(ty.size() as u32),
-        Opcode::PacketPut | Opcode::PacketGet => Some(16),
+        Opcode::PacketPut | Opcode::PacketGet | Opcode::PacketPutRow | Opcode::PacketGetRow => Some(16),
         _ => None,
     }
 }

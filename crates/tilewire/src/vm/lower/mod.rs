@@ -174,12 +174,16 @@ impl<'k> RoleLowering<'k> {
                 let dst = dst(self);
                 self.emit(Opcode::UFma(ty), [dst, a, b, c], 0);
             }
+            // Registers hold bits: the same register under another type.
+            Op::Cast { x, to } if kernel.ty(*x).is_int() && to.is_int() && kernel.ty(*x).size() == to.size() => {
+                let x_reg = self.reg(*x);
+                self.registers.insert(data.result.expect("a cast defines a value"), x_reg);
+            }
             Op::Cast { x, to } => {
                 let x_reg = self.reg(*x);
                 let dst = dst(self);
                 self.emit(Opcode::UCast(kernel.ty(*x), *to), [dst, x_reg, 0, 0], 0);
             }
-            // Registers hold bits: the same register under another type.
             Op::Bitcast { x, .. } => {
                 let x_reg = self.reg(*x);
                 self.registers.insert(data.result.expect("a bit cast defines a value"), x_reg);
