@@ -1,6 +1,6 @@
 //! The words of the command line.
 
-use crate::bench::{Size, check_key};
+use crate::bench::{PairPlan, Size, WorldKind, check_key, check_pair_key};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
@@ -24,6 +24,8 @@ usage:
                                             a ring shift among N ranks with a hook, every byte checked
   tilewire soak --minutes M [--ranks N] [--seed S]
                                             random transfers among N processes, every byte checked, nothing may grow
+  tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE]
+                                            two ranks against hand-written limits and Open MPI, in one run
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
                                             start N ranks on this host; their output is prefixed by [rank]
   tilewire --help | --version
@@ -33,13 +35,16 @@ usage:
   SIZE   bytes of a message: 4096, 64KiB, 8MiB
   T      element type: bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, f8e4m3, f8e5m2
   env    the ranks of whatever launcher started this program; the default under one, otherwise threads
+  WORLD  of a benchmark: threads or processes; both unless said
   TIME   how long ranks wait for each other: 500ms, 30s, 2m, or off
 
 exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that failed, 128 + N after signal N
 ";
 
-/// The largest size a benchmark takes: its buffers are up to five times as large, and indices are 32 bits wide.
+/// The largest size `bench kernels` takes: its buffers are up to five times as large, and indices are 32 bits wide.
 const LARGEST: Size = Size(4 << 30);
+/// The largest message `bench sendrecv` takes: there are some twelve of them, and six more where there is Open MPI.
+const LARGEST_MESSAGE: Size = Size(512 << 20);
 
 /// What the user asked for.
 #[derive(Debug, PartialEq)]
@@ -69,6 +74,13 @@ pub enum Command {
         sizes: Option<Vec<Size>>,
         /// Keys of the cases, where not all.
         cases: Vec<String>,
+        /// Where the JSON report goes.
+        json: Option<String>,
+    },
+    /// Measure transfers between two ranks.
+    BenchSendrecv {
+        /// What of them.
+        plan: PairPlan,
         /// Where the JSON report goes.
         json: Option<String>,
     },
@@ -121,20 +133,39 @@ fn emit(mut words: Words) -> Result<Command, String> {
 
 fn bench(mut words: Words) -> Result<Command, String> {
     match words.next().as_deref() {
-        Some("kernels") => {}
-        Some(word) => return Err(format!("bench: unknown subject '{word}'; there is: kernels")),
-        None => return Err("bench: say what to measure: kernels".into()),
+        Some("kernels") => bench_kernels(words),
+        Some("sendrecv") => bench_sendrecv(words),
+        Some(word) => Err(format!("bench: unknown subject '{word}'; there are: kernels, sendrecv")),
+        None => Err("bench: say what to measure: kernels or sendrecv".into()),
     }
+}
+
+fn bench_kernels(mut words: Words) -> Result<Command, String> {
     let (mut sizes, mut cases, mut json) = (None, Vec::new(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?)?),
-            "--cases" => cases = bench_cases(&words.value("--cases")?)?,
+            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST)?),
+            "--cases" => cases = bench_cases(&words.value("--cases")?, check_key)?,
             "--json" => json = Some(words.value("--json")?),
             _ => return Err(format!("bench: unknown word '{word}'")),
         }
     }
     Ok(Command::BenchKernels { sizes, cases, json })
+}
+
+fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
+    let (mut plan, mut json) = (PairPlan::default(), None);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST_MESSAGE)?),
+            "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_pair_key)?,
+            "--world" => plan.world = Some(WorldKind::parse(&words.value("--world")?)?),
+            "--quick" => plan.quick = true,
+            "--json" => json = Some(words.value("--json")?),
+            _ => return Err(format!("bench: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::BenchSendrecv { plan, json })
 }
 
 /// The most ranks `launch` starts: each costs the launcher three threads and two pipes.
@@ -170,15 +201,15 @@ fn ranks_of(text: &str) -> Result<usize, String> {
     ranks.ok_or_else(|| format!("launch: '{text}' is no number of ranks from 1 to {MOST_RANKS}"))
 }
 
-fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
+fn bench_sizes(list: &str, largest: Size) -> Result<Vec<Size>, String> {
     let sizes = Size::parse_list(list)?;
-    match sizes.iter().find(|&&size| size == Size(0) || size > LARGEST) {
-        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {LARGEST}")),
+    match sizes.iter().find(|&&size| size == Size(0) || size > largest) {
+        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {largest}")),
         None => Ok(sizes),
     }
 }
 
-fn bench_cases(list: &str) -> Result<Vec<String>, String> {
+fn bench_cases(list: &str, check_key: fn(&str) -> Result<(), String>) -> Result<Vec<String>, String> {
     list.split(',').map(|key| check_key(key.trim()).map(|()| key.trim().to_string())).collect()
 }
 
@@ -268,6 +299,10 @@ mod tests {
             ("bench kernels fast", "unknown word 'fast'"),
             ("bench kernels --sizes", "--sizes needs a value"),
             ("bench kernels --cases copy,fly", "there is no case 'fly'"),
+            ("bench sendrecv --cases copy", "there is no case 'copy'"),
+            ("bench sendrecv --sizes 1GiB", "not between"),
+            ("bench sendrecv --world moon", "'moon' is no world"),
+            ("bench sendrecv fast", "unknown word 'fast'"),
             ("bench kernels --sizes 64KB", "'KB' is no unit"),
             ("bench kernels --sizes 0", "not between"),
             ("bench kernels --sizes 5GiB", "not between"),
