@@ -191,9 +191,9 @@ impl Link for OutboxTransport {
         Ok(ticket)
     }
 
-    fn hear(&self, ticket: &Ticket) -> Result<Vec<u8>, TransportError> {
+    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         let key = self.key(ticket, ticket.side.other());
-        self.bootstrap.take(&key, Deadline::after(self.deadline)).map_err(|error| match error {
+        self.bootstrap.take(&key, deadline.map_or(Deadline::never(), Deadline::after)).map_err(|error| match error {
             BootstrapError::KeyNotSet { waited, .. } => TransportError::NotMet { ticket: *ticket, after: waited },
             error => error.into(),
         })

@@ -45,11 +45,12 @@ pub(super) struct Decision {
 
 /// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
 const PACKETS_UP_TO: usize = 1 << 10;
-/// Steps a block's share is cut into, so that the receiver empties one slot while the sender fills the next.
-const STEPS: usize = 8;
-/// A smaller step costs more in signals than it hides.
-const LEAST_SLOT: usize = 8 << 10;
-/// A larger step leaves the second-level cache before the receiver has read it.
+/// Steps a block's share is cut into where it is large: fewer, larger steps then.
+const STEPS: usize = 64;
+/// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of
+/// the one before.
+const LEAST_SLOT: usize = 32 << 10;
+/// Larger steps leave the second-level cache before the receiver has read them.
 const LARGEST_SLOT: usize = 64 << 10;
 const DEPTH: usize = 8;
 const GRANULE: usize = 64;

@@ -42,8 +42,15 @@ pub struct StagedPlan {
 }
 
 impl StagedPlan {
-    /// A plan for a role of one copy, with the constants of a transport.
+    /// A plan for a role of one copy, with the constants of a transport. `blocks` is the number of blocks of the kernel.
+    ///
+    /// # Panics
+    /// When the slots do not fit what the transport has for a block: they would lie over those of the next.
     pub fn new(transport: &impl P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
+        let (max_slots, room) = (transport.max_slots(), transport.block_bytes());
+        assert!((2..=max_slots).contains(&depth), "a depth of {depth}, of 2 to {max_slots}");
+        assert!(slot_bytes <= room / depth, "{depth} slots of {slot_bytes} bytes in {room}");
+        assert!((1..=transport.max_blocks_per_peer()).contains(&blocks), "{blocks} blocks");
         StagedPlan {
             slot_bytes,
             depth,

@@ -24,7 +24,8 @@ pub fn reserve_descriptors(more: usize) -> Result<(), DescriptorLimit> {
         return Err(DescriptorLimit { needed, allowed: limit.rlim_max });
     }
     let allowed = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
+    // No more than is needed, twice over: children inherit it, and some close every number up to the limit.
+    limit.rlim_cur = needed.saturating_mul(2).min(limit.rlim_max);
     // SAFETY: the call only reads `limit`, which lives through it.
     match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
         0 => Ok(()),

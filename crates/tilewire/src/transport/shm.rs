@@ -17,7 +17,7 @@ use crate::tensor::Memory;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How large a [`ShmTransport`] is. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,16 +209,27 @@ impl ShmTransport {
         Ok(ticket)
     }
 
-    /// Waits for what the peer told. Once for each ticket.
-    pub fn hear(&self, ticket: &Ticket) -> Result<Vec<u8>, TransportError> {
-        self.check()?;
-        let heard = self.world.take(&ticket.theirs(&self.serial), self.world.deadline());
-        // Who waits in vain learns best why from the abort word.
-        self.check()?;
-        heard.map_err(|error| match error {
-            BootstrapError::KeyNotSet { waited, .. } => TransportError::NotMet { ticket: *ticket, after: waited },
-            error => error.into(),
-        })
+    /// Waits for what the peer told, at most so long. Once for each ticket. Ends at once when the transport breaks.
+    pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        // The store knows nothing of this transport: between two looks at it, the abort word tells.
+        const LOOK: Duration = Duration::from_millis(20);
+        let (key, start) = (ticket.theirs(&self.serial), Instant::now());
+        loop {
+            self.check()?;
+            let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
+            match self.world.take(&key, Deadline::after(left)) {
+                Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {}
+                Err(BootstrapError::KeyNotSet { .. }) => {
+                    self.check()?;
+                    return Err(TransportError::NotMet { ticket: *ticket, after: start.elapsed() });
+                }
+                heard => {
+                    // Who waits in vain learns best why from the abort word.
+                    self.check()?;
+                    return Ok(heard?);
+                }
+            }
+        }
     }
 
     /// The abort word of this rank: what its waits poll.
@@ -427,6 +438,9 @@ fn layout(options: &ShmOptions, world_size: usize) -> Result<Layout, TransportEr
     at_least("max_blocks_per_peer", max_blocks_per_peer, 1, "at least 1")?;
     at_least("max_slots", max_slots, 2, "at least 2, so that one slot is filled while another is emptied")?;
     at_least("max_copies", max_copies, 1, "at least 1")?;
+    if max_slots > usize::from(u16::MAX) {
+        return Err(TransportError::BadOption { option: "max_slots", value: max_slots, expected: "at most 65535" });
+    }
     if block_share(per_peer_bytes, max_blocks_per_peer) < LINE {
         let expected = "at least 128 bytes for each of max_blocks_per_peer";
         return Err(TransportError::BadOption { option: "per_peer_bytes", value: per_peer_bytes, expected });

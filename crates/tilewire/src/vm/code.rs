@@ -60,6 +60,10 @@ pub(crate) enum Opcode {
     UMove,
     /// `a = memory[access e]`; masked off where register `b` is 0: `a = c`. `d` = 1 when masked.
     ULoad(Type),
+    /// register `a` = the eight bytes at byte `e` of entry `b`: a place that is known to be in bounds.
+    ULoadWord,
+    /// The eight bytes at byte `e` of entry `b` = register `a`.
+    UStoreWord,
     /// `memory[access e] = a`; masked off where register `b` is 0. `d` = 1 when masked.
     UStore(Type),
     /// `a = fetch_add(memory[access e], b)`; masked off where register `c` is 0: `a = 0`. `d` = 1 when masked.
@@ -188,6 +192,8 @@ pub(crate) enum Extra {
     Post,
     /// An index into `eaches`.
     Each,
+    /// A byte offset in entry `b`, of a word.
+    Word,
     /// A group size.
     Size,
     /// A lane of this many bytes an element.
@@ -214,6 +220,8 @@ impl Opcode {
             Opcode::UUnary(..) | Opcode::UCast(..) | Opcode::UMove => ([RegOut, Reg, None, None], Extra::None),
             Opcode::UBinary(..) | Opcode::UCompare(..) => ([RegOut, Reg, Reg, None], Extra::None),
             Opcode::USelect | Opcode::UFma(_) => ([RegOut, Reg, Reg, Reg], Extra::None),
+            Opcode::ULoadWord => ([RegOut, Number, None, None], Extra::Word),
+            Opcode::UStoreWord => ([Reg, Number, None, None], Extra::Word),
             Opcode::ULoad(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
             Opcode::UStore(_) => ([Reg, Reg, None, Number], Extra::Access(1)),
             Opcode::UAtomicAdd(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),

@@ -22,6 +22,8 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::UCast(from, to) => uniform::cast(from, to),
         Opcode::UMove => uniform::mov,
         Opcode::ULoad(ty) => uniform::load(ty),
+        Opcode::ULoadWord => uniform::load_word,
+        Opcode::UStoreWord => uniform::store_word,
         Opcode::UStore(ty) => uniform::store(ty),
         Opcode::UAtomicAdd(ty) => uniform::atomic_add(ty),
         Opcode::Signal => control::signal,

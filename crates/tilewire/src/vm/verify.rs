@@ -200,6 +200,15 @@ impl<'r> Check<'r> {
                 ensure(!atomic || all[0].unit == width, || "atomic access at a part of an element".into())?;
                 width
             }
+            Extra::Word => {
+                let end = u64::try_from(inst.e).map_err(|_| "negative offset")? + 8;
+                let size =
+                    self.entries.get(inst.b as usize).ok_or_else(|| format!("entry {} does not exist", inst.b))?;
+                // Scratch has no address before the machine is made; its accesses are of the general form.
+                let scratch = self.role.scratch.iter().any(|&(entry, _)| entry == inst.b);
+                ensure(end <= *size && !scratch, || format!("a word that ends at {end} of {size} bytes"))?;
+                0
+            }
             Extra::Slot => index(inst.e, self.role.slots.len())?,
             Extra::Post => index(inst.e, self.role.posts.len())?,
             Extra::Each => index(inst.e, self.role.eaches.len())?,

@@ -133,6 +133,8 @@ impl Way {
     }
 }
 
+type Run = fn(&Shift, &World, &ShmTransport, u64) -> Result<(), RankError>;
+
 /// One shift around a ring: every rank sends `len` elements to the rank `by` after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shift {
@@ -171,7 +173,7 @@ impl Shift {
     /// As `run`, for the type of this number.
     pub fn run_as(&self, ty: usize, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
         use tilewire::{Bf16, F8E4M3, F8E5M2, F16};
-        let runs: [fn(&Shift, &World, &ShmTransport, u64) -> Result<(), RankError>; TYPES] = [
+        let runs: [Run; TYPES] = [
             Shift::run::<i8>,
             Shift::run::<i16>,
             Shift::run::<i32>,

@@ -203,13 +203,10 @@ fn groups_that_tiles_would_tear_apart() {
         |_| TransferError::TornGroup { group: 32, tile: 10 },
     );
     // 45 elements for each of two blocks, in sixteens.
-    for way in [Way::Packet] {
-        let config = Config { granule: Some(16), ..way.config(2) };
-        transport_refuses(
-            |world, link| largest(world, link, 90, config),
-            |_| TransferError::TornGroup { group: 32, tile: 48 },
-        );
-    }
+    transport_refuses(
+        |world, link| largest(world, link, 90, Config { granule: Some(16), ..Way::Packet.config(2) }),
+        |_| TransferError::TornGroup { group: 32, tile: 48 },
+    );
     // With the granule that the message asks for, all is well.
     threads(2, "granule", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
