@@ -78,6 +78,7 @@ pub mod check;
 pub mod collective;
 pub mod hook;
 pub mod ir;
+pub mod ptx;
 pub mod tensor;
 pub mod transport;
 pub mod vm;

@@ -5,6 +5,8 @@
 pub mod code;
 pub mod kernels;
 pub mod programs;
+pub mod ptxas;
+mod strategy;
 
 use std::fmt::Write;
 use std::path::PathBuf;
