@@ -76,6 +76,7 @@
 
 pub mod check;
 pub mod collective;
+pub mod cuda;
 pub mod hook;
 pub mod ir;
 pub mod ptx;

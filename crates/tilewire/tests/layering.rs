@@ -23,6 +23,7 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "vm", uses: &["ir", "tensor"], is_unsafe: true },
     Folder { name: "check", uses: &["ir", "tensor"], is_unsafe: false },
     Folder { name: "ptx", uses: &["ir"], is_unsafe: false },
+    Folder { name: "cuda", uses: &["ir", "ptx", "tensor"], is_unsafe: true },
     // Bytes and signals: it must not know what a kernel is.
     Folder { name: "transport", uses: &["tensor"], is_unsafe: true },
     // `vm` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
