@@ -7,6 +7,11 @@ mod emit;
 mod handwritten;
 mod kernels;
 mod launch;
+/// Random programs: those of the library's own tests, so that an engine can be verified on any machine.
+#[path = "../../tilewire/tests/support/programs/mod.rs"]
+#[allow(dead_code, missing_docs)]
+mod programs;
+mod verify;
 
 use anyhow::Result;
 use args::Command;
@@ -37,6 +42,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
         Command::Demo => demo::demo()?,
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
+        Command::Verify(request) => return verify::verify(&request),
         Command::Launch(job) => return launch::launch(&job),
         Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
     }

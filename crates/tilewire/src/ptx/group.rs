@@ -34,12 +34,14 @@ impl<'k> RoleCode<'k> {
         let whole = sizes.iter().fold(1, |a, &b| lcm(a, u64::from(b)));
         let Op::Each { extent, .. } = &self.kernel.insts[each].op else { unreachable!("an each") };
         let known = extent.last().and_then(|&v| self.kernel.as_const(v)).map(|c| c.bits);
-        match self.shuffle_width(body, sizes).filter(|_| known.is_none_or(|cols| cols % whole == 0)) {
+        match self.shuffle_width(body, sizes, known) {
             None => self.exchanged(each, body, (rows, cols), whole, end),
             Some(width) => {
                 let slow = self.t.label();
                 if known.is_none() {
-                    let rest = self.t.d("and.b64", &[&cols, &(whole - 1)]);
+                    // Both are powers of two.
+                    let unit = whole.max(width as u64);
+                    let rest = self.t.d("and.b64", &[&cols, &(unit - 1)]);
                     let cut = self.t.p("setp.ne.u64", &[&rest, &0]);
                     self.t.jump_if(cut, slow);
                 }
@@ -57,8 +59,9 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// The width of vectors with which all groups of a body can be combined by shuffles.
-    fn shuffle_width(&self, body: &Body<'_>, sizes: &[u32]) -> Option<usize> {
+    /// The width of vectors with which all groups of a body can be combined by shuffles: rows, where their length is known, are
+    /// whole vectors and whole groups.
+    fn shuffle_width(&self, body: &Body<'_>, sizes: &[u32], cols: Option<u64>) -> Option<usize> {
         let fits = |&inst: &Inst| match self.kernel.insts[inst].op {
             Op::Group { op: GroupOp::Scan, size, .. } => size <= 1,
             Op::Group { size, .. } => size.is_power_of_two(),
@@ -73,7 +76,11 @@ impl<'k> RoleCode<'k> {
         while most > 32 * width && width < 16 {
             width *= 2;
         }
-        (most <= 32 * width).then_some(width)
+        while width > 1 && cols.is_some_and(|cols| cols % width as u64 != 0) {
+            width /= 2;
+        }
+        let whole = cols.is_none_or(|cols| cols % most as u64 == 0);
+        (whole && most <= 32 * width).then_some(width)
     }
 
     /// A group op on whole groups, by registers of the lane and shuffles.
