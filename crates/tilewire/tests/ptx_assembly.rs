@@ -19,10 +19,7 @@ fn assembles(name: &str, kernel: &Kernel, targets: &[Target]) {
         match ptxas::assemble(&module.text, target) {
             Ok(usage) if usage.spills > 0 && !name.starts_with("Program") => panic!("{name} for {target}: {usage:?}"),
             Ok(_) => {}
-            Err(said) => {
-                std::fs::write("/tmp/failing.ptx", &module.text).ok();
-                panic!("{name} for {target}: {said}\n{kernel}");
-            }
+            Err(said) => panic!("{name} for {target}: {said}\n{kernel}"),
         }
     }
 }

@@ -15,7 +15,13 @@ pub fn compute(parts: &[String], x: &[u64]) -> Result<u64, String> {
     // The number an operand stands for.
     let int = |k: usize| {
         let x = mask(x[k]);
-        if signed && bits < 64 { i128::from((x << (64 - bits)) as i64 >> (64 - bits)) } else if signed { i128::from(x as i64) } else { i128::from(x) }
+        if signed && bits < 64 {
+            i128::from((x << (64 - bits)) as i64 >> (64 - bits))
+        } else if signed {
+            i128::from(x as i64)
+        } else {
+            i128::from(x)
+        }
     };
     let float = ty.starts_with('f');
     Ok(match parts[0] {

@@ -184,7 +184,8 @@ impl Thread {
             self.set(&instr.args[0], old);
             return Ok(());
         }
-        let elements: &[Operand] = if let Operand::Vector(elements) = data { elements } else { std::slice::from_ref(data) };
+        let elements: &[Operand] =
+            if let Operand::Vector(elements) = data { elements } else { std::slice::from_ref(data) };
         if elements.len() as u64 != count {
             return Err("vector of another length".into());
         }

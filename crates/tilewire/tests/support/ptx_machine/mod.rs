@@ -67,9 +67,9 @@ pub fn run(module: &Module, args: &[u8], memory: &mut Memory) -> Result<(), Faul
                 }
                 live = true;
                 clock += 1000;
-                thread.run(&code, args, memory, &mut block.shared, clock, QUANTUM).map_err(|what| {
-                    Fault(format!("{what}\nat {}", code.lines[thread.at.min(code.lines.len() - 1)]))
-                })?;
+                thread
+                    .run(&code, args, memory, &mut block.shared, clock, QUANTUM)
+                    .map_err(|what| Fault(format!("{what}\nat {}", code.lines[thread.at.min(code.lines.len() - 1)])))?;
                 moved |= !thread.is_running();
             }
             let met = block.meet(&code).map_err(Fault)?;
@@ -119,8 +119,9 @@ impl Block {
             }
         }
         for number in 0..16 {
-            let waiting: Vec<usize> =
-                (0..self.threads.len()).filter(|&t| self.threads[t].barrier().is_some_and(|(n, _)| n == number)).collect();
+            let waiting: Vec<usize> = (0..self.threads.len())
+                .filter(|&t| self.threads[t].barrier().is_some_and(|(n, _)| n == number))
+                .collect();
             let Some(&first) = waiting.first() else { continue };
             let count = self.threads[first].barrier().expect("waiting").1;
             if waiting.len() as u64 > count {
