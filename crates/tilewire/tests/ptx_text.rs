@@ -39,12 +39,12 @@ fn copy(ty: Type, n: u64, align: u32) -> Kernel {
 #[test]
 fn accesses_are_as_wide_as_alignment_allows() {
     for (ty, align, load, store) in [
-        (Type::F32, 16, "ld.global.nc.v4.b32", "st.global.v4.b32"),
-        (Type::F32, 8, "ld.global.nc.v2.b32", "st.global.v2.b32"),
+        (Type::F32, 16, "ld.global.v4.b32", "st.global.v4.b32"),
+        (Type::F32, 8, "ld.global.v2.b32", "st.global.v2.b32"),
         (Type::F32, 4, "ld.global.nc.b32", "st.global.b32"),
-        (Type::BF16, 16, "ld.global.nc.v4.b32", "st.global.v4.b32"),
-        (Type::F8E4M3, 4, "ld.global.nc.b32", "st.global.b32"),
-        (Type::F64, 16, "ld.global.nc.v2.b64", "st.global.v2.b64"),
+        (Type::BF16, 16, "ld.global.v4.b32", "st.global.v4.b32"),
+        (Type::F8E4M3, 4, "ld.global.b32", "st.global.b32"),
+        (Type::F64, 16, "ld.global.v2.b64", "st.global.v2.b64"),
         (Type::I16, 2, "ld.global.nc.s16", "st.global.b16"),
     ] {
         let text = text(&copy(ty, 4096, align));
@@ -52,10 +52,10 @@ fn accesses_are_as_wide_as_alignment_allows() {
     }
     // A length that is no multiple of a vector has a rest, element by element.
     let odd = text(&copy(Type::F32, 4099, 16));
-    assert!(odd.contains("ld.global.nc.v4.b32") && odd.contains("ld.global.nc.b32"), "{odd}");
+    assert!(odd.contains("ld.global.v4.b32") && odd.contains("ld.global.nc.b32"), "{odd}");
     // Several loads are under way before the first store.
     let first_store = odd.find("st.global").unwrap();
-    assert!(odd[..first_store].matches("ld.global.nc.v4").count() >= 4, "{odd}");
+    assert!(odd[..first_store].matches("ld.global.v4").count() >= 4, "{odd}");
 }
 
 #[test]
