@@ -171,6 +171,8 @@ pub fn emit(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     line(format_args!(".extern .shared .align 128 .b8 {SHARED}[];"));
     line(format_args!(".visible .entry {entry}(.param .align 8 .b8 {ARGS}[{}])", params.bytes()));
     line(format_args!(".maxntid {threads}, 1, 1"));
+    // One block on a multiprocessor is enough: registers hold loads in flight, rather than spill for a second block.
+    line(format_args!(".minnctapersm 1"));
     line(format_args!("{{"));
     out += &text.declarations();
     if local > 0 {
