@@ -17,6 +17,11 @@ pub struct Program {
     function: sys::CUfunction,
 }
 
+// SAFETY: the driver's handles may be used from any thread; nothing in a program changes after it is loaded.
+unsafe impl Send for Program {}
+// SAFETY: as above.
+unsafe impl Sync for Program {}
+
 impl Program {
     /// Writes, assembles and loads a verified kernel. `unroll` as in [`ptx::Options`].
     pub fn load(device: &Arc<Device>, kernel: &Kernel, unroll: u32) -> Result<Arc<Program>, CudaError> {

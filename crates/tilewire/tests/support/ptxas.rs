@@ -9,6 +9,7 @@ use tilewire::ptx::Target;
 
 /// What `ptxas -v` says of an entry.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // printed, and not read by every test
 pub struct Usage {
     pub registers: u32,
     /// Bytes that did not fit in registers: stored and loaded.

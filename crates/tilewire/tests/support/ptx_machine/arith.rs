@@ -71,7 +71,8 @@ pub fn compute(parts: &[String], x: &[u64]) -> Result<u64, String> {
         "div" => mask((int(0) / int(1)) as u64),
         "rem" => mask((int(0) % int(1)) as u64),
         // Amounts are 32 bits, and clamp to the width.
-        "shl" => (x[1] as u32).min(bits).eq(&bits).then_some(0).unwrap_or_else(|| mask(x[0] << (x[1] as u32 % bits))),
+        "shl" if x[1] as u32 >= bits => 0,
+        "shl" => mask(x[0] << (x[1] as u32)),
         "shr" => mask((int(0) >> (x[1] as u32).min(bits)) as u64),
         "bfe" => {
             let (at, len) = (x[1] as u32, x[2] as u32);
