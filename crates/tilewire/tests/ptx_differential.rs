@@ -13,13 +13,13 @@ use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::{Access, Kernel, Op, Type, simplify};
 use tilewire::ptx::{Options, PtxError, Target, abi, emit};
 
-fn agree(program: &Program, target: Target, unroll: u32, simplified: bool) {
+fn agree(program: &Program, target: Target, unroll: u32, [simplified, bounds]: [bool; 2]) {
     let (binding, memories) = program.bind();
     let after = check::run(&program.kernel, &binding, memories, Schedule::default());
     let expected =
         program.results(&binding, &after.unwrap_or_else(|e| panic!("the evaluator refused: {e}\n{program:?}")));
     let kernel = if simplified { simplify(&program.kernel) } else { program.kernel.clone() };
-    let module = match emit(&kernel, Options { unroll, ..Options::new(target) }) {
+    let module = match emit(&kernel, Options { unroll, bounds, ..Options::new(target) }) {
         Ok(module) => module,
         Err(PtxError::SharedMemory { .. }) => return,
         Err(error) => panic!("no PTX: {error}\n{program:?}"),
@@ -46,9 +46,9 @@ proptest! {
         program in Program::strategy(),
         target in prop::sample::select(Target::ALL.to_vec()),
         unroll in prop::sample::select(vec![0, 0, 1, 2]),
-        simplified in any::<bool>(),
+        ways in any::<[bool; 2]>(),
     ) {
-        agree(&program, target, unroll, simplified);
+        agree(&program, target, unroll, ways);
     }
 }
 
@@ -103,6 +103,40 @@ fn a_wait_in_vain_is_reported_and_ends_the_launch() {
             .collect();
         assert_eq!(waits, [inst]);
         assert_eq!(word(&memory.pieces[launch.abort]), abi::ABORTED_BY_TIMEOUT);
+    }
+}
+
+/// `y[i + shift] = x[i]` for 100 elements of 100.
+fn shifted(shift: i64) -> Kernel {
+    let mut code = Code::new("shifted");
+    let (x, y) = (code.buffer("x", Access::In, Type::F32, 100), code.buffer("y", Access::Out, Type::F32, 100));
+    code.role("main", 2, 1, |c, _| {
+        let (n, shift) = (c.int(100), c.int(shift));
+        c.each(&[n], |c, i| {
+            let loaded = c.load(at(x, i[0]));
+            let to = c.value(Op::Binary { op: tilewire::ir::BinaryOp::Add, a: i[0], b: shift });
+            c.store(at(y, to), loaded);
+        });
+    });
+    code.finish()
+}
+
+#[test]
+fn bounds_are_checked_where_asked() {
+    for (shift, outside) in [(0, false), (1, true), (-1, true), (4, true), (-4, true), (1 << 40, true)] {
+        let module = emit(&shifted(shift), Options { bounds: true, ..Options::new(Target::Sm90a) }).unwrap();
+        let mut memory = Memory::default();
+        let mut launch = Launch::new(&mut memory, 0, 1, u64::MAX);
+        launch.words.extend([memory.add(vec![1; 400]), memory.add(vec![0; 400])]);
+        ptx_machine::run(&module, &launch.args(), &mut memory).unwrap_or_else(|fault| panic!("{shift}: {}", fault.0));
+        let word = |at: usize| u64::from_le_bytes(memory.pieces[launch.report][8 * at..8 * at + 8].try_into().unwrap());
+        match outside {
+            false => assert_eq!((word(0), &memory.pieces[3]), (0, &vec![1; 400])),
+            true => {
+                assert_eq!((word(0), word(5)), (abi::OUTSIDE, 1));
+                assert!((word(7) as i64) < 0 || word(7) > word(8), "{shift}: index {} of {}", word(7), word(8));
+            }
+        }
     }
 }
 

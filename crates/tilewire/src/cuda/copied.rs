@@ -45,7 +45,7 @@ pub fn evaluate_world(
     let copies = Copies::take(device, ranks)?;
     let mut launches = Vec::new();
     for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
-        let program = Program::load(device, kernel, 0)?;
+        let program = Program::load(device, kernel)?;
         let abort = Arc::new(Buffer::zeroed(device, 8)?);
         let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline };
         let bound = args.iter().map(|arg| match arg {

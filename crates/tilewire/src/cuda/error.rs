@@ -57,6 +57,8 @@ pub enum CudaError {
     },
     /// A wait took longer than the deadline.
     Timeout(Box<Stopped>),
+    /// An access outside of its buffer, where bounds are checked: `index` is it, `expected` the largest one allowed.
+    OutOfBounds(Box<Stopped>),
     /// The abort word was set.
     Aborted {
         /// Its value.
@@ -64,7 +66,7 @@ pub enum CudaError {
     },
 }
 
-/// A wait that gave up.
+/// A wait that gave up, or an access outside.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stopped {
     /// The rank.
@@ -122,6 +124,11 @@ impl fmt::Display for CudaError {
             }
             CudaError::Argument { param, what } => write!(f, "argument {param}: {what}"),
             CudaError::Timeout(stopped) => stopped.fmt(f),
+            CudaError::OutOfBounds(by) => write!(
+                f,
+                "{}: rank {}, block {}, role {}, copy {}: index {} of {}, where the largest is {}",
+                by.at, by.rank, by.block, by.role, by.copy, by.index as i64, by.param, by.expected
+            ),
             CudaError::Aborted { word } => write!(f, "the launch was aborted: word {word:#x}"),
         }
     }

@@ -96,8 +96,10 @@ impl Launch {
     pub fn finish(&self, stream: &Stream) -> Result<(), CudaError> {
         stream.sync()?;
         let words = words(&self.report.read()?);
-        if words[0] != 0 {
-            return Err(CudaError::Timeout(Box::new(self.stopped(&words))));
+        match words[0] {
+            0 => {}
+            abi::OUTSIDE => return Err(CudaError::OutOfBounds(Box::new(self.stopped(&words)))),
+            _ => return Err(CudaError::Timeout(Box::new(self.stopped(&words)))),
         }
         match word(&self.abort.read()?) {
             0 => Ok(()),
@@ -110,7 +112,7 @@ impl Launch {
         let &[_, role, block, copy, inst, param, bank, index, expected, seen] = words else {
             unreachable!("a report has as many words")
         };
-        let name = kernel.params.values().nth(param as usize).map_or("", Param::name);
+        let name = kernel.params.values().nth(param as usize).map_or("scratch", Param::name);
         Stopped {
             rank: self.settings.rank,
             block,

@@ -23,10 +23,14 @@ unsafe impl Send for Program {}
 unsafe impl Sync for Program {}
 
 impl Program {
-    /// Writes, assembles and loads a verified kernel. `unroll` as in [`ptx::Options`].
-    pub fn load(device: &Arc<Device>, kernel: &Kernel, unroll: u32) -> Result<Arc<Program>, CudaError> {
+    /// Writes, assembles and loads a verified kernel, as is usual for the device.
+    pub fn load(device: &Arc<Device>, kernel: &Kernel) -> Result<Arc<Program>, CudaError> {
+        Program::load_with(device, kernel, ptx::Options::new(device.target()))
+    }
+
+    /// The same with options; their target must be one that the device runs.
+    pub fn load_with(device: &Arc<Device>, kernel: &Kernel, options: ptx::Options) -> Result<Arc<Program>, CudaError> {
         let kernel = ir::simplify(kernel);
-        let options = ptx::Options { unroll, ..ptx::Options::new(device.target()) };
         let module = ptx::emit(&kernel, options)?;
         device.bind()?;
         let loaded = assemble(&kernel.name, &module.text)?;

@@ -18,8 +18,10 @@
 //! and sets the abort word to [`ABORTED_BY_TIMEOUT`] unless it is set already, so that every other wait of the rank ends:
 //!
 //! ```text
-//!   word 0 state: 0 nothing, 1 being written, 2 complete      1 role   2 block   3 copy   4 instruction (its number)
-//!        5 parameter   6 bank   7 slot or packet number   8 expected   9 seen
+//!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access lies outside (where bounds are checked)
+//!        1 role   2 block   3 copy   4 instruction (its number)
+//!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index
+//!        8 expected, or the largest index allowed   9 seen, or 0
 //! ```
 
 use crate::ir::{Entity, Kernel, Param, ParamId};
@@ -42,6 +44,12 @@ pub const MOST_BYTES: u32 = 32_764;
 
 /// Words of a report.
 pub const REPORT_WORDS: usize = 10;
+
+/// State of the report of a wait that gave up.
+pub const GAVE_UP: u64 = 2;
+
+/// State of the report of an access outside of its buffer.
+pub const OUTSIDE: u64 = 3;
 
 /// What a wait that gives up sets the abort word to.
 pub const ABORTED_BY_TIMEOUT: u64 = 1 << 63;

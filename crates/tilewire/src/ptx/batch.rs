@@ -102,7 +102,7 @@ impl RoleCode<'_> {
             Op::AtomicAdd { at, x, mask, order, scope } => {
                 self.batch_atomic(batch, inst, at, *x, *mask, (*order, *scope));
             }
-            Op::PacketPut { at, x, flag } => self.packet_put(batch, at, *x, *flag),
+            Op::PacketPut { at, x, flag } => self.packet_put(batch, inst, at, *x, *flag),
             Op::PacketGet { at, flag } => self.packet_get(batch, inst, at, *flag),
             Op::Group { x, size: 0 | 1, .. } => {
                 let x = (0..batch.count()).map(|k| self.of(batch, *x, k)).collect();
@@ -164,9 +164,18 @@ impl RoleCode<'_> {
             let index = self.of(batch, at.index, k);
             let from = self.address(at, index, unit);
             match wide {
-                Some(bytes) => out.extend(self.load_wide(from, ty, batch.width, bytes)),
+                Some(bytes) => {
+                    let all = (batch.width * ty.size()) as u64;
+                    let guard = self.bounded(inst, at, index, (unit, all), None);
+                    out.extend(self.load_wide(from, ty, batch.width, bytes, guard));
+                }
                 None => {
-                    let mask = mask.map(|mask| (self.of(batch, mask.cond, k), self.of(batch, mask.other, k)));
+                    let cond = mask.map(|mask| self.of(batch, mask.cond, k));
+                    let cond = self.bounded(inst, at, index, (unit, ty.size() as u64), cond);
+                    let mask = cond.map(|cond| match mask {
+                        Some(mask) => (cond, self.of(batch, mask.other, k)),
+                        None => (cond, self.t.constant(ty, 0)),
+                    });
                     out.push(self.load(from, ty, mask));
                 }
             }
@@ -196,10 +205,13 @@ impl RoleCode<'_> {
             match wide {
                 Some(bytes) => {
                     let lanes: Vec<Reg> = (k..k + batch.width).map(|k| self.of(batch, x, k)).collect();
-                    self.store_wide(to, ty, &lanes, bytes, batch.guard(k));
+                    let all = (batch.width * ty.size()) as u64;
+                    let guard = self.bounded(inst, at, index, (unit, all), batch.guard(k));
+                    self.store_wide(to, ty, &lanes, bytes, guard);
                 }
                 None => {
                     let guard = self.effect(batch, mask, k);
+                    let guard = self.bounded(inst, at, index, (unit, ty.size() as u64), guard);
                     let x = self.of(batch, x, k);
                     self.store(to, ty, x, guard);
                 }
@@ -231,13 +243,14 @@ impl RoleCode<'_> {
             let guard = self.effect(batch, mask, k);
             let index = self.of(batch, at.index, k);
             let to = self.address(at, index, ty.size() as u32);
+            let guard = self.bounded(inst, at, index, (ty.size() as u32, ty.size() as u64), guard);
             let x = self.of(batch, x, k);
             out.push(self.atomic_add(to, ty, x, guard, order, scope));
         }
         self.set(batch, inst, out);
     }
 
-    fn packet_put(&mut self, batch: &Batch, at: &Place, x: Value, flag: Value) {
+    fn packet_put(&mut self, batch: &Batch, inst: Inst, at: &Place, x: Value, flag: Value) {
         for k in 0..batch.count() {
             let index = self.of(batch, at.index, k);
             let to = self.address(at, index, 16);
@@ -245,7 +258,8 @@ impl RoleCode<'_> {
             let (low, high) = (self.t.new_r(), self.t.new_r());
             self.t.line(format_args!("mov.b64 {{{low}, {high}}}, {x};"));
             let [low, high] = [low, high].map(|half| self.t.d("mov.b64", &[&format_args!("{{{half}, {flag}}}")]));
-            let guard = batch.guard(k).map_or(String::new(), |guard| format!("@{guard} "));
+            let guard = self.bounded(inst, at, index, (16, 16), batch.guard(k));
+            let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
             let to = to.reg;
             self.t.line(format_args!("{guard}st.relaxed.sys.global.v2.b64 [{to}], {{{low}, {high}}};"));
         }
@@ -257,6 +271,9 @@ impl RoleCode<'_> {
         for k in 0..batch.count() {
             let index = self.of(batch, at.index, k);
             let from = self.address(at, index, 16).reg;
+            if let Some(inside) = self.bounded(inst, at, index, (16, 16), None) {
+                self.t.line(format_args!("@!{inside} bra {};", batch.end));
+            }
             let halves = [self.t.new_d(), self.t.new_d()];
             self.packet_look(from, halves);
             looks.push((index, from, halves));

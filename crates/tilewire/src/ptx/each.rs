@@ -66,7 +66,8 @@ impl<'k> RoleCode<'k> {
             self.grouped(inst, &mut body, (rows, cols), &groups, end);
         }
         self.t.at(end);
-        match insts.iter().any(|&i| matches!(kernel.insts[i].op, Op::PacketGet { .. })) {
+        let packets = insts.iter().any(|&i| matches!(kernel.insts[i].op, Op::PacketGet { .. }));
+        match packets || self.options.bounds {
             true => self.leave_if_failed(),
             false => self.barrier(),
         }

@@ -8,7 +8,7 @@
 //! - **Invariants**: results have the bits that `ir/scalar` defines. Control flow outside of an `each` is the same for every lane of
 //!   a role copy, so its barriers are met by all. A role copy has its own barrier (named, or the warp's) and nothing waits at
 //!   any other. Every wait polls the abort word and a deadline, and gives up together with its role copy. Accesses are **not**
-//!   checked against the bounds of their buffers.
+//!   checked against the bounds of their buffers unless [`Options::bounds`] asks for it.
 //! - **Must not know**: devices, drivers, memory, streams.
 //!
 //! | file | holds |
@@ -70,12 +70,16 @@ pub struct Options {
     pub target: Target,
     /// Vectors of neighbours that a lane has in flight in an `each`; 0 leaves it to the generator.
     pub unroll: u32,
+    /// Whether loads, stores, atomics and packets are checked against the bounds of their buffers: for debugging, since it
+    /// costs speed. An access outside does not happen, is reported, and ends the launch. (Banks, slots and bulk copies are
+    /// not checked.)
+    pub bounds: bool,
 }
 
 impl Options {
     /// What is usual for a target.
     pub const fn new(target: Target) -> Self {
-        Options { target, unroll: 0 }
+        Options { target, unroll: 0, bounds: false }
     }
 }
 

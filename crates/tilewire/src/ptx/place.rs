@@ -97,13 +97,14 @@ impl RoleCode<'_> {
 
     /// Neighbours, `width` bytes at a time. Not through the read-only path: the assembler moves such loads behind stores to save
     /// registers, and fewer are in flight (H200, 16 blocks of 512 lanes: 695 GB/s instead of 737).
-    pub fn load_wide(&mut self, from: Address, ty: Type, count: usize, width: u32) -> Vec<Reg> {
+    pub fn load_wide(&mut self, from: Address, ty: Type, count: usize, width: u32, guard: Option<Reg>) -> Vec<Reg> {
         let mut out = Vec::with_capacity(count);
+        let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         let space = from.space();
         for chunk in 0..(count * ty.size()) as u32 / width {
             let place = format!("[{}+{}]", from.reg, chunk * width);
             let words = words(&mut self.t, ty, width);
-            self.t.line(format_args!("ld.{space}{} {}, {place};", vector(ty, width), list(&words)));
+            self.t.line(format_args!("{guard}ld.{space}{} {}, {place};", vector(ty, width), list(&words)));
             for word in words {
                 unpack(&mut self.t, ty, word, width, &mut out);
             }

@@ -267,15 +267,15 @@ impl<'k> RoleCode<'k> {
             }
             Op::Load { at, mask } => {
                 let ty = kernel.base_type(at.base).unwrap_or(Type::U8);
-                let x = self.uniform_load(at, ty, ty.size() as u32, mask.as_ref());
+                let x = self.uniform_load(inst, at, (ty, ty.size() as u32), mask.as_ref());
                 self.define(inst, x);
             }
             Op::Get { at, to, mask } => {
-                let x = self.uniform_load(at, *to, 1, mask.as_ref());
+                let x = self.uniform_load(inst, at, (*to, 1), mask.as_ref());
                 self.define(inst, x);
             }
-            Op::Store { at, x, mask } => self.uniform_store(at, *x, false, *mask),
-            Op::Put { at, x, mask } => self.uniform_store(at, *x, true, *mask),
+            Op::Store { at, x, mask } => self.uniform_store(inst, at, *x, false, *mask),
+            Op::Put { at, x, mask } => self.uniform_store(inst, at, *x, true, *mask),
             Op::AtomicAdd { at, x, mask, order, scope } => {
                 let ty = kernel.ty(*x);
                 if matches!(order, Order::Release | Order::AcqRel) {
@@ -284,8 +284,10 @@ impl<'k> RoleCode<'k> {
                 let guard = self.leader_and(*mask);
                 let index = self.value(at.index);
                 let to = self.address(at, index, ty.size() as u32);
+                let guard = self.bounded(inst, at, index, (ty.size() as u32, ty.size() as u64), Some(guard));
                 let x = self.value(*x);
-                let old = self.atomic_add(to, ty, x, Some(guard), *order, *scope);
+                let old = self.atomic_add(to, ty, x, guard, *order, *scope);
+                self.leave_if_outside();
                 self.unsynced = true;
                 let result = data.result.expect("an atomic has a result");
                 if self.used.contains(&result) || matches!(order, Order::Acquire | Order::AcqRel) {
@@ -425,7 +427,7 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    fn uniform_load(&mut self, at: &Place, ty: Type, unit: u32, mask: Option<&Mask>) -> Reg {
+    fn uniform_load(&mut self, inst: Inst, at: &Place, (ty, unit): (Type, u32), mask: Option<&Mask>) -> Reg {
         let index = self.value(at.index);
         let from = self.address(at, index, unit);
         let mask = mask.map(|mask| (self.value(mask.cond), self.value(mask.other)));
@@ -434,24 +436,34 @@ impl<'k> RoleCode<'k> {
             Base::Param(p) => matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. }),
             Base::Scratch(_) => false,
         };
+        let bytes = (unit, ty.size() as u64);
         if input {
-            return self.load(from, ty, mask);
+            let cond = self.bounded(inst, at, index, bytes, mask.map(|mask| mask.0));
+            let mask = cond.map(|cond| (cond, mask.map_or_else(|| self.t.constant(ty, 0), |mask| mask.1)));
+            let x = self.load(from, ty, mask);
+            self.leave_if_outside();
+            return x;
         }
         let (cond, other) = match mask {
             Some((cond, other)) => (self.t.p("and.pred", &[&self.fixed.leader, &cond]), other),
             None => (self.fixed.leader, self.t.constant(ty, 0)),
         };
+        let cond = self.bounded(inst, at, index, bytes, Some(cond)).unwrap_or(cond);
         let x = self.load(from, ty, Some((cond, other)));
+        self.leave_if_outside();
         self.broadcast(x)
     }
 
-    fn uniform_store(&mut self, at: &Place, x: Value, bytes: bool, mask: Option<Value>) {
+    fn uniform_store(&mut self, inst: Inst, at: &Place, x: Value, bytes: bool, mask: Option<Value>) {
         let ty = self.kernel.ty(x);
         let guard = self.leader_and(mask);
         let index = self.value(at.index);
-        let to = self.address(at, index, if bytes { 1 } else { ty.size() as u32 });
+        let unit = if bytes { 1 } else { ty.size() as u32 };
+        let to = self.address(at, index, unit);
+        let guard = self.bounded(inst, at, index, (unit, ty.size() as u64), Some(guard));
         let x = self.value(x);
-        self.store(to, ty, x, Some(guard));
+        self.store(to, ty, x, guard);
+        self.leave_if_outside();
         self.unsynced = true;
     }
 
@@ -507,6 +519,13 @@ impl<'k> RoleCode<'k> {
     pub fn leave_if_failed(&mut self) {
         let failed = self.any(self.fixed.failed);
         self.t.jump_if(failed, self.exit);
+    }
+
+    /// All lanes leave when a lane's uniform access, just done, lies outside; nothing where bounds are not checked.
+    fn leave_if_outside(&mut self) {
+        if self.options.bounds {
+            self.leave_if_failed();
+        }
     }
 
     /// Makes what the leader wrote visible to all.

@@ -169,18 +169,60 @@ impl RoleCode<'_> {
         over
     }
 
+    /// Where an access of `bytes` bytes at place `at`, whose index counts units of `unit` bytes, may happen: where `active` holds,
+    /// and, if bounds are checked, where it lies inside. A lane whose access does not reports it and has failed.
+    pub fn bounded(
+        &mut self,
+        inst: Inst,
+        at: &Place,
+        index: Reg,
+        (unit, bytes): (u32, u64),
+        active: Option<Reg>,
+    ) -> Option<Reg> {
+        if !self.options.bounds {
+            return active;
+        }
+        let size = self.kernel.base_type(at.base).map_or(1, |ty| ty.size() as u64);
+        let all = self.kernel.base_len(at.base).unwrap_or(0).saturating_mul(size);
+        let (inside, most) = match all.checked_sub(bytes) {
+            Some(room) => {
+                let most = self.t.d_const(room / u64::from(unit));
+                (self.t.p("setp.le.u64", &[&index, &most]), most)
+            }
+            None => (self.t.p("mov.pred", &[&0]), self.t.d_const(0)),
+        };
+        let (may, fine) = match active {
+            Some(active) => {
+                let idle = self.t.p("not.pred", &[&active]);
+                (self.t.p("and.pred", &[&active, &inside]), self.t.p("or.pred", &[&idle, &inside]))
+            }
+            None => (inside, inside),
+        };
+        let done = self.t.label();
+        self.t.branch_if(fine, done);
+        let param = match at.base {
+            Base::Param(p) => p.index(),
+            Base::Scratch(s) => self.kernel.params.len() + s.index(),
+        };
+        let seen = self.t.d_const(0);
+        self.report(Awaited { inst, param, bank: at.bank, index, expected: most, seen }, abi::OUTSIDE);
+        self.t.op("mov.pred", self.fixed.failed, &[&-1]);
+        self.t.at(done);
+        Some(may)
+    }
+
     /// Reports; the label of aborted waits stands after it: both have failed.
     fn give_up(&mut self, what: Awaited, over: Label) {
-        self.report(what);
+        self.report(what, abi::GAVE_UP);
         self.t.at(over);
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
     }
 
     /// Fills the report unless somebody has, and sets the abort word unless it is set.
-    fn report(&mut self, what: Awaited) {
+    fn report(&mut self, what: Awaited, state: u64) {
         let (report, taken) = (self.fixed.report, self.t.label());
-        let state = self.t.d("atom.relaxed.sys.global.cas.b64", &[&format_args!("[{report}]"), &0, &1]);
-        let other = self.t.p("setp.ne.u64", &[&state, &0]);
+        let before = self.t.d("atom.relaxed.sys.global.cas.b64", &[&format_args!("[{report}]"), &0, &1]);
+        let other = self.t.p("setp.ne.u64", &[&before, &0]);
         self.t.branch_if(other, taken);
         let block = self.t.r("mov.u32", &[&"%ctaid.x"]);
         let block = self.t.d("cvt.u64.u32", &[&block]);
@@ -195,7 +237,7 @@ impl RoleCode<'_> {
         for (i, word) in words.into_iter().enumerate() {
             self.t.line(format_args!("st.relaxed.sys.global.u64 [{report}+{}], {word};", 8 * (i + 1)));
         }
-        self.t.line(format_args!("st.release.sys.global.u64 [{report}], 2;"));
+        self.t.line(format_args!("st.release.sys.global.u64 [{report}], {state};"));
         self.t.at(taken);
         let place = format!("[{}]", self.fixed.abort);
         self.t.d("atom.relaxed.sys.global.cas.b64", &[&place, &0, &Hex(abi::ABORTED_BY_TIMEOUT)]);
