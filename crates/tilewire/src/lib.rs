@@ -71,6 +71,10 @@
 //! | compile and launch | [`prepare`], [`Prepared`] |
 //! | run a kernel of several ranks by definition | [`check`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
+//! | exchange tensors between ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
+//! | write a schedule of your own | [`schedule`], `examples/ring_all_gather.rs` |
+//! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/neighbour_exchange.rs` |
+//! | write a transport of your own | [`transport::P2pTransport`], [`collective::Link`], [`schedule::Ops`], `crates/outside-transport` |
 //!
 //! Inside the repository, ARCHITECTURE.md has the map of the code, its invariants and the memory model.
 #![warn(missing_docs)]
@@ -81,11 +85,12 @@ pub mod cuda;
 pub mod hook;
 pub mod ir;
 pub mod ptx;
+pub mod schedule;
 pub mod tensor;
 pub mod transport;
 pub mod vm;
 
-pub use collective::{RunError, map, prepare};
+pub use collective::{Config, Primitive, RunError, map, prepare, recv, send, sendrecv};
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
 pub use tensor::{Arg, Memory, Scalar, Tensor};

@@ -23,6 +23,7 @@
 mod abort;
 pub mod bootstrap;
 mod deadline;
+mod descriptors;
 mod doorbell;
 mod error;
 mod futex;
@@ -32,6 +33,7 @@ mod local_buffer;
 mod mapping;
 mod meeting;
 mod p2p;
+mod pairing;
 mod rank;
 mod rendezvous;
 mod segment;
@@ -54,6 +56,7 @@ mod socket;
 pub use abort::{Abort, AbortCode, Cause, PanicGuard};
 pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, StoreServer, TcpBootstrap};
 pub use deadline::Deadline;
+pub use descriptors::{DescriptorLimit, reserve_descriptors};
 pub use doorbell::Doorbell;
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};
@@ -61,6 +64,7 @@ pub use local_buffer::{LocalBuffer, LocalBufferError};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
 pub use p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
+pub use pairing::Ticket;
 pub use rank::Rank;
 pub use rendezvous::TransportError;
 #[cfg(target_os = "linux")]
