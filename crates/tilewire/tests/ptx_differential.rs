@@ -8,10 +8,11 @@ use proptest::prelude::*;
 use support::code::{Code, at, slot};
 use support::programs::Program;
 use support::ptx_machine::{self, Memory};
-use support::simulated::{Launch, simulate};
+use support::simulated::{Launch, simulate, simulate_world};
 use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::{Access, Kernel, Op, Type, simplify};
 use tilewire::ptx::{Options, PtxError, Target, abi, emit};
+use tilewire::{Memory as HostMemory, Tensor, kernel};
 
 fn agree(program: &Program, target: Target, unroll: u32, [simplified, bounds]: [bool; 2]) {
     let (binding, memories) = program.bind();
@@ -55,6 +56,56 @@ proptest! {
 /// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.
 fn cases() -> u32 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
+}
+
+/// Ranks in a ring: each sends its input tile by tile to the next, through a staging slot per step mod depth; copies of the roles
+/// take the steps in turn.
+#[test]
+fn ranks_in_a_ring_pass_their_tiles_on() {
+    const TILE: i64 = 37;
+    const STEPS: i64 = 7;
+    const DEPTH: i64 = 4;
+    for ranks in [1usize, 2, 3] {
+        let shared = |bytes: i64| (0..ranks).map(|_| HostMemory::zeroed(bytes as usize)).collect::<Vec<_>>();
+        let (staging, tails, heads) = (shared(DEPTH * TILE * 4), shared(DEPTH * 64), shared(DEPTH * 64));
+        let count = (STEPS * TILE) as usize;
+        let inputs: Vec<Tensor<f32>> =
+            (0..ranks).map(|rank| Tensor::from_fn(count, |k| (rank * count + k) as f32)).collect();
+        let member = |input: &Tensor<f32>| {
+            let output = Tensor::<f32>::zeros(count);
+            kernel("ring", |k| {
+                let (x, y) = (k.input(input), k.output(&output));
+                let staging = k.region("staging", &staging);
+                let (tails, heads) = (k.slots("tails", &tails, 64), k.slots("heads", &heads, 64));
+                k.role("send", 1).copies(2, |r| {
+                    let (me, next) = (r.rank(), (r.rank() + 1) % r.world_size());
+                    r.for_turns(STEPS, |step| {
+                        let slot = step % DEPTH;
+                        r.wait(heads.slot(me, slot), (step + 1 - DEPTH).max(0));
+                        r.each(TILE, |i| staging.put(next, (slot * TILE + i) * 4, x.load(step * TILE + i)));
+                        r.signal(tails.slot(next, slot), step + 1);
+                    });
+                });
+                k.role("receive", 2).copies(2, |r| {
+                    let (me, before) = (r.rank(), (r.rank() + r.world_size() - 1) % r.world_size());
+                    r.for_turns(STEPS, |step| {
+                        let slot = step % DEPTH;
+                        r.wait(tails.slot(me, slot), step + 1);
+                        r.each(TILE, |i| y.store(step * TILE + i, staging.get::<f32>(me, (slot * TILE + i) * 4) * 2.0));
+                        r.signal_credit(heads.slot(before, slot), step + 1);
+                    });
+                });
+            })
+            .unwrap()
+        };
+        let traced: Vec<_> = inputs.iter().map(member).collect();
+        let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
+        for rank in 0..ranks {
+            let sent = inputs[(rank + ranks - 1) % ranks].to_vec();
+            let wanted: Vec<u8> = sent.iter().flat_map(|x| (x * 2.0).to_le_bytes()).collect();
+            assert!(results[rank][1][0] == wanted, "rank {rank} of {ranks}");
+        }
+    }
 }
 
 /// Slot 2 is waited for, or packet 5; the other role only computes.

@@ -2,7 +2,9 @@
 
 use super::programs::{BufferSpec, ParamSpec, Program};
 use super::ptx_machine::{self, Fault, Memory};
-use tilewire::ptx::Module;
+use tilewire::ir::simplify;
+use tilewire::ptx::{Module, Options, Target, emit};
+use tilewire::{Arg, Traced};
 
 /// Runs a program's module; gives the bytes of every parameter's banks afterwards, made comparable.
 pub fn simulate(program: &Program, module: &Module) -> Result<Vec<Vec<Vec<u8>>>, Fault> {
@@ -30,6 +32,42 @@ pub fn simulate(program: &Program, module: &Module) -> Result<Vec<Vec<Vec<u8>>>,
     ptx_machine::run(module, &launch.args(), &mut memory)?;
     let bytes = |place: &Place| memory.pieces[place.piece][place.offset..place.offset + place.bytes].to_vec();
     Ok(program.comparable(places.iter().map(|banks| banks.iter().map(bytes).collect()).collect()))
+}
+
+/// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are one. Gives for
+/// every rank and parameter the bytes of every bank afterwards.
+pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Vec<u8>>>>, Fault> {
+    let mut memory = Memory::default();
+    // By host address; a memory is named whole or not at all here.
+    let mut known: Vec<(usize, Place)> = Vec::new();
+    let mut launches = Vec::new();
+    let mut places = Vec::new();
+    for (rank, traced) in ranks.iter().enumerate() {
+        let mut launch = Launch::new(&mut memory, rank as u64, ranks.len() as u64, u64::MAX);
+        let mut mine = Vec::new();
+        for arg in &traced.args {
+            let (Arg::Buffer(banks) | Arg::Slots(banks)) = arg else { panic!("only memory is simulated") };
+            let mut of_arg = Vec::new();
+            for bank in banks {
+                let address = bank.start().as_ptr() as usize;
+                let place = match known.iter().find(|(at, _)| *at == address) {
+                    Some((_, place)) => *place,
+                    None => put(&mut memory, 0, &bank.read()),
+                };
+                known.push((address, place));
+                launch.words.push(place.address);
+                of_arg.push(place);
+            }
+            mine.push(of_arg);
+        }
+        let module = emit(&simplify(&traced.kernel), Options::new(target)).expect("a kernel that has PTX");
+        launches.push((module, launch.args()));
+        places.push(mine);
+    }
+    let all: Vec<(&Module, &[u8])> = launches.iter().map(|(module, args)| (module, &args[..])).collect();
+    ptx_machine::run_world(&all, &mut memory)?;
+    let bytes = |place: &Place| memory.pieces[place.piece][..place.bytes].to_vec();
+    Ok(places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(bytes).collect()).collect()).collect())
 }
 
 /// The parameter block of a launch: see `tilewire::ptx::abi`.

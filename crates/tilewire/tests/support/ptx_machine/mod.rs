@@ -55,38 +55,49 @@ const PATIENCE: u32 = 3000;
 
 /// Runs one launch; the parameter block is `args`.
 pub fn run(module: &Module, args: &[u8], memory: &mut Memory) -> Result<(), Fault> {
-    let code = Code::parse(&module.text).map_err(Fault)?;
-    let mut blocks: Vec<Block> = (0..module.blocks).map(|block| Block::new(&code, module, block)).collect();
+    run_world(&[(module, args)], memory)
+}
+
+/// Runs one launch of every rank at the same time.
+pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), Fault> {
+    let codes =
+        ranks.iter().map(|(module, _)| Code::parse(&module.text)).collect::<Result<Vec<Code>, _>>().map_err(Fault)?;
+    let mut blocks = Vec::new();
+    for (rank, (module, _)) in ranks.iter().enumerate() {
+        blocks.extend((0..module.blocks).map(|block| (rank, Block::new(&codes[rank], module, block))));
+    }
     let (mut clock, mut idle) = (0u64, 0);
     loop {
         let (mut live, mut moved) = (false, false);
-        for block in &mut blocks {
+        for (rank, block) in &mut blocks {
+            let (code, args) = (&codes[*rank], ranks[*rank].1);
             for thread in &mut block.threads {
                 if !thread.is_running() {
                     continue;
                 }
-                live = true;
                 clock += 1000;
                 thread
-                    .run(&code, args, memory, &mut block.shared, clock, QUANTUM)
+                    .run(code, args, memory, &mut block.shared, clock, QUANTUM)
                     .map_err(|what| Fault(format!("{what}\nat {}", code.lines[thread.at.min(code.lines.len() - 1)])))?;
                 moved |= !thread.is_running();
             }
-            let met = block.meet(&code).map_err(Fault)?;
-            moved |= met;
+            moved |= block.meet(code).map_err(Fault)?;
             live |= block.threads.iter().any(|thread| !thread.is_done());
         }
         if !live {
             return Ok(());
         }
         idle = if moved { 0 } else { idle + 1 };
-        if idle > PATIENCE || (!moved && blocks.iter().all(|block| block.threads.iter().all(|t| !t.is_running()))) {
-            let stuck: Vec<String> = blocks
-                .iter()
-                .flat_map(|block| &block.threads)
-                .filter(|thread| !thread.is_done())
+        let running = blocks.iter().any(|(_, block)| block.threads.iter().any(Thread::is_running));
+        if idle > PATIENCE || (!moved && !running) {
+            let threads =
+                blocks.iter().flat_map(|(rank, block)| block.threads.iter().map(move |thread| (*rank, thread)));
+            let stuck: Vec<String> = threads
+                .filter(|(_, thread)| !thread.is_done())
                 .take(3)
-                .map(|thread| format!("thread {} at {}", thread.number, code.lines[thread.at]))
+                .map(|(rank, thread)| {
+                    format!("rank {rank}, thread {} at {}", thread.number, codes[rank].lines[thread.at])
+                })
                 .collect();
             return Err(Fault(format!("no progress: {}", stuck.join("; "))));
         }
