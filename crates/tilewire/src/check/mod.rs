@@ -24,17 +24,26 @@
 
 mod error;
 mod eval;
+mod fixed;
 mod memory;
+mod model;
 mod network;
 mod observer;
 mod random;
+mod report;
 mod run;
 mod snapshot;
+mod verify;
+mod world;
 
 pub use error::{EvalError, Location, Stuck};
 pub use eval::{Awaited, Blocked, BulkTiming, ElementOrder, Instance, InstanceOptions, Step};
 pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, World};
 pub use network::{AtOnce, Descriptor, Network};
+pub use model::Conflict;
 pub use observer::{Access, AccessKind, Actor, Observer, SlotRef, Unobserved};
 pub use run::{Options, Schedule, instances, launch, run, run_world};
+pub use report::{Certainty, Event, Fault, Found, Moment, Report, Waiter};
 pub use snapshot::evaluate;
+pub use verify::{Settings, verify_world};
+pub use world::Plan;
