@@ -59,15 +59,20 @@ fn each_slot_op(
 
 /// Bytes that a slot may lie at.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Reach {
+pub(super) struct Reach {
     memory: super::MemoryId,
     start: u64,
     end: u64,
 }
 
 impl Reach {
-    fn all(bank: &Bank) -> Reach {
+    pub(super) fn all(bank: &Bank) -> Reach {
         Reach { memory: bank.memory, start: bank.offset, end: bank.offset + bank.len }
+    }
+
+    /// Whether the slot at a byte is one of them.
+    pub(super) fn holds(&self, memory: super::MemoryId, byte: u64) -> bool {
+        self.memory == memory && self.start <= byte && byte + 8 <= self.end
     }
 
     fn meets(&self, other: &Reach) -> bool {
@@ -76,7 +81,7 @@ impl Reach {
 }
 
 /// Where a slot may lie: one place where bank and index are constant, whole banks where not.
-fn reach(kernel: &Kernel, bound: &[Bound], slot: &Slot) -> Vec<Reach> {
+pub(super) fn reach(kernel: &Kernel, bound: &[Bound], slot: &Slot) -> Vec<Reach> {
     let Some(Bound::Slots(banks)) = bound.get(slot.slots.index()) else { return Vec::new() };
     let constant = |v| kernel.as_const(v).map(|c| c.bits as usize);
     let banks: Vec<&Bank> = match slot.bank.map(constant) {

@@ -50,6 +50,8 @@ pub struct Watch {
     pub cumulative: bool,
     /// Waits that do not acquire, as (launch, rank, instruction): a mutation.
     pub relaxed: HashSet<(u32, u32, Inst)>,
+    /// `each`s that do not end with a barrier, likewise: a mutation.
+    pub unbarriered: HashSet<(u32, u32, Inst)>,
 }
 
 /// Faults kept of one run; beyond it only counts grow.
@@ -81,6 +83,8 @@ pub struct Detector<'k> {
     hosts: Vec<PartyId>,
     roles: HashMap<Actor, PartyId>,
     proxies: HashMap<(PartyId, ParamId, u32), PartyId>,
+    /// Proxies with data that no signal has followed yet.
+    posted: HashSet<PartyId>,
     shadows: Vec<Shadow>,
     /// All slots.
     pub slots: Slots,
@@ -109,6 +113,7 @@ impl<'k> Detector<'k> {
             hosts,
             roles: HashMap::new(),
             proxies: HashMap::new(),
+            posted: HashSet::new(),
             shadows: Vec::new(),
             slots: Slots::default(),
             atomics: HashMap::new(),
@@ -152,6 +157,7 @@ impl<'k> Detector<'k> {
         let role = &mut self.parties[party as usize];
         role.knowledge.join(&told);
         role.fenced = role.knowledge.clone();
+        role.tick(party);
         role.launch = launch;
         role.phase += 1;
     }
@@ -183,11 +189,6 @@ impl<'k> Detector<'k> {
     /// The faults so far.
     pub fn sightings(&self) -> &[Sighting] {
         &self.sightings
-    }
-
-    /// Cells of all shadows.
-    pub fn cells(&self) -> usize {
-        self.shadows.iter().map(Shadow::cells).sum()
     }
 
     // ---- accesses -------------------------------------------------------------------------------------------------
@@ -426,6 +427,7 @@ impl Observer for Detector<'_> {
         let published = if credit { Rc::new(all.credit()) } else { all };
         let entry = self.log.push(party, launch, epoch, Some(inst), Deed::Signal { slot: *slot, value, credit });
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
+        let credit = credit || posted.is_some() && !self.posted.remove(&party);
         let signal = Signalled { value, published, credit, party, epoch, launch, inst, entry };
         match self.slots.signal(key, signal.clone(), &knowledge) {
             Some(BadSignal::TwoWriters(first)) => {
@@ -459,10 +461,13 @@ impl Observer for Detector<'_> {
         }
     }
 
-    fn barrier(&mut self, who: Actor, _: Inst) {
+    fn barrier(&mut self, who: Actor, inst: Inst) {
         self.flush();
-        let party = self.role(who);
-        self.parties[party as usize].phase += 1;
+        let id = self.role(who);
+        let party = &mut self.parties[id as usize];
+        if !self.watch.unbarriered.contains(&(party.launch, who.rank, inst)) {
+            party.phase += 1;
+        }
     }
 
     fn proxy_fence(&mut self, who: Actor, _: Inst) {
@@ -507,11 +512,19 @@ impl Observer for Detector<'_> {
         self.flush();
         let Descriptor::Write { who, queue, peer, .. } = *descriptor else { return };
         let role = self.role(who);
-        let base = self.parties[role as usize].release(role);
+        let mut base = Knowledge::clone(&self.parties[role as usize].release(role));
+        // Whoever told the poster that an earlier put of its own is over has seen the data: the next one comes after it.
+        for &lane in &self.parties[role as usize].lanes {
+            let epoch = self.parties[lane as usize].epoch;
+            if base.over.covers(lane, epoch) {
+                base.visible.set(lane, epoch);
+            }
+        }
         let lane = self.lane(role, PartyName::Post(who), &base);
         let told = self.parties[lane as usize].knowledge.clone();
         let proxy = self.proxy((role, queue, peer), who);
         self.parties[proxy as usize].knowledge.join(&told);
+        self.posted.insert(proxy);
     }
 
     fn done(&mut self, who: Actor) {

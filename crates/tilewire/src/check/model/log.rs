@@ -60,11 +60,6 @@ impl Log {
         &self.entries[place]
     }
 
-    /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// The last `most` entries that whoever has this clock knows of.
     pub fn needed(&self, clock: &Clock, most: usize) -> Vec<usize> {
         let known = |&place: &usize| {

@@ -1,7 +1,7 @@
 //! What orders accesses: the memory model as data structures.
 //!
 //! - **In**: what an [`Observer`](super::Observer) sees of a run. **Out**: [`Seen`] faults, each with the part of the
-//!   [`Log`] that had to happen for it.
+//!   log that had to happen for it.
 //! - **Invariants**: nothing here depends on the order in which unordered things happened to run: knowledge flows only along
 //!   program order, launches, and from the *first* signal that suffices to the wait.
 //! - **Must not know**: who schedules, how faults are printed.
@@ -26,7 +26,7 @@ mod slots;
 
 pub use clock::PartyId;
 pub use detector::{Detector, Seen, Sighting, Watch};
-pub use log::{Deed, Log};
+pub use log::Deed;
 pub use party::PartyName;
 pub use shadow::{Conflict, Touch, writes};
 pub use slots::{Signalled, SlotKey};

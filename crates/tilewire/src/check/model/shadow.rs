@@ -72,8 +72,6 @@ pub enum Conflict {
     OnlyCredited,
     /// Two elements of one `each`.
     Elements,
-    /// A uniform store and an `each` of the same role copy without a barrier between them.
-    NoBarrier,
 }
 
 /// What an access met.
@@ -147,7 +145,8 @@ impl Shadow {
     }
 
     /// Number of cells, to see that ranges stay ranges.
-    pub fn cells(&self) -> usize {
+    #[cfg(test)]
+    fn cells(&self) -> usize {
         self.cells.len()
     }
 
@@ -202,9 +201,8 @@ fn conflict(old: &Touch, new: &Touch, knowledge: &Knowledge, bytes: &Range<u64>)
 /// Two accesses of one role copy with no barrier between them.
 fn between_barriers(old: &Touch, new: &Touch, bytes: &Range<u64>) -> Option<Conflict> {
     match (old.elements, new.elements) {
-        // One lane does what is outside of an `each`, in program order; what it loads it has when the lanes go on.
-        (_, Elements::Outside) => None,
-        (Elements::Outside, _) => old.writes().then_some(Conflict::NoBarrier),
+        // One lane does what is outside of an `each`, in program order, and an `each` begins when it is through.
+        (_, Elements::Outside) | (Elements::Outside, _) => None,
         (Elements::Line { first: a, start: s, size: m }, Elements::Line { first: b, start: t, size: n }) => {
             let element = |first: u64, start: u64, size: u64, byte: u64| first + byte.saturating_sub(start) / size;
             let last = bytes.end - 1;

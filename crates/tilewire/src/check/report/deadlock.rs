@@ -3,6 +3,7 @@
 use super::fault::{Fault, Waiter};
 use super::naming::{Namer, holds};
 use crate::check::eval::Awaited;
+use crate::check::fixed::{Reach, reach};
 use crate::check::memory::{Bound, MemoryId};
 use crate::check::model::{Detector, PartyName, SlotKey};
 use crate::check::observer::Actor;
@@ -69,10 +70,9 @@ impl Namer<'_> {
         let mut found = None;
         kernel.walk(kernel.roles[who.role].body, &mut |inst| {
             let reaches = match &kernel.insts[inst].op {
-                Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } => match bound.get(slot.slots) {
-                    Bound::Slots(banks) => banks.iter().any(|bank| holds(bank, memory, &(byte..byte + 8))),
-                    _ => false,
-                },
+                Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } => {
+                    reach(kernel, &bound.params, slot).iter().any(|reach| reach.holds(memory, byte))
+                }
                 Op::PacketPut { at, .. } => match at.base {
                     Base::Param(param) => match bound.get(param) {
                         Bound::Buffer(banks) => banks.iter().any(|bank| holds(bank, memory, &(byte..byte + 16))),
@@ -82,7 +82,7 @@ impl Namer<'_> {
                 },
                 Op::PostSignal { queue, .. } => match bound.get(*queue) {
                     Bound::Queue(routes) => {
-                        routes.iter().flatten().any(|route| holds(&route.slots, memory, &(byte..byte + 8)))
+                        routes.iter().flatten().any(|route| Reach::all(&route.slots).holds(memory, byte))
                     }
                     _ => false,
                 },

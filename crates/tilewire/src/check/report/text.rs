@@ -87,7 +87,6 @@ impl fmt::Display for Conflict {
             Conflict::Unordered => "nothing orders the two accesses: a signal and a wait must stand between them",
             Conflict::OnlyCredited => "only a credit orders the two, and a credit shows no data: use signal",
             Conflict::Elements => "two elements of one each: their order is free",
-            Conflict::NoBarrier => "a uniform store and an each without a barrier between them",
         })
     }
 }
