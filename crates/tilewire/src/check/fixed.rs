@@ -75,7 +75,7 @@ impl Reach {
         self.memory == memory && self.start <= byte && byte + 8 <= self.end
     }
 
-    fn meets(&self, other: &Reach) -> bool {
+    pub(super) fn meets(&self, other: &Reach) -> bool {
         self.memory == other.memory && self.start < other.end && other.start < self.end
     }
 }

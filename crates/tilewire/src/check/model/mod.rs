@@ -1,12 +1,12 @@
 //! What orders accesses: the memory model as data structures.
 //!
-//! - **In**: what an [`Observer`](super::Observer) sees of a run. **Out**: [`Seen`] faults, each with the part of the
-//!   log that had to happen for it.
+//! - **In**: what an [`Observer`](super::Observer) sees of a run. **Out**: [`Seen`] faults, each with the part of the log
+//!   that had to happen for it.
 //! - **Invariants**: nothing here depends on the order in which unordered things happened to run: knowledge flows only along
 //!   program order, launches, and from the *first* signal that suffices to the wait.
 //! - **Must not know**: who schedules, how faults are printed.
 //!
-//! The model itself is stated at the head of [`crate::check::verify`].
+//! The model itself is stated at the head of [`crate::check`].
 //!
 //! | file | holds |
 //! |---|---|
