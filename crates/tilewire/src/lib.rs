@@ -78,11 +78,12 @@ pub mod check;
 pub mod collective;
 pub mod hook;
 pub mod ir;
+pub mod schedule;
 pub mod tensor;
 pub mod transport;
 pub mod vm;
 
-pub use collective::{RunError, map, prepare};
+pub use collective::{Config, Primitive, RunError, map, prepare, recv, send, sendrecv};
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
 pub use tensor::{Arg, Memory, Scalar, Tensor};

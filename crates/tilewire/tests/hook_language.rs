@@ -426,10 +426,10 @@ fn a_context_knows_what_the_schedule_says() {
                 let _ = (c.num_blocks(), c.recv_peer(), c.world_size(), c.input.row_stride());
                 assert_eq!((c.role(), c.input.rows(), c.output.cols()), ("main", 1, 8));
                 let tile = c.region.expect("the schedule gave one");
-                let at = |_| tile.offset + c.pos() * 4;
-                f32::put(c.input.load(c.pos()) + c.step().cast::<f32>(), &tile.region, tile.bank, at);
-                let regs = f32::get(&tile.region, c.rank(), at);
-                c.output.store(c.pos(), regs + c.peer().cast::<f32>());
+                let at = tile.offset + c.pos() * 4;
+                tile.region.put(tile.bank, at, c.input.load(c.pos()) + c.step().cast::<f32>());
+                let x = tile.region.get::<f32>(c.rank(), at);
+                c.output.store(c.pos(), x + c.peer().cast::<f32>());
             });
         });
     });

@@ -24,9 +24,11 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "check", uses: &["ir", "tensor"], is_unsafe: false },
     // Bytes and signals: it must not know what a kernel is.
     Folder { name: "transport", uses: &["tensor"], is_unsafe: true },
+    // Device code in the hook language. Of `transport` it knows the memories of an endpoint and how they are numbered.
+    Folder { name: "schedule", uses: &["hook", "ir", "tensor", "transport"], is_unsafe: false },
     // `vm` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
     // sleeps on their doorbells, and neither of the two may know the other.
-    Folder { name: "collective", uses: &["hook", "ir", "tensor", "transport", "vm"], is_unsafe: false },
+    Folder { name: "collective", uses: &["hook", "ir", "schedule", "tensor", "transport", "vm"], is_unsafe: false },
 ];
 
 /// Longer than this, a file is two files.

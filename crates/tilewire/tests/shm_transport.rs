@@ -453,12 +453,12 @@ fn what_would_corrupt_or_hang_is_refused_with_its_values() {
         let staged = |slot_bytes, depth| Protocol::Staged { slot_bytes, depth };
         let good = Transfer { peer, bytes: 1 << 20, dtype: Type::F32, blocks: 2, protocol: staged(1024, 4) };
         let check = |transfer: Transfer| check_transfer(&transport, &transfer, &[x.memory()]);
-        let packet = Protocol::Packet { depth: 2 };
+        let packet = Protocol::Packet;
         let direct = Protocol::Direct { window_bytes: 4096 };
         assert_eq!(check(good), Ok(()));
         assert_eq!(check(Transfer { protocol: staged(2048, 2), ..good }), Ok(()), "as much as a block has");
-        // 1024 bytes of packets, two blocks, two messages at once: 8 bytes of 16 are data.
-        assert_eq!(check(Transfer { bytes: 256, protocol: packet, ..good }), Ok(()));
+        // 1024 bytes of packets, two blocks, eight messages at once: 8 bytes of 16 are data.
+        assert_eq!(check(Transfer { bytes: 64, protocol: packet, ..good }), Ok(()));
         assert_eq!(check(Transfer { bytes: 4096, protocol: direct, ..good }), Ok(()));
         assert_eq!(check(Transfer { bytes: 0, ..good }), Ok(()));
 
@@ -481,7 +481,7 @@ fn what_would_corrupt_or_hang_is_refused_with_its_values() {
             (Transfer { protocol: staged(0, 2), ..good }, Err(TransferError::EmptySlot)),
             (Transfer { protocol: staged(1022, 2), ..good }, not_elements("slot", 1022)),
             (Transfer { bytes: 1023, ..good }, not_elements("message", 1023)),
-            (Transfer { bytes: 260, protocol: packet, ..good }, too_large(packet, 260, 256)),
+            (Transfer { bytes: 68, protocol: packet, ..good }, too_large(packet, 68, 64)),
             (Transfer { bytes: 4100, protocol: direct, ..good }, too_large(direct, 4100, 4096)),
             (
                 Transfer { bytes: 2 << 20, ..good },

@@ -1,8 +1,12 @@
 //! What can go wrong between a collective's call and its result.
 
 use crate::hook::BuildError;
+use crate::ir::SourceLine;
+use crate::transport::{Rank, TransferError, TransportError};
 use crate::vm::{LaunchError, PrepareError};
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Why a collective gave no result; one variant per stage.
 ///
@@ -22,6 +26,72 @@ pub enum RunError {
     Prepare(PrepareError),
     /// A launch failed; what it had written by then stays written.
     Launch(LaunchError),
+    /// The transport cannot do the transfer, or broke before.
+    Transfer(TransferError),
+    /// The ranks could not meet.
+    Transport(Arc<TransportError>),
+    /// The two sides of a transfer want different things. Nothing was sent, and the transport can still be used.
+    Mismatch(Box<Mismatch>),
+    /// A wait for a peer expired. The transport is broken.
+    Timeout(Box<Timeout>),
+}
+
+/// What the two sides of a transfer say differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// This rank.
+    pub rank: Rank,
+    /// The other.
+    pub peer: Rank,
+    /// What they differ in.
+    pub what: String,
+    /// What this rank says.
+    pub mine: String,
+    /// What the other says.
+    pub theirs: String,
+}
+
+/// A wait for a peer that expired.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timeout {
+    /// The rank that waited.
+    pub rank: Rank,
+    /// The rank it waited for.
+    pub peer: Rank,
+    /// The block that waited.
+    pub block: usize,
+    /// The role that waited.
+    pub role: String,
+    /// What it waited for: the op, and the slot or packet.
+    pub op: String,
+    /// The number of the slot or packet among those of the peer.
+    pub slot: i64,
+    /// The value that was waited for.
+    pub expected: u64,
+    /// The value seen last.
+    pub seen: u64,
+    /// How long it waited without any progress.
+    pub after: Duration,
+    /// Source line of the wait.
+    pub at: SourceLine,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mismatch { rank, peer, what, mine, theirs } = self;
+        write!(f, "the two sides of a transfer differ in {what}: rank {rank} says {mine}, rank {peer} says {theirs}")
+    }
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Timeout { rank, peer, block, role, op, expected, seen, after, at, .. } = self;
+        write!(
+            f,
+            "rank {rank} waited {after:?} for rank {peer}: {op} is {seen}, {expected} is needed (block {block}, role {role}, \
+             at {at}); see what rank {peer} is doing, or allow a longer deadline"
+        )
+    }
 }
 
 impl fmt::Display for RunError {
@@ -30,6 +100,10 @@ impl fmt::Display for RunError {
             RunError::Build(error) => error.fmt(f),
             RunError::Prepare(error) => error.fmt(f),
             RunError::Launch(error) => error.fmt(f),
+            RunError::Transfer(error) => error.fmt(f),
+            RunError::Transport(error) => error.fmt(f),
+            RunError::Mismatch(error) => error.fmt(f),
+            RunError::Timeout(error) => error.fmt(f),
         }
     }
 }
@@ -41,6 +115,9 @@ impl std::error::Error for RunError {
             RunError::Build(error) => error.source(),
             RunError::Prepare(error) => error.source(),
             RunError::Launch(error) => error.source(),
+            RunError::Transfer(error) => error.source(),
+            RunError::Transport(error) => error.source(),
+            RunError::Mismatch(_) | RunError::Timeout(_) => None,
         }
     }
 }
@@ -60,5 +137,17 @@ impl From<PrepareError> for RunError {
 impl From<LaunchError> for RunError {
     fn from(error: LaunchError) -> Self {
         RunError::Launch(error)
+    }
+}
+
+impl From<TransferError> for RunError {
+    fn from(error: TransferError) -> Self {
+        RunError::Transfer(error)
+    }
+}
+
+impl From<TransportError> for RunError {
+    fn from(error: TransportError) -> Self {
+        RunError::Transport(Arc::new(error))
     }
 }

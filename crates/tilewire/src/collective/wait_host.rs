@@ -33,33 +33,42 @@ use std::time::Duration;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn waits_over(segments: &SegmentSet) -> Waits {
-    Waits::on(Arc::new(SegmentWaits::new(segments)))
+    waits_over_all(&[segments])
 }
 
-/// The wait host of one rank of a [`SegmentSet`].
+/// As [`waits_over`], for a kernel that waits through several sets of segments; none: only a deadline ends its waits.
+pub fn waits_over_all(sets: &[&SegmentSet]) -> Waits {
+    if sets.is_empty() { Waits::alone() } else { Waits::on(Arc::new(SegmentWaits::new(sets))) }
+}
+
+/// The wait host of one rank of some [`SegmentSet`]s. A rank of a set is known to the engine by its place in the lists below.
 struct SegmentWaits {
-    rank: usize,
-    abort: Abort,
-    /// By rank.
+    /// This rank, in the first set.
+    own: usize,
+    /// This rank's, of each set.
+    aborts: Vec<Abort>,
+    /// Of every rank of every set.
     doorbells: Vec<Doorbell>,
-    /// Where the segment of each rank is mapped here.
+    /// Where the segment of each is mapped here.
     places: Vec<Range<usize>>,
 }
 
 impl SegmentWaits {
-    fn new(segments: &SegmentSet) -> SegmentWaits {
-        let rank = segments.rank();
-        let ranks = 0..segments.world_size();
-        let place = |rank| {
-            let segment = segments.segment(rank);
+    /// One can sleep on one doorbell only: how long before a look at what the others would tell.
+    const NAP: Duration = Duration::from_micros(50);
+
+    fn new(sets: &[&SegmentSet]) -> SegmentWaits {
+        let all = || sets.iter().flat_map(|set| (0..set.world_size()).map(move |rank| (set, rank)));
+        let place = |(set, rank): (&&SegmentSet, usize)| {
+            let segment = set.segment(rank);
             let start = segment.start().as_ptr() as usize;
             start..start + segment.bytes()
         };
         SegmentWaits {
-            rank,
-            abort: segments.abort(rank),
-            doorbells: ranks.clone().map(|rank| segments.doorbell(rank)).collect(),
-            places: ranks.map(place).collect(),
+            own: sets[0].rank(),
+            aborts: sets.iter().map(|set| set.abort(set.rank())).collect(),
+            doorbells: all().map(|(set, rank)| set.doorbell(rank)).collect(),
+            places: all().map(place).collect(),
         }
     }
 }
@@ -68,8 +77,8 @@ impl WaitHost for SegmentWaits {
     #[inline]
     fn aborted(&self) -> Option<u64> {
         // Relaxed: the word says all there is, see `Abort`.
-        let word = self.abort.word().load(std::sync::atomic::Ordering::Relaxed);
-        (word != 0).then_some(word)
+        let word = |abort: &Abort| abort.word().load(std::sync::atomic::Ordering::Relaxed);
+        self.aborts.iter().map(word).find(|&word| word != 0)
     }
 
     fn explain(&self, word: u64) -> String {
@@ -77,11 +86,12 @@ impl WaitHost for SegmentWaits {
     }
 
     fn sleep(&self, ready: &mut dyn FnMut() -> bool, timeout: Duration) -> bool {
-        self.doorbells[self.rank].sleep(ready, timeout)
+        let timeout = if self.aborts.len() == 1 { timeout } else { timeout.min(Self::NAP) };
+        self.doorbells[self.own].sleep(ready, timeout)
     }
 
     fn owner(&self, address: usize) -> usize {
-        self.places.iter().position(|place| place.contains(&address)).unwrap_or(self.rank)
+        self.places.iter().position(|place| place.contains(&address)).unwrap_or(self.own)
     }
 
     fn bell(&self, rank: usize) -> Bell<'_> {
@@ -93,7 +103,7 @@ impl WaitHost for SegmentWaits {
     }
 
     fn wake(&self) {
-        self.doorbells[self.rank].ring();
+        self.doorbells[self.own].ring();
     }
 }
 
@@ -104,7 +114,7 @@ mod tests {
     #[test]
     fn memory_belongs_to_the_rank_whose_segment_it_is_in_and_the_rest_to_oneself() {
         let ranks = SegmentSet::threads(3, 4096).unwrap();
-        let waits = SegmentWaits::new(&ranks[1]);
+        let waits = SegmentWaits::new(&[&ranks[1]]);
         for rank in 0..3 {
             let start = ranks[1].segment(rank).start().as_ptr() as usize;
             assert_eq!(waits.owner(start), rank);

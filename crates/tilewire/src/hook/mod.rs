@@ -56,7 +56,7 @@ pub use block::{Block, RoleBuilder};
 pub use ctx::{Chunk, Ctx, CtxBuilder, Tile};
 pub use error::{BuildError, Misuse, MisuseKind, ScopeKind};
 pub use ops::Bits;
-pub use regs::Regs;
+pub use regs::{GetParts, PutParts, Regs};
 pub use role::{IntoRange, RoleCtx, Var};
 pub use value::{IntoIndex, IntoValue, Value};
 pub use view::{Atomic, Captured, View, View2};

@@ -2,8 +2,7 @@
 
 use super::ctx::Ctx;
 use super::error::MisuseKind;
-use super::value::{IntoIndex, Value};
-use super::wire::Region;
+use super::value::Value;
 use crate::ir::scalar::Element;
 use crate::ir::{SourceLine, Type};
 
@@ -17,22 +16,13 @@ pub trait Regs: 'static {
     /// Types of the parts, in order.
     const TYPES: &'static [Type];
 
-    /// Puts every part into a bank of a region; `offset(k)` says at which byte part `k` goes.
+    /// Hands every part to `to`.
     #[track_caller]
-    fn put<'t>(
-        regs: Self::Of<'t>,
-        region: &Region<'t>,
-        bank: impl IntoIndex<'t> + Copy,
-        offset: impl FnMut(usize) -> Value<'t, i64>,
-    );
+    fn put<'t>(regs: Self::Of<'t>, to: &impl PutParts<'t>);
 
-    /// Gets every part from a bank of a region; `offset(k)` says at which byte part `k` lies.
+    /// Takes every part from `from`.
     #[track_caller]
-    fn get<'t>(
-        region: &Region<'t>,
-        bank: impl IntoIndex<'t> + Copy,
-        offset: impl FnMut(usize) -> Value<'t, i64>,
-    ) -> Self::Of<'t>;
+    fn get<'t>(from: &impl GetParts<'t>) -> Self::Of<'t>;
 
     /// What `consume` does when the user gives none: stores the value at its position. Several values, or one of another type
     /// than the output's, are a misuse at `at`.
@@ -40,27 +30,32 @@ pub trait Regs: 'static {
     fn store<'t, In: Element, Out: Element>(regs: Self::Of<'t>, c: &Ctx<'t, In, Out>, at: &SourceLine);
 }
 
+/// Where the parts of one element go: whoever sends it knows at which byte part `k` lies, and how it is written.
+pub trait PutParts<'t> {
+    /// Writes part `part`.
+    #[track_caller]
+    fn put<T: Element>(&self, part: usize, x: Value<'t, T>);
+}
+
+/// Where the parts of one element come from.
+pub trait GetParts<'t> {
+    /// Reads part `part`.
+    #[track_caller]
+    fn get<T: Element>(&self, part: usize) -> Value<'t, T>;
+}
+
 impl<T: Element> Regs for T {
     type Of<'t> = Value<'t, T>;
     const TYPES: &'static [Type] = &[T::TYPE];
 
     #[track_caller]
-    fn put<'t>(
-        regs: Value<'t, T>,
-        region: &Region<'t>,
-        bank: impl IntoIndex<'t> + Copy,
-        mut offset: impl FnMut(usize) -> Value<'t, i64>,
-    ) {
-        region.put(bank, offset(0), regs);
+    fn put<'t>(regs: Value<'t, T>, to: &impl PutParts<'t>) {
+        to.put(0, regs);
     }
 
     #[track_caller]
-    fn get<'t>(
-        region: &Region<'t>,
-        bank: impl IntoIndex<'t> + Copy,
-        mut offset: impl FnMut(usize) -> Value<'t, i64>,
-    ) -> Value<'t, T> {
-        region.get(bank, offset(0))
+    fn get<'t>(from: &impl GetParts<'t>) -> Value<'t, T> {
+        from.get(0)
     }
 
     fn store<'t, In: Element, Out: Element>(regs: Value<'t, T>, c: &Ctx<'t, In, Out>, at: &SourceLine) {
@@ -79,22 +74,13 @@ macro_rules! tuples {
             const TYPES: &'static [Type] = &[$($name::TYPE),*];
 
             #[track_caller]
-            fn put<'t>(
-                regs: Self::Of<'t>,
-                region: &Region<'t>,
-                bank: impl IntoIndex<'t> + Copy,
-                mut offset: impl FnMut(usize) -> Value<'t, i64>,
-            ) {
-                $(region.put(bank, offset($index), regs.$index);)*
+            fn put<'t>(regs: Self::Of<'t>, to: &impl PutParts<'t>) {
+                $(to.put($index, regs.$index);)*
             }
 
             #[track_caller]
-            fn get<'t>(
-                region: &Region<'t>,
-                bank: impl IntoIndex<'t> + Copy,
-                mut offset: impl FnMut(usize) -> Value<'t, i64>,
-            ) -> Self::Of<'t> {
-                ($(region.get::<$name>(bank, offset($index)),)*)
+            fn get<'t>(from: &impl GetParts<'t>) -> Self::Of<'t> {
+                ($(from.get::<$name>($index),)*)
             }
 
             fn store<'t, In: Element, Out: Element>(regs: Self::Of<'t>, _: &Ctx<'t, In, Out>, at: &SourceLine) {

@@ -4,6 +4,7 @@ use super::error::{MisuseKind, ScopeKind};
 use super::trace::{Brand, Trace};
 use super::value::{IntoIndex, IntoValue, Known, Value};
 use super::view::View;
+use super::wire::{Banks, Region};
 use crate::ir::scalar::Element;
 use crate::ir::{self, Access, Base, Op, RoleId, SourceLine, Special, Type, VarId};
 use crate::tensor::Scalar;
@@ -217,6 +218,12 @@ impl<'t> RoleCtx<'t> {
         }
         let id = self.trace.new_scratch(self.role, T::TYPE, len as u64);
         View::of(self.trace, Base::Scratch(id), len, Some(self.role), Access::InOut)
+    }
+
+    /// Scratch for values of several types: `put` and `get` by byte, in bank 0. It begins on a cache line.
+    #[track_caller]
+    pub fn scratch_region(&self, bytes: usize) -> Region<'t> {
+        Region::new(Banks::of(self.scratch::<u8>(bytes)))
     }
 
     /// A constant. Rarely needed: a Rust number can stand where a value is wanted.

@@ -57,6 +57,20 @@ impl<'t, T: Element> Value<'t, T> {
         Value { trace, ir, brand: PhantomData, element: PhantomData }
     }
 
+    /// The bits of an element of eight bytes as a `u64`.
+    pub(crate) fn to_word(self, at: &SourceLine) -> Value<'t, u64> {
+        Value::<u64>::new(self.trace, self.reinterpret(Type::U64, at))
+    }
+
+    /// An element of eight bytes that has these bits.
+    pub(crate) fn from_word(word: Value<'t, u64>, at: &SourceLine) -> Value<'t, T> {
+        Value::new(word.trace, word.reinterpret(T::TYPE, at))
+    }
+
+    fn reinterpret(self, to: Type, at: &SourceLine) -> ir::Value {
+        if T::TYPE == to { self.ir } else { self.trace.raw(Op::Bitcast { x: self.ir, to }, at) }
+    }
+
     /// The value's name in the IR, to find it there.
     pub fn id(self) -> ir::Value {
         self.ir

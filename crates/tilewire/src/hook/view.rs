@@ -50,6 +50,12 @@ impl<'t, T: Element> View<'t, T> {
         View { bank, ..self }
     }
 
+    /// The same memory as a chunk of another length, for a context that has no chunk of its own there: what lies beyond is found out
+    /// of bounds when it is touched.
+    pub(crate) fn resized(self, len: usize) -> Self {
+        View { len, ..self }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.len

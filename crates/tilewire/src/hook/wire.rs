@@ -30,6 +30,11 @@ impl<'t, T: Element> Banks<'t, T> {
         Banks { view: View::of(trace, Base::Param(param), len, None, access), banks }
     }
 
+    /// A view as the only bank.
+    pub(super) fn of(view: View<'t, T>) -> Self {
+        Banks { view, banks: 1 }
+    }
+
     /// The memory of one bank; `bank` is uniform.
     #[track_caller]
     pub fn bank(&self, bank: impl IntoIndex<'t>) -> View<'t, T> {

@@ -19,6 +19,7 @@
 //! eight use the same bytes for block 0, so a change of the number of blocks moves nothing under a peer's feet.
 #![forbid(unsafe_code)]
 
+use std::fmt;
 use std::ops::Range;
 
 /// Bytes from one slot to the next.
@@ -27,6 +28,9 @@ pub const LINE: usize = 128;
 pub const PAGE: usize = 4096;
 /// Bytes of one packet; half of them are data.
 pub const PACKET: usize = 16;
+/// Messages that a block's packets hold at the same time: a power of two. A constant, so that a message lies where its number says,
+/// whatever the launch, and the smallest messages have no geometry to compare.
+pub const PACKET_DEPTH: usize = 8;
 
 /// The constants of a transport, equal on all its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +58,35 @@ pub enum Side {
     Receive,
 }
 
+impl Side {
+    /// The side of the peer.
+    pub const fn other(self) -> Side {
+        match self {
+            Side::Send => Side::Receive,
+            Side::Receive => Side::Send,
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Send => "send",
+            Side::Receive => "receive",
+        })
+    }
+}
+
 /// One of the counters that a role copy keeps for itself across launches, on the line [`Layout::start_index`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartWord {
     /// Steps of `staged` so far.
     Step,
-    /// Slot size and block map of the last launch: where they differ, the sender drains first.
+    /// Slot size and depth of the last launch: where they differ, the sender drains first.
     Geometry,
-    /// Flag of the last packet.
+    /// The step from which that geometry holds.
+    Since,
+    /// Messages of packets so far.
     Packet,
     /// Launches of `direct` so far.
     Direct,

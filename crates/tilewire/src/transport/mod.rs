@@ -32,6 +32,7 @@ mod local_buffer;
 mod mapping;
 mod meeting;
 mod p2p;
+mod pairing;
 mod rank;
 mod rendezvous;
 mod segment;
@@ -61,6 +62,7 @@ pub use local_buffer::{LocalBuffer, LocalBufferError};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
 pub use p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
+pub use pairing::Ticket;
 pub use rank::Rank;
 pub use rendezvous::TransportError;
 #[cfg(target_os = "linux")]

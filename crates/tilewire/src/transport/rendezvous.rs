@@ -13,6 +13,7 @@ use super::abort::Cause;
 use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
 use super::error::{SegmentError, those};
+use super::pairing::Ticket;
 use super::rank::Rank;
 use super::segment::{SegmentOptions, SegmentSet};
 use super::world::World;
@@ -109,6 +110,18 @@ impl Shared {
 
     pub(super) fn deadline(&self) -> Deadline {
         self.length.map_or(Deadline::never(), Deadline::after)
+    }
+
+    pub(super) fn length(&self) -> Option<Duration> {
+        self.length
+    }
+
+    pub(super) fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError> {
+        self.bootstrap.set(&format!("tilewire/{key}"), value, deadline)
+    }
+
+    pub(super) fn take(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.bootstrap.take(&format!("tilewire/{key}"), deadline)
     }
 
     pub(super) fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), TransportError> {
@@ -208,6 +221,13 @@ pub enum TransportError {
         /// Why.
         cause: Cause,
     },
+    /// The other side of a transfer did not come.
+    NotMet {
+        /// Which side of which transfer it was to be.
+        ticket: Ticket,
+        /// How long this one waited.
+        after: Duration,
+    },
     /// Some ranks did not close in time.
     NotClosed {
         /// Those ranks.
@@ -238,6 +258,7 @@ impl fmt::Display for TransportError {
             TransportError::Broken { cause } => {
                 write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
             }
+            TransportError::NotMet { ticket, after } => write!(f, "{ticket}: waited {after:?} for the other side"),
             TransportError::NotClosed { ranks, after } => write!(
                 f,
                 "{} not close within {after:?}: closing is collective, call it on every rank",

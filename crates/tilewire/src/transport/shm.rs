@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, Cause, PanicGuard};
+use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
 use super::doorbell::Doorbell;
-use super::layout::{Geometry, LINE, Layout, block_share};
+use super::layout::{Geometry, LINE, Layout, Side, block_share};
 use super::local_buffer::{LocalBuffer, LocalBufferError, LocalBuffers};
 use super::p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
+use super::pairing::{Pairings, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError};
 use super::segment::SegmentSet;
@@ -15,6 +17,7 @@ use crate::tensor::Memory;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// How large a [`ShmTransport`] is. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +37,15 @@ pub struct ShmOptions {
 }
 
 impl Default for ShmOptions {
-    /// 4 MiB of staging per peer: 8 blocks with, for example, 4 slots of 128 KiB each, which stay in the second-level cache; and 64
-    /// KiB of packets.
+    /// 4 MiB of staging per peer: 8 blocks of 8 slots of 64 KiB each, which stay in the second-level cache; and 256 KiB of packets: 8
+    /// messages of 2 KiB for each block.
     fn default() -> Self {
         ShmOptions {
             per_peer_bytes: 4 << 20,
             max_blocks_per_peer: 8,
             max_slots: 8,
             max_copies: 1,
-            packet_bytes: 64 << 10,
+            packet_bytes: 256 << 10,
             populate: false,
         }
     }
@@ -73,6 +76,7 @@ pub struct ShmTransport {
     layout: Layout,
     table: PeerTable,
     buffers: LocalBuffers,
+    pairings: Pairings,
     segments: SegmentSet,
     watch: Watch,
 }
@@ -133,7 +137,16 @@ impl ShmTransport {
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
         let table = PeerTable::new(&layout, &segments);
-        Ok(ShmTransport { world, serial, layout, table, buffers: LocalBuffers::default(), segments, watch })
+        Ok(ShmTransport {
+            world,
+            serial,
+            layout,
+            table,
+            buffers: LocalBuffers::default(),
+            pairings: Pairings::default(),
+            segments,
+            watch,
+        })
     }
 
     /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
@@ -173,6 +186,37 @@ impl ShmTransport {
     /// The memories of all ranks.
     pub fn table(&self) -> &PeerTable {
         &self.table
+    }
+
+    /// The memory below: abort words, doorbells and every rank's segment.
+    pub fn segments(&self) -> &SegmentSet {
+        &self.segments
+    }
+
+    /// How long a wait may last, as the world was told; `None`: without end.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.world.length()
+    }
+
+    /// Tells `peer` what this rank is about to do with it, and gives the ticket to hear what the peer is about to do. The n-th call on
+    /// the sending side meets the n-th call of the peer on the receiving side.
+    pub fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
+        self.check()?;
+        let ticket = self.pairings.next(self.rank(), side, peer);
+        self.world.set(&ticket.mine(&self.serial), card, self.world.deadline())?;
+        Ok(ticket)
+    }
+
+    /// Waits for what the peer told. Once for each ticket.
+    pub fn hear(&self, ticket: &Ticket) -> Result<Vec<u8>, TransportError> {
+        self.check()?;
+        let heard = self.world.take(&ticket.theirs(&self.serial), self.world.deadline());
+        // Who waits in vain learns best why from the abort word.
+        self.check()?;
+        heard.map_err(|error| match error {
+            BootstrapError::KeyNotSet { waited, .. } => TransportError::NotMet { ticket: *ticket, after: waited },
+            error => error.into(),
+        })
     }
 
     /// The abort word of this rank: what its waits poll.

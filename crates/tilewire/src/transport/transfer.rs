@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::abort::Cause;
-use super::layout::PACKET;
+use super::layout::{PACKET, PACKET_DEPTH};
 use super::p2p::P2pTransport;
 use super::rank::Rank;
 use crate::tensor::{Memory, Type};
@@ -29,11 +29,9 @@ pub struct Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// In packets that carry their flag: the whole message is in the packet area at once.
-    Packet {
-        /// Messages that may be in the area at the same time: at least 1.
-        depth: usize,
-    },
+    /// In packets that carry their flag: the whole message is in the packet area at once, and there is room for
+    /// [`PACKET_DEPTH`](super::layout::PACKET_DEPTH) of them.
+    Packet,
     /// Step by step through slots of the receiver's staging: a message of any size.
     Staged {
         /// Bytes of a slot.
@@ -51,7 +49,7 @@ pub enum Protocol {
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Protocol::Packet { .. } => "packet",
+            Protocol::Packet => "packet",
             Protocol::Staged { .. } => "staged",
             Protocol::Direct { .. } => "direct",
         })
@@ -122,10 +120,9 @@ pub fn check_transfer(
         if bytes <= region { Ok(()) } else { Err(TransferError::TooLarge { protocol, bytes, region }) }
     };
     match protocol {
-        Protocol::Packet { depth } => {
-            check_depth(protocol, depth, 1, usize::MAX)?;
+        Protocol::Packet => {
             // Packets are dealt out to the blocks in equal parts, so what one block can take bounds all.
-            let packets = transport.block_packet_bytes() / PACKET / depth;
+            let packets = transport.block_packet_bytes() / PACKET / PACKET_DEPTH;
             fits(packets.saturating_mul(PACKET / 2).saturating_mul(blocks))
         }
         Protocol::Staged { slot_bytes, depth } => {
@@ -229,6 +226,20 @@ pub enum TransferError {
         /// The element.
         dtype: Type,
     },
+    /// A protocol that cannot run what was asked of it.
+    Unable {
+        /// How the bytes were to travel.
+        protocol: Protocol,
+        /// What it cannot do, and what can.
+        why: &'static str,
+    },
+    /// Groups of neighbours that tiles would tear apart.
+    TornGroup {
+        /// Elements of a group.
+        group: usize,
+        /// Elements of a tile along the same axis.
+        tile: usize,
+    },
     /// A buffer smaller than the message.
     BufferTooSmall {
         /// Bytes of the message.
@@ -254,9 +265,6 @@ impl fmt::Display for TransferError {
                 f,
                 "{blocks} blocks: this transport takes 1 to {max} per peer (max_blocks_per_peer at the rendezvous)"
             ),
-            TransferError::Depth { protocol, depth, min, max: usize::MAX } => {
-                write!(f, "a depth of {depth}: {protocol} takes {min} or more")
-            }
             TransferError::Depth { protocol, depth, min, max } => write!(
                 f,
                 "a depth of {depth}: {protocol} takes {min} to {max} on this transport (max_slots at the rendezvous)"
@@ -278,6 +286,12 @@ impl fmt::Display for TransferError {
             TransferError::Unaligned { address, dtype } => {
                 write!(f, "a buffer at {address:#x} is not aligned for elements of type {dtype}")
             }
+            TransferError::Unable { protocol, why } => write!(f, "{protocol} cannot: {why}"),
+            TransferError::TornGroup { group, tile } => write!(
+                f,
+                "groups of {group} elements do not fit tiles of {tile}: say granule({group}) on both sides, or use groups whose \
+                 size divides the tile"
+            ),
             TransferError::BufferTooSmall { bytes, buffer } => {
                 write!(f, "a message of {bytes} bytes with a buffer of {buffer}")
             }

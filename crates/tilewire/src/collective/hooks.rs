@@ -1,0 +1,187 @@
+//! The two hooks of a collective and the shape of its chunks: what every builder collects.
+
+use crate::hook::{Chunk, Ctx, MisuseKind, Regs, View};
+use crate::ir::SourceLine;
+use crate::ir::scalar::Element;
+use std::rc::Rc;
+
+pub(super) type ProduceHook<'h, In, Out, R> = dyn for<'t> Fn(&Ctx<'t, In, Out>) -> <R as Regs>::Of<'t> + 'h;
+pub(super) type ConsumeHook<'h, In, Out, R> = dyn for<'t> Fn(&Ctx<'t, In, Out>, <R as Regs>::Of<'t>) + 'h;
+
+/// Rows and columns, and who said so.
+#[derive(Clone)]
+pub(super) struct Shape {
+    pub rows: usize,
+    pub cols: usize,
+    pub at: SourceLine,
+}
+
+/// What a user said about the elements of a collective. `R` is what `produce` gives to `consume`.
+pub struct Hooks<'h, In: Element, Out: Element, R: Regs> {
+    produce: Rc<ProduceHook<'h, In, Out, R>>,
+    /// Whether `produce` is the default: it copies the input.
+    pub(super) copies: bool,
+    consume: Option<Rc<ConsumeHook<'h, In, Out, R>>>,
+    pub(super) input_shape: Option<Shape>,
+    pub(super) output_shape: Option<Shape>,
+    pub(super) faults: Vec<(SourceLine, MisuseKind)>,
+    /// Where the collective is called.
+    pub(super) at: SourceLine,
+}
+
+impl<'h, In: Element, Out: Element> Hooks<'h, In, Out, In> {
+    /// No hooks: the input is copied.
+    pub(super) fn copy(at: SourceLine) -> Self {
+        let line = at.clone();
+        Hooks {
+            produce: Rc::new(move |c| c.input.load_line(c.pos_line(&line), &line)),
+            copies: true,
+            consume: None,
+            input_shape: None,
+            output_shape: None,
+            faults: Vec::new(),
+            at,
+        }
+    }
+}
+
+impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
+    #[track_caller]
+    pub(super) fn with_produce<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Hooks<'h, In, Out, Q> {
+        let mut faults = self.faults;
+        if self.consume.is_some() {
+            faults.push((SourceLine::caller(), MisuseKind::HookOrder));
+        }
+        let (input_shape, output_shape, at) = (self.input_shape, self.output_shape, self.at);
+        Hooks { produce, copies: false, consume: None, input_shape, output_shape, faults, at }
+    }
+
+    pub(super) fn with_consume(self, consume: Rc<ConsumeHook<'h, In, Out, R>>) -> Self {
+        Hooks { consume: Some(consume), ..self }
+    }
+
+    #[track_caller]
+    pub(super) fn with_chunk_shape(mut self, rows: usize, cols: usize) -> Self {
+        let at = SourceLine::caller();
+        self.output_shape.get_or_insert(Shape { rows: cols, cols: rows, at: at.clone() });
+        self.input_shape = Some(Shape { rows, cols, at });
+        self
+    }
+
+    #[track_caller]
+    pub(super) fn with_output_shape(mut self, rows: usize, cols: usize) -> Self {
+        self.output_shape = Some(Shape { rows, cols, at: SourceLine::caller() });
+        self
+    }
+
+    /// Whether `consume` is the default: it stores.
+    pub(super) fn stores(&self) -> bool {
+        self.consume.is_none()
+    }
+
+    pub(super) fn produce<'t>(&self, c: &Ctx<'t, In, Out>) -> R::Of<'t> {
+        (self.produce)(c)
+    }
+
+    pub(super) fn consume<'t>(&self, c: &Ctx<'t, In, Out>, regs: R::Of<'t>) {
+        match &self.consume {
+            Some(consume) => consume(c, regs),
+            None => R::store(regs, c, &self.at),
+        }
+    }
+}
+
+/// A view with its shape, if it has one.
+pub(super) fn chunk<'t, T: Element>(view: View<'t, T>, shape: &Option<Shape>) -> Chunk<'t, T> {
+    match shape {
+        Some(shape) => view.shape_line(shape.rows, shape.cols, &shape.at).into(),
+        None => view.into(),
+    }
+}
+
+/// The methods of a builder that has `hooks: Hooks<'h, In, Out, R>` and `fn with<Q>(self, impl FnOnce(Hooks<R>) -> Hooks<Q>)`.
+macro_rules! hook_methods {
+    ($Builder:ident<$($life:lifetime),* ; $($extra:ident),*>) => {
+        /// Gives the chunks a shape: the input chunk is `[rows, cols]` and the output chunk is `[cols, rows]`, so that
+        /// `produce(|c| c.input.at(c.col(), c.row()))` sends every `[rows, cols]` chunk transposed. Hooks are called for every
+        /// position of the output:
+        ///
+        /// ```text
+        ///   chunk_shape(2, 3)      input [2, 3]            output [3, 2]
+        ///
+        ///                           a  b  c                 a  d         output (row, col)
+        ///                           d  e  f       ──▶       b  e           = input (col, row)
+        ///                                                   c  f
+        /// ```
+        ///
+        /// For an output that keeps the orientation say `output_shape(rows, cols)` too.
+        ///
+        /// ```
+        /// use tilewire::{Tensor, map};
+        /// let (out, inp) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(6));
+        /// map(&out, &inp).chunk_shape(2, 3).produce(|c| c.input.at(c.col(), c.row())).trace()?;
+        /// map(&out, &inp).chunk_shape(2, 3).output_shape(2, 3).produce(|c| -c.input.at(c.row(), c.col())).trace()?;
+        /// # Ok::<(), tilewire::BuildError>(())
+        /// ```
+        #[track_caller]
+        pub fn chunk_shape(mut self, rows: usize, cols: usize) -> Self {
+            self.hooks = self.hooks.with_chunk_shape(rows, cols);
+            self
+        }
+
+        /// Gives the output chunk a shape of its own.
+        #[track_caller]
+        pub fn output_shape(mut self, rows: usize, cols: usize) -> Self {
+            self.hooks = self.hooks.with_output_shape(rows, cols);
+            self
+        }
+
+        /// What is sent for a position of the output chunk. Without a consume hook it is stored there.
+        #[track_caller]
+        pub fn produce<Q: Element>(
+            self,
+            hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> Value<'t, Q> + 'h,
+        ) -> $Builder<$($life,)* $($extra,)* In, Out, Q> {
+            self.with(std::rc::Rc::new(hook))
+        }
+
+        /// Like `produce`, for two values that travel side by side, such as a payload and its scale.
+        ///
+        /// ```
+        /// use tilewire::{F8E4M3, Tensor, map};
+        /// let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+        /// map(&out, &inp)
+        ///     .produce2(|c| {
+        ///         let x = c.input.load(c.pos());
+        ///         let scale = x.abs().group_max(32) / 448.0;
+        ///         ((x / scale).cast::<F8E4M3>(), scale)
+        ///     })
+        ///     .consume(|c, (payload, scale)| c.output.store(c.pos(), payload.cast::<f32>() * scale))
+        ///     .trace()?;
+        /// # Ok::<(), tilewire::BuildError>(())
+        /// ```
+        #[track_caller]
+        pub fn produce2<A: Element, B: Element>(
+            self,
+            hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>) + 'h,
+        ) -> $Builder<$($life,)* $($extra,)* In, Out, (A, B)> {
+            self.with(std::rc::Rc::new(hook))
+        }
+
+        /// Like `produce`, for three values that travel side by side.
+        #[track_caller]
+        pub fn produce3<A: Element, B: Element, C: Element>(
+            self,
+            hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>, Value<'t, C>) + 'h,
+        ) -> $Builder<$($life,)* $($extra,)* In, Out, (A, B, C)> {
+            self.with(std::rc::Rc::new(hook))
+        }
+
+        /// What happens with what arrives for a position of the output chunk; give it after `produce`.
+        pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
+            self.hooks = self.hooks.with_consume(std::rc::Rc::new(hook));
+            self
+        }
+    };
+}
+pub(super) use hook_methods;

@@ -1,0 +1,103 @@
+//! An exchange that is ready: compared with its peers by the first launch, then launched any number of times.
+
+use super::RunError;
+use super::error::Timeout;
+use super::link::{Launch, Link};
+use super::pair::Pending;
+use crate::transport::Rank;
+use crate::vm::LaunchError;
+use std::fmt;
+
+/// A [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv) that is compiled.
+///
+/// It borrows its transport and keeps its tensors alive. Launches of one transport run one after the other, on the thread that has it.
+pub struct PreparedExchange<'l, L: Link> {
+    link: &'l L,
+    launch: Launch<'l>,
+    peers: Peers,
+    to: Option<Rank>,
+    from: Option<Rank>,
+}
+
+/// What is known of the other sides.
+enum Peers {
+    /// All agree.
+    Agree,
+    /// They have been told, and not been heard yet.
+    Pending(Vec<Pending>),
+    /// They do not agree, and will not.
+    Refused(RunError),
+}
+
+impl<'l, L: Link> PreparedExchange<'l, L> {
+    pub(super) fn new(
+        link: &'l L,
+        launch: Launch<'l>,
+        pending: Vec<Pending>,
+        to: Option<Rank>,
+        from: Option<Rank>,
+    ) -> Self {
+        PreparedExchange { link, launch, peers: Peers::Pending(pending), to, from }
+    }
+
+    /// Runs the transfer to the end: what is sent may be overwritten then, and what is received is there.
+    #[inline]
+    pub fn run(&mut self) -> Result<(), RunError> {
+        if !matches!(self.peers, Peers::Agree) {
+            self.meet()?;
+        }
+        self.launch.run().map_err(|error| self.name_peer(error))
+    }
+
+    /// The bytecode, for people.
+    pub fn disassembly(&self) -> String {
+        self.launch.disassembly()
+    }
+
+    /// Compares with all peers. All are heard even if the first differs: each has told something that must be taken.
+    #[cold]
+    fn meet(&mut self) -> Result<(), RunError> {
+        if let Peers::Pending(pending) = &self.peers {
+            let mut first = Ok(());
+            for side in pending {
+                first = first.and(side.meet(self.link));
+            }
+            self.peers = first.map_or_else(Peers::Refused, |()| Peers::Agree);
+        }
+        match &self.peers {
+            Peers::Refused(error) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says for whom a wait was.
+    #[cold]
+    fn name_peer(&self, error: RunError) -> RunError {
+        let RunError::Launch(LaunchError::Timeout { what, index, expected, seen, after, by, at, .. }) = error else {
+            return error;
+        };
+        // Credits and permissions come from whom this rank sends to, everything else from whom it receives from.
+        let for_credit = what.contains("head") || what.contains("ready");
+        let peer = if for_credit { self.to } else { self.from };
+        let peer = peer.or(self.to).or(self.from).expect("an exchange has a peer");
+        let timeout = Timeout {
+            rank: self.link.rank(),
+            peer,
+            block: by.block,
+            role: by.role,
+            op: what,
+            slot: index.unwrap_or(0),
+            expected,
+            seen,
+            after,
+            at,
+        };
+        RunError::Timeout(Box::new(timeout))
+    }
+}
+
+impl<L: Link> fmt::Debug for PreparedExchange<'_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PreparedExchange(to {:?}, from {:?}, {:?})", self.to, self.from, self.launch)
+    }
+}

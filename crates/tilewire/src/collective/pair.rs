@@ -1,0 +1,79 @@
+//! The two sides of a transfer, compared before the first launch: what would otherwise corrupt or hang.
+
+use super::config::Decision;
+use super::error::Mismatch;
+use super::link::Link;
+use super::{RunError, hooks::Shape};
+use crate::ir::Type;
+use crate::schedule::Tiling;
+use crate::transport::layout::Side;
+use crate::transport::{AbortCode, Cause, Protocol, Rank, Ticket, TransportError};
+
+/// What a side says about its transfer: names and values, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Card(Vec<(&'static str, String)>);
+
+impl Card {
+    pub(super) fn new(types: &[Type], tiling: &Tiling, decision: &Decision, shape: &Option<Shape>) -> Card {
+        let types: Vec<String> = types.iter().map(ToString::to_string).collect();
+        let shape = shape.as_ref().map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
+        let (slot_bytes, depth) = match decision.protocol {
+            Protocol::Staged { slot_bytes, depth } => (slot_bytes, depth),
+            _ => (0, 0),
+        };
+        Card(vec![
+            ("the number of elements", tiling.len().to_string()),
+            ("the element types on the wire", types.join(" and ")),
+            ("the shape of the output chunk", shape),
+            ("the protocol", decision.protocol.to_string()),
+            ("the number of blocks", decision.blocks.to_string()),
+            ("the bytes of a slot", slot_bytes.to_string()),
+            ("the depth", depth.to_string()),
+            ("the tile", format!("[{}, {}]", tiling.tile_rows(), tiling.tile_cols())),
+        ])
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        self.0.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\n").into_bytes()
+    }
+
+    fn compare(&self, theirs: &[u8], rank: Rank, peer: Rank) -> Result<(), Mismatch> {
+        let theirs = String::from_utf8_lossy(theirs);
+        let mut lines = theirs.lines();
+        for (what, mine) in &self.0 {
+            let theirs = lines.next().unwrap_or("nothing");
+            if mine != theirs {
+                let (mine, theirs) = (mine.clone(), theirs.to_string());
+                return Err(Mismatch { rank, peer, what: what.to_string(), mine, theirs });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A side that has told its card and has not heard the peer's yet.
+pub(super) struct Pending {
+    ticket: Ticket,
+    card: Card,
+}
+
+impl Pending {
+    pub(super) fn tell(link: &impl Link, side: Side, peer: Rank, card: Card) -> Result<Pending, RunError> {
+        Ok(Pending { ticket: link.tell(side, peer, &card.to_bytes())?, card })
+    }
+
+    /// Waits for the peer's card and compares. A peer that does not come breaks the transport: it may come later, and then wait for a
+    /// launch that is no more.
+    pub(super) fn meet(&self, link: &impl Link) -> Result<(), RunError> {
+        let theirs = link.hear(&self.ticket).inspect_err(|error| {
+            let code = match error {
+                TransportError::Broken { .. } => return,
+                TransportError::NotMet { .. } => AbortCode::TimedOut,
+                _ => AbortCode::Failed,
+            };
+            link.fail(Cause { code, rank: link.rank().index(), reason: 0 });
+        })?;
+        let Ticket { rank, peer, .. } = self.ticket;
+        self.card.compare(&theirs, rank, peer).map_err(|mismatch| RunError::Mismatch(Box::new(mismatch)))
+    }
+}

@@ -1,0 +1,48 @@
+//! The counters a role keeps for itself across launches: it reads them first and stores them last, so that a launch needs nothing
+//! from the host and may be replayed.
+
+use super::ops::Ops;
+use crate::hook::{RoleCtx, Value, View};
+use crate::transport::layout::{LINE, Side, StartWord};
+
+/// The line of counters of one (peer, block, side, copy).
+#[derive(Clone, Copy)]
+pub(super) struct Counters<'t> {
+    words: View<'t, u64>,
+    /// First word of the line.
+    line: Value<'t, i64>,
+}
+
+impl<'t> Counters<'t> {
+    /// The line of this role, in a kernel of `blocks` blocks of which a transport has room for `max_blocks`.
+    pub(super) fn of(r: &RoleCtx<'t>, ops: &impl Ops<'t>, block: Value<'t, i64>, side: Side, shape: Shape) -> Self {
+        let words = ops.starts();
+        let per_line = LINE / 8;
+        let copies = words.len() / per_line / 2 / shape.max_blocks;
+        let line = block * (2 * copies) as i64 + (side as usize * copies) as i64;
+        let line = if shape.copies > 1 { line + r.copy() } else { line };
+        Counters { words, line: line * per_line as i64 }
+    }
+
+    #[track_caller]
+    pub(super) fn get(&self, word: StartWord) -> Value<'t, u64> {
+        self.words.load(self.line + word.index() as i64)
+    }
+
+    #[track_caller]
+    pub(super) fn set(&self, word: StartWord, x: Value<'t, u64>) {
+        self.words.store(self.line + word.index() as i64, x);
+    }
+}
+
+/// What the place of a line depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub max_blocks: usize,
+    pub copies: u32,
+}
+
+/// This block's number; a constant where there is one block.
+pub(super) fn block_of<'t>(r: &RoleCtx<'t>, blocks: usize) -> Value<'t, i64> {
+    if blocks == 1 { r.constant(0i64) } else { r.block() }
+}

@@ -1,0 +1,39 @@
+//! Schedules: how tiles travel from one rank to another, written in the hook language.
+//!
+//! ```text
+//!   hook ──▶ send_tiles ──▶ ops: put, signal ══════ link ══════▶ ops: wait, get ──▶ recv_tiles ──▶ hook
+//!                 │  which elements, in which step: tiling                │
+//!                 └─ where in a slot: packing        counters across launches: start lines
+//! ```
+//! - **In**: a role of a kernel, the [`Ops`] that reach one peer, a [`Tiling`], a closure for one element. **Out**: the IR of one leg
+//!   of a transfer.
+//! - **Invariants**: both sides of a transfer run the same number of steps, so counters never travel: each side adds its steps
+//!   to its own, and stores the sum last. A slot is written only after its last content was credited. Nothing here differs between
+//!   engines.
+//! - **Must not know**: devices and wires. What is specific to a link is behind [`Ops`].
+//!
+//! | file | holds |
+//! |---|---|
+//! | `ops.rs` | [`Ops`]: what reaches a peer; [`LoadStore`]: by loads and stores |
+//! | `tiling.rs` | [`Tiling`]: a chunk cut into tiles, dealt to blocks; [`Spot`]: one element of one |
+//! | `packing.rs` | [`Packing`]: where the parts of an element lie in a slot |
+//! | `counters.rs` | the counters a role keeps across launches |
+//! | `staged.rs` | steps through slots of the receiver's staging: [`StagedSend`], [`StagedRecv`], [`send_tiles`], [`recv_tiles`] |
+//! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`recv_packets`] |
+//! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`recv_direct`] |
+#![forbid(unsafe_code)]
+
+mod counters;
+mod direct;
+mod ops;
+mod packet;
+mod packing;
+mod staged;
+mod tiling;
+
+pub use direct::{recv_direct, send_direct};
+pub use ops::{LoadStore, Ops, Span, Word};
+pub use packet::{PacketPlan, recv_packets, send_packets};
+pub use packing::Packing;
+pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
+pub use tiling::{Leg, Spot, Tile, Tiling};

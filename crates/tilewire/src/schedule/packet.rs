@@ -1,0 +1,270 @@
+//! Packets: small messages whose flag travels with the data, so that no signal follows them.
+//!
+//! ```text
+//!   a block's packets    ├ message 8k ┼ message 8k + 1 ┼ … ┼ message 8k + 7 ┤     message m of a block lies at m mod 8
+//!
+//!   sender, message m                                   receiver, message m
+//!   m a multiple of 4: wait PACKET HEAD ≥ m - 4         get packets with flag m mod 2³¹ + 1
+//!   put packets with flag m mod 2³¹ + 1                 m + 1 a multiple of 4: PACKET HEAD := m + 1
+//! ```
+//! **Credits** are given and asked for once in four messages: a credit for each would cost every message the way of a cache line.
+//! At a multiple of four the sender makes sure of the four messages to come: they lie where messages m - 8 … m - 5 lay.
+//!
+//! **Flags** come again after 2³¹ messages, and a packet that no message has touched since would then be taken for a new one. So
+//! with the last message before that the receiver clears all packets of the block and then gives its credit, and the sender waits for
+//! that credit before its next message.
+//!
+//! Elements of eight bytes are packets by themselves; others, and several parts, are packed in the role's scratch first.
+
+use super::counters::{Counters, Shape, block_of};
+use super::ops::{Ops, Word};
+use super::tiling::{Leg, Spot, Tiling};
+use crate::hook::{GetParts, PutParts, Region, Regs, RoleCtx, Value};
+use crate::ir::scalar::Element;
+use crate::ir::{SourceLine, Type};
+use crate::transport::P2pTransport;
+use crate::transport::layout::{PACKET, PACKET_DEPTH, Side, StartWord};
+
+/// Credits come in halves of what may be under way.
+const HALF: u64 = PACKET_DEPTH as u64 / 2;
+/// Flags are numbers of messages modulo this, plus 1: a power of two, below 2³².
+const FLAGS: u64 = 1 << 31;
+
+/// The packets of a transfer: numbers of the host, equal on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketPlan {
+    /// Blocks of the kernel that take part, from block 0.
+    pub blocks: usize,
+    /// Blocks the transport has room for.
+    pub max_blocks: usize,
+    /// Packets of a block.
+    pub block_packets: usize,
+}
+
+impl PacketPlan {
+    /// A plan with the constants of a transport.
+    pub fn new(transport: &impl P2pTransport, blocks: usize) -> PacketPlan {
+        let block_packets = transport.block_packet_bytes() / PACKET;
+        PacketPlan { blocks, max_blocks: transport.max_blocks_per_peer(), block_packets }
+    }
+
+    /// Packets of one message of one block.
+    pub fn message_packets(&self) -> usize {
+        self.block_packets / PACKET_DEPTH
+    }
+
+    /// Packets that `elements` elements of these parts need.
+    pub fn packets(types: &[Type], elements: usize) -> usize {
+        types.iter().map(|ty| words(*ty, elements)).sum()
+    }
+}
+
+fn words(ty: Type, elements: usize) -> usize {
+    (ty.size() * elements).div_ceil(8)
+}
+
+/// One message of one block, in a kernel.
+struct Message<'t> {
+    counters: Counters<'t>,
+    block: Value<'t, i64>,
+    number: Value<'t, u64>,
+    flag: Value<'t, u32>,
+    /// Its first packet.
+    first: Value<'t, i64>,
+}
+
+impl<'t> Message<'t> {
+    fn next(r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan, side: Side) -> Message<'t> {
+        let block = block_of(r, plan.blocks);
+        let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
+        let counters = Counters::of(r, ops, block, side, shape);
+        let number = counters.get(StartWord::Packet);
+        let flag = ((number & (FLAGS - 1)) + 1).cast::<u32>();
+        let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
+        let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
+        Message { counters, block, number, flag, first }
+    }
+
+    #[track_caller]
+    fn end(self) {
+        self.counters.set(StartWord::Packet, self.number + 1);
+    }
+}
+
+/// Sends this block's part of a message in packets. The tiling has a tile for each block.
+#[track_caller]
+pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ops: &O,
+    plan: PacketPlan,
+    tiling: Tiling,
+    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+) {
+    let message = Message::next(r, ops, plan, Side::Send);
+    let number = message.number;
+    r.if_((number & (HALF - 1)).eq(0), || {
+        let wrapped = (number & (FLAGS - 1)).eq(0);
+        ops.wait(r, Word::PacketHead(message.block), wrapped.select(number, number.max(HALF) - HALF));
+    });
+    let zero = r.constant(0i64);
+    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None };
+    let put = |k: Value<'t, i64>, word: Value<'t, u64>| ops.packet_put(message.first + k, word, message.flag);
+    if let [ty] = R::TYPES
+        && ty.size() == 8
+    {
+        tiling.for_tiles(r, |_, tile| {
+            tile.each(r, |spot| R::put(produce(&leg(spot)), &ToWord(|word| put(spot.index, word))));
+        });
+    } else if !tiling.is_empty() {
+        let scratch = Packed::new::<R>(r, tiling);
+        tiling.for_tiles(r, |_, tile| {
+            let elements = tile.rows() * tile.cols();
+            scratch.pad(elements);
+            tile.each(r, |spot| R::put(produce(&leg(spot)), &scratch.at(spot.index)));
+            scratch.each_word(r, elements, |k, byte| put(k, scratch.bytes.get(0, byte)));
+        });
+    }
+    message.end();
+}
+
+/// Receives this block's part of a message in packets.
+#[track_caller]
+pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ops: &O,
+    plan: PacketPlan,
+    tiling: Tiling,
+    consume: impl Fn(&Leg<'t>, R::Of<'t>),
+) {
+    let message = Message::next(r, ops, plan, Side::Receive);
+    let zero = r.constant(0i64);
+    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None };
+    let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
+    if let [ty] = R::TYPES
+        && ty.size() == 8
+    {
+        tiling.for_tiles(r, |_, tile| {
+            tile.each(r, |spot| consume(&leg(spot), R::get(&FromWord(|| get(spot.index)))));
+        });
+    } else if !tiling.is_empty() {
+        let scratch = Packed::new::<R>(r, tiling);
+        tiling.for_tiles(r, |_, tile| {
+            scratch.each_word(r, tile.rows() * tile.cols(), |k, byte| scratch.bytes.put(0, byte, get(k)));
+            tile.each(r, |spot| consume(&leg(spot), R::get(&scratch.at(spot.index))));
+        });
+    }
+    let next = message.number + 1;
+    r.if_((next & (HALF - 1)).eq(0), || {
+        let head = Word::PacketHead(message.block);
+        let clears = || {
+            let first = message.block * plan.block_packets as i64;
+            r.each(plan.block_packets, |k| ops.packet_clear(first + k));
+            ops.signal(r, head, next);
+        };
+        r.if_else((next & (FLAGS - 1)).eq(0), clears, || ops.credit(r, head, next));
+    });
+    message.end();
+}
+
+/// An element that is a packet by itself.
+struct ToWord<F>(F);
+
+impl<'t, F: Fn(Value<'t, u64>)> PutParts<'t> for ToWord<F> {
+    #[track_caller]
+    fn put<T: Element>(&self, _: usize, x: Value<'t, T>) {
+        (self.0)(x.to_word(&SourceLine::caller()));
+    }
+}
+
+/// A packet that is an element by itself.
+struct FromWord<F>(F);
+
+impl<'t, F: Fn() -> Value<'t, u64>> GetParts<'t> for FromWord<F> {
+    #[track_caller]
+    fn get<T: Element>(&self, _: usize) -> Value<'t, T> {
+        Value::from_word((self.0)(), &SourceLine::caller())
+    }
+}
+
+/// The parts of a block's elements, one part after the other in the role's scratch, each from a word on.
+struct Packed<'t> {
+    bytes: Region<'t>,
+    types: &'static [Type],
+    /// Room for so many.
+    elements: usize,
+}
+
+impl<'t> Packed<'t> {
+    fn new<R: Regs>(r: &RoleCtx<'t>, tiling: Tiling) -> Packed<'t> {
+        let elements = tiling.tile_len().min(tiling.len());
+        let bytes = r.scratch_region(PacketPlan::packets(R::TYPES, elements) * 8);
+        Packed { bytes, types: R::TYPES, elements }
+    }
+
+    /// First word of a part.
+    fn first(&self, part: usize) -> i64 {
+        PacketPlan::packets(&self.types[..part], self.elements) as i64
+    }
+
+    /// Words of a part of so many elements.
+    fn words(&self, part: usize, elements: Value<'t, i64>) -> Value<'t, i64> {
+        match self.types[part].size() as i64 {
+            8 => elements,
+            size => (elements * size + 7) / 8,
+        }
+    }
+
+    /// Zeroes the last word of every part, which the elements may not fill.
+    #[track_caller]
+    fn pad(&self, elements: Value<'t, i64>) {
+        for (part, ty) in self.types.iter().enumerate() {
+            if ty.size() < 8 {
+                let last = self.words(part, elements) - 1 + self.first(part);
+                self.bytes.put(0, last * 8, 0u64);
+            }
+        }
+    }
+
+    /// The parts of an element.
+    fn at(&self, index: Value<'t, i64>) -> PackedAt<'_, 't> {
+        PackedAt { packed: self, index }
+    }
+
+    /// Runs the body for all words: their number in the message, and where they lie.
+    #[track_caller]
+    fn each_word(&self, r: &RoleCtx<'t>, elements: Value<'t, i64>, body: impl Fn(Value<'t, i64>, Value<'t, i64>)) {
+        for part in 0..self.types.len() {
+            r.each(self.words(part, elements), |k| {
+                let k = if part == 0 { k } else { k + self.first(part) };
+                body(k, k * 8);
+            });
+        }
+    }
+}
+
+struct PackedAt<'p, 't> {
+    packed: &'p Packed<'t>,
+    index: Value<'t, i64>,
+}
+
+impl<'t> PackedAt<'_, 't> {
+    fn byte(&self, part: usize) -> Value<'t, i64> {
+        let (first, size) = (self.packed.first(part) * 8, self.packed.types[part].size() as i64);
+        let offset = if size == 1 { self.index } else { self.index * size };
+        if first == 0 { offset } else { offset + first }
+    }
+}
+
+impl<'t> PutParts<'t> for PackedAt<'_, 't> {
+    #[track_caller]
+    fn put<T: Element>(&self, part: usize, x: Value<'t, T>) {
+        self.packed.bytes.put(0, self.byte(part), x);
+    }
+}
+
+impl<'t> GetParts<'t> for PackedAt<'_, 't> {
+    #[track_caller]
+    fn get<T: Element>(&self, part: usize) -> Value<'t, T> {
+        self.packed.bytes.get(0, self.byte(part))
+    }
+}

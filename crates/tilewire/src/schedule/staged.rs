@@ -1,0 +1,274 @@
+//! Staged: step by step through slots of the receiver's staging.
+//!
+//! ```text
+//!   sender, step g                               receiver, step g               slot = g mod depth
+//!   wait  HEAD[slot] ≥ g + 1 - depth             wait   TAIL[slot] ≥ g + 1
+//!   put   the tile into the slot                 get    the tile
+//!   TAIL[slot] := g + 1                          HEAD[slot] := g + 1
+//! ```
+//! Steps are counted from the first launch on and never start again: a counter has one writer and only grows, so a signal can
+//! satisfy no wait but its own, and a launch needs no reset.
+//!
+//! **Change of geometry.** Another slot size or depth puts other bytes into a slot of the same number. A sender whose last launch
+//! had another geometry first waits until all of its slots have been read (the drain), and notes the step from which the new
+//! geometry holds: before that, what a HEAD says is about other slots. The receiver need not know: it reads what TAIL announces,
+//! in order.
+
+use super::counters::{Counters, Shape, block_of};
+use super::ops::{Ops, Span, Word};
+use super::packing::Packing;
+use super::tiling::{Leg, Tile, Tiling};
+use crate::hook::{Regs, RoleCtx, Value};
+use crate::transport::P2pTransport;
+use crate::transport::layout::{Side, StartWord};
+
+/// The slots of a staged transfer: numbers of the host, equal on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagedPlan {
+    /// Bytes from one slot to the next.
+    pub slot_bytes: usize,
+    /// Slots in use: a multiple of `copies`.
+    pub depth: usize,
+    /// Blocks of the kernel that take part, from block 0.
+    pub blocks: usize,
+    /// Copies of the role.
+    pub copies: u32,
+    /// Slots the transport has for a block.
+    pub max_slots: usize,
+    /// Blocks the transport has room for.
+    pub max_blocks: usize,
+    /// Staging of a block.
+    pub block_bytes: usize,
+}
+
+impl StagedPlan {
+    /// A plan for a role of one copy, with the constants of a transport.
+    pub fn new(transport: &impl P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
+        StagedPlan {
+            slot_bytes,
+            depth,
+            blocks,
+            copies: 1,
+            max_slots: transport.max_slots(),
+            max_blocks: transport.max_blocks_per_peer(),
+            block_bytes: transport.block_bytes(),
+        }
+    }
+
+    /// What the geometry word says of this plan; never 0, which is that of no launch.
+    fn word(&self) -> u64 {
+        (self.slot_bytes as u64) << 16 | self.depth as u64
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { max_blocks: self.max_blocks, copies: self.copies }
+    }
+
+    /// Slot and place of step `g`.
+    fn slot<'t>(&self, block: Value<'t, i64>, g: Value<'t, u64>) -> SlotAt<'t> {
+        let slot = (g % self.depth as u64).cast::<i64>();
+        let offset = slot * self.slot_bytes as i64;
+        let (number, offset) = if self.blocks == 1 {
+            (slot, offset)
+        } else {
+            (block * self.max_slots as i64 + slot, block * self.block_bytes as i64 + offset)
+        };
+        SlotAt { slot, number, offset }
+    }
+
+    /// Runs the body for the steps of this copy. Copy c takes the steps that are c modulo the copies, counted from the first launch on, so
+    /// that a slot has the same owner in all launches.
+    #[track_caller]
+    fn for_steps<'t>(
+        &self,
+        r: &RoleCtx<'t>,
+        start: Value<'t, u64>,
+        tiling: Tiling,
+        body: impl FnOnce(Value<'t, i64>, Tile<'t>),
+    ) -> Value<'t, i64> {
+        let turns = (self.copies > 1).then(|| {
+            let copies = r.copies();
+            let ahead = start.cast::<i64>() % copies;
+            ((r.copy() + copies - ahead) % copies, copies)
+        });
+        tiling.for_turns(r, turns, body)
+    }
+}
+
+/// A slot of a step.
+#[derive(Clone, Copy)]
+pub struct SlotAt<'t> {
+    /// Its number in the block.
+    pub slot: Value<'t, i64>,
+    /// Its number among the TAILs and HEADs of a peer.
+    number: Value<'t, i64>,
+    /// Its first byte in the sender's staging.
+    pub offset: Value<'t, i64>,
+}
+
+/// The sending end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
+pub struct StagedSend<'r, 't, O> {
+    r: &'r RoleCtx<'t>,
+    ops: &'r O,
+    plan: StagedPlan,
+    counters: Counters<'t>,
+    block: Value<'t, i64>,
+    start: Value<'t, u64>,
+    /// The first step that has this geometry, plus the depth: from there on slots are used again.
+    reused: Value<'t, u64>,
+}
+
+impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
+    /// Reads the counters, and drains the slots of the last launch if they were others.
+    pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
+        let block = block_of(r, plan.blocks);
+        let counters = Counters::of(r, ops, block, Side::Send, plan.shape());
+        let start = counters.get(StartWord::Step);
+        let geometry = counters.get(StartWord::Geometry);
+        r.if_(geometry.ne(plan.word()), || {
+            let depth = geometry & 0xffff;
+            let since = counters.get(StartWord::Since);
+            // The slots that were not credited at the last look: those of the last `depth` steps of that geometry.
+            let first = (start - depth.min(start)).max(since);
+            r.for_((first, start), |step| {
+                let step = step.cast::<u64>();
+                let slot = (step % depth).cast::<i64>();
+                let number = if plan.blocks == 1 { slot } else { block * plan.max_slots as i64 + slot };
+                ops.wait(r, Word::Head(number), step + 1);
+            });
+            counters.set(StartWord::Geometry, r.constant(plan.word()));
+            counters.set(StartWord::Since, start);
+        });
+        let reused = counters.get(StartWord::Since) + plan.depth as u64;
+        StagedSend { r, ops, plan, counters, block, start, reused }
+    }
+
+    /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
+    #[track_caller]
+    pub fn step(&self, step: Value<'t, i64>, bytes: Value<'t, i64>, fill: impl FnOnce(&SlotAt<'t>)) {
+        let g = self.start + step.cast::<u64>();
+        let at = self.plan.slot(self.block, g);
+        let next = g + 1;
+        let free = g.ge(self.reused).select(next - self.plan.depth as u64, 0u64);
+        self.ops.wait(self.r, Word::Head(at.number), free);
+        fill(&at);
+        self.ops.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), next);
+    }
+
+    /// Ends the launch: it had this many steps.
+    #[track_caller]
+    pub fn end(self, steps: Value<'t, i64>) {
+        self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
+    }
+}
+
+/// The receiving end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
+pub struct StagedRecv<'r, 't, O> {
+    r: &'r RoleCtx<'t>,
+    ops: &'r O,
+    plan: StagedPlan,
+    counters: Counters<'t>,
+    block: Value<'t, i64>,
+    start: Value<'t, u64>,
+}
+
+impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
+    /// Reads the counter.
+    pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
+        let block = block_of(r, plan.blocks);
+        let counters = Counters::of(r, ops, block, Side::Receive, plan.shape());
+        let start = counters.get(StartWord::Step);
+        StagedRecv { r, ops, plan, counters, block, start }
+    }
+
+    /// Step `step` of this launch: waits until its slot is filled, lets `empty` get what is in it, gives it back.
+    #[track_caller]
+    pub fn step(&self, step: Value<'t, i64>, empty: impl FnOnce(&SlotAt<'t>)) {
+        let g = self.start + step.cast::<u64>();
+        let at = self.plan.slot(self.block, g);
+        let next = g + 1;
+        self.ops.wait(self.r, Word::Tail(at.number), next);
+        empty(&at);
+        self.ops.credit(self.r, Word::Head(at.number), next);
+    }
+
+    /// Ends the launch: it had this many steps.
+    #[track_caller]
+    pub fn end(self, steps: Value<'t, i64>) {
+        self.counters.set(StartWord::Step, self.start + steps.cast::<u64>());
+    }
+}
+
+/// Sends this block's tiles, one in each step: `produce` gives what is sent for a position.
+///
+/// ```
+/// use tilewire::schedule::{LoadStore, Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
+/// use tilewire::transport::{P2pTransport, Protocol, ShmOptions, ShmTransport, World};
+/// use tilewire::collective::Link;
+/// use tilewire::{Tensor, kernel};
+///
+/// World::threads(2).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let peer = world.rank().after(1, 2);
+///     let x = Tensor::from_fn(1000, |i| (i as u32 + world.rank().number()) as f32);
+///     let y = Tensor::<f32>::zeros(1000);
+///     let packing = Packing::new(<f32 as tilewire::hook::Regs>::TYPES, 256);
+///     let plan = StagedPlan::new(&link, 1024, 2, 1);
+///     let protocol = Protocol::Staged { slot_bytes: 1024, depth: 2 };
+///     let tiling = Tiling::flat(1000, 256, 1);
+///     let traced = kernel("swap", |k| {
+///         let (x, y) = (k.input(&x), k.output(&y));
+///         let tx = LoadStore::sender(k, &link.endpoint(peer), protocol, None);
+///         let rx = LoadStore::receiver(k, &link.endpoint(peer), protocol);
+///         k.role("send", 4).run(|r| send_tiles::<f32, _>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
+///         k.role("receive", 4).run(|r| recv_tiles::<f32, _>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v)));
+///     })?;
+///     link.prepare(&traced)?.run()?;
+///     assert_eq!(y.get(7), (7 + peer.number()) as f32);
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+#[track_caller]
+pub fn send_tiles<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ops: &O,
+    plan: StagedPlan,
+    tiling: Tiling,
+    packing: Packing,
+    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+) {
+    let pipeline = StagedSend::begin(r, ops, plan);
+    let bytes = r.constant(packing.bytes() as i64);
+    let steps = plan.for_steps(r, pipeline.start, tiling, |step, tile| {
+        pipeline.step(step, bytes, |at| {
+            tile.each(r, |spot| {
+                let parts = packing.at(ops, at.offset, spot.index);
+                R::put(produce(&Leg { spot, step, slot: Some(*at) }), &parts);
+            });
+        });
+    });
+    pipeline.end(steps);
+}
+
+/// Receives this block's tiles, one in each step: `consume` gets what was sent for a position. It must not write the staging.
+#[track_caller]
+pub fn recv_tiles<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ops: &O,
+    plan: StagedPlan,
+    tiling: Tiling,
+    packing: Packing,
+    consume: impl Fn(&Leg<'t>, R::Of<'t>),
+) {
+    let pipeline = StagedRecv::begin(r, ops, plan);
+    let steps = plan.for_steps(r, pipeline.start, tiling, |step, tile| {
+        pipeline.step(step, |at| {
+            tile.each(r, |spot| {
+                let parts = packing.at(ops, at.offset, spot.index);
+                consume(&Leg { spot, step, slot: Some(*at) }, R::get(&parts));
+            });
+        });
+    });
+    pipeline.end(steps);
+}

@@ -1,0 +1,258 @@
+//! A chunk cut into tiles, and the tiles dealt to blocks.
+//!
+//! ```text
+//!  [rows, cols] in tiles of [tile_rows, tile_cols], numbered row by row:      blocks take neighbouring tiles:
+//!      0 0 0 1 1 1 2 2                                                         block 0: tiles 0, 1, 2
+//!      0 0 0 1 1 1 2 2                                                         block 1: tiles 3, 4, 5
+//!      3 3 3 4 4 4 5 5
+//! ```
+//! Both sides of a transfer have the same tiling, so that step n of a sender is step n of its receiver.
+
+use super::counters::block_of;
+use crate::hook::{RoleCtx, Value};
+
+/// How the positions of a chunk are cut into tiles and dealt to blocks: numbers of the host, equal on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    rows: usize,
+    cols: usize,
+    tile_rows: usize,
+    tile_cols: usize,
+    blocks: usize,
+    shaped: bool,
+}
+
+impl Tiling {
+    /// A chunk of `len` positions without a shape, in tiles of `tile`.
+    ///
+    /// ```
+    /// use tilewire::schedule::Tiling;
+    /// let tiling = Tiling::flat(1000, 128, 3);
+    /// assert_eq!((tiling.tiles(), tiling.steps(0), tiling.steps(2)), (8, 3, 2));
+    /// assert_eq!(Tiling::flat(0, 128, 3).steps(0), 0);
+    /// ```
+    pub fn flat(len: usize, tile: usize, blocks: usize) -> Tiling {
+        let (tile_cols, blocks) = (tile.max(1), blocks.max(1));
+        Tiling { rows: 1, cols: len, tile_rows: 1, tile_cols, blocks, shaped: false }
+    }
+
+    /// A chunk of rows and columns, in tiles of at most `tile` positions: whole rows if they are short, otherwise about square, so that
+    /// a hook that transposes touches few lines of memory.
+    ///
+    /// ```
+    /// use tilewire::schedule::Tiling;
+    /// let tiling = Tiling::shaped(1000, 1000, 16384, 1);
+    /// assert_eq!((tiling.tile_rows(), tiling.tile_cols(), tiling.tiles()), (128, 128, 64));
+    /// assert_eq!(Tiling::shaped(10, 24, 16384, 1).tile_cols(), 24);
+    /// ```
+    pub fn shaped(rows: usize, cols: usize, tile: usize, blocks: usize) -> Tiling {
+        let tile = tile.max(1);
+        let square = 1usize << (tile.ilog2() / 2);
+        // Several short rows together, or a part of a long one; no more columns than fit.
+        let tile_cols = if cols <= square { cols.max(1) } else { square };
+        let tile_rows = (tile / tile_cols).clamp(1, rows.max(1));
+        Tiling { rows, cols, tile_rows, tile_cols, blocks: blocks.max(1), shaped: true }
+    }
+
+    /// The same chunk in one contiguous tile for each block: whole rows, or `granule` neighbouring positions where it has no shape.
+    ///
+    /// ```
+    /// use tilewire::schedule::Tiling;
+    /// let bands = Tiling::shaped(10, 1000, 64, 4).bands(1);
+    /// assert_eq!((bands.tile_rows(), bands.tile_cols(), bands.tiles()), (3, 1000, 4));
+    /// assert_eq!(Tiling::flat(100, 1, 3).bands(64).tile_len(), 64);
+    /// ```
+    pub fn bands(self, granule: usize) -> Tiling {
+        let Tiling { rows, cols, blocks, shaped, .. } = self;
+        if shaped {
+            return Tiling { tile_rows: rows.div_ceil(blocks).max(1), tile_cols: cols.max(1), ..self };
+        }
+        let share = if blocks == 1 { cols } else { cols.div_ceil(blocks).next_multiple_of(granule.max(1)) };
+        Tiling { tile_cols: share.max(1), ..self }
+    }
+
+    /// Rows of a tile, at most.
+    pub fn tile_rows(&self) -> usize {
+        self.tile_rows
+    }
+
+    /// Columns of a tile, at most.
+    pub fn tile_cols(&self) -> usize {
+        self.tile_cols
+    }
+
+    /// Columns of the chunk; all its positions where it has no shape.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Blocks the tiles are dealt to.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Positions of the chunk.
+    pub fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Positions of a tile, at most.
+    pub fn tile_len(&self) -> usize {
+        self.tile_rows * self.tile_cols
+    }
+
+    /// How many tiles there are.
+    pub fn tiles(&self) -> usize {
+        if self.is_empty() { 0 } else { self.rows.div_ceil(self.tile_rows) * self.across() }
+    }
+
+    /// Tiles of one block.
+    pub fn steps(&self, block: usize) -> usize {
+        self.tiles().saturating_sub(block * self.share()).min(self.share())
+    }
+
+    fn across(&self) -> usize {
+        self.cols.div_ceil(self.tile_cols)
+    }
+
+    fn share(&self) -> usize {
+        self.tiles().div_ceil(self.blocks)
+    }
+
+    // ---- in a kernel ----------------------------------------------------------------------------------------------
+
+    /// Runs the body for every tile of this block, with the number of the step from 0; gives how many steps there were.
+    #[track_caller]
+    pub fn for_tiles<'t>(&self, r: &RoleCtx<'t>, body: impl FnOnce(Value<'t, i64>, Tile<'t>)) -> Value<'t, i64> {
+        self.for_turns(r, None, body)
+    }
+
+    /// As [`Tiling::for_tiles`], for a role with copies: this copy takes step `first` and from there every `copies`th.
+    #[track_caller]
+    pub(super) fn for_turns<'t>(
+        &self,
+        r: &RoleCtx<'t>,
+        turns: Option<(Value<'t, i64>, Value<'t, i64>)>,
+        body: impl FnOnce(Value<'t, i64>, Tile<'t>),
+    ) -> Value<'t, i64> {
+        let (tiles, share) = (self.tiles() as i64, self.share() as i64);
+        if tiles == 0 {
+            return r.constant(0i64);
+        }
+        if self.blocks == 1 && tiles == 1 && turns.is_none() {
+            // The whole chunk in one step: no loop, and every number is known.
+            let zero = r.constant(0i64);
+            body(zero, self.tile(r, zero));
+            return r.constant(1i64);
+        }
+        let (first, steps) = if self.blocks == 1 {
+            (None, r.constant(tiles))
+        } else {
+            let first = block_of(r, self.blocks) * share;
+            (Some(first), (r.constant(tiles) - first).max(0).min(share))
+        };
+        let (from, by) = turns.unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)));
+        r.for_step(from, steps, by, |step| {
+            let index = first.map_or(step, |first| first + step);
+            body(step, self.tile(r, index));
+        });
+        steps
+    }
+
+    fn tile<'t>(&self, r: &RoleCtx<'t>, index: Value<'t, i64>) -> Tile<'t> {
+        let across = self.across() as i64;
+        let (down, along) = match (self.rows.div_ceil(self.tile_rows), across) {
+            (1, 1) => (None, None),
+            (1, _) => (None, Some(index)),
+            (_, 1) => (Some(index), None),
+            _ => (Some(index / across), Some(index % across)),
+        };
+        let axis = |which: Option<Value<'t, i64>>, extent: usize, tile: usize| match which {
+            None => (None, r.constant(extent.min(tile) as i64)),
+            Some(k) if extent.is_multiple_of(tile) => (Some(k * tile as i64), r.constant(tile as i64)),
+            Some(k) => {
+                let first = k * tile as i64;
+                (Some(first), (r.constant(extent as i64) - first).min(tile as i64))
+            }
+        };
+        let (first_row, rows) = axis(down, self.rows, self.tile_rows);
+        let (first_col, cols) = axis(along, self.cols, self.tile_cols);
+        Tile { tiling: *self, index, first_row, first_col, rows, cols }
+    }
+}
+
+/// One tile, in a kernel.
+#[derive(Clone, Copy)]
+pub struct Tile<'t> {
+    tiling: Tiling,
+    /// Its number in the chunk.
+    pub index: Value<'t, i64>,
+    first_row: Option<Value<'t, i64>>,
+    first_col: Option<Value<'t, i64>>,
+    rows: Value<'t, i64>,
+    cols: Value<'t, i64>,
+}
+
+impl<'t> Tile<'t> {
+    /// Rows of this tile.
+    pub fn rows(&self) -> Value<'t, i64> {
+        self.rows
+    }
+
+    /// Columns of this tile.
+    pub fn cols(&self) -> Value<'t, i64> {
+        self.cols
+    }
+
+    /// Runs the body for every position of the tile, in any order, in parallel.
+    #[track_caller]
+    pub fn each(&self, r: &RoleCtx<'t>, body: impl FnOnce(Spot<'t>)) {
+        let from = |first: Option<Value<'t, i64>>, k| first.map_or(k, |first| first + k);
+        if !self.tiling.shaped {
+            return r.each(self.cols, |k| {
+                body(Spot { index: k, pos: from(self.first_col, k), place: None, tile: self.index });
+            });
+        }
+        r.each2(self.rows, self.cols, |y, x| {
+            let (row, col) = (from(self.first_row, y), from(self.first_col, x));
+            let index = y * self.tiling.tile_cols as i64 + x;
+            body(Spot { index, pos: row * self.tiling.cols as i64 + col, place: Some((row, col)), tile: self.index });
+        });
+    }
+}
+
+/// One position of a chunk, in a kernel.
+#[derive(Clone, Copy)]
+pub struct Spot<'t> {
+    /// Its number in the tile, which says where it lies in a slot.
+    pub index: Value<'t, i64>,
+    /// Its number in the chunk.
+    pub pos: Value<'t, i64>,
+    /// Its row and column, where the chunk has a shape.
+    pub place: Option<(Value<'t, i64>, Value<'t, i64>)>,
+    /// The number of its tile.
+    pub tile: Value<'t, i64>,
+}
+
+/// Where a hook of a leg is: the position, and the step that carries it.
+#[derive(Clone, Copy)]
+pub struct Leg<'t> {
+    /// The position.
+    pub spot: Spot<'t>,
+    /// The step of this launch, from 0.
+    pub step: Value<'t, i64>,
+    /// The slot of staging that carries it, where one does.
+    pub slot: Option<super::SlotAt<'t>>,
+}
+
+impl<'t> std::ops::Deref for Leg<'t> {
+    type Target = Spot<'t>;
+    fn deref(&self) -> &Spot<'t> {
+        &self.spot
+    }
+}
