@@ -28,7 +28,8 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "schedule", uses: &["hook", "ir", "tensor", "transport"], is_unsafe: false },
     // `vm` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
     // sleeps on their doorbells, and neither of the two may know the other.
-    Folder { name: "collective", uses: &["hook", "ir", "schedule", "tensor", "transport", "vm"], is_unsafe: false },
+    // `check` for the plans that check what ships.
+    Folder { name: "collective", uses: &["check", "hook", "ir", "schedule", "tensor", "transport", "vm"], is_unsafe: false },
 ];
 
 /// Longer than this, a file is two files.

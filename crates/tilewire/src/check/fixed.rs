@@ -33,7 +33,10 @@ pub(super) fn waits_without_producer(namer: &Namer<'_>) -> Vec<Fault> {
         let wanted = reach(kernel, &namer.stage.bindings[launch][rank].params, slot);
         if !wanted.is_empty() && !wanted.iter().any(|wanted| produced.iter().any(|made| made.meets(wanted))) {
             let who = Actor { rank: rank as u32, block: 0, role, copy: 0 };
-            let name = kernel.params[slot.slots].name().to_string();
+            let mut name = kernel.params[slot.slots].name().to_string();
+            if let Some(index) = kernel.as_const(slot.index) {
+                name += &format!("[{}]", index.bits);
+            }
             let fault = Fault::NoProducer { slot: name, wait: namer.actor(who, launch as u32, Some(inst)) };
             // A line that several ranks and launches share is named once.
             if !faults.iter().any(|known: &Fault| known.lines() == fault.lines()) {

@@ -51,8 +51,8 @@
 //!
 //! 1. *Steps commute.* Let no access race. Then two steps that parties p ≠ q can take in one state can be taken in either order
 //!    with the same result: plain accesses do not meet; a signal and a wait on one slot commute where the wait can go on already,
-//!    and a growing counter never takes that away again; two signals to one slot are ordered, so they are never both next. So
-//!    whatever can run stays able to run, and all maximal runs have the same steps with the same values (Newman's lemma): either
+//!    and a growing counter never takes that away again; two signals to one slot are ordered, so they are never both next; a packet is
+//!    overwritten only when its reads are over, or that is a race. So whatever can run stays able to run, and all maximal runs have the same steps with the same values (Newman's lemma): either
 //!    all complete or all end in the same deadlock.
 //! 2. *Minimal happens-before.* Let H be the order that the clocks compute: program order, launches, first sufficient signal →
 //!    wait. By 1 its steps and edges are the same in every run. Every linear extension of a down-closed part of H is a run: each wait

@@ -174,9 +174,12 @@ impl<'k> Detector<'k> {
         self.parties[host as usize].launch = next;
     }
 
-    /// All launches are over.
-    pub fn finish(&mut self) {
+    /// The run is over; `complete` when all launches are.
+    pub fn finish(&mut self, complete: bool) {
         self.flush();
+        if !complete {
+            return;
+        }
         let left: Vec<Seen> = self
             .slots
             .leftovers()

@@ -4,7 +4,7 @@ use super::choose::Chooser;
 use super::plan::{Plan, Stage};
 use crate::check::error::EvalError;
 use crate::check::eval::{Blocked, Instance, InstanceOptions, Step};
-use crate::check::memory::{Memories, World};
+use crate::check::memory::World;
 use crate::check::model::{Detector, Watch};
 use crate::check::observer::{AccessKind, Actor};
 use crate::ir::{Kernel, Op};
@@ -30,8 +30,6 @@ pub struct Outcome<'p> {
     pub choices: u64,
     /// Steps taken.
     pub steps: u64,
-    /// All memory afterwards.
-    pub memories: Memories,
 }
 
 /// How a run ended.
@@ -115,11 +113,9 @@ impl<'p> Run<'p> {
             Ok(ending) => ending,
             Err(error) => Ending::Error(error),
         };
-        if matches!(ending, Ending::Complete) {
-            self.detector.finish();
-        }
-        let Run { detector, choices, steps, world, .. } = self;
-        Outcome { detector, ending, choices, steps, memories: world.memories }
+        self.detector.finish(matches!(ending, Ending::Complete));
+        let Run { detector, choices, steps, .. } = self;
+        Outcome { detector, ending, choices, steps }
     }
 
     fn drive(&mut self, chooser: &mut dyn Chooser) -> Result<Ending, EvalError> {
