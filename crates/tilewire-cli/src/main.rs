@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod check;
 mod demo;
 mod emit;
 mod handwritten;
@@ -37,6 +38,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
         Command::Demo => demo::demo()?,
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
+        Command::Check(task) => return check::check(&task),
         Command::Launch(job) => return launch::launch(&job),
         Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
     }

@@ -5,7 +5,7 @@
 //! traces it into a small language, checks it, compiles it and runs it.
 //!
 //! ```text
-//!  closure ──hook──▶ IR ──┬── check   reference evaluator: what a kernel means, element by element
+//!  closure ──hook──▶ IR ──┬── check   what a kernel means, element by element; races and deadlocks of all ranks
 //!                         └── vm      CPU engine: bytecode over strips, vectorised ──▶ launch
 //!
 //!             tensor: the memory that arguments name       collective: entry points for host code
@@ -68,7 +68,7 @@
 //! | write a kernel | [`kernel`], [`hook::Block`], [`hook::RoleCtx`] |
 //! | know what an op means, and its ordering | [`ir::Op`] |
 //! | compile and launch | [`prepare`], [`Prepared`] |
-//! | run a kernel of several ranks by definition | [`check`] |
+//! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
 //!
 //! Inside the repository, ARCHITECTURE.md has the map of the code, its invariants and the memory model.
@@ -107,3 +107,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/launching.md")]
 pub struct Launching;
+
+/// The code of the guide to checking.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/checking.md")]
+pub struct Checking;

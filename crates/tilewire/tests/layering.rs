@@ -29,7 +29,11 @@ const FOLDERS: &[Folder] = &[
     // `vm` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
     // sleeps on their doorbells, and neither of the two may know the other.
     // `check` for the plans that check what ships.
-    Folder { name: "collective", uses: &["check", "hook", "ir", "schedule", "tensor", "transport", "vm"], is_unsafe: false },
+    Folder {
+        name: "collective",
+        uses: &["check", "hook", "ir", "schedule", "tensor", "transport", "vm"],
+        is_unsafe: false,
+    },
 ];
 
 /// Longer than this, a file is two files.

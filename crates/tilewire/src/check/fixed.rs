@@ -3,8 +3,8 @@
 //! `ir::verify` has judged constant indices of every kernel alone; here kernels are looked at together.
 
 use super::memory::{Bank, Bound};
-use super::report::{Fault, Namer};
 use super::observer::Actor;
+use super::report::{Fault, Namer};
 use crate::ir::{Entity, Kernel, Op, ParamId, RoleId, Slot};
 
 /// Waits for slots that no kernel of the world signals.
@@ -47,10 +47,7 @@ pub(super) fn waits_without_producer(namer: &Namer<'_>) -> Vec<Fault> {
     faults
 }
 
-fn each_slot_op(
-    namer: &Namer<'_>,
-    mut f: impl FnMut(usize, usize, (RoleId, crate::ir::Inst), &Kernel, &Op),
-) {
+fn each_slot_op(namer: &Namer<'_>, mut f: impl FnMut(usize, usize, (RoleId, crate::ir::Inst), &Kernel, &Op)) {
     for (launch, ranks) in namer.plan.kernels().iter().enumerate() {
         for (rank, kernel) in ranks.iter().enumerate() {
             for (role, data) in kernel.roles.iter() {

@@ -123,8 +123,7 @@ fn run(kernels: &[Traced], path: &mut Vec<(Vec<usize>, usize)>, shown: &mut Show
         for (instance, done) in all.iter_mut().zip(&mut done) {
             settle(instance, done, &mut world);
         }
-        let enabled: Vec<usize> =
-            (0..all.len()).filter(|&i| !done[i] && can_run(&all[i], &world, slots)).collect();
+        let enabled: Vec<usize> = (0..all.len()).filter(|&i| !done[i] && can_run(&all[i], &world, slots)).collect();
         let touches: Vec<(u64, bool)> = enabled.iter().filter_map(|&i| touch(&all[i])).collect();
         for (i, a) in touches.iter().enumerate() {
             shown.race |= touches[..i].iter().any(|b| a.0 == b.0 && (a.1 || b.1));
@@ -148,9 +147,8 @@ fn next<'k>(instance: &Instance<'k>) -> Option<&'k Op> {
 
 /// Runs what nobody else can see.
 fn settle(instance: &mut Instance<'_>, done: &mut bool, world: &mut World) {
-    let seen = |op: Option<&Op>| {
-        matches!(op, Some(Op::Load { .. } | Op::Store { .. } | Op::Signal { .. } | Op::Wait { .. }))
-    };
+    let seen =
+        |op: Option<&Op>| matches!(op, Some(Op::Load { .. } | Op::Store { .. } | Op::Signal { .. } | Op::Wait { .. }));
     while !*done && !seen(next(instance)) {
         *done = instance.step(world, &mut Unobserved).unwrap() == Step::Done;
     }

@@ -290,7 +290,10 @@ fn reports_have_a_json_and_a_picture() {
     assert!(!found.prefix.is_empty(), "{report}");
     assert!(found.prefix.iter().any(|moment| moment.from.is_some()), "{report}");
     let json = report.to_json();
-    assert!(json.starts_with("{\"schema\":\"tilewire-check-1\",\"verdict\":\"faults\",\"certainty\":\"decided\""), "{json}");
+    assert!(
+        json.starts_with("{\"schema\":\"tilewire-check-1\",\"verdict\":\"faults\",\"certainty\":\"decided\""),
+        "{json}"
+    );
     assert!(json.contains("\"kind\":\"race\"") && json.contains("bugs.rs"), "{json}");
     let svg = found.to_svg();
     assert!(svg.starts_with("<svg") && svg.contains("marker-end") && svg.trim_end().ends_with("</svg>"), "{svg}");

@@ -79,8 +79,7 @@ pub fn ring_rank(links: &[Link], rank: usize, shape: Shape, slot_bytes: usize) -
                 let slot = g % depth;
                 let number = r.block() * SLOTS + slot;
                 r.wait(head.slot(0, number), (g + 1 - depth).max(0));
-                let (to, from) =
-                    (r.block() * block_bytes + slot * slot_bytes, (r.block() * steps + step) * tile);
+                let (to, from) = (r.block() * block_bytes + slot * slot_bytes, (r.block() * steps + step) * tile);
                 r.each(tile, |i| theirs.put(0, to + i * 4, x.load(from + i)));
                 r.signal(tail.slot(0, number), g + 1);
             });
@@ -94,8 +93,7 @@ pub fn ring_rank(links: &[Link], rank: usize, shape: Shape, slot_bytes: usize) -
                 let slot = g % depth;
                 let number = r.block() * SLOTS + slot;
                 r.wait(arrived.slot(0, number), g + 1);
-                let (from, to) =
-                    (r.block() * block_bytes + slot * slot_bytes, (r.block() * steps + step) * tile);
+                let (from, to) = (r.block() * block_bytes + slot * slot_bytes, (r.block() * steps + step) * tile);
                 r.each(tile, |i| y.store(to + i, mine.get::<f32>(0, from + i * 4)));
                 r.signal_credit(taken.slot(0, number), g + 1);
             });

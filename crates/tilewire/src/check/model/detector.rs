@@ -3,7 +3,7 @@
 use super::clock::{Knowledge, PartyId};
 use super::log::{Deed, Log};
 use super::party::{Copying, Party, PartyName};
-use super::shadow::{Conflict, Elements, Met, Shadow, Touch};
+use super::shadow::{Conflict, Elements, Met, Shadow, Touch, writes};
 use super::slots::{BadSignal, Signalled, SlotKey, Slots};
 use crate::check::memory::MemoryId;
 use crate::check::network::Descriptor;
@@ -96,8 +96,12 @@ pub struct Detector<'k> {
     known: HashMap<(u8, Option<Inst>, Option<Inst>), usize>,
     /// Ops whose result may depend on the schedule, as (rank, launch, instruction).
     pub outside: HashSet<(u32, u32, Inst)>,
+    /// Ops with an effect that ran, as (launch, rank, instruction).
+    pub ran: HashSet<(u32, u32, Inst)>,
     /// Whether the last test failed: its party should let others run.
     pub yielded: bool,
+    /// Signals, posts and (runs of) writes so far: a test that failed fails again until this has grown.
+    pub deeds: u64,
 }
 
 impl<'k> Detector<'k> {
@@ -122,14 +126,17 @@ impl<'k> Detector<'k> {
             sightings: Vec::new(),
             known: HashMap::new(),
             outside: HashSet::new(),
+            ran: HashSet::new(),
             yielded: false,
+            deeds: 0,
         }
     }
 
     /// Bytes that are written before anything begins.
     pub fn given(&mut self, memory: MemoryId, bytes: Range<u64>) {
         let touch = Touch {
-            party: self.hosts[0],
+            // Epoch 0 of anybody is known to all.
+            party: 0,
             epoch: 0,
             phase: 0,
             launch: 0,
@@ -239,6 +246,7 @@ impl<'k> Detector<'k> {
             Some(first) => Elements::Line { first, start: run.bytes.start, size: run.size },
         };
         let touch = self.touched(run.party, Some(run.inst), run.kind, elements);
+        self.ran.insert((touch.launch, run.who.rank, run.inst));
         self.check(run.memory, run.bytes, touch);
     }
 
@@ -329,12 +337,13 @@ impl<'k> Detector<'k> {
         self.sightings.push(Sighting { seen, times: 1, prefix });
     }
 
-    fn acquire(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64) {
+    fn acquire(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {
         let party = self.role(who);
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let role = &self.parties[party as usize];
         let (launch, epoch) = (role.launch, role.epoch);
-        let signal = self.slots.wait(key, value).cloned();
+        let signal = self.slots.wait(key, value, seen).cloned();
+        self.ran.insert((launch, who.rank, inst));
         let relaxed = self.watch.relaxed.contains(&(launch, who.rank, inst));
         if let Some(signal) = signal.as_ref().filter(|_| !relaxed) {
             self.parties[party as usize].knowledge.join(&signal.published);
@@ -377,6 +386,7 @@ impl Observer for Detector<'_> {
             }
         }
         self.flush();
+        self.deeds += u64::from(writes(kind));
         let mut party = self.role(who);
         match kind {
             AccessKind::BulkRead | AccessKind::BulkWrite | AccessKind::NetworkRead | AccessKind::NetworkWrite => {
@@ -402,8 +412,9 @@ impl Observer for Detector<'_> {
         }
     }
 
-    fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, _: u64, value: u64, credit: bool) {
+    fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, before: u64, value: u64, credit: bool) {
         self.flush();
+        self.deeds += 1;
         let role = self.role(who);
         let posted = match self.kernels[self.parties[role as usize].launch as usize][who.rank as usize].insts[inst].op {
             Op::PostSignal { queue, .. } => Some((role, queue, slot.bank)),
@@ -428,11 +439,12 @@ impl Observer for Detector<'_> {
         let knowledge = self.parties[party as usize].knowledge.clone();
         let all = self.parties[party as usize].release(party);
         let published = if credit { Rc::new(all.credit()) } else { all };
+        self.ran.insert((launch, who.rank, inst));
         let entry = self.log.push(party, launch, epoch, Some(inst), Deed::Signal { slot: *slot, value, credit });
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let credit = credit || posted.is_some() && !self.posted.remove(&party);
         let signal = Signalled { value, published, credit, party, epoch, launch, inst, entry };
-        match self.slots.signal(key, signal.clone(), &knowledge) {
+        match self.slots.signal(key, before, signal.clone(), &knowledge) {
             Some(BadSignal::TwoWriters(first)) => {
                 let parties = [first.party, party];
                 self.report(Seen::TwoWriters { slot: key, first, second: signal }, &parties);
@@ -445,9 +457,9 @@ impl Observer for Detector<'_> {
         self.parties[role as usize].phase += 1;
     }
 
-    fn wait(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, _: u64) {
+    fn wait(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {
         self.flush();
-        self.acquire(who, inst, slot, value);
+        self.acquire(who, inst, slot, value, seen);
     }
 
     fn test(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {
@@ -457,7 +469,7 @@ impl Observer for Detector<'_> {
         self.outside.insert((who.rank, launch, inst));
         self.yielded = seen < value;
         if seen >= value {
-            self.acquire(who, inst, slot, value);
+            self.acquire(who, inst, slot, value, seen);
         } else {
             self.slot_touch(party, inst, slot);
             self.parties[party as usize].phase += 1;
@@ -468,15 +480,17 @@ impl Observer for Detector<'_> {
         self.flush();
         let id = self.role(who);
         let party = &mut self.parties[id as usize];
+        self.ran.insert((party.launch, who.rank, inst));
         if !self.watch.unbarriered.contains(&(party.launch, who.rank, inst)) {
             party.phase += 1;
         }
     }
 
-    fn proxy_fence(&mut self, who: Actor, _: Inst) {
+    fn proxy_fence(&mut self, who: Actor, inst: Inst) {
         self.flush();
         let id = self.role(who);
         let party = &mut self.parties[id as usize];
+        self.ran.insert((party.launch, who.rank, inst));
         let told = party.release(id);
         party.fenced.join(&told);
         party.phase += 1;
@@ -496,10 +510,11 @@ impl Observer for Detector<'_> {
         self.parties[role as usize].copies.push_back(copy);
     }
 
-    fn bulk_wait(&mut self, who: Actor, _: Inst, covered: u64, done: BulkDone) {
+    fn bulk_wait(&mut self, who: Actor, inst: Inst, covered: u64, done: BulkDone) {
         self.flush();
         let id = self.role(who);
         let party = &mut self.parties[id as usize];
+        self.ran.insert((party.launch, who.rank, inst));
         for copy in party.copies.iter().filter(|copy| copy.number < covered) {
             let told = if done == BulkDone::Complete { &copy.complete } else { &copy.read };
             party.knowledge.join(told);

@@ -114,7 +114,13 @@ impl Shadow {
                 gaps.push(covered..start);
             }
             covered = cell.end;
+            // Whoever got the packet has seen it come: what it writes there comes after it.
+            let got = |old: &Touch| old.kind == AccessKind::PacketRead && old.party == touch.party;
+            let got = cell.since.iter().any(got);
             for old in cell.write.iter().chain(&cell.since) {
+                if got && old.kind == AccessKind::PacketWrite {
+                    continue;
+                }
                 if let Some(conflict) = conflict(old, touch, knowledge, &(start..cell.end)) {
                     met.push(Met::Race(conflict, old.clone(), start..cell.end));
                 }

@@ -47,6 +47,8 @@ pub enum BadSignal {
 /// One slot.
 #[derive(Clone, Default, Debug)]
 pub struct SlotHistory {
+    /// What it held before the first signal.
+    initial: Option<u64>,
     signals: Vec<Signalled>,
     /// The largest value anybody waited for.
     waited: u64,
@@ -64,9 +66,10 @@ impl Slots {
         self.slots.get(&key)
     }
 
-    /// Records a signal and says what is wrong with it.
-    pub fn signal(&mut self, key: SlotKey, signal: Signalled, knowledge: &Knowledge) -> Option<BadSignal> {
+    /// Records a signal over the value `before` and says what is wrong with it.
+    pub fn signal(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Option<BadSignal> {
         let slot = self.slots.entry(key).or_default();
+        slot.initial.get_or_insert(before);
         let bad = slot.signals.last().and_then(|last| {
             if last.party != signal.party && !knowledge.over.covers(last.party, last.epoch) {
                 Some(BadSignal::TwoWriters(last.clone()))
@@ -80,11 +83,12 @@ impl Slots {
         bad
     }
 
-    /// The signal that a wait for `value` is for: the first that suffices. `None` where none is needed or known.
-    pub fn wait(&mut self, key: SlotKey, value: u64) -> Option<&Signalled> {
+    /// The signal that a wait for `value`, which saw `seen`, is for: the first that suffices. `None` where none is needed.
+    pub fn wait(&mut self, key: SlotKey, value: u64, seen: u64) -> Option<&Signalled> {
         let slot = self.slots.entry(key).or_default();
         slot.waited = slot.waited.max(value);
-        if value == 0 {
+        // Before the first signal, what is seen is what was there from the start.
+        if value <= *slot.initial.get_or_insert(seen) {
             return None;
         }
         // Counters that grow are sorted; one that does not is reported at its signal.

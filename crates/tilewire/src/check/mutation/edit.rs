@@ -1,7 +1,8 @@
 //! Small edits of a kernel.
 
 use crate::ir::{
-    BinaryOp, CompareOp, Const, Def, Entity, Inst, InstData, Kernel, Op, Region, Special, Type, Value, ValueData, typing,
+    BinaryOp, CompareOp, Const, Def, Entity, Inst, InstData, Kernel, Op, Region, Special, Type, Value, ValueData,
+    typing,
 };
 
 /// A kernel under the knife.

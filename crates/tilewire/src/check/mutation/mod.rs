@@ -63,7 +63,7 @@ mutations! {
     WrongSlot = "wrong-slot",
     /// The credit of one step earlier is enough.
     OffByOneCredit = "off-by-one-credit",
-    /// The slots of two peers are swapped.
+    /// The first rank swaps the slots of two peers.
     SwappedPeers = "swapped-peers",
     /// A slot is filled before its credit is waited for.
     ReusedSlot = "reused-slot",

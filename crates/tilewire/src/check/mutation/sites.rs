@@ -2,7 +2,8 @@
 
 use super::Mutation;
 use crate::check::fixed::{Reach, reach};
-use crate::check::world::Plan;
+use crate::check::model::Watch;
+use crate::check::world::{Limits, Plan, ToBlock, execute};
 use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Param, Region, SourceLine, Type};
 
 /// One place of the source in all kernels that have it; the whole plan where it is no place of a kernel.
@@ -33,6 +34,9 @@ pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
         Ok(stage) => stage,
         Err(_) => return Vec::new(),
     };
+    // What never runs in this plan can be no mistake in it.
+    let limits = Limits { most_copies: u32::MAX, steps: 200_000_000, first_fault: false };
+    let ran = execute(plan, &stage, Watch::default(), limits, &mut ToBlock).detector.ran;
     let mut credits: Vec<Reach> = Vec::new();
     for (launch, jobs) in plan.launches.iter().enumerate() {
         for (rank, job) in jobs.iter().enumerate() {
@@ -56,6 +60,13 @@ pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
                     _ => false,
                 };
                 if !applies(kernel, mutation, body, inst, credited) {
+                    return;
+                }
+                let mut runs = false;
+                let mut look = |inst| runs |= ran.contains(&(launch as u32, rank as u32, inst));
+                look(inst);
+                kernel.insts[inst].op.regions().into_iter().for_each(|region| kernel.walk(region, &mut look));
+                if !runs {
                     return;
                 }
                 let (line, kind) = (kernel.line(inst).clone(), kind(&kernel.insts[inst].op));

@@ -202,9 +202,9 @@ impl Fault {
     pub fn lines(&self) -> Vec<SourceLine> {
         use EvalError::{Malformed, Misaligned, OutOfBounds, ZeroFlag};
         match self {
-            Fault::Error(
-                OutOfBounds { by, .. } | Misaligned { by, .. } | ZeroFlag { by } | Malformed { by, .. },
-            ) => vec![by.at.clone()],
+            Fault::Error(OutOfBounds { by, .. } | Misaligned { by, .. } | ZeroFlag { by } | Malformed { by, .. }) => {
+                vec![by.at.clone()]
+            }
             _ => self.events().iter().filter_map(|event| event.at.clone()).collect(),
         }
     }

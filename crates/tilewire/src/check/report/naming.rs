@@ -64,13 +64,7 @@ impl Namer<'_> {
             }
             Seen::Skipped { slot: key, party, launch, inst, expected, signal: s } => {
                 let wait = self.event(detector, *party, *launch, Some(*inst), None);
-                Fault::Skipped {
-                    slot: slot(&wait, *key),
-                    wait,
-                    expected: *expected,
-                    signal: signal(s),
-                    value: s.value,
-                }
+                Fault::Skipped { slot: slot(&wait, *key), wait, expected: *expected, signal: signal(s), value: s.value }
             }
             Seen::StaleFlag { by, memory, byte, before, flag } => {
                 let by = touch(by);

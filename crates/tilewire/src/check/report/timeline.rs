@@ -33,7 +33,11 @@ impl Found {
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
         );
         let title = self.fault.to_string();
-        _ = writeln!(svg, "<text x=\"10\" y=\"22\" font-size=\"13\" font-weight=\"bold\">{}</text>", first_line(&title));
+        _ = writeln!(
+            svg,
+            "<text x=\"10\" y=\"22\" font-size=\"13\" font-weight=\"bold\">{}</text>",
+            first_line(&title)
+        );
         for (i, name) in rows.iter().enumerate() {
             let y = y(i);
             _ = writeln!(svg, "<text x=\"10\" y=\"{}\">{}</text>", y + 4, escape(name));

@@ -64,6 +64,8 @@ struct Live<'p> {
     launch: u32,
     /// What it waits for, and after how much progress of anybody it found that.
     blocked: Option<(u64, Blocked)>,
+    /// After how many deeds of anybody a test of it failed: it lets others run first.
+    yielded: Option<u64>,
 }
 
 /// Runs a plan once.
@@ -78,7 +80,19 @@ pub(in crate::check) fn execute<'p>(
     stage.given.iter().for_each(|(memory, bytes)| detector.given(*memory, bytes.clone()));
     let world = World::new(stage.memories.clone());
     let ranks = (0..plan.ranks()).map(|_| RankState::default()).collect();
-    let run = Run { plan, stage, limits, world, detector, live: Vec::new(), ranks, progress: 0, choices: 0, steps: 0 };
+    let run = Run {
+        plan,
+        stage,
+        limits,
+        world,
+        detector,
+        live: Vec::new(),
+        ranks,
+        progress: 0,
+        choices: 0,
+        steps: 0,
+        polled: 0,
+    };
     run.to_end(chooser)
 }
 
@@ -105,7 +119,12 @@ struct Run<'p> {
     progress: u64,
     choices: u64,
     steps: u64,
+    /// Choices since anybody did anything but poll.
+    polled: u64,
 }
+
+/// Choices after which a world that only polls is given up.
+const MOST_POLLS: u64 = 10_000;
 
 impl<'p> Run<'p> {
     fn to_end(mut self, chooser: &mut dyn Chooser) -> Outcome<'p> {
@@ -135,6 +154,23 @@ impl<'p> Run<'p> {
             runnable.extend(self.live.iter().enumerate().filter(can_run).map(|(party, _)| party));
             if runnable.is_empty() {
                 return Ok(self.nobody_runs());
+            }
+            let polls = |&party: &usize| {
+                self.live[party].as_ref().is_some_and(|live| live.yielded == Some(self.detector.deeds))
+            };
+            match runnable.iter().all(polls) {
+                // Everybody polls: each once more in turn, but not for ever.
+                true => {
+                    runnable = vec![runnable[self.polled as usize % runnable.len()]];
+                    self.polled += 1;
+                }
+                false => {
+                    runnable.retain(|party| !polls(party));
+                    self.polled = 0;
+                }
+            }
+            if self.polled > MOST_POLLS {
+                return Err(EvalError::StepLimit { limit: self.steps });
             }
             let Some(party) = chooser.choose(&runnable) else { return Ok(Ending::Abandoned) };
             self.choices += 1;
@@ -175,6 +211,9 @@ impl<'p> Run<'p> {
             let live = self.live[party].as_ref().expect("not done");
             let next = live.instance.next_inst();
             let visible = next.is_some_and(|inst| is_visible(&live.instance.kernel().insts[inst].op));
+            if self.detector.yielded {
+                self.live[party].as_mut().expect("not done").yielded = Some(self.detector.deeds);
+            }
             if self.detector.yielded || fine && visible {
                 return Ok(true);
             }
@@ -203,7 +242,7 @@ impl<'p> Run<'p> {
                     let instance = Instance::new(kernel, binding, who, copies, options, &mut self.world);
                     self.detector.begin(who, launch);
                     let party = self.place(rank, actors.len());
-                    self.live[party] = Some(Live { instance, launch, blocked: None });
+                    self.live[party] = Some(Live { instance, launch, blocked: None, yielded: None });
                     actors.push(who);
                 }
             }

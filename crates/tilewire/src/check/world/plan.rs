@@ -1,8 +1,8 @@
 //! What is to be checked: launches of every rank, one after the other, and what the hosts do between them.
 
+use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute};
 use crate::check::snapshot::{Snapshot, memories_of};
-use crate::check::error::EvalError;
 use crate::ir::{Access, Base, Entity, Kernel, Op, Param, ParamId};
 use crate::tensor::{Arg, Memory};
 use std::ops::Range;

@@ -38,8 +38,8 @@ pub use shipped::{Case, shipped};
 use super::link::{Host, Link};
 use crate::hook::Block;
 use crate::schedule::LoadStore;
-use crate::tensor::Memory;
-use crate::transport::layout::{Geometry, Layout, Side};
+use crate::tensor::{Memory, Tensor};
+use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
 use crate::transport::{LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, Signals, Ticket, TransportError};
 use std::ops::Range;
 use std::rc::Rc;
@@ -48,7 +48,7 @@ use std::rc::Rc;
 #[derive(Clone, Debug)]
 pub struct Rehearsal {
     layout: Layout,
-    segments: Rc<[Memory]>,
+    segments: Rc<[Tensor<u64>]>,
 }
 
 impl Rehearsal {
@@ -58,7 +58,7 @@ impl Rehearsal {
     /// When its memory does not fit the address space.
     pub fn new(geometry: Geometry) -> Rehearsal {
         let layout = Layout::new(geometry).expect("the layout fits the address space");
-        let segments = (0..geometry.world_size).map(|_| Memory::zeroed(layout.bytes())).collect();
+        let segments = (0..geometry.world_size).map(|_| Tensor::zeros(layout.bytes().div_ceil(8))).collect();
         Rehearsal { layout, segments }
     }
 
@@ -72,6 +72,21 @@ impl Rehearsal {
             max_copies: 4,
             packet_bytes: 4096 * blocks,
         })
+    }
+
+    /// Makes the next message in packets number `number` (a multiple of 8) between any two ranks: flags come round after 2³¹.
+    pub fn at_message(&self, number: u64) {
+        let Geometry { world_size, max_blocks_per_peer, .. } = *self.layout.geometry();
+        for segment in self.segments.iter() {
+            let set = |byte: usize| segment.set(byte / 8, number);
+            for (peer, block) in (0..world_size).flat_map(|p| (0..max_blocks_per_peer).map(move |b| (p, b))) {
+                set(self.layout.packet_heads().start + self.layout.block_index(peer, block) * LINE);
+                for side in [Side::Send, Side::Receive] {
+                    let line = self.layout.starts().start + self.layout.start_index(peer, block, side, 0) * LINE;
+                    set(line + StartWord::Packet.index() * 8);
+                }
+            }
+        }
     }
 
     /// The links of all ranks.
@@ -124,7 +139,7 @@ impl P2pTransport for RehearsalRank {
 
     fn endpoint(&self, peer: Rank) -> PeerEndpoint {
         let (layout, me, peer) = (&self.world.layout, self.rank.index(), peer.index());
-        let (mine, theirs) = (&self.world.segments[me], &self.world.segments[peer]);
+        let (mine, theirs) = (self.world.segments[me].memory(), self.world.segments[peer].memory());
         let at = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
         let here = |area: Range<usize>| at(mine, layout.of_peer(&area, peer));
         let there = |area: Range<usize>| at(theirs, layout.of_peer(&area, me));
