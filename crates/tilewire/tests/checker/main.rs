@@ -4,6 +4,7 @@ mod brute;
 mod bugs;
 mod links;
 mod litmus;
+mod mutations;
 mod shipped;
 mod size;
 

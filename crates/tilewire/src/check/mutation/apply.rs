@@ -51,7 +51,7 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
     let mut edit = Edit { kernel };
     let new = match (mutation, op) {
         (Mutation::DropWait | Mutation::DropCreditWait | Mutation::MissingProxyFence, _)
-        | (Mutation::StaleStart | Mutation::NoDrain, _) => return edit.remove(inst),
+        | (Mutation::StaleStart | Mutation::NoDrain | Mutation::FlagsNotCleared, _) => return edit.remove(inst),
         (Mutation::ReusedSlot, _) => return near.map_or((), |near| edit.shift(inst, near, true)),
         (Mutation::SignalBeforePut, _) => return near.map_or((), |near| edit.shift(inst, near, false)),
         (Mutation::ReadyOfBlock0, _) => return edit.only_block_0(inst),

@@ -87,6 +87,8 @@ mutations! {
     MissingProxyFence = "missing-proxy-fence",
     /// Every packet has the same flag.
     ReusedFlag = "reused-flag",
+    /// Packets are not cleared before their flags come round.
+    FlagsNotCleared = "flags-not-cleared",
 }
 
 impl Mutation {

@@ -110,6 +110,7 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
         Mutation::SharedTail => matches!(op, Op::Signal { .. }) && copies(kernel, body) > 1,
         Mutation::BulkBeforeCompletion => matches!(op, Op::BulkWait { done: BulkDone::Complete, .. }),
         Mutation::MissingProxyFence => matches!(op, Op::ProxyFence),
+        Mutation::FlagsNotCleared => clears(kernel, inst),
         Mutation::CounterReset | Mutation::SwappedPeers | Mutation::ReusedFlag => false,
     }
 }
@@ -221,6 +222,23 @@ fn feeds_next(kernel: &Kernel, inst: Inst) -> bool {
         }
     });
     feeds
+}
+
+/// An `each` that only puts zeros, into bytes that packets lie in.
+fn clears(kernel: &Kernel, inst: Inst) -> bool {
+    let Op::Each { body, .. } = &kernel.insts[inst].op else { return false };
+    let (mut zeros, mut others) = (Vec::new(), false);
+    kernel.walk(*body, &mut |inner| match &kernel.insts[inner].op {
+        Op::Put { at, x, .. } if kernel.as_const(*x).is_some_and(|c| c.bits == 0) => zeros.push(at.base),
+        op => others |= !op.is_pure(),
+    });
+    let mut packets = false;
+    each_inst(kernel, |_, other| {
+        if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[other].op {
+            packets |= zeros.contains(&at.base);
+        }
+    });
+    packets && !others
 }
 
 /// Two parameters of slots with one name and form, or one of several banks.

@@ -26,9 +26,9 @@ pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     for copies in [1, 2, 4] {
         case(format!("staged, {copies} copies"), staged_copies(ranks, blocks, copies)?);
     }
-    case("packet".into(), packets(ranks, blocks, 0)?);
-    // Eight messages before the flags come round.
-    case("packet, last flags".into(), packets(ranks, blocks, (1 << 31) - 8)?);
+    case("packet".into(), packets(ranks, blocks, 0, MESSAGES)?);
+    // Sixteen messages before the flags come round, so that every place is used twice before and once after.
+    case("packet, last flags".into(), packets(ranks, blocks, (1 << 31) - 16, MESSAGES + 8)?);
     case("packet, two values".into(), packed_packets(ranks, blocks)?);
     case("direct".into(), direct(ranks, blocks)?);
     Ok(cases)
@@ -97,11 +97,11 @@ fn staged_copies(ranks: usize, blocks: usize, copies: u32) -> Result<Plan, RunEr
 /// Launches of packets: places come round after eight.
 const MESSAGES: usize = 13;
 
-fn packets(ranks: usize, blocks: usize, first: u64) -> Result<Plan, RunError> {
+fn packets(ranks: usize, blocks: usize, first: u64, messages: usize) -> Result<Plan, RunError> {
     let (world, mut plan) = (Rehearsal::small(ranks, blocks), Plan::new(ranks as u32));
     world.at_message(first);
     let links = world.ranks();
-    for message in 0..MESSAGES {
+    for message in 0..messages {
         launch(&mut plan, &links, |link| {
             let len = blocks * (16 - message % 3);
             let (x, y) = (Tensor::<u64>::zeros(len), Tensor::<u64>::zeros(len));
