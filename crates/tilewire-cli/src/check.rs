@@ -79,6 +79,10 @@ fn mutated(task: &Task, cases: &[Case], settings: &Settings) -> Result<bool> {
                     let schedules = report.schedules.max(1);
                     let many = if schedules == 1 { "schedule" } else { "schedules" };
                     writeln!(stdout(), "{mutant}, {} {}: {kind} ({schedules} {many})", case.collective, case.name)?;
+                    // Who asks for one mutation wants to see what is said about it.
+                    if task.mutations.len() == 1 {
+                        writeln!(stdout(), "{report}\n")?;
+                    }
                 }
                 picture(task, &report)?;
                 rows.push(format!(
