@@ -1,10 +1,12 @@
 //! The words of the command line.
 
-use crate::bench::{Size, check_key};
+use crate::bench::{PairPlan, Size, WorldKind, check_key, check_pair_key};
 use crate::check::{COLLECTIVES, Task};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
+use crate::run::{self, Run};
+use crate::soak::{self, Soak};
 use tilewire::check::Mutation;
 use tilewire::transport::Deadline;
 
@@ -19,6 +21,13 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
+  tilewire run sendrecv [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
+               [--protocol packet|staged|direct] [--blocks K] [--world threads|processes|env] [--launches L] [--seed S]
+                                            a ring shift among N ranks with a hook, every byte checked
+  tilewire soak --minutes M [--ranks N] [--seed S]
+                                            random transfers among N processes, every byte checked, nothing may grow
+  tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE]
+                                            two ranks against hand-written limits and Open MPI, in one run
   tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--json FILE] [--svg FILE]
                                             races and deadlocks, in all schedules; or mistakes that must be found
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
@@ -27,16 +36,22 @@ usage:
 
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB
   FILE   where the JSON report goes; - is stdout, in place of the table
+  SIZE   bytes of a message: 4096, 64KiB, 8MiB
+  T      element type: bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, f8e4m3, f8e5m2
+  env    the ranks of whatever launcher started this program; the default under one, otherwise threads
+  WORLD  of a benchmark: threads or processes; both unless said
   TIME   how long ranks wait for each other: 500ms, 30s, 2m, or off
 
 exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that failed, 128 + N after signal N
 ";
 
-/// The largest size a benchmark takes: its buffers are up to five times as large, and indices are 32 bits wide.
+/// The largest size `bench kernels` takes: its buffers are up to five times as large, and indices are 32 bits wide.
 const LARGEST: Size = Size(4 << 30);
+/// The largest message `bench sendrecv` takes: there are some twelve of them, and six more where there is Open MPI.
+const LARGEST_MESSAGE: Size = Size(512 << 20);
 
 /// What the user asked for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Command {
     /// Print the help text.
     Help,
@@ -55,12 +70,23 @@ pub enum Command {
     Check(Task),
     /// Start the ranks of a job.
     Launch(Job),
+    /// Run a collective and check it.
+    Run(Run),
+    /// Run random transfers for a while.
+    Soak(Soak),
     /// Measure the CPU engine's kernels.
     BenchKernels {
         /// Input sizes, where not the usual ones.
         sizes: Option<Vec<Size>>,
         /// Keys of the cases, where not all.
         cases: Vec<String>,
+        /// Where the JSON report goes.
+        json: Option<String>,
+    },
+    /// Measure transfers between two ranks.
+    BenchSendrecv {
+        /// What of them.
+        plan: PairPlan,
         /// Where the JSON report goes.
         json: Option<String>,
     },
@@ -82,6 +108,8 @@ impl Command {
             "bench" => bench(words),
             "check" => check(words),
             "launch" => launch(words),
+            "run" => run::parse(words).map(Command::Run),
+            "soak" => soak::parse(words).map(Command::Soak),
             word => Err(format!("unknown command '{word}'")),
         }
     }
@@ -112,15 +140,19 @@ fn emit(mut words: Words) -> Result<Command, String> {
 
 fn bench(mut words: Words) -> Result<Command, String> {
     match words.next().as_deref() {
-        Some("kernels") => {}
-        Some(word) => return Err(format!("bench: unknown subject '{word}'; there is: kernels")),
-        None => return Err("bench: say what to measure: kernels".into()),
+        Some("kernels") => bench_kernels(words),
+        Some("sendrecv") => bench_sendrecv(words),
+        Some(word) => Err(format!("bench: unknown subject '{word}'; there are: kernels, sendrecv")),
+        None => Err("bench: say what to measure: kernels or sendrecv".into()),
     }
+}
+
+fn bench_kernels(mut words: Words) -> Result<Command, String> {
     let (mut sizes, mut cases, mut json) = (None, Vec::new(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?)?),
-            "--cases" => cases = bench_cases(&words.value("--cases")?)?,
+            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST)?),
+            "--cases" => cases = bench_cases(&words.value("--cases")?, check_key)?,
             "--json" => json = Some(words.value("--json")?),
             _ => return Err(format!("bench: unknown word '{word}'")),
         }
@@ -175,6 +207,21 @@ fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
         .ok_or_else(|| format!("check: there is no mutation '{name}'; there are: {}", names.join(", ")))
 }
 
+fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
+    let (mut plan, mut json) = (PairPlan::default(), None);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST_MESSAGE)?),
+            "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_pair_key)?,
+            "--world" => plan.world = Some(WorldKind::parse(&words.value("--world")?)?),
+            "--quick" => plan.quick = true,
+            "--json" => json = Some(words.value("--json")?),
+            _ => return Err(format!("bench: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::BenchSendrecv { plan, json })
+}
+
 /// The most ranks `launch` starts: each costs the launcher three threads and two pipes.
 const MOST_RANKS: usize = 1024;
 
@@ -199,7 +246,7 @@ fn launch(mut words: Words) -> Result<Command, String> {
     match ranks {
         None => Err("launch: say how many ranks: -n N".into()),
         Some(_) if program.is_empty() => Err("launch: say what to start: -- PROGRAM ARGUMENTS".into()),
-        Some(ranks) => Ok(Command::Launch(Job { ranks, deadline, program })),
+        Some(ranks) => Ok(Command::Launch(Job { ranks, deadline, program, prefixed: true })),
     }
 }
 
@@ -208,23 +255,24 @@ fn ranks_of(text: &str) -> Result<usize, String> {
     ranks.ok_or_else(|| format!("launch: '{text}' is no number of ranks from 1 to {MOST_RANKS}"))
 }
 
-fn bench_sizes(list: &str) -> Result<Vec<Size>, String> {
+fn bench_sizes(list: &str, largest: Size) -> Result<Vec<Size>, String> {
     let sizes = Size::parse_list(list)?;
-    match sizes.iter().find(|&&size| size == Size(0) || size > LARGEST) {
-        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {LARGEST}")),
+    match sizes.iter().find(|&&size| size == Size(0) || size > largest) {
+        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {largest}")),
         None => Ok(sizes),
     }
 }
 
-fn bench_cases(list: &str) -> Result<Vec<String>, String> {
+fn bench_cases(list: &str, check_key: fn(&str) -> Result<(), String>) -> Result<Vec<String>, String> {
     list.split(',').map(|key| check_key(key.trim()).map(|()| key.trim().to_string())).collect()
 }
 
 /// The words not read yet, `--key=value` counting as two.
-struct Words(std::vec::IntoIter<String>);
+pub struct Words(std::vec::IntoIter<String>);
 
 impl Words {
-    fn next(&mut self) -> Option<String> {
+    /// The next one.
+    pub fn next(&mut self) -> Option<String> {
         let word = self.0.next()?;
         match word.split_once('=') {
             Some((key, value)) if key.starts_with("--") => {
@@ -236,7 +284,8 @@ impl Words {
         }
     }
 
-    fn value(&mut self, option: &str) -> Result<String, String> {
+    /// The value of an option.
+    pub fn value(&mut self, option: &str) -> Result<String, String> {
         self.0.next().ok_or_else(|| format!("{option} needs a value"))
     }
 
@@ -295,6 +344,7 @@ mod tests {
             ranks: 4,
             deadline: Some("5s".into()),
             program: ["prog", "--help", "--a=b", "--", "-n"].map(String::from).to_vec(),
+            prefixed: true,
         };
         assert_eq!(parse("launch -n 4 --deadline=5s -- prog --help --a=b -- -n"), Ok(Command::Launch(job)));
         assert_eq!(parse("launch --help -- prog"), Ok(Command::Help));
@@ -317,6 +367,10 @@ mod tests {
             ("bench kernels fast", "unknown word 'fast'"),
             ("bench kernels --sizes", "--sizes needs a value"),
             ("bench kernels --cases copy,fly", "there is no case 'fly'"),
+            ("bench sendrecv --cases copy", "there is no case 'copy'"),
+            ("bench sendrecv --sizes 1GiB", "not between"),
+            ("bench sendrecv --world moon", "'moon' is no world"),
+            ("bench sendrecv fast", "unknown word 'fast'"),
             ("bench kernels --sizes 64KB", "'KB' is no unit"),
             ("bench kernels --sizes 0", "not between"),
             ("bench kernels --sizes 5GiB", "not between"),
@@ -326,6 +380,23 @@ mod tests {
             ("check all --mutate fly", "there is no mutation 'fly'"),
             ("check all --seed x", "'x' is no seed"),
             ("check all all", "one word too many"),
+            ("run", "say which collective"),
+            ("run gossip", "unknown collective 'gossip'"),
+            ("run sendrecv --ranks 1", "'1' is no number of ranks from 2 to"),
+            ("run sendrecv --bytes 3 --dtype f32", "--bytes 3B is no whole number of elements of type f32"),
+            ("run sendrecv --bytes 5GiB", "--bytes 5GiB: at most 4GiB"),
+            ("run sendrecv --dtype f12", "'f12' is no element type; there are bool, i8"),
+            ("run sendrecv --hook fold", "there is no hook 'fold'"),
+            ("run sendrecv --hook scale --dtype bool", "--hook scale does not take elements of type bool"),
+            ("run sendrecv --hook quantise --protocol direct", "--hook quantise with --protocol direct"),
+            ("run sendrecv --protocol tcp", "there is no protocol 'tcp'"),
+            ("run sendrecv --blocks 0", "'0' is no number of blocks"),
+            ("run sendrecv --world moon", "'moon' is no world"),
+            ("run sendrecv --launches", "--launches needs a value"),
+            ("run sendrecv --fast", "unknown word '--fast'"),
+            ("soak", "--minutes M"),
+            ("soak --minutes soon", "'soon' is no number of minutes"),
+            ("soak --minutes 1 --ranks 99", "'99' is no number of ranks"),
             ("launch", "-- PROGRAM"),
             ("launch -n 2 --", "-- PROGRAM"),
             ("launch -n 2 prog", "comes after --"),

@@ -10,24 +10,31 @@
 //! Each rank leads a process group of its own, so that what it starts can be ended with it, and so that the terminal's Ctrl-C
 //! reaches it once, through the launcher. The kernel kills a rank when the launcher dies (`PR_SET_PDEATHSIG`). What a rank
 //! moves into another session or group, nobody here can find again.
+//!
+//! A reader that stops keeps the ranks waiting, as it would without a launcher, but not the main thread: that never prints.
 
-use anyhow::{Context, Result};
-use std::io::{self, BufRead, BufReader, Read, Write, stderr, stdout};
-use std::os::fd::{AsRawFd, OwnedFd};
+mod output;
+mod signals;
+
+use anyhow::Result;
+use output::{Sink, Stream, Voice};
+use signals::{Meaning, Signals};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Limits, Secret, StoreServer};
+use tilewire::transport::{Limits, Secret, StoreServer, reserve_descriptors};
 
 /// Between asking the rest to end (SIGTERM) and ending them (SIGKILL).
 const GRACE: Duration = Duration::from_secs(2);
 /// After the last rank, how long output is waited for that something it left behind could still write.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// A line longer than this is printed in pieces, so that output without line ends needs no more memory.
-const LONGEST_LINE: u64 = 1 << 20;
+/// After the last rank, how long a reader that takes nothing of what they printed is waited for. A signal shortens it.
+const STALLED: Duration = Duration::from_secs(10);
+/// Between two looks whether it takes something.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What to launch.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,15 +45,19 @@ pub struct Job {
     pub deadline: Option<String>,
     /// The program and its arguments.
     pub program: Vec<String>,
+    /// Whether lines of output are prefixed by `[rank]`.
+    pub prefixed: bool,
 }
 
 /// Runs a job; gives the first failing status, 128 + the number where a signal ended a rank.
 pub fn launch(job: &Job) -> Result<ExitCode> {
-    let secret = Secret::random()?;
-    let store = StoreServer::start("127.0.0.1:0", job.ranks, &secret, Limits::default())?;
+    let (secret, limits) = (Secret::random()?, Limits::default());
+    // For each rank two pipes and a connection to the store; strangers; what starting a process takes for a moment.
+    reserve_descriptors(job.ranks.saturating_mul(3).saturating_add(limits.strangers + 32))?;
+    let store = StoreServer::start("127.0.0.1:0", job.ranks, &secret, limits)?;
     let (events, inbox) = channel();
-    listen_for_signals(events.clone())?;
-    let mut running = Running { ranks: Vec::new(), failed: None, kill_at: None };
+    signals::listen(events.clone())?;
+    let mut running = Running::new();
     for rank in 0..job.ranks {
         let mut command = Command::new(&job.program[0]);
         command.args(&job.program[1..]);
@@ -54,18 +65,21 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
         command.env("TILEWIRE_WORLD_SIZE", job.ranks.to_string()).env("TILEWIRE_STORE", store.address().to_string());
         command.env("TILEWIRE_SECRET", secret.expose()).env_remove("TILEWIRE_STORE_HOST");
         command.envs(job.deadline.iter().map(|deadline| ("TILEWIRE_DEADLINE", deadline)));
-        match start(command, rank, &events) {
-            Ok(child) => running.ranks.push(Some(child)),
+        let prefix = if job.prefixed { format!("[{rank}] ") } else { String::new() };
+        match start(command, rank, &prefix, &events) {
+            Ok((child, streams)) => {
+                running.ranks.push(Some(child));
+                running.streams.extend(streams);
+            }
             Err(error) => {
-                _ = writeln!(stderr(), "tilewire: cannot start '{}' as rank {rank}: {error}", job.program[0]);
+                running.voice.say(format!("cannot start '{}' as rank {rank}: {error}", job.program[0]));
                 // As shells say it: not found, or not to be executed.
                 running.fail(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
                 break;
             }
         }
     }
-    let streams = 2 * running.ranks.len();
-    Ok(ExitCode::from(running.stay_with(&inbox, streams)))
+    Ok(ExitCode::from(running.stay_with(&inbox)))
 }
 
 enum Event {
@@ -74,12 +88,17 @@ enum Event {
     /// A stream of a rank has ended.
     Drained,
     /// The launcher got a signal.
-    Signal(i32),
+    Signal { number: i32, at: Instant },
 }
 
 struct Running {
     /// `None` once reaped.
     ranks: Vec<Option<Child>>,
+    streams: Vec<Stream>,
+    /// Streams that have ended.
+    drained: usize,
+    signals: Signals,
+    voice: Voice,
     /// The first failing status.
     failed: Option<u8>,
     /// When those who were asked to end will be killed.
@@ -87,32 +106,73 @@ struct Running {
 }
 
 impl Running {
-    fn stay_with(mut self, inbox: &Receiver<Event>, mut streams: usize) -> u8 {
-        let mut signals = 0;
+    fn new() -> Running {
+        Running {
+            ranks: Vec::new(),
+            streams: Vec::new(),
+            drained: 0,
+            signals: Signals::default(),
+            voice: Voice::new(),
+            failed: None,
+            kill_at: None,
+        }
+    }
+
+    fn stay_with(mut self, inbox: &Receiver<Event>) -> u8 {
         while self.ranks.iter().any(Option::is_some) {
             match self.next(inbox) {
                 Some(Event::Ended(rank)) => self.reap(rank),
-                Some(Event::Drained) => streams -= 1,
-                Some(Event::Signal(signal)) => {
-                    // The first is passed on, for the ranks to do with as they like. Who sends a second means it.
-                    signals += 1;
-                    self.signal_all(if signals == 1 { signal } else { libc::SIGKILL });
-                }
+                Some(Event::Drained) => self.drained += 1,
+                Some(Event::Signal { number, at }) => match self.signals.meaning(at) {
+                    Meaning::PassOn => self.signal_all(number),
+                    Meaning::Repeated => {}
+                    Meaning::Insists => self.signal_all(libc::SIGKILL),
+                },
                 None => {
                     self.signal_all(libc::SIGKILL);
                     self.kill_at = None;
                 }
             }
         }
-        let last = Instant::now() + LAST_WORDS;
-        while streams > 0 {
-            match inbox.recv_timeout(last.saturating_duration_since(Instant::now())) {
-                Ok(Event::Drained) => streams -= 1,
-                Ok(_) => {}
-                Err(_) => break,
+        for (stream, lost) in self.write_the_rest(inbox) {
+            self.voice.say(format!("nobody reads {stream}: its last {lost} bytes are lost, or some of them"));
+        }
+        self.voice.end(LAST_WORDS);
+        self.failed.unwrap_or(0)
+    }
+
+    /// Waits until what the ranks printed is written; gives what is not: of which stream how many bytes.
+    ///
+    /// What they left behind may hold their streams open, and even go on printing: that is waited for only a little.
+    fn write_the_rest(&mut self, inbox: &Receiver<Event>) -> Vec<(String, u64)> {
+        let printed: Vec<u64> = self.streams.iter().map(Stream::printed).collect();
+        let ended = Instant::now();
+        let (mut written, mut moved) = (0, ended);
+        while self.drained < self.streams.len() {
+            match inbox.recv_timeout(LOOK) {
+                Ok(Event::Drained) => self.drained += 1,
+                // There is nobody to pass it on to: it is meant for the launcher.
+                Ok(Event::Signal { at, .. }) if self.signals.meaning(at) != Meaning::Repeated => break,
+                _ => {}
+            }
+            let now = self.streams.iter().map(Stream::written).sum();
+            if now != written {
+                (written, moved) = (now, Instant::now());
+            }
+            let is_due = self.unwritten(&printed).next().is_some();
+            let is_over = if is_due { moved.elapsed() >= STALLED } else { ended.elapsed() >= LAST_WORDS };
+            if is_over {
+                break;
             }
         }
-        self.failed.unwrap_or(0)
+        self.unwritten(&printed).map(|(stream, bytes)| (stream.name(), bytes)).collect()
+    }
+
+    /// The streams of which not everything is written that was printed by then, and how much is not.
+    fn unwritten(&self, printed: &[u64]) -> impl Iterator<Item = (&Stream, u64)> {
+        let missing =
+            self.streams.iter().zip(printed).map(|(stream, all)| (stream, all.saturating_sub(stream.written())));
+        missing.filter(|(stream, bytes)| *bytes > 0 && !stream.has_ended())
     }
 
     /// What happens next; `None` is that it is time to kill.
@@ -134,9 +194,8 @@ impl Running {
         let (code, how) =
             status.as_ref().map_or((1, "could not be waited for".to_string()), |&status| described(status));
         if code != 0 && self.failed.is_none() {
-            // First the deed: a reader of stderr that has stopped must not keep the others alive.
             self.fail(code);
-            _ = writeln!(stderr(), "tilewire: rank {rank} {how}; ending the others");
+            self.voice.say(format!("rank {rank} {how}; ending the others"));
         }
     }
 
@@ -161,7 +220,7 @@ fn described(status: ExitStatus) -> (u8, String) {
 
 /// Starts one rank, and the threads that watch it. Called on the main thread: the kernel ties a rank's life to the thread that
 /// started it.
-fn start(mut command: Command, rank: usize, events: &Sender<Event>) -> io::Result<Child> {
+fn start(mut command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> io::Result<(Child, [Stream; 2])> {
     let launcher = std::process::id();
     // Which of the ranks would get the terminal's input? None of them.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -186,37 +245,9 @@ fn start(mut command: Command, rank: usize, events: &Sender<Event>) -> io::Resul
         wait_unreaped(pid);
         _ = ended.send(Event::Ended(rank));
     });
-    let drained = [events.clone(), events.clone()];
-    let [out_drained, err_drained] = drained;
-    thread::spawn(move || {
-        _ = prefix_lines(rank, out, stdout);
-        _ = out_drained.send(Event::Drained);
-    });
-    thread::spawn(move || {
-        _ = prefix_lines(rank, err, stderr);
-        _ = err_drained.send(Event::Drained);
-    });
-    Ok(child)
-}
-
-/// Copies a rank's output, line by line, each in one write. When nobody reads what the launcher prints, it stops, and the rank
-/// meets a broken pipe, as it would without a launcher.
-fn prefix_lines<W: Write>(rank: usize, source: impl Read, sink: impl Fn() -> W) -> io::Result<()> {
-    let mut source = BufReader::new(source);
-    let prefix = format!("[{rank}] ").into_bytes();
-    loop {
-        let mut line = prefix.clone();
-        source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
-        if line.len() == prefix.len() {
-            return Ok(());
-        }
-        if line.last() != Some(&b'\n') {
-            line.push(b'\n');
-        }
-        let mut sink = sink();
-        sink.write_all(&line)?;
-        sink.flush()?;
-    }
+    let out = Stream::copy(rank, prefix, out.into(), Sink::Stdout, events.clone());
+    let err = Stream::copy(rank, prefix, err.into(), Sink::Stderr, events.clone());
+    Ok((child, [out, err]))
 }
 
 /// Returns when a child has ended, and leaves it to be reaped: until then its number, and its group's, is not given out again.
@@ -238,56 +269,4 @@ fn signal_group(child: &Child, signal: i32) {
     // SAFETY: `kill` takes plain numbers. The child is not reaped while a `Child` is in `Running::ranks`, so its number names
     // its group and no stranger's; it fits, since it came from a pid_t. A group that is gone is an error nobody needs.
     unsafe { libc::kill(-(child.id() as libc::pid_t), signal) };
-}
-
-/// Where the handler writes the number of the signal.
-static SIGNAL_PIPE: AtomicI32 = AtomicI32::new(-1);
-
-extern "C" fn on_signal(signal: libc::c_int) {
-    let byte = signal as u8;
-    // SAFETY: a handler may only do what is async-signal-safe: an atomic load and `write` are. The byte lives through the call,
-    // and the descriptor is never closed. If the pipe is full, signals enough are under way. errno, which `write` may change
-    // under the code that was interrupted, is put back.
-    unsafe {
-        let errno = libc::__errno_location();
-        let before = *errno;
-        libc::write(SIGNAL_PIPE.load(Ordering::Relaxed), (&raw const byte).cast(), 1);
-        *errno = before;
-    }
-}
-
-/// Turns SIGINT, SIGTERM and SIGHUP into events.
-fn listen_for_signals(events: Sender<Event>) -> Result<()> {
-    let (mut source, sink) = io::pipe().context("no pipe for signals")?;
-    let sink = OwnedFd::from(sink);
-    // SAFETY: `fcntl` takes plain numbers, and the descriptor is open. Not to block in the handler.
-    unsafe { libc::fcntl(sink.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-    SIGNAL_PIPE.store(sink.as_raw_fd(), Ordering::Relaxed);
-    // It must stay open as long as a signal can come: to the end of the process.
-    std::mem::forget(sink);
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: both structures are plain data for which zeros are a value (no flags, empty mask), and live through the
-        // calls. The handler is async-signal-safe, see there, and what it uses is set up above.
-        unsafe {
-            let mut old: libc::sigaction = std::mem::zeroed();
-            // Who is started by nohup is to go on when the terminal goes.
-            if signal == libc::SIGHUP
-                && libc::sigaction(signal, std::ptr::null(), &mut old) == 0
-                && old.sa_sigaction == libc::SIG_IGN
-            {
-                continue;
-            }
-            let mut new: libc::sigaction = std::mem::zeroed();
-            new.sa_sigaction = on_signal as extern "C" fn(libc::c_int) as usize;
-            new.sa_flags = libc::SA_RESTART;
-            if libc::sigaction(signal, &new, std::ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error()).context("no handler for signals");
-            }
-        }
-    }
-    thread::spawn(move || {
-        let mut byte = [0];
-        while source.read_exact(&mut byte).is_ok() && events.send(Event::Signal(byte[0].into())).is_ok() {}
-    });
-    Ok(())
 }

@@ -8,6 +8,8 @@ mod emit;
 mod handwritten;
 mod kernels;
 mod launch;
+mod run;
+mod soak;
 
 use anyhow::Result;
 use args::Command;
@@ -19,7 +21,7 @@ fn main() -> ExitCode {
         Ok(command) => command,
         Err(reason) => return usage(&reason),
     };
-    match run(command) {
+    match obey(command) {
         Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<ExitCode> {
+fn obey(command: Command) -> Result<ExitCode> {
     match command {
         Command::Help => stdout().write_all(args::HELP.as_bytes())?,
         Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
@@ -40,7 +42,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
         Command::Check(task) => return check::check(&task),
         Command::Launch(job) => return launch::launch(&job),
+        Command::Run(wanted) => return run::run(&wanted),
+        Command::Soak(wanted) => return soak::soak(&wanted),
         Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
+        Command::BenchSendrecv { plan, json } => bench::sendrecv(&plan, json.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
 }

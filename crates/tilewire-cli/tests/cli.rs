@@ -139,6 +139,20 @@ fn the_json_report_has_the_documented_fields() {
     has(&err, &["cannot write /nowhere/at/all.json"]);
 }
 
+/// Two processes, so this is also a test of how the program starts its own second rank. On a busy machine no sample may be good enough
+/// to be kept, so no figure is asked for.
+#[test]
+fn a_quick_bench_of_two_processes_reports_every_case() {
+    let table = succeeds("bench sendrecv --quick --world processes --sizes 4KiB");
+    has(
+        &table,
+        &["one way", "both ways", "ping-pong", "processes", "4KiB", "two-copy limit", "one-copy limit", "Open MPI"],
+    );
+    let json = succeeds("bench sendrecv --quick --world threads --cases latency --json -");
+    has(&json, &["\"schema\": \"tilewire-bench-1\"", "\"rows\": ["]);
+    refuses("bench sendrecv --cases fly", &["'fly'", "stream", "both", "latency"]);
+}
+
 #[test]
 fn without_words_there_is_a_demonstration() {
     let text = succeeds("");

@@ -226,9 +226,81 @@ fn a_second_signal_ends_ranks_that_ignore_the_first() {
     let mut line = String::new();
     job.out.read_line(&mut line).unwrap();
     assert_eq!(line, "[0] caught\n");
+    // What comes sooner is taken for the first one, repeated.
+    std::thread::sleep(Duration::from_millis(600));
     send("-TERM", job.launcher.id());
     assert_eq!(job.launcher.wait().unwrap().code(), Some(128 + 9));
     wait_for_the_end_of(job.lifeline);
+}
+
+#[test]
+fn signals_in_quick_succession_are_one() {
+    let lifeline = Lifeline::new("quick");
+    let script = "trap 'sleep 1; echo saved; exit 9' TERM; echo ready; while :; do sleep 1000 & wait $!; done";
+    let mut job = started(launch(1, &lifeline.held_by(script)), 1, &lifeline);
+    let launcher = job.launcher.id() as libc::pid_t;
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: `kill` takes plain numbers, and the launcher is not reaped yet.
+        assert_eq!(unsafe { libc::kill(launcher, signal) }, 0);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut rest = String::new();
+    job.out.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), job.launcher.wait().unwrap().code()), ("[0] saved\n", Some(9)));
+    wait_for_the_end_of(job.lifeline);
+}
+
+/// A job of one rank that has printed more than a pipe holds and ended, while nobody reads. Its output is 1500 lines.
+fn unread(lifeline: &Lifeline) -> Job {
+    let line = "x".repeat(60);
+    let script = format!("i=0; while [ $i -lt 1500 ]; do echo $i {line}; i=$((i+1)); done");
+    let mut command = launch(1, &lifeline.held_by(&script));
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut launcher = command.spawn().unwrap();
+    let reader = File::open(lifeline.path()).unwrap();
+    wait_for_the_end_of(reader.try_clone().unwrap());
+    let out = BufReader::new(launcher.stdout.take().unwrap());
+    Job { launcher, out, lifeline: reader }
+}
+
+#[test]
+fn a_reader_that_pauses_gets_everything() {
+    let lifeline = Lifeline::new("pauses");
+    let mut job = unread(&lifeline);
+    // Longer than what a rank leaves behind is waited for.
+    std::thread::sleep(Duration::from_secs(2));
+    let lines = job.out.by_ref().lines().map(Result::unwrap);
+    assert_eq!(lines.enumerate().filter(|(at, line)| line.starts_with(&format!("[0] {at} x"))).count(), 1500);
+    assert_eq!(job.launcher.wait().unwrap().code(), Some(0));
+    assert_eq!(std::io::read_to_string(job.launcher.stderr.take().unwrap()).unwrap(), "");
+}
+
+#[test]
+fn what_nobody_reads_is_given_up_after_a_signal_and_the_loss_is_said() {
+    let lifeline = Lifeline::new("unread");
+    let mut job = unread(&lifeline);
+    send("-TERM", job.launcher.id());
+    assert_eq!(job.launcher.wait().unwrap().code(), Some(0));
+    let err = std::io::read_to_string(job.launcher.stderr.take().unwrap()).unwrap();
+    assert!(err.contains("nobody reads stdout of rank 0: its last "), "{err}");
+    // What could be written is there, whole lines but for the last.
+    let lines = job.out.by_ref().lines().map(Result::unwrap).count();
+    assert!((700..1500).contains(&lines), "{lines}");
+}
+
+#[test]
+fn a_limit_on_open_files_is_raised_or_named() {
+    let limited = |limit: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_tilewire")]);
+        command.args(["launch", "-n", "24", "--", "true"]);
+        run(command)
+    };
+    let (code, _, err) = limited("-Sn 40");
+    assert_eq!((code, err.as_str()), (0, ""));
+    let (code, _, err) = limited("-n 100");
+    assert_ne!(code, 0);
+    assert!(err.contains("open files in a process that may have 100"), "{err}");
 }
 
 #[test]

@@ -70,6 +70,10 @@
 //! | compile and launch | [`prepare`], [`Prepared`] |
 //! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
+//! | exchange tensors between ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
+//! | write a schedule of your own | [`schedule`], `examples/ring_all_gather.rs` |
+//! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/neighbour_exchange.rs` |
+//! | write a transport of your own | [`transport::P2pTransport`], [`collective::Link`], [`schedule::Ops`], `crates/outside-transport` |
 //!
 //! Inside the repository, ARCHITECTURE.md has the map of the code, its invariants and the memory model.
 #![warn(missing_docs)]

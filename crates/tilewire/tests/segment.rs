@@ -250,6 +250,30 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
 }
 
 #[test]
+fn a_peer_that_gives_up_because_of_a_rank_that_cannot_be_is_taken_by_its_words() {
+    // In a world of two, rank 1 says to rank 0 that a rank beyond the world died, and that rank 0 itself did.
+    for dead in [2u32, 1 << 30, 0] {
+        let (mine, held) = (Gather::new(1), Mutex::new(None));
+        let mut exchange = |part: &[u8]| {
+            let mut parts = mine.exchange(0, part)?;
+            let (name, token) = doors(&parts).remove(0);
+            let (listener, mock) = Stranger::listen();
+            let mut card = parts[0].clone();
+            card.truncate(card.len() - name.len());
+            card.extend(mock);
+            parts.push(card);
+            let peer = Stranger::connect(&name).unwrap();
+            peer.send_hello(1, &token);
+            peer.send(&[b"TWSEGM01F".as_slice(), &dead.to_le_bytes(), b"it is all over"].concat());
+            *held.lock().unwrap() = Some((peer, listener));
+            Ok::<_, io::Error>(parts)
+        };
+        let error = SegmentSet::create(0, 2, 64, &mut exchange).unwrap_err();
+        assert!(matches!(&error, SegmentError::Peer { rank: 1, what } if what == "it is all over"), "{error}");
+    }
+}
+
+#[test]
 fn a_panic_wakes_the_peers() {
     let mut sets = SegmentSet::threads(3, 0).unwrap();
     let culprit = sets.pop().unwrap();

@@ -315,6 +315,79 @@ fn a_goodbye_names_who_does_not_say_it() {
     job.finish();
 }
 
+/// Sets the limits on open files of this process; never raises the hard one.
+fn limit_open_files(soft: u64, hard: Option<u64>) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable for the first call and readable for the second.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit = libc::rlimit { rlim_cur: soft, rlim_max: hard.unwrap_or(limit.rlim_max) };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_see_its_peers_any_more_ends_its_own_waits_and_says_so() {
+    if let Some(mut member) = Member::of_this_process() {
+        let (set, monitor) = join(&mut member);
+        match member.rank {
+            0 => {
+                // The kernel refuses to wait on more descriptors than may be open.
+                limit_open_files(1, None);
+                member.report("blindfolded");
+                let cause = sleep_until_abort(&set).expect("an abort");
+                assert_eq!((cause.code, cause.rank, cause.reason), (AbortCode::Blind, 0, libc::EINVAL as u32));
+                assert_eq!(monitor.goodbye(SOON * 10), Err(GoodbyeError::Unseen { ranks: vec![1] }));
+                member.report(cause.to_string());
+            }
+            // Stays, and is not seen to.
+            1 => _ = member.hear(),
+            // Its goodbye makes rank 0 look around.
+            _ => {
+                member.hear();
+                drop(monitor);
+            }
+        }
+        return;
+    }
+    let mut job = Job::start("a_rank_that_cannot_see_its_peers_any_more_ends_its_own_waits_and_says_so", 3);
+    job.gather();
+    job.expect(0..3, "joined");
+    job.expect([0], "blindfolded");
+    job.tell(2, b"leave");
+    let report = job.report(0);
+    assert!(report.starts_with("rank 0 can no longer watch its peers"), "{report}");
+    job.tell(1, b"leave");
+    job.finish();
+}
+
+#[test]
+fn a_limit_on_open_files_is_raised_or_named() {
+    if let Some(mut member) = Member::of_this_process() {
+        let open = open_files().len() as u64;
+        limit_open_files(open + 20, Some(open + 400));
+        let set = create(&mut member).unwrap();
+        drop(set);
+        // For 200 ranks it does not suffice. The others are told, so there is an exchange.
+        let mut card = Vec::new();
+        let error = SegmentSet::create(0, 200, BYTES, &mut |mine: &[u8]| {
+            card = mine.to_vec();
+            Err::<Vec<Vec<u8>>, _>("not needed")
+        });
+        let error = error.unwrap_err();
+        let SegmentError::Descriptors(limit) = &error else { panic!("{error}") };
+        assert!(limit.needed > open + 400 && limit.allowed == open + 400, "{limit:?}");
+        let text = error.to_string();
+        assert!(text.contains(&limit.needed.to_string()) && text.contains(&limit.allowed.to_string()), "{text}");
+        assert!(String::from_utf8_lossy(&card).contains(&text), "the others are told");
+        return member.report("done");
+    }
+    let mut job = Job::start("a_limit_on_open_files_is_raised_or_named", 2);
+    job.gather();
+    job.expect(0..2, "done");
+    job.finish();
+}
+
 #[test]
 fn another_user_is_refused_even_with_the_token() {
     let test = "another_user_is_refused_even_with_the_token";

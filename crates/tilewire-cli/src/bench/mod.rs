@@ -8,12 +8,14 @@ mod contest;
 mod interleaved;
 mod kernels;
 mod machine;
+mod pair;
 mod progress;
 mod report;
 mod size;
 
 pub use interleaved::Effort;
 pub use kernels::check_key;
+pub use pair::{Kind as WorldKind, Plan as PairPlan, check_key as check_pair_key};
 pub use size::Size;
 
 use anyhow::{Context, Result};
@@ -24,11 +26,7 @@ use std::io::{Write, stdout};
 /// Runs `tilewire bench kernels`. Without `cases` all are measured. With `json` a report goes to that file, or
 /// instead of the table to stdout for `-`.
 pub fn kernels(sizes: Option<&[Size]>, cases: &[String], json: Option<&str>) -> Result<()> {
-    // Opened first: a path that cannot be written should not cost a minute of measuring.
-    let mut file = match json {
-        Some(path) if path != "-" => Some(File::create(path).with_context(|| format!("cannot write {path}"))?),
-        _ => None,
-    };
+    let mut file = open(json)?;
     let before = machine::peak_resident();
     let rows = kernels::run(&Plan { sizes: sizes.unwrap_or(&kernels::SIZES), cases, effort: Effort::default() })?;
     let report = report::json(&machine::Machine::read(), &rows);
@@ -46,6 +44,34 @@ pub fn kernels(sizes: Option<&[Size]>, cases: &[String], json: Option<&str>) -> 
         file.write_all(report.as_bytes())?;
     }
     Ok(())
+}
+
+/// Runs `tilewire bench sendrecv`; with `json` as for [`kernels`].
+pub fn sendrecv(plan: &PairPlan, json: Option<&str>) -> Result<()> {
+    let mut file = open(json)?;
+    let heats = pair::run(plan)?;
+    // Another rank than the first has nothing to say.
+    if heats.is_empty() {
+        return Ok(());
+    }
+    let report = report::json(&machine::Machine::read(), &pair::rows(&heats));
+    if json == Some("-") {
+        stdout().write_all(report.as_bytes())?;
+        return Ok(());
+    }
+    stdout().write_all(pair::table(&heats).as_bytes())?;
+    if let Some(file) = &mut file {
+        file.write_all(report.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Opens the file of a report, before anything is measured: a path that cannot be written should not cost a minute.
+fn open(json: Option<&str>) -> Result<Option<File>> {
+    match json {
+        Some(path) if path != "-" => Ok(Some(File::create(path).with_context(|| format!("cannot write {path}"))?)),
+        _ => Ok(None),
+    }
 }
 
 /// The rows of a short `tilewire bench kernels` at one size, as a table.

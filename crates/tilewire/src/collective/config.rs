@@ -45,11 +45,12 @@ pub(super) struct Decision {
 
 /// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
 const PACKETS_UP_TO: usize = 1 << 10;
-/// Steps a block's share is cut into, so that the receiver empties one slot while the sender fills the next.
-const STEPS: usize = 8;
-/// A smaller step costs more in signals than it hides.
-const LEAST_SLOT: usize = 8 << 10;
-/// A larger step leaves the second-level cache before the receiver has read it.
+/// Steps a block's share is cut into where it is large: fewer, larger steps then.
+const STEPS: usize = 64;
+/// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of
+/// the one before.
+const LEAST_SLOT: usize = 32 << 10;
+/// Larger steps leave the second-level cache before the receiver has read them.
 const LARGEST_SLOT: usize = 64 << 10;
 const DEPTH: usize = 8;
 const GRANULE: usize = 64;
@@ -79,8 +80,11 @@ impl Config {
             Primitive::Packet => Protocol::Packet,
             Primitive::Direct => Protocol::Direct { window_bytes: window_bytes.unwrap_or(0) },
             Primitive::Staged => {
-                let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()));
-                let room = transport.block_bytes() / depth.max(1) / LINE * LINE;
+                let lines = transport.block_bytes() / LINE;
+                let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()).min(lines).max(2));
+                let room = transport.block_bytes() / depth.max(1);
+                // Slots begin on lines where there is room for that, and on the largest element in any case.
+                let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };
                 let slot_bytes = self.slot_bytes.unwrap_or_else(|| {
                     let wanted = (bytes / blocks.max(1) / STEPS).checked_next_power_of_two().unwrap_or(LARGEST_SLOT);
                     wanted.clamp(LEAST_SLOT, LARGEST_SLOT).min(room)

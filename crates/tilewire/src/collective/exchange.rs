@@ -4,7 +4,7 @@ use super::config::{Config, Decision, Primitive};
 use super::hooks::{Hooks, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
 use super::link::{Launch, Link};
-use super::pair::{Card, Pending};
+use super::pair::Card;
 use super::{RunError, legs};
 use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
 use crate::ir::scalar::Element;
@@ -114,7 +114,11 @@ pub(super) struct WindowOf {
     pub peers: Vec<Memory>,
     own: Memory,
     ty: Type,
+    number: String,
 }
+
+/// Outputs of so many bytes leave no room in a cache for anything else.
+const STREAM_FROM: usize = 8 << 20;
 
 /// One leg of an exchange, decided: what is sent to, or received from, a peer.
 pub(super) struct Leg {
@@ -244,23 +248,33 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     /// ```
     pub fn window<W: Element>(mut self, window: &Window<W>) -> Self {
         let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
-        self.window = Some(WindowOf { peers, own, ty: W::TYPE });
+        self.window = Some(WindowOf { peers, own, ty: W::TYPE, number: window.number().to_string() });
         self
     }
 
     /// Traces, verifies and compiles, and tells the peers what is to come; the result is launched any number of times.
     ///
-    /// Nothing waits here: the sides are compared by the first launch, so that ranks may build their transfers in any order.
+    /// Nothing waits here: the sides are compared by the first launch, so that ranks may build transfers with different peers in any order.
+    /// The n-th transfer built towards a peer meets the n-th that the peer builds from here, and those of one pair are launched in the
+    /// same order on both sides. What is built is to be launched: a peer that was told of it may be waiting, so dropping it before the
+    /// first launch breaks the transport.
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let legs = self.legs()?;
         let traced = self.trace_legs(&legs)?;
-        let launch = Launch::with_deadline(&[self.link], &traced, self.deadline)?;
-        let tell = |leg: &Leg| {
-            let card = Card::new(R::TYPES, &leg.tiling, &leg.decision, &self.hooks.output_shape);
-            Pending::tell(self.link, leg.side, leg.peer, card)
-        };
-        let pending = legs.iter().map(tell).collect::<Result<Vec<_>, _>>()?;
-        Ok(PreparedExchange::new(self.link, launch, pending, self.to, self.from))
+        let launch = Launch::with(&[self.link], &traced, self.deadline, self.streams(&legs))?;
+        let mut prepared = PreparedExchange::new(self.link, launch, self.deadline, self.to, self.from);
+        for leg in &legs {
+            let window = self.window.as_ref().map(|window| window.number.as_str());
+            let card = Card::new(R::TYPES, &leg.tiling, &leg.decision, &self.hooks.output_shape, window);
+            prepared.tell(leg.side, leg.peer, card)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Whether the output is so large that it is better written around the cache. The staging is not: the receiver reads it at once.
+    fn streams(&self, legs: &[Leg]) -> bool {
+        let staged = |leg: &Leg| leg.side == Side::Receive && matches!(leg.protocol, Protocol::Staged { .. });
+        matches!(legs, [leg] if staged(leg)) && self.out.memory().bytes() >= STREAM_FROM
     }
 
     /// Builds and launches once.
@@ -277,6 +291,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
 
     /// The legs, checked against the transport.
     fn legs(&self) -> Result<Vec<Leg>, RunError> {
+        if self.to.is_some() && self.from.is_some() && self.inp.memory().overlaps(self.out.memory()) {
+            return Err(TransferError::Overlap { bytes: self.inp.memory().bytes() }.into());
+        }
         let sends = self.to.map(|peer| (peer, Side::Send));
         let receives = self.from.map(|peer| (peer, Side::Receive));
         sends.into_iter().chain(receives).map(|(peer, side)| self.leg(peer, side)).collect()
@@ -285,7 +302,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     /// Positions of the chunk that is sent.
     pub(super) fn sent(&self) -> usize {
         let shape = self.hooks.output_shape.as_ref().map(|shape| shape.rows * shape.cols);
-        self.send_len.or(shape).unwrap_or(self.inp.len())
+        shape.or(self.send_len).unwrap_or(self.inp.len())
     }
 
     fn leg(&self, peer: Rank, side: Side) -> Result<Leg, RunError> {
@@ -295,32 +312,59 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             Side::Send => window.peers.get(peer.index()).map_or(0, Memory::bytes),
             Side::Receive => window.own.bytes(),
         };
-        let decision = self.config.decide(link, types, len, self.window.as_ref().map(reached));
-        let Decision { protocol, blocks, tile, granule } = decision;
+        let window = self.window.as_ref().map(reached);
+        let mut decision = self.config.decide(link, types, len, window);
+        if self.config.primitive.is_none()
+            && decision.protocol == Protocol::Packet
+            && self.check_packets(&self.tiling(&decision, len)).is_err()
+        {
+            // Whole rows, or groups, may give a block more than its equal share.
+            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(link, types, len, window);
+        }
+        let Decision { protocol, blocks, .. } = decision;
         // Several parts are bytes to the transport.
         let (dtype, bytes) = match types {
             [ty] => (*ty, len * ty.size()),
             _ => (Type::U8, len * types.iter().map(|ty| ty.size()).sum::<usize>()),
         };
+        if self.window.is_none() && matches!(protocol, Protocol::Direct { .. }) {
+            let why = "it writes a window: allocate one and say window(&window), or use staged";
+            return Err(TransferError::Unable { protocol, why }.into());
+        }
         check_transfer(link, &Transfer { peer, bytes, dtype, blocks, protocol }, &[])?;
-        self.check_protocol(&decision, side, len)?;
+        let tiling = self.tiling(&decision, len);
+        self.check_protocol(&decision, side, &tiling)?;
+        Ok(Leg { peer, side, tiling, protocol, decision })
+    }
+
+    /// How a leg is cut: in tiles that fit a slot, or in one part for each block.
+    fn tiling(&self, decision: &Decision, len: usize) -> Tiling {
+        let Decision { protocol, blocks, tile, granule } = *decision;
         let tiling = match &self.hooks.output_shape {
             Some(shape) => Tiling::shaped(shape.rows, shape.cols, tile, blocks),
             None => Tiling::flat(len, tile, blocks),
         };
-        let tiling = if matches!(protocol, Protocol::Staged { .. }) { tiling } else { tiling.bands(granule) };
-        Ok(Leg { peer, side, tiling, protocol, decision })
+        if matches!(protocol, Protocol::Staged { .. }) { tiling } else { tiling.bands(granule) }
+    }
+
+    /// Whether the part of every block fits its packets.
+    fn check_packets(&self, tiling: &Tiling) -> Result<(), TransferError> {
+        let (protocol, blocks) = (Protocol::Packet, tiling.blocks());
+        let room = PacketPlan::new(self.link, blocks).message_packets();
+        let needed = PacketPlan::packets(R::TYPES, tiling.tile_len().min(tiling.len()));
+        if needed <= room {
+            return Ok(());
+        }
+        Err(TransferError::TooLarge { protocol, bytes: needed * 8 * blocks, region: room * 8 * blocks })
     }
 
     /// What a protocol cannot do.
-    fn check_protocol(&self, decision: &Decision, side: Side, len: usize) -> Result<(), TransferError> {
-        let Decision { protocol, blocks, .. } = *decision;
+    fn check_protocol(&self, decision: &Decision, side: Side, tiling: &Tiling) -> Result<(), TransferError> {
+        let protocol = decision.protocol;
         let unable = |why| Err(TransferError::Unable { protocol, why });
         match protocol {
             Protocol::Direct { .. } => {
-                let Some(window) = &self.window else {
-                    return unable("it writes a window: allocate one and say window(&window), or use staged");
-                };
+                let window = self.window.as_ref().expect("checked before the transfer");
                 if R::TYPES != [window.ty] {
                     return unable("it stores one value of the window's type: use staged or packet for others");
                 }
@@ -334,16 +378,11 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 }
                 Ok(())
             }
-            Protocol::Packet => {
-                let plan = PacketPlan::new(self.link, blocks);
-                let needed = PacketPlan::packets(R::TYPES, decision.tile.min(len));
-                if needed <= plan.message_packets() {
-                    return Ok(());
-                }
-                let (bytes, region) = (needed * 8 * blocks, plan.message_packets() * 8 * blocks);
-                Err(TransferError::TooLarge { protocol, bytes, region })
-            }
+            Protocol::Packet => self.check_packets(tiling),
             Protocol::Staged { slot_bytes, .. } => {
+                if R::TYPES.len() > 1 && !slot_bytes.is_multiple_of(Packing::ALIGN) {
+                    return unable("the parts of a slot begin on 64 bytes: use slots of a multiple of 64");
+                }
                 if Packing::fitting(R::TYPES, slot_bytes).is_none() {
                     return unable("not one element fits a slot: use larger slots");
                 }
@@ -365,6 +404,10 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             if self.to.is_some() && self.hooks.copies && self.inp.len() != self.sent() {
                 let (is, must) = (self.inp.len(), self.sent());
                 let what = "the input of a send without produce hook";
+                k.report(&self.hooks.at, MisuseKind::Length { what, is, must });
+            }
+            if let Some(is) = self.send_len.filter(|&len| len != self.sent()) {
+                let (what, must) = ("send_len beside a shape", self.sent());
                 k.report(&self.hooks.at, MisuseKind::Length { what, is, must });
             }
             k.blocks(legs[0].tiling.blocks() as u32);

@@ -3,10 +3,12 @@
 use super::RunError;
 use super::error::Timeout;
 use super::link::{Launch, Link};
-use super::pair::Pending;
-use crate::transport::Rank;
+use super::pair::{Card, Pending};
+use crate::transport::layout::Side;
+use crate::transport::{AbortCode, Cause, Rank};
 use crate::vm::LaunchError;
 use std::fmt;
+use std::time::Duration;
 
 /// A [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv) that is compiled.
 ///
@@ -15,6 +17,7 @@ pub struct PreparedExchange<'l, L: Link> {
     link: &'l L,
     launch: Launch<'l>,
     peers: Peers,
+    deadline: Option<Duration>,
     to: Option<Rank>,
     from: Option<Rank>,
 }
@@ -33,11 +36,19 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     pub(super) fn new(
         link: &'l L,
         launch: Launch<'l>,
-        pending: Vec<Pending>,
+        deadline: Option<Duration>,
         to: Option<Rank>,
         from: Option<Rank>,
     ) -> Self {
-        PreparedExchange { link, launch, peers: Peers::Pending(pending), to, from }
+        PreparedExchange { link, launch, peers: Peers::Pending(Vec::new()), deadline, to, from }
+    }
+
+    /// Tells a peer of one leg.
+    pub(super) fn tell(&mut self, side: Side, peer: Rank, card: Card) -> Result<(), RunError> {
+        if let Peers::Pending(pending) = &mut self.peers {
+            pending.push(Pending::tell(self.link, side, peer, card)?);
+        }
+        Ok(())
     }
 
     /// Runs the transfer to the end: what is sent may be overwritten then, and what is received is there.
@@ -60,7 +71,11 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
         if let Peers::Pending(pending) = &self.peers {
             let mut first = Ok(());
             for side in pending {
-                first = first.and(side.meet(self.link));
+                first = first.and(side.meet(self.link, self.deadline));
+            }
+            if first.is_err() && pending.len() > 1 {
+                // The peer of the other leg may agree, launch, and count a step that this rank does not.
+                self.give_up();
             }
             self.peers = first.map_or_else(Peers::Refused, |()| Peers::Agree);
         }
@@ -68,6 +83,11 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
             Peers::Refused(error) => Err(error.clone()),
             _ => Ok(()),
         }
+    }
+
+    /// Breaks the transport: a peer may have launched what this rank will not.
+    fn give_up(&self) {
+        self.link.fail(Cause { code: AbortCode::Failed, rank: self.link.rank().index(), reason: 0 });
     }
 
     /// Says for whom a wait was.
@@ -93,6 +113,14 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
             at,
         };
         RunError::Timeout(Box::new(timeout))
+    }
+}
+
+impl<L: Link> Drop for PreparedExchange<'_, L> {
+    fn drop(&mut self) {
+        if matches!(&self.peers, Peers::Pending(told) if !told.is_empty()) {
+            self.give_up();
+        }
     }
 }
 

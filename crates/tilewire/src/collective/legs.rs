@@ -35,7 +35,8 @@ pub(super) fn roles<L: Link, In: Element, Out: Element, R: Regs>(
             });
         }
         bodies => {
-            for body in bodies {
+            // The receiver first: what it permits (READY) must not wait until this rank has sent its own, where one thread runs both.
+            for body in bodies.iter().rev() {
                 k.role(body.leg.side.to_string(), WARPS).run(|r| body.run(r));
             }
         }
@@ -77,7 +78,8 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
             }
             _ => None,
         };
-        let output = output.resized(leg.tiling.len());
+        // What this rank sends may be longer than what it receives: then its output stands for the peer's, by length.
+        let output = if leg.side == Side::Send { output.resized(leg.tiling.len()) } else { output };
         let (input, output) = (chunk(input, &hooks.input_shape), chunk(output, &hooks.output_shape));
         Body { exchange, leg, ops, input, output, words }
     }
@@ -94,7 +96,8 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
                     (Side::Receive, None) => recv_packets::<R, _>(r, ops, plan, tiling, consume),
                     (side, Some(words)) => {
                         let per_word = 8 / R::TYPES[0].size();
-                        let tiling = Tiling::flat(words.len(), tiling.tile_len().div_ceil(per_word), tiling.blocks());
+                        let (len, tile) = (tiling.len() / per_word, tiling.tile_len().div_ceil(per_word));
+                        let tiling = Tiling::flat(len, tile, tiling.blocks());
                         match side {
                             Side::Send => send_packets::<u64, _>(r, ops, plan, tiling, |at| words.load(at.pos)),
                             Side::Receive => {
@@ -153,9 +156,12 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
     }
 }
 
-/// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one.
+/// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one. The peer may pack its
+/// elements all the same, so a block's part must be whole words.
 fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
-    let fits = leg.protocol == Protocol::Packet && aligned && memory.bytes() > 0;
+    let part = memory.bytes() / leg.tiling.len().max(1) * leg.tiling.tile_len();
+    let whole = leg.tiling.tiles() == 1 || part.is_multiple_of(8);
+    let fits = leg.protocol == Protocol::Packet && aligned && whole && memory.bytes() > 0;
     fits.then(|| k.buffer(name, std::slice::from_ref(memory), access).bank(0))
 }

@@ -47,8 +47,8 @@ pub trait Link: Host {
     /// Tells a peer what this rank is about to do with it; see [`ShmTransport::tell`].
     fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError>;
 
-    /// Waits for what the peer told; see [`ShmTransport::hear`].
-    fn hear(&self, ticket: &Ticket) -> Result<Vec<u8>, TransportError>;
+    /// Waits for what the peer told, at most so long; see [`ShmTransport::hear`].
+    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
 
     /// Compiles a kernel of your own that is bound to this transport.
     fn prepare(&self, traced: &Traced) -> Result<Launch<'_>, RunError>
@@ -84,8 +84,8 @@ impl Link for ShmTransport {
         ShmTransport::tell(self, side, peer, card)
     }
 
-    fn hear(&self, ticket: &Ticket) -> Result<Vec<u8>, TransportError> {
-        ShmTransport::hear(self, ticket)
+    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        ShmTransport::hear(self, ticket, deadline)
     }
 }
 
@@ -116,14 +116,26 @@ impl<'l> Launch<'l> {
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
+        Launch::with(hosts, traced, deadline, false)
+    }
+
+    /// `streams`: every `each` that can writes around the cache, whatever its size.
+    pub(super) fn with(
+        hosts: &[&'l dyn Host],
+        traced: &Traced,
+        deadline: Option<Duration>,
+        streams: bool,
+    ) -> Result<Launch<'l>, RunError> {
         let first = hosts.first().expect("a launch over at least one transport");
         let segments: Vec<&SegmentSet> = hosts.iter().filter_map(|host| host.segments()).collect();
+        let usual = Settings::default();
         let settings = Settings {
             rank: first.rank().index(),
             world_size: first.world_size(),
             deadline,
             waits: waits_over_all(&segments),
-            ..Settings::default()
+            stream_from: if streams { 1 } else { usual.stream_from },
+            ..usual
         };
         let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;
         Ok(Launch { hosts: hosts.to_vec(), prepared })
@@ -147,9 +159,15 @@ impl<'l> Launch<'l> {
 
     #[cold]
     fn failed(&self, error: LaunchError) -> RunError {
-        let code = if matches!(error, LaunchError::Timeout { .. }) { AbortCode::TimedOut } else { AbortCode::Failed };
         let rank = self.hosts[0].rank().index();
-        self.hosts.iter().for_each(|host| host.fail(Cause { code, rank, reason: 0 }));
+        let own = |code| Cause { code, rank, reason: 0 };
+        let cause = match &error {
+            LaunchError::Timeout { .. } => own(AbortCode::TimedOut),
+            // Who is told of it must hear what happened first, and not that this rank heard of it.
+            LaunchError::Aborted { word, .. } => Cause::from_word(*word).unwrap_or(own(AbortCode::Failed)),
+            _ => own(AbortCode::Failed),
+        };
+        self.hosts.iter().for_each(|host| host.fail(cause));
         error.into()
     }
 }

@@ -8,13 +8,20 @@ use crate::ir::Type;
 use crate::schedule::Tiling;
 use crate::transport::layout::Side;
 use crate::transport::{AbortCode, Cause, Protocol, Rank, Ticket, TransportError};
+use std::time::Duration;
 
 /// What a side says about its transfer: names and values, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card(Vec<(&'static str, String)>);
 
 impl Card {
-    pub(super) fn new(types: &[Type], tiling: &Tiling, decision: &Decision, shape: &Option<Shape>) -> Card {
+    pub(super) fn new(
+        types: &[Type],
+        tiling: &Tiling,
+        decision: &Decision,
+        shape: &Option<Shape>,
+        window: Option<&str>,
+    ) -> Card {
         let types: Vec<String> = types.iter().map(ToString::to_string).collect();
         let shape = shape.as_ref().map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
         let (slot_bytes, depth) = match decision.protocol {
@@ -29,6 +36,7 @@ impl Card {
             ("the number of blocks", decision.blocks.to_string()),
             ("the bytes of a slot", slot_bytes.to_string()),
             ("the depth", depth.to_string()),
+            ("the window", window.unwrap_or("none").to_string()),
             ("the tile", format!("[{}, {}]", tiling.tile_rows(), tiling.tile_cols())),
         ])
     }
@@ -64,8 +72,8 @@ impl Pending {
 
     /// Waits for the peer's card and compares. A peer that does not come breaks the transport: it may come later, and then wait for a
     /// launch that is no more.
-    pub(super) fn meet(&self, link: &impl Link) -> Result<(), RunError> {
-        let theirs = link.hear(&self.ticket).inspect_err(|error| {
+    pub(super) fn meet(&self, link: &impl Link, deadline: Option<Duration>) -> Result<(), RunError> {
+        let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
             let code = match error {
                 TransportError::Broken { .. } => return,
                 TransportError::NotMet { .. } => AbortCode::TimedOut,

@@ -12,6 +12,9 @@
 //!   engines.
 //! - **Must not know**: devices and wires. What is specific to a link is behind [`Ops`].
 //!
+//! A schedule of one's own is made of the same parts: `examples/ring_all_gather.rs` forwards tiles round a ring,
+//! `examples/neighbour_exchange.rs` needs only the memories of an endpoint.
+//!
 //! | file | holds |
 //! |---|---|
 //! | `ops.rs` | [`Ops`]: what reaches a peer; [`LoadStore`]: by loads and stores |

@@ -74,7 +74,11 @@ struct Message<'t> {
 }
 
 impl<'t> Message<'t> {
-    fn next(r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan, side: Side) -> Message<'t> {
+    fn next<R: Regs>(r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan, tiling: Tiling, side: Side) -> Message<'t> {
+        let (needed, room) =
+            (PacketPlan::packets(R::TYPES, tiling.tile_len().min(tiling.len())), plan.message_packets());
+        assert!(needed <= room, "{needed} packets for a block that has {room}");
+        assert!(tiling.tiles() <= plan.blocks, "{} tiles for {} blocks", tiling.tiles(), plan.blocks);
         let block = block_of(r, plan.blocks);
         let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
         let counters = Counters::of(r, ops, block, side, shape);
@@ -92,6 +96,9 @@ impl<'t> Message<'t> {
 }
 
 /// Sends this block's part of a message in packets. The tiling has a tile for each block.
+///
+/// # Panics
+/// When a tile does not fit a block's packets, or there are more tiles than blocks: a build error, in a kernel being traced.
 #[track_caller]
 pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
     r: &RoleCtx<'t>,
@@ -100,7 +107,7 @@ pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    let message = Message::next(r, ops, plan, Side::Send);
+    let message = Message::next::<R>(r, ops, plan, tiling, Side::Send);
     let number = message.number;
     r.if_((number & (HALF - 1)).eq(0), || {
         let wrapped = (number & (FLAGS - 1)).eq(0);
@@ -136,7 +143,7 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    let message = Message::next(r, ops, plan, Side::Receive);
+    let message = Message::next::<R>(r, ops, plan, tiling, Side::Receive);
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None };
     let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);

@@ -27,8 +27,8 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Every part begins here.
-    const ALIGN: usize = 64;
+    /// Every part begins on a multiple of so many bytes.
+    pub const ALIGN: usize = 64;
 
     /// Packs `elements` elements of these parts.
     pub const fn new(types: &'static [Type], elements: usize) -> Packing {

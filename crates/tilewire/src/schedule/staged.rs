@@ -42,8 +42,15 @@ pub struct StagedPlan {
 }
 
 impl StagedPlan {
-    /// A plan for a role of one copy, with the constants of a transport.
+    /// A plan for a role of one copy, with the constants of a transport. `blocks` is the number of blocks of the kernel.
+    ///
+    /// # Panics
+    /// When the slots do not fit what the transport has for a block: they would lie over those of the next.
     pub fn new(transport: &impl P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
+        let (max_slots, room) = (transport.max_slots(), transport.block_bytes());
+        assert!((2..=max_slots).contains(&depth), "a depth of {depth}, of 2 to {max_slots}");
+        assert!(slot_bytes <= room / depth, "{depth} slots of {slot_bytes} bytes in {room}");
+        assert!((1..=transport.max_blocks_per_peer()).contains(&blocks), "{blocks} blocks");
         StagedPlan {
             slot_bytes,
             depth,
@@ -239,7 +246,8 @@ pub fn send_tiles<'t, R: Regs, O: Ops<'t>>(
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
     let pipeline = StagedSend::begin(r, ops, plan);
-    let bytes = r.constant(packing.bytes() as i64);
+    // The padding behind the last part may not fit, and nobody reads it.
+    let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let steps = plan.for_steps(r, pipeline.start, tiling, |step, tile| {
         pipeline.step(step, bytes, |at| {
             tile.each(r, |spot| {

@@ -26,6 +26,8 @@ pub enum AbortCode {
     Failed,
     /// A wait of it expired.
     TimedOut,
+    /// It can no longer see whether its peers live.
+    Blind,
     /// Something this version does not know.
     Other(u8),
 }
@@ -37,8 +39,9 @@ impl AbortCode {
             AbortCode::Panicked => 2,
             AbortCode::Failed => 3,
             AbortCode::TimedOut => 4,
+            AbortCode::Blind => 5,
             // 0 would mean that nothing is wrong.
-            AbortCode::Other(code) => code.max(5),
+            AbortCode::Other(code) => code.max(6),
         }
     }
 
@@ -48,6 +51,7 @@ impl AbortCode {
             2 => AbortCode::Panicked,
             3 => AbortCode::Failed,
             4 => AbortCode::TimedOut,
+            5 => AbortCode::Blind,
             code => AbortCode::Other(code),
         }
     }
@@ -85,6 +89,9 @@ impl fmt::Display for Cause {
             AbortCode::Panicked => write!(f, "rank {rank} panicked"),
             AbortCode::Failed => write!(f, "rank {rank} gave up after an error"),
             AbortCode::TimedOut => write!(f, "a wait of rank {rank} expired"),
+            AbortCode::Blind => {
+                write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails")
+            }
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
@@ -179,8 +186,8 @@ mod tests {
 
     #[test]
     fn a_cause_survives_its_word() {
-        for code in [AbortCode::Died, AbortCode::Panicked, AbortCode::Failed, AbortCode::TimedOut, AbortCode::Other(77)]
-        {
+        let known = [AbortCode::Died, AbortCode::Panicked, AbortCode::Failed, AbortCode::TimedOut, AbortCode::Blind];
+        for code in known.into_iter().chain([AbortCode::Other(77)]) {
             for (rank, reason) in [(0, 0), (1, 2), ((1 << 24) - 1, u32::MAX)] {
                 let cause = Cause { code, rank, reason };
                 assert_eq!(Cause::from_word(cause.to_word()), Some(cause));

@@ -1,5 +1,6 @@
 //! What can go wrong when ranks share memory.
 
+use super::descriptors::DescriptorLimit;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -28,6 +29,8 @@ pub enum SegmentError {
         /// Bytes that were available, where that is why it was not even tried.
         available: Option<u64>,
     },
+    /// Not enough files may be open for so many ranks.
+    Descriptors(DescriptorLimit),
     /// A system call failed.
     System {
         /// The call.
@@ -100,6 +103,7 @@ impl fmt::Display for SegmentError {
                 }
                 write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
             }
+            SegmentError::Descriptors(limit) => limit.fmt(f),
             SegmentError::System { call, source } => {
                 write!(f, "{call} failed: {source}")?;
                 hint(source).map_or(Ok(()), |hint| write!(f, ": {hint}"))

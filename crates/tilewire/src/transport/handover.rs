@@ -23,6 +23,18 @@ use std::time::{Duration, Instant};
 /// Strangers that may hold a connection open at a time; the oldest goes first. A rank's hello comes right behind its
 /// connection, so no rank is ever among the oldest of so many.
 const MAX_STRANGERS: usize = 64;
+
+/// Connections that may stand in a rank's queue: all ranks may knock before anyone opens; strangers too.
+pub(super) fn backlog(world_size: usize) -> usize {
+    world_size + 128
+}
+
+/// Descriptors a handover has open at most: two connections to each peer, strangers, the own segment and listener, and what
+/// comes in between.
+pub(super) fn descriptors(world_size: usize) -> usize {
+    2 * world_size + MAX_STRANGERS + 16
+}
+
 /// How soon to knock again at a door with too long a queue.
 const KNOCK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -179,15 +191,18 @@ impl Table<'_> {
         Ok(Some(opened))
     }
 
+    /// Accepts who stands in the queue now: as many as fit, so that it ends though others knock faster than it opens.
     fn accept(&mut self) -> Result<(), SegmentError> {
-        let accept = || socket::accept(self.own.listener.as_fd()).map_err(SegmentError::system("accept4"));
-        while let Some(connection) = accept()? {
+        // The kernel lets one more in than it was told.
+        for _ in 0..=backlog(self.peers.len()) {
+            let accepted = socket::accept(self.own.listener.as_fd()).map_err(SegmentError::system("accept4"))?;
+            let Some(connection) = accepted else { break };
             if socket::is_same_user(connection.as_fd()).unwrap_or(false) {
                 self.strangers.push(connection);
             }
             if self.strangers.len() > MAX_STRANGERS {
                 // Who has a hello waiting is no stranger.
-                return self.greet();
+                self.greet()?;
             }
         }
         Ok(())
@@ -283,8 +298,11 @@ impl Table<'_> {
                 peer.ready = true;
                 Ok(())
             }
-            Some(Packet::Failed { dead: Some(dead), .. }) => Err(SegmentError::Died { rank: dead as usize }),
-            Some(Packet::Failed { dead: None, what }) => Err(SegmentError::Peer { rank, what }),
+            Some(Packet::Failed { dead: Some(dead), .. }) if self.others().any(|other| other == dead as usize) => {
+                Err(SegmentError::Died { rank: dead as usize })
+            }
+            // It gave up for another reason; or it takes for dead who is not, or who does not exist: then its words have to do.
+            Some(Packet::Failed { what, .. }) => Err(SegmentError::Peer { rank, what }),
             // At the end of its connection to us stands somebody who is not who it should be.
             _ => Err(SegmentError::Died { rank }),
         }

@@ -30,18 +30,24 @@ struct Table {
     failure: Option<Cause>,
 }
 
+impl Table {
+    fn watch(&mut self, set: &SegmentSet) {
+        self.segments.retain(|segment| segment.strong_count() > 0);
+        self.segments.extend(set.weak());
+        if let Some(cause) = self.failure {
+            set.abort_all(cause);
+        }
+    }
+}
+
 impl Meeting {
     /// Leaves every rank's set to be taken; gives the ticket to take it with.
     pub(super) fn leave(&self, sets: Vec<SegmentSet>) -> u64 {
         let mut table = self.table();
         let ticket = table.next;
         table.next += 1;
-        table.segments.retain(|segment| segment.strong_count() > 0);
         if let Some(set) = sets.first() {
-            table.segments.extend(set.weak());
-            if let Some(cause) = table.failure {
-                set.abort_all(cause);
-            }
+            table.watch(set);
         }
         table.left.extend(sets.into_iter().map(|set| ((ticket, set.rank()), set)));
         ticket
@@ -59,6 +65,11 @@ impl Meeting {
         for segment in table.segments.iter().filter_map(Weak::upgrade) {
             Abort::new(segment).set(cause);
         }
+    }
+
+    /// Ends the waits on the segments of a set, those of all its ranks, when a rank fails; at once if one has.
+    pub(super) fn watch(&self, set: &SegmentSet) {
+        self.table().watch(set);
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -23,6 +23,7 @@
 mod abort;
 pub mod bootstrap;
 mod deadline;
+mod descriptors;
 mod doorbell;
 mod error;
 mod futex;
@@ -55,6 +56,7 @@ mod socket;
 pub use abort::{Abort, AbortCode, Cause, PanicGuard};
 pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, StoreServer, TcpBootstrap};
 pub use deadline::Deadline;
+pub use descriptors::{DescriptorLimit, reserve_descriptors};
 pub use doorbell::Doorbell;
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};

@@ -10,6 +10,9 @@
 //!  (end of file)        its process ended               after a Goodbye nothing, else as above
 //! ```
 //!
+//! When waiting on the sockets fails again and again, the rank cannot see its peers any more; it sets its own abort word then, and the
+//! monitor ends: better no waits than waits that nothing ends.
+//!
 //! A process that was forked and not executed keeps its parent's sockets open: while such a child lives, its parent's death is not
 //! seen. (What is executed closes them.)
 
@@ -19,6 +22,7 @@ use super::segment::ControlSockets;
 use super::socket::{self, Heard};
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -26,6 +30,11 @@ use std::time::{Duration, Instant};
 
 const GOODBYE: &[u8] = b"TWGOODBY";
 const PANICKED: &[u8] = b"TWPANICK";
+
+/// Failures to wait, one after the other, until the monitor gives up. What fails for lack of memory may soon not.
+const FAILURES: u32 = 100;
+/// Between two of them.
+const REST: Duration = Duration::from_millis(10);
 
 /// Watches the other ranks for as long as it lives.
 ///
@@ -70,6 +79,10 @@ impl Monitor {
             if let Some(rank) = of(Peer::Dead).next() {
                 return Err(GoodbyeError::Died { rank });
             }
+            let unseen: Vec<usize> = of(Peer::Unseen).collect();
+            if !unseen.is_empty() {
+                return Err(GoodbyeError::Unseen { ranks: unseen });
+            }
             let missing: Vec<usize> = of(Peer::Here).collect();
             if missing.is_empty() {
                 return Ok(());
@@ -110,6 +123,11 @@ pub enum GoodbyeError {
         /// That rank.
         rank: usize,
     },
+    /// This rank cannot see whether some ranks say goodbye; see [`AbortCode::Blind`].
+    Unseen {
+        /// Those ranks.
+        ranks: Vec<usize>,
+    },
     /// Some ranks did not say goodbye within the deadline.
     Missing {
         /// Those ranks.
@@ -123,6 +141,13 @@ impl fmt::Display for GoodbyeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GoodbyeError::Died { rank } => write!(f, "rank {rank} died before it closed"),
+            GoodbyeError::Unseen { ranks } => {
+                write!(
+                    f,
+                    "this rank cannot see whether {} closed: waiting for them (poll) fails",
+                    those(ranks, "has", "have")
+                )
+            }
             GoodbyeError::Missing { ranks, after } => {
                 write!(
                     f,
@@ -153,10 +178,13 @@ enum Peer {
     /// It said goodbye (or is this rank itself).
     Left,
     Dead,
+    /// It was here when the monitor gave up.
+    Unseen,
 }
 
 impl Watch {
     fn run(&self, stopped: &OwnedFd) {
+        let mut failures = 0;
         loop {
             let mut here = Vec::new();
             for (rank, socket) in self.sockets.iter().enumerate() {
@@ -167,12 +195,27 @@ impl Watch {
                 }
             }
             let sockets = here.into_iter().chain([stopped.as_fd()]);
-            // Nothing that could go wrong here could be told to anybody; and what could is a lack of memory, which passes.
-            let _ = socket::wait(sockets, None);
+            match socket::wait(sockets, None) {
+                Ok(()) => failures = 0,
+                Err(error) if failures == FAILURES => return self.give_up(&error),
+                Err(_) => {
+                    failures += 1;
+                    std::thread::sleep(REST);
+                }
+            }
             if matches!(socket::receive(stopped.as_fd(), &mut [0], false), Ok(Heard::End)) {
                 return;
             }
         }
+    }
+
+    /// Ends this rank's waits, with the system's number of the error as the reason.
+    fn give_up(&self, error: &io::Error) {
+        let own = self.sockets.iter().position(Option::is_none).expect("there is no socket to oneself");
+        let reason = error.raw_os_error().map_or(0, i32::unsigned_abs);
+        self.own.set(Cause { code: AbortCode::Blind, rank: own, reason });
+        self.peers().iter_mut().filter(|peer| **peer == Peer::Here).for_each(|peer| *peer = Peer::Unseen);
+        self.change.notify_all();
     }
 
     /// Hears what a peer says; gives what became of it.

@@ -194,9 +194,9 @@ fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
 
 #[cfg(target_os = "linux")]
 mod processes {
-    use super::super::handover::Handover;
+    use super::super::handover::{self, Handover};
     use super::super::message::{self, Card, Token};
-    use super::super::{memfd, socket};
+    use super::super::{memfd, reserve_descriptors, socket};
     use super::{Arc, ControlSockets, Exchange, Mapping, SegmentError, SegmentOptions, SegmentSet};
     use std::os::fd::{AsFd, OwnedFd};
 
@@ -246,13 +246,14 @@ mod processes {
     impl Own {
         fn open(world_size: usize, bytes: usize, populate: bool) -> Result<Own, SegmentError> {
             let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
+            reserve_descriptors(handover::descriptors(world_size)).map_err(SegmentError::Descriptors)?;
             let file = memfd::create(total)?;
             let mapping = memfd::map(file.as_fd(), total, populate)?;
             let random = || socket::random::<16>().map_err(SegmentError::system("getrandom"));
             // A name that can be recognised in a list of sockets, and that nobody can have taken.
             let name = format!("tilewire-{:032x}", u128::from_ne_bytes(random()?)).into_bytes();
-            // All ranks may knock before anyone opens; strangers too.
-            let listener = socket::listen(&name, world_size + 128).map_err(SegmentError::system("bind or listen"))?;
+            let listener =
+                socket::listen(&name, handover::backlog(world_size)).map_err(SegmentError::system("bind or listen"))?;
             Ok(Own { mapping, file, listener, name, token: random()? })
         }
     }

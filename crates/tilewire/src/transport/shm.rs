@@ -1,7 +1,7 @@
 //! The transport of ranks on one machine: every rank's segment, cut as [`layout`](super::layout) says, mapped by all.
 #![forbid(unsafe_code)]
 
-use super::abort::{Abort, Cause, PanicGuard};
+use super::abort::{Abort, Cause};
 use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
 use super::doorbell::Doorbell;
@@ -17,7 +17,7 @@ use crate::tensor::Memory;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How large a [`ShmTransport`] is. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,14 +77,15 @@ pub struct ShmTransport {
     table: PeerTable,
     buffers: LocalBuffers,
     pairings: Pairings,
+    /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
+    abort: Abort,
     segments: SegmentSet,
     watch: Watch,
 }
 
-/// What tells the peers of this rank's end, and this rank of theirs.
+/// What tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: it is their world that tells, once
+/// the cause is noted.
 struct Watch {
-    /// For ranks that are threads: tells the peers of a panic.
-    _guard: Option<PanicGuard>,
     #[cfg(target_os = "linux")]
     monitor: Option<super::monitor::Monitor>,
 }
@@ -136,7 +137,7 @@ impl ShmTransport {
             .segments("shm", layout.bytes(), populate, deadline)
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
-        let table = PeerTable::new(&layout, &segments);
+        let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
         Ok(ShmTransport {
             world,
             serial,
@@ -144,6 +145,7 @@ impl ShmTransport {
             table,
             buffers: LocalBuffers::default(),
             pairings: Pairings::default(),
+            abort,
             segments,
             watch,
         })
@@ -159,7 +161,7 @@ impl ShmTransport {
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
         closed?;
-        self.watch.goodbye(deadline)
+        self.watch.goodbye(self.segments.rank(), deadline)
     }
 
     /// `Err` with the cause if the transport is broken.
@@ -207,21 +209,32 @@ impl ShmTransport {
         Ok(ticket)
     }
 
-    /// Waits for what the peer told. Once for each ticket.
-    pub fn hear(&self, ticket: &Ticket) -> Result<Vec<u8>, TransportError> {
-        self.check()?;
-        let heard = self.world.take(&ticket.theirs(&self.serial), self.world.deadline());
-        // Who waits in vain learns best why from the abort word.
-        self.check()?;
-        heard.map_err(|error| match error {
-            BootstrapError::KeyNotSet { waited, .. } => TransportError::NotMet { ticket: *ticket, after: waited },
-            error => error.into(),
-        })
+    /// Waits for what the peer told, at most so long. Once for each ticket. Ends at once when the transport breaks.
+    pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        // The store knows nothing of this transport: between two looks at it, the abort word tells.
+        const LOOK: Duration = Duration::from_millis(20);
+        let (key, start) = (ticket.theirs(&self.serial), Instant::now());
+        loop {
+            self.check()?;
+            let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
+            match self.world.take(&key, Deadline::after(left)) {
+                Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {}
+                Err(BootstrapError::KeyNotSet { .. }) => {
+                    self.check()?;
+                    return Err(TransportError::NotMet { ticket: *ticket, after: start.elapsed() });
+                }
+                heard => {
+                    // Who waits in vain learns best why from the abort word.
+                    self.check()?;
+                    return Ok(heard?);
+                }
+            }
+        }
     }
 
     /// The abort word of this rank: what its waits poll.
     pub fn abort(&self) -> Abort {
-        self.segments.abort(self.rank().index())
+        self.abort.clone()
     }
 
     /// The doorbell of a rank: to be rung after a signal to it, or to sleep on if it is this rank's.
@@ -325,8 +338,9 @@ impl P2pTransport for ShmTransport {
         self.layout.geometry().packet_bytes
     }
 
+    #[inline]
     fn broken(&self) -> Option<Cause> {
-        self.abort().get()
+        self.abort.get()
     }
 }
 
@@ -384,20 +398,24 @@ impl Watch {
         } else {
             Some(super::monitor::Monitor::start(segments.take_control(), segments.abort(segments.rank()))?)
         };
+        #[cfg(not(target_os = "linux"))]
+        let _ = (segments, are_threads);
         Ok(Watch {
-            _guard: are_threads.then(|| segments.panic_guard()),
             #[cfg(target_os = "linux")]
             monitor,
         })
     }
 
     #[cfg(target_os = "linux")]
-    fn goodbye(self, deadline: Deadline) -> Result<(), TransportError> {
+    fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
         use super::abort::AbortCode;
         use super::monitor::GoodbyeError;
         let Some(monitor) = self.monitor else { return Ok(()) };
         let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
         monitor.goodbye(length).map_err(|error| match error {
+            GoodbyeError::Unseen { .. } => {
+                TransportError::Broken { cause: Cause { code: AbortCode::Blind, rank: own, reason: 0 } }
+            }
             GoodbyeError::Died { rank } => {
                 TransportError::Broken { cause: Cause { code: AbortCode::Died, rank, reason: 0 } }
             }
@@ -406,7 +424,7 @@ impl Watch {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn goodbye(self, _: Deadline) -> Result<(), TransportError> {
+    fn goodbye(self, _: usize, _: Deadline) -> Result<(), TransportError> {
         Ok(())
     }
 }
@@ -420,6 +438,9 @@ fn layout(options: &ShmOptions, world_size: usize) -> Result<Layout, TransportEr
     at_least("max_blocks_per_peer", max_blocks_per_peer, 1, "at least 1")?;
     at_least("max_slots", max_slots, 2, "at least 2, so that one slot is filled while another is emptied")?;
     at_least("max_copies", max_copies, 1, "at least 1")?;
+    if max_slots > usize::from(u16::MAX) {
+        return Err(TransportError::BadOption { option: "max_slots", value: max_slots, expected: "at most 65535" });
+    }
     if block_share(per_peer_bytes, max_blocks_per_peer) < LINE {
         let expected = "at least 128 bytes for each of max_blocks_per_peer";
         return Err(TransportError::BadOption { option: "per_peer_bytes", value: per_peer_bytes, expected });

@@ -240,6 +240,11 @@ pub enum TransferError {
         /// Elements of a tile along the same axis.
         tile: usize,
     },
+    /// What is sent and what is received lie over each other.
+    Overlap {
+        /// Bytes of what is sent.
+        bytes: usize,
+    },
     /// A buffer smaller than the message.
     BufferTooSmall {
         /// Bytes of the message.
@@ -291,6 +296,10 @@ impl fmt::Display for TransferError {
                 f,
                 "groups of {group} elements do not fit tiles of {tile}: say granule({group}) on both sides, or use groups whose \
                  size divides the tile"
+            ),
+            TransferError::Overlap { bytes } => write!(
+                f,
+                "the output lies over the {bytes} bytes that are sent, and would overwrite them before they are: use two tensors"
             ),
             TransferError::BufferTooSmall { bytes, buffer } => {
                 write!(f, "a message of {bytes} bytes with a buffer of {buffer}")

@@ -11,6 +11,7 @@ use super::rendezvous::{Parameters, TransportError};
 use super::shm::ShmTransport;
 use crate::tensor::{Element, Memory, Tensor};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A tensor of every rank that every rank can write.
 ///
@@ -34,7 +35,12 @@ use std::fmt;
 pub struct Window<T: Element> {
     tensor: Tensor<T>,
     peers: Vec<Memory>,
+    /// Which window of rank 0 it is: so that two sides that mean different ones do not take one for the other.
+    number: String,
 }
+
+/// The number of the next window of this process.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl<T: Element> Window<T> {
     /// Makes a window of `len` zeros. Collective: every rank of the transport calls it, with the same element type; the lengths may
@@ -50,9 +56,12 @@ impl<T: Element> Window<T> {
         transport.check()?;
         let said = Parameters::new("window")
             .with("element type", T::TYPE)
+            // Relaxed: only its being different each time matters.
+            .with("number", NUMBER.fetch_add(1, Ordering::Relaxed))
             .with("length", len)
             .object(too_large.then_some(TransportError::TooLarge))
-            .agree(world, &["length"], deadline)?;
+            .agree(world, &["number", "length"], deadline)?;
+        let number = said[0][said[0].len() - 2].clone();
         let lens = said.iter().enumerate().map(|(rank, values)| {
             let len = values.last().and_then(|len| len.parse::<usize>().ok());
             // Every rank of this version has checked its own; what another says is not believed.
@@ -68,7 +77,12 @@ impl<T: Element> Window<T> {
         let peers: Vec<Memory> =
             lens.iter().enumerate().map(|(rank, len)| segments.segment(rank).part(0, len * size)).collect();
         // The sockets of these segments are closed here: it is the transport's monitor that sees a peer die.
-        Ok(Window { tensor: Tensor::in_shared(peers[transport.rank().index()].clone(), len), peers })
+        Ok(Window { tensor: Tensor::in_shared(peers[transport.rank().index()].clone(), len), peers, number })
+    }
+
+    /// What names this window on all ranks.
+    pub fn number(&self) -> &str {
+        &self.number
     }
 
     /// This rank's elements.

@@ -4,7 +4,7 @@
 use super::bootstrap::{Bootstrap, BootstrapError, LocalBootstrap, TcpBootstrap};
 use super::launcher::{Launcher, Placement};
 use super::meeting::Meeting;
-use super::{AbortCode, Cause, Deadline, Rank};
+use super::{AbortCode, Cause, Deadline, Rank, SegmentSet};
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -123,6 +123,26 @@ impl World {
     /// Where ranks that are threads hand each other memory.
     pub(super) fn meeting(&self) -> Option<&Arc<Meeting>> {
         self.meeting.as_ref()
+    }
+
+    /// For a transport of your own: ends the waits on its segments, on every rank, when a rank of this world returns an error or panics.
+    /// Any rank may say so, or each. Where ranks are processes this does nothing: there, a [`Monitor`](super::Monitor) sees a rank end.
+    ///
+    /// ```
+    /// use std::sync::Mutex;
+    /// use tilewire::transport::{SegmentSet, World};
+    /// let sets = Mutex::new(SegmentSet::threads(2, 1000)?);
+    /// World::threads(2).run(|world| {
+    ///     let segments = sets.lock().unwrap().pop().unwrap();
+    ///     world.watch(&segments);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watch(&self, segments: &SegmentSet) {
+        if let Some(meeting) = &self.meeting {
+            meeting.watch(segments);
+        }
     }
 
     /// Tells all ranks that this one has failed, so that none waits for it.

@@ -60,6 +60,10 @@ pub(crate) enum Opcode {
     UMove,
     /// `a = memory[access e]`; masked off where register `b` is 0: `a = c`. `d` = 1 when masked.
     ULoad(Type),
+    /// register `a` = the eight bytes at byte `e` of entry `b`: a place that is known to be in bounds.
+    ULoadWord,
+    /// The eight bytes at byte `e` of entry `b` = register `a`.
+    UStoreWord,
     /// `memory[access e] = a`; masked off where register `b` is 0. `d` = 1 when masked.
     UStore(Type),
     /// `a = fetch_add(memory[access e], b)`; masked off where register `c` is 0: `a = 0`. `d` = 1 when masked.
@@ -111,6 +115,10 @@ pub(crate) enum Opcode {
     PacketPut,
     /// Packets of access `e`, indices lane `b`: lane `a`, flag register `c`; blocks.
     PacketGet,
+    /// Neighbouring packets of access `e`: write lane `a`, flag register `c`.
+    PacketPutRow,
+    /// Neighbouring packets of access `e`: lane `a`, flag register `c`; blocks.
+    PacketGetRow,
 
     /// lane `a` = register `b`, everywhere in the strip memory.
     Fill(u8),
@@ -184,6 +192,8 @@ pub(crate) enum Extra {
     Post,
     /// An index into `eaches`.
     Each,
+    /// A byte offset in entry `b`, of a word.
+    Word,
     /// A group size.
     Size,
     /// A lane of this many bytes an element.
@@ -210,6 +220,8 @@ impl Opcode {
             Opcode::UUnary(..) | Opcode::UCast(..) | Opcode::UMove => ([RegOut, Reg, None, None], Extra::None),
             Opcode::UBinary(..) | Opcode::UCompare(..) => ([RegOut, Reg, Reg, None], Extra::None),
             Opcode::USelect | Opcode::UFma(_) => ([RegOut, Reg, Reg, Reg], Extra::None),
+            Opcode::ULoadWord => ([RegOut, Number, None, None], Extra::Word),
+            Opcode::UStoreWord => ([Reg, Number, None, None], Extra::Word),
             Opcode::ULoad(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
             Opcode::UStore(_) => ([Reg, Reg, None, Number], Extra::Access(1)),
             Opcode::UAtomicAdd(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
@@ -232,6 +244,8 @@ impl Opcode {
             Opcode::AtomicLanes(s) => ([LaneOut(s), Lane(s), Lane(8), OptionalLane(1)], Extra::Access(1)),
             Opcode::PacketPut => ([Lane(8), Lane(8), Reg, Count], Extra::Access(1)),
             Opcode::PacketGet => ([LaneOut(8), Lane(8), Reg, Count], Extra::Access(1)),
+            Opcode::PacketPutRow => ([Lane(8), None, Reg, Count], Extra::Access(1)),
+            Opcode::PacketGetRow => ([LaneOut(8), None, Reg, Count], Extra::Access(1)),
             Opcode::Fill(s) => ([LaneOut(s), Reg, None, None], Extra::None),
             Opcode::Expand(s) => ([LaneOut(s), GroupLane(s), None, Count], Extra::Size),
             Opcode::Iota => ([LaneOut(8), Number, None, Count], Extra::None),
@@ -326,6 +340,8 @@ pub(crate) struct Each {
     pub stream_bytes: u32,
     /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.
     pub groups: Vec<u32>,
+    /// The columns, where they are known, make one strip and there are no groups; otherwise 0.
+    pub one_strip: u32,
     /// Jump from `EachBegin` behind the `EachNext`, and from `EachNext` to the first instruction of the strip.
     pub end: i32,
     pub top: i32,

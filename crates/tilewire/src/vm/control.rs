@@ -64,6 +64,15 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
     // SAFETY: see above.
     unsafe {
         let each = m.each((*pc).e);
+        let known = u64::from(each.one_strip);
+        if known > 0 && known * u64::from(each.stream_bytes) < m.stream_from as u64 {
+            m.passed += 1;
+            m.stream_lane = u16::MAX;
+            let (rows, tile_rows, cols, tile_cols) = (1, 1, known, known);
+            m.cursor = Cursor { rows, cols, streaming: false, row: 0, col: 0, tile_rows, tile_cols };
+            m.counts[0] = known as usize;
+            return pc.add(1);
+        }
         let rows = each.rows.map_or(1, |reg| m.reg(reg) as i64);
         let cols = m.reg(each.cols) as i64;
         if rows <= 0 || cols <= 0 {
@@ -169,7 +178,12 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let i = *pc;
         match slot_address(m, i.e) {
             Ok((slot, bank, index)) => {
-                let (seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
+                let (mut seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
+                let mut looks = m.looks;
+                while seen < expected && looks > 0 {
+                    seen = slot.load(Ordering::Acquire);
+                    looks -= 1;
+                }
                 if seen >= expected {
                     m.passed += 1;
                     return pc.add(1);

@@ -15,6 +15,10 @@ use crate::tensor::Arg;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How many times the wait of a lone machine looks before it lets go: about as long as a message takes from a peer that is at work. A look
+/// costs a nanosecond; the pause that comes after costs up to fifty, by which it would find the message late.
+const LOOKS: u32 = 512;
+
 /// What a launch knows besides its kernel.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -103,6 +107,9 @@ impl Prepared {
                 machine.announce(&settings.waits);
                 machines.push(machine);
             }
+        }
+        if let [machine] = &mut machines[..] {
+            machine.looks = LOOKS;
         }
         let job = Job::new(&mut machines, settings.waits.clone());
         Ok(Prepared { machines, job, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })

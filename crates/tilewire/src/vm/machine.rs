@@ -155,6 +155,9 @@ pub(crate) struct Machine {
     pub passed: u64,
     /// From how many bytes on an `each` stores around the cache.
     pub stream_from: usize,
+    /// How many times a wait looks again before it stops the machine: more than none only where no other machine waits to run. What
+    /// it waits for is often a cache line's way off, and then nothing is faster than to look.
+    pub looks: u32,
     /// The next machine of the participant that runs this one; see `pool.rs`.
     pub next: usize,
     /// What the machine waits for, where it is blocked.
@@ -179,7 +182,9 @@ struct Owned {
     inputs: Vec<(u16, Start)>,
 }
 
-/// A [`Bell`](super::waits::Bell) of the machine's host, which keeps the word alive.
+/// A [`Bell`](super::waits::Bell) that the machine's host lent. The word is borrowed from what is in the host's `Arc`; `Machine::host` is
+/// a handle of that very `Arc`, and while it is there, nobody gets at the host but by shared reference: the loan lasts. Whoever
+/// replaces the host has to forget the bells first.
 #[derive(Clone, Copy)]
 struct BellRef {
     word: *const AtomicU32,
@@ -270,6 +275,7 @@ impl Machine {
             level,
             passed: 0,
             stream_from: super::copy::stream_from(),
+            looks: 0,
             next: usize::MAX,
             watch: Watch::Polled,
             bells: std::ptr::null(),
@@ -290,8 +296,10 @@ impl Machine {
 
     /// From now on signals wake those who sleep on them.
     pub(crate) fn announce(&mut self, waits: &Waits) {
-        self.host = waits.host().cloned();
+        // First: they point into the host that is let go.
         self.bells = std::ptr::null();
+        self.owned._bells.clear();
+        self.host = waits.host().cloned();
         if let Some(host) = &self.host {
             let bell = |&start: &*mut u8| {
                 let rank = host.owner(start as usize);
@@ -364,8 +372,7 @@ impl Machine {
             return;
         }
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: there is a bell for every entry; `host` keeps the word alive: it lent it for its own life, which lasts while the
-        // machine has its handle.
+        // SAFETY: there is a bell for every entry, and the host that lent its word is still `self.host`; see `BellRef`.
         unsafe {
             let bell = &*self.bells.add(entry);
             if (*bell.word).load(Ordering::Relaxed) & bell.sleepers != 0 {

@@ -177,6 +177,26 @@ macro_rules! word {
 }
 word!(u8 u16 u32 u64);
 
+/// `ULoadWord`
+pub(crate) unsafe fn load_word(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; the verifier checked that the word lies in the entry.
+    unsafe {
+        let i = *pc;
+        m.set_reg(i.a, m.base(i.b as usize).add(i.e as usize).cast::<u64>().read_unaligned());
+        pc.add(1)
+    }
+}
+
+/// `UStoreWord`
+pub(crate) unsafe fn store_word(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `load_word`.
+    unsafe {
+        let i = *pc;
+        m.base(i.b as usize).add(i.e as usize).cast::<u64>().write_unaligned(m.reg(i.a));
+        pc.add(1)
+    }
+}
+
 unsafe fn load_of<W: Word, const BOOL: bool>(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {

@@ -115,6 +115,9 @@ impl<'r> Check<'r> {
                 format!("each {k} has groups {groups:?}")
             })?;
             ensure(each.tile_rows > 0 && each.tile_cols > 0, || format!("each {k} is flat"))?;
+            let known = u64::from(each.one_strip);
+            let one = known <= each.tile_cols && each.rows.is_none() && groups.len() == 1;
+            ensure(known == 0 || one, || format!("each {k} of {known} elements is not one strip"))?;
         }
         for (begin, inst) in code.iter().enumerate().filter(|(_, inst)| inst.op == Opcode::EachBegin) {
             let index = inst.e as usize;
@@ -187,10 +190,24 @@ impl<'r> Check<'r> {
                 // What is touched by one atomic access must be aligned: indices count whole elements.
                 let atomic = matches!(
                     inst.op,
-                    Opcode::UAtomicAdd(_) | Opcode::AtomicLanes(_) | Opcode::PacketPut | Opcode::PacketGet
+                    Opcode::UAtomicAdd(_)
+                        | Opcode::AtomicLanes(_)
+                        | Opcode::PacketPut
+                        | Opcode::PacketGet
+                        | Opcode::PacketPutRow
+                        | Opcode::PacketGetRow
                 );
                 ensure(!atomic || all[0].unit == width, || "atomic access at a part of an element".into())?;
                 width
+            }
+            Extra::Word => {
+                let end = u64::try_from(inst.e).map_err(|_| "negative offset")? + 8;
+                let size =
+                    self.entries.get(inst.b as usize).ok_or_else(|| format!("entry {} does not exist", inst.b))?;
+                // Scratch has no address before the machine is made; its accesses are of the general form.
+                let scratch = self.role.scratch.iter().any(|&(entry, _)| entry == inst.b);
+                ensure(end <= *size && !scratch, || format!("a word that ends at {end} of {size} bytes"))?;
+                0
             }
             Extra::Slot => index(inst.e, self.role.slots.len())?,
             Extra::Post => index(inst.e, self.role.posts.len())?,
@@ -309,7 +326,7 @@ fn access_width(op: Opcode) -> Option<u32> {
         | Opcode::ScatterMasked(size)
         | Opcode::AtomicLanes(size) => Some(u32::from(size)),
         Opcode::ULoad(ty) | Opcode::UStore(ty) | Opcode::UAtomicAdd(ty) => Some(ty.size() as u32),
-        Opcode::PacketPut | Opcode::PacketGet => Some(16),
+        Opcode::PacketPut | Opcode::PacketGet | Opcode::PacketPutRow | Opcode::PacketGetRow => Some(16),
         _ => None,
     }
 }

@@ -17,6 +17,20 @@ use std::time::{Duration, Instant};
 /// and a bell to sleep on. Whoever connects the ranks provides it; the engine knows nothing else about them.
 ///
 /// Every call may come from any thread that takes part in the launch, several at once.
+///
+/// The trait is safe to implement. What the engine relies on for memory safety is in the types alone: a [`Bell`] is borrowed from
+/// the host, the engine holds the host in an [`Arc`] for as long as it looks at the bell, and through an `Arc` that somebody else
+/// holds, nobody can move, change or free what was lent. A host that breaks any other promise here makes waits late, or ends them
+/// wrongly, and no more. So a host can only lend a word it has:
+///
+/// ```compile_fail,E0515
+/// # use std::sync::atomic::AtomicU32;
+/// # use tilewire::vm::Bell;
+/// fn bell<'h>(host: &'h ()) -> Bell<'h> {
+///     let word = AtomicU32::new(0);
+///     Bell { word: &word, sleepers: 1 }
+/// }
+/// ```
 pub trait WaitHost: Send + Sync {
     /// The word that says why this rank's waits are to end, if they are. Called in every round of a wait: one relaxed load.
     fn aborted(&self) -> Option<u64>;
@@ -33,7 +47,8 @@ pub trait WaitHost: Send + Sync {
     /// when a kernel is prepared, for every bank of its arguments.
     fn owner(&self, address: usize) -> usize;
 
-    /// The bell of a rank. Asked when a kernel is prepared; must be the same for as long as the host lives.
+    /// The bell of a rank. Asked when a kernel is prepared, and looked at until the kernel is dropped: should it be another one
+    /// later, signals ring for nobody.
     fn bell(&self, rank: usize) -> Bell<'_>;
 
     /// Wakes the sleepers of a rank, after a signal to memory it owns. Called only when its [`Bell`] counts some.

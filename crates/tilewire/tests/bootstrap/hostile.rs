@@ -96,7 +96,7 @@ fn random_bytes_of_strangers_harm_nobody() {
     let victim = Victim::new(Limits::default());
     let bytes = (0..4usize, prop::collection::vec(any::<u8>(), 0..200)).prop_map(|(head, tail)| {
         // Some begin as a proof does, so that the rest is looked at.
-        [&b"tilewire\x01"[..[0, 4, 8, 9][head]], &tail].concat()
+        [&b"tilewire\x02"[..[0, 4, 8, 9][head]], &tail].concat()
     });
     check(200, bytes, |bytes| {
         send(stranger(victim.address()), &bytes);
@@ -165,7 +165,7 @@ fn connections_that_stand_still_are_closed_and_ranks_served_meanwhile() {
     let mut standing = Vec::new();
     for sent in 0..20 {
         let mut stream = if sent % 2 == 0 { stranger(victim.address()) } else { proven(victim.address()) };
-        stream.write_all(&b"tilewire\x01"[..sent % 9]).unwrap();
+        stream.write_all(&b"tilewire\x02"[..sent % 9]).unwrap();
         standing.push(stream);
     }
     // A rank that stops in the middle of a message, and one that drips: both stay below the limit of the size only.
@@ -194,6 +194,23 @@ fn a_flood_of_connections_closes_its_own_oldest_and_keeps_no_rank_out() {
         at_once(|| assert!(is_closed(stream)));
     }
     victim.still_joins();
+}
+
+#[test]
+fn a_flood_does_not_close_who_has_proven_the_secret() {
+    let mut limits = Limits::default();
+    limits.strangers = 4;
+    limits.join_time = Duration::from_secs(600);
+    let victim = Victim::new(limits);
+    let mut rank = proven(victim.address());
+    let mut flood: Vec<TcpStream> = (0..100).map(|_| stranger(victim.address())).collect();
+    for stream in &mut flood[..96] {
+        at_once(|| assert!(is_closed(stream)));
+    }
+    rank.write_all(&message(raw::JOIN, 0, &[1u32.to_le_bytes(), 2u32.to_le_bytes()].concat())).unwrap();
+    let mut joined = [0; 13 + 16];
+    rank.read_exact(&mut joined).unwrap();
+    assert_eq!(joined[0], 1, "joined");
 }
 
 #[test]

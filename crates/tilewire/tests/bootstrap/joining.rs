@@ -4,6 +4,7 @@ use crate::raw::{self, message, named};
 use crate::{SHORT, at_once, connect, long, rank, secret, server};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use tilewire::transport::bootstrap::Departure;
 use tilewire::transport::{Bootstrap, BootstrapError, Deadline, Limits, Secret, StoreServer, TcpBootstrap};
@@ -64,9 +65,9 @@ fn a_store_that_does_not_know_the_secret_is_refused() {
     // It welcomes everybody, and cannot prove itself.
     let error = raw::against(
         |mut stream| {
-            stream.write_all(&[b"tilewire\x01", &[1; 32][..]].concat()).unwrap();
+            stream.write_all(&[b"tilewire\x02", &[1; 32][..]].concat()).unwrap();
             stream.read_exact(&mut [0; 73]).unwrap();
-            stream.write_all(&[&[0, 1], &[2; 32][..]].concat()).unwrap();
+            stream.write_all(&[&[0, 2], &[2; 32][..]].concat()).unwrap();
             assert!(raw::is_closed(&mut stream), "the rank says nothing more");
         },
         Duration::from_secs(60),
@@ -77,15 +78,15 @@ fn a_store_that_does_not_know_the_secret_is_refused() {
 #[test]
 fn another_version_is_refused_by_both_ends() {
     let error = raw::against(|mut stream| stream.write_all(b"tilewire\x07").unwrap(), Duration::from_secs(60));
-    let BootstrapError::VersionMismatch { ours: 1, theirs: 7, .. } = error else { panic!("{error}") };
+    let BootstrapError::VersionMismatch { ours: 2, theirs: 7, .. } = error else { panic!("{error}") };
 
     let server = server(1, Limits::default());
     let mut stream = raw::stranger(server.address());
     stream.read_exact(&mut [0; 41]).unwrap();
-    stream.write_all(b"tilewire\x02").unwrap();
+    stream.write_all(b"tilewire\x01").unwrap();
     let mut verdict = [0; 34];
     stream.read_exact(&mut verdict).unwrap();
-    assert_eq!(verdict[..2], [2, 1], "wrong version, and ours");
+    assert_eq!(verdict[..2], [2, 2], "wrong version, and ours");
     assert!(raw::is_closed(&mut stream));
 }
 
@@ -199,4 +200,61 @@ fn a_store_that_stops_answering_is_an_error_soon_after_the_deadline() {
         |bootstrap| at_once(|| bootstrap.barrier("b", Deadline::after(SHORT)).unwrap_err()),
     );
     assert!(matches!(error, BootstrapError::StoreSilent { .. }), "{error}");
+}
+
+#[test]
+fn a_store_that_breaks_off_after_the_join_is_not_asked_again() {
+    let error = at_once(|| raw::against(|mut stream| raw::welcome(&mut stream), Duration::from_secs(60)));
+    assert!(matches!(&error, BootstrapError::JoinUnanswered { .. }), "{error}");
+    assert!(error.to_string().contains("rank 0") && error.to_string().contains("cannot join twice"), "{error}");
+}
+
+#[test]
+fn who_waits_for_another_thread_to_send_waits_no_longer_than_its_deadline() {
+    let (over, end) = channel();
+    let serve = move |stream| {
+        // Reads nothing, so that whoever sends much stays at it.
+        _ = end.recv();
+        drop(stream);
+    };
+    raw::joined_to(serve, move |bootstrap| {
+        std::thread::scope(|scope| {
+            let much = vec![0; raw::VALUE_BYTES as usize];
+            let bootstrap = &bootstrap;
+            let sender = scope.spawn(move || bootstrap.set("much", &much, long()));
+            // Until the sender has the line, calls are sent, and unanswered as well.
+            for _ in 0..3 {
+                let error = at_once(|| bootstrap.barrier("b", Deadline::after(SHORT)).unwrap_err());
+                assert!(matches!(error, BootstrapError::StoreSilent { .. }), "{error}");
+            }
+            assert!(!sender.is_finished(), "a wait for the line does not end the connection of who has it");
+            // Who has failed does not wait for the line either: the end of the connection tells the store.
+            at_once(|| bootstrap.abort("tired"));
+            let error = at_once(|| sender.join().unwrap().unwrap_err());
+            assert!(matches!(error, BootstrapError::StoreGone { .. }), "{error}");
+        });
+        over.send(()).unwrap();
+    });
+}
+
+#[test]
+fn an_address_of_all_interfaces_is_reached_though_only_ipv4_is() {
+    let server = server(1, Limits::default());
+    let address = format!("[::]:{}", server.address().port());
+    let joined = TcpBootstrap::connect(&address, rank(0), 1, &secret(), Deadline::after(Duration::from_secs(5)));
+    joined.unwrap().barrier("b", long()).unwrap();
+}
+
+#[test]
+fn a_proof_of_another_version_proves_nothing() {
+    // As somebody in between would have it: the words of this version, the proof of the last.
+    let server = server(1, Limits::default());
+    let mut stream = raw::stranger(server.address());
+    let mut challenge = [0; 41];
+    stream.read_exact(&mut challenge).unwrap();
+    let proof = raw::mac_of(1, b"tilewire bootstrap rank ", &challenge[9..], &[7; 32]);
+    stream.write_all(&[b"tilewire\x02", &[7; 32][..], &proof].concat()).unwrap();
+    let mut verdict = [0; 34];
+    stream.read_exact(&mut verdict).unwrap();
+    assert_eq!(verdict[..2], [1, 2], "wrong secret");
 }

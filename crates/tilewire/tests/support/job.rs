@@ -40,6 +40,11 @@ impl Job {
         job
     }
 
+    /// From now on a rank may take so long to report.
+    pub fn allow(&self, patience: Duration) {
+        self.lines.iter().for_each(|line| line.set_read_timeout(Some(patience)).unwrap());
+    }
+
     /// One all-gather among all ranks; gives what was gathered.
     pub fn gather(&mut self) -> Vec<Vec<u8>> {
         let parts: Vec<Vec<u8>> =

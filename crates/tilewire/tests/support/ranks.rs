@@ -38,6 +38,11 @@ pub fn start(test: &str, ranks: usize) -> (Job, StoreServer) {
 }
 
 pub fn join(member: &mut Member) -> World {
+    join_within(member, "10s")
+}
+
+/// The same, with a deadline of its own.
+pub fn join_within(member: &mut Member, deadline: &str) -> World {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (address, secret) = (text(member.hear()), text(member.hear()));
     let placement = Placement::from_vars(&|name| match name {
@@ -45,7 +50,7 @@ pub fn join(member: &mut Member) -> World {
         "TILEWIRE_WORLD_SIZE" => Some(member.size.to_string()),
         "TILEWIRE_STORE" => Some(address.clone()),
         "TILEWIRE_SECRET" => Some(secret.clone()),
-        "TILEWIRE_DEADLINE" => Some("10s".to_string()),
+        "TILEWIRE_DEADLINE" => Some(deadline.to_string()),
         _ => None,
     });
     World::join(&placement.unwrap()).unwrap()

@@ -43,6 +43,7 @@ use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
 use crate::transport::{LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, Signals, Ticket, TransportError};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The memory between the ranks of a world, on one thread.
 #[derive(Clone, Debug)]
@@ -193,7 +194,7 @@ impl Link for RehearsalRank {
         Ok(Ticket { rank: self.rank, peer, side, number: 0 })
     }
 
-    fn hear(&self, ticket: &Ticket) -> Result<Vec<u8>, TransportError> {
+    fn hear(&self, ticket: &Ticket, _: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         unreachable!("{ticket}: a rehearsal is traced, never launched")
     }
 }

@@ -11,7 +11,7 @@ use super::{Bootstrap, BootstrapError, Limits, Operation, StoreServer};
 use crate::transport::{Deadline, Rank};
 use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -34,10 +34,17 @@ pub struct TcpBootstrap {
     address: String,
     limits: Limits,
     next: AtomicU64,
-    writer: Mutex<TcpStream>,
+    writer: Writer,
     inbox: Arc<Inbox>,
     reader: Option<JoinHandle<()>>,
     hosted: Option<StoreServer>,
+}
+
+/// The sending end of the connection. One message at a time; who waits for its turn waits no longer than for the store.
+struct Writer {
+    stream: TcpStream,
+    busy: Mutex<bool>,
+    free: Condvar,
 }
 
 /// What the reading thread leaves for the callers.
@@ -93,12 +100,7 @@ impl TcpBootstrap {
     ) -> Result<TcpBootstrap, BootstrapError> {
         let bind = |source| BootstrapError::Bind { address: address.to_string(), source };
         let server = StoreServer::serve(listen(address).map_err(bind)?, world_size, secret, Limits::default())?;
-        let port = server.address().port();
-        let own = match server.address().ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => format!("127.0.0.1:{port}"),
-            IpAddr::V6(ip) if ip.is_unspecified() => format!("[::1]:{port}"),
-            _ => server.address().to_string(),
-        };
+        let own = server.address().to_string();
         let mut bootstrap = TcpBootstrap::connect(&own, Rank::new(0), world_size, secret, deadline)?;
         bootstrap.hosted = Some(server);
         Ok(bootstrap)
@@ -129,7 +131,7 @@ impl TcpBootstrap {
             address: address.to_string(),
             limits,
             next: AtomicU64::new(1),
-            writer: Mutex::new(stream),
+            writer: Writer { stream, busy: Mutex::new(false), free: Condvar::new() },
             inbox,
             reader: Some(reader),
             hosted: None,
@@ -152,10 +154,8 @@ impl TcpBootstrap {
         let request = Request { operation, name: name.to_string(), value: value.into() };
         let question = Question::Ask { request, left: deadline.remaining() }.encode(number);
         self.inbox.lock().expected.insert(number, None);
-        if self.write(&question, deadline).is_err() {
-            // What the store said before it went, if it did, is better than that it went.
-            self.end();
-        }
+        // If that fails, waiting ends soon; what the store said before it went, if it did, is better than that it went.
+        self.writer.send(&question, deadline);
         match self.inbox.wait(number, deadline) {
             Some(Answer::Refused(refusal)) => Err(refused(refusal)),
             Some(answer) if is_answer_to(&answer, operation) => Ok(answer),
@@ -169,16 +169,79 @@ impl TcpBootstrap {
             }),
         }
     }
+}
 
-    fn write(&self, message: &[u8], deadline: Deadline) -> io::Result<()> {
-        let mut stream = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        stream.set_write_timeout(deadline.remaining().map(|left| left + GRACE))?;
-        stream.write_all(message)
+impl Writer {
+    /// Sends a message; false when it could not be sent until shortly after the deadline. A connection with half a message on
+    /// it is of no more use, so it ends; one that others keep busy goes on.
+    fn send(&self, message: &[u8], deadline: Deadline) -> bool {
+        let until = deadline.instant().and_then(|at| at.checked_add(GRACE));
+        let Some(_turn) = self.turn(until) else { return false };
+        let sent = InTime { stream: &self.stream, until }.write_all(message).is_ok();
+        if !sent {
+            self.end();
+        }
+        sent
     }
 
-    /// Ends the connection, and with it the reading thread.
+    fn turn(&self, until: Option<Instant>) -> Option<Turn<'_>> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        while *busy {
+            let left = until.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return None;
+            }
+            (busy, _) = self.free.wait_timeout(busy, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        *busy = true;
+        Some(Turn(self))
+    }
+
+    /// Ends the connection, and with it the reading thread, and whoever is sending.
     fn end(&self) {
-        _ = self.writer.lock().unwrap_or_else(PoisonError::into_inner).shutdown(Shutdown::Both);
+        _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// The right to send; dropping it passes it on.
+struct Turn<'w>(&'w Writer);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.free.notify_one();
+    }
+}
+
+/// A stream whose calls together end by a moment. A timeout of a socket is one of each call: whoever sends, or takes, byte by
+/// byte must not stretch it.
+struct InTime<'s> {
+    stream: &'s TcpStream,
+    until: Option<Instant>,
+}
+
+impl InTime<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for InTime<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for InTime<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -270,31 +333,12 @@ fn attempt(
 ) -> Result<(TcpStream, Limits), Attempt> {
     let refused = |error| Err(Attempt::Final(error));
     let named = || address.to_string();
-    let mut stream = open(address, deadline)?;
+    let stream = open(address, deadline)?;
     stream.set_nodelay(true)?;
-    // A timeout of a socket is one of each call: whoever sends byte by byte must not stretch it.
-    let begun = Instant::now();
-    let allowed = step(deadline);
-    let read = |stream: &mut TcpStream, mut bytes: &mut [u8]| -> io::Result<()> {
-        while !bytes.is_empty() {
-            let left = allowed.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return Err(ErrorKind::TimedOut.into());
-            }
-            stream.set_read_timeout(Some(left))?;
-            stream.set_write_timeout(Some(left))?;
-            match stream.read(bytes) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(n) => bytes = &mut bytes[n..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    };
+    let mut store = InTime { stream: &stream, until: Instant::now().checked_add(step(deadline)) };
 
     let mut challenge = [0; wire::CHALLENGE];
-    read(&mut stream, &mut challenge[..MAGIC.len() + 1])?;
+    store.read_exact(&mut challenge[..MAGIC.len() + 1])?;
     if challenge[..MAGIC.len()] != MAGIC {
         return refused(BootstrapError::NotAStore { address: named() });
     }
@@ -302,13 +346,13 @@ fn attempt(
     if challenge[MAGIC.len()] != VERSION {
         return refused(mismatch(challenge[MAGIC.len()]));
     }
-    read(&mut stream, &mut challenge[MAGIC.len() + 1..])?;
+    store.read_exact(&mut challenge[MAGIC.len() + 1..])?;
     let theirs = challenge[MAGIC.len() + 1..].try_into().expect("32 bytes");
     let ours = super::secret::nonce().map_err(Attempt::Final)?;
-    stream.write_all(&wire::proof(&ours, &secret.proof(End::Rank, &theirs, &ours)))?;
+    store.write_all(&wire::proof(&ours, &secret.proof(End::Rank, &theirs, &ours)))?;
 
     let mut verdict = [0; wire::VERDICT];
-    read(&mut stream, &mut verdict)?;
+    store.read_exact(&mut verdict)?;
     let proof = verdict[2..].try_into().expect("32 bytes");
     if verdict[0] == Verdict::WrongVersion as u8 {
         return refused(mismatch(verdict[1]));
@@ -317,8 +361,10 @@ fn attempt(
         return refused(BootstrapError::SecretMismatch { address: named() });
     }
 
-    stream.write_all(&Question::Join { rank, world_size }.encode(0))?;
-    match next_reply(&mut stream, 64)?.1 {
+    store.write_all(&Question::Join { rank, world_size }.encode(0))?;
+    // From here on the rank may have joined, whatever becomes of the answer; and nobody joins twice.
+    let unanswered = |source| Attempt::Final(BootstrapError::JoinUnanswered { address: named(), rank, source });
+    match next_reply(&mut store, 64).map_err(unanswered)?.1 {
         Reply::Joined(limits) => Ok((stream, limits)),
         Reply::NotJoined(NotJoined::WorldSize(theirs)) => {
             refused(BootstrapError::WorldSizeMismatch { rank, ours: world_size, theirs })
@@ -331,13 +377,25 @@ fn attempt(
 
 fn open(address: &str, deadline: Deadline) -> io::Result<TcpStream> {
     let mut last = io::Error::new(ErrorKind::AddrNotAvailable, "the name has no address");
-    for address in address.to_socket_addrs()? {
+    for address in address.to_socket_addrs()?.flat_map(reached_at) {
         match TcpStream::connect_timeout(&address, step(deadline)) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Where this host reaches a listener at an address: at itself, unless it listens on all interfaces. What listens on `[::]`
+/// takes IPv4 as well, as a rule, and a host may have IPv6 without having `::1`.
+fn reached_at(address: SocketAddr) -> Vec<SocketAddr> {
+    let (v4, v6) = (IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST));
+    let ips = match address.ip() {
+        ip if !ip.is_unspecified() => return vec![address],
+        IpAddr::V4(_) => vec![v4],
+        IpAddr::V6(_) => vec![v4, v6],
+    };
+    ips.into_iter().map(|ip| SocketAddr::new(ip, address.port())).collect()
 }
 
 /// The time for one step; never zero, which would mean no timeout.
@@ -387,8 +445,11 @@ impl Bootstrap for TcpBootstrap {
     }
 
     fn abort(&self, reason: &str) {
-        // Where this fails the connection is broken, and the store knows by that.
-        _ = self.write(&Question::Abort { reason: reason.to_string() }.encode(0), Deadline::after(Duration::ZERO));
+        let abort = Question::Abort { reason: reason.to_string() }.encode(0);
+        if !self.writer.send(&abort, Deadline::after(Duration::ZERO)) {
+            // Then the store knows by this.
+            self.writer.end();
+        }
     }
 }
 
@@ -397,9 +458,9 @@ impl Drop for TcpBootstrap {
         if std::thread::panicking() {
             self.abort("panicked");
         } else {
-            _ = self.write(&Question::Leave.encode(0), Deadline::after(Duration::ZERO));
+            _ = self.writer.send(&Question::Leave.encode(0), Deadline::after(Duration::ZERO));
         }
-        self.end();
+        self.writer.end();
         if let Some(reader) = self.reader.take() {
             _ = reader.join();
         }
@@ -408,5 +469,19 @@ impl Drop for TcpBootstrap {
             let patience = if std::thread::panicking() { GRACE } else { Deadline::DEFAULT };
             server.wait_until_left(Deadline::after(patience));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_on_all_interfaces_is_reached_at_either_loopback() {
+        let at = |text: &str| reached_at(text.parse().unwrap()).iter().map(SocketAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(at("[::]:7"), ["127.0.0.1:7", "[::1]:7"]);
+        assert_eq!(at("0.0.0.0:7"), ["127.0.0.1:7"]);
+        assert_eq!(at("[::1]:7"), ["[::1]:7"]);
+        assert_eq!(at("192.0.2.1:7"), ["192.0.2.1:7"]);
     }
 }

@@ -66,6 +66,11 @@ impl Connection {
         })
     }
 
+    /// Whether it has not proven the secret: all that it can be so far is one of many.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.stage == Stage::Stranger
+    }
+
     pub(super) fn member(&self) -> Option<Rank> {
         if let Stage::Member(rank) = self.stage { Some(rank) } else { None }
     }

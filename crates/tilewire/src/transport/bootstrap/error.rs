@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Limit, Secret};
-use crate::transport::Rank;
+use crate::transport::{DescriptorLimit, Rank};
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum BootstrapError {
         operation: Operation,
         /// The name of the barrier or all-gather.
         name: String,
-        /// The ranks that did not come, though they are connected.
+        /// The ranks that did not come, though they are connected; or, where all came, the first whose wait was over.
         late: Vec<Rank>,
         /// The ranks that never even connected.
         absent: Vec<Rank>,
@@ -134,6 +134,15 @@ pub enum BootstrapError {
         /// The number.
         rank: Rank,
     },
+    /// The store broke off, or did not answer, after this rank had asked to join. It may have joined, so it cannot try again.
+    JoinUnanswered {
+        /// The store's address.
+        address: String,
+        /// This rank.
+        rank: Rank,
+        /// What came in place of the answer.
+        source: io::Error,
+    },
     /// The connection to the store broke: its host has ended, or the network failed.
     StoreGone {
         /// The store's address.
@@ -163,6 +172,8 @@ pub enum BootstrapError {
     },
     /// The operating system gave no random bytes.
     Random(io::Error),
+    /// The store cannot have a connection to each of so many ranks.
+    Descriptors(DescriptorLimit),
     /// The operating system gave no thread or no pipe for the store.
     Resources(io::Error),
 }
@@ -281,6 +292,11 @@ impl fmt::Display for BootstrapError {
                     "rank {rank} has joined already: give each process a number of its own; a rank cannot come back"
                 )
             }
+            JoinUnanswered { address, rank, source } => write!(
+                f,
+                "the store at {address} did not answer rank {rank}, which asked to join ({source}): it may have joined, and \
+                 cannot join twice; see what the store's host (the launcher, or rank 0) printed, then start the job again"
+            ),
             StoreGone { address, operation, name } => write!(
                 f,
                 "the store at {address} is gone during {operation} '{name}': see what its host (the launcher, or rank 0) printed"
@@ -296,6 +312,7 @@ impl fmt::Display for BootstrapError {
                 Secret::RECIPE
             ),
             Random(source) => write!(f, "no random bytes from /dev/urandom: {source}"),
+            Descriptors(limit) => limit.fmt(f),
             Resources(source) => {
                 write!(f, "the store cannot run: {source}; see the limits on threads and open files (ulimit -a)")
             }
@@ -307,7 +324,8 @@ impl std::error::Error for BootstrapError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         use BootstrapError::*;
         match self {
-            Unreachable { source, .. } | Bind { source, .. } | Random(source) | Resources(source) => Some(source),
+            Unreachable { source, .. } | Bind { source, .. } | JoinUnanswered { source, .. } => Some(source),
+            Random(source) | Resources(source) => Some(source),
             _ => None,
         }
     }

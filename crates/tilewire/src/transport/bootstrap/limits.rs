@@ -25,8 +25,8 @@ pub struct Limits {
     pub total_bytes: usize,
     /// Requests of one rank that wait at a time.
     pub waiting: usize,
-    /// Connections that have not joined yet. One more closes the oldest of them: a rank needs two round trips to join, so
-    /// the oldest is the least likely to be one.
+    /// Connections that have not proven the secret yet. One more closes the oldest of them: a rank needs one round trip to
+    /// prove it, so the oldest is the least likely to be one.
     pub strangers: usize,
     /// How long a connection may take to join.
     pub join_time: Duration,

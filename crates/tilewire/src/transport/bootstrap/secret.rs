@@ -4,15 +4,16 @@
 //!   store                                    rank
 //!     │  magic, version, store's nonce         │
 //!     │ ─────────────────────────────────────▶ │
-//!     │  magic, version, rank's nonce, proof   │   proof = HMAC-SHA256(secret, "rank",  both nonces)
+//!     │  magic, version, rank's nonce, proof   │   proof = HMAC-SHA256(secret, "rank",  version, both nonces)
 //!     │ ◀───────────────────────────────────── │
-//!     │  verdict, proof                        │   proof = HMAC-SHA256(secret, "store", both nonces)
+//!     │  verdict, proof                        │   proof = HMAC-SHA256(secret, "store", version, both nonces)
 //!     │ ─────────────────────────────────────▶ │
 //! ```
 //!
 //! **What it protects against**: strangers who can reach the port. They cannot join, read or write keys, hold a rank's place
 //! or make the store keep more than a small, fixed amount; and a rank tells nothing to something that merely listens on the
 //! store's port. The secret does not travel, and a recorded exchange cannot be replayed, since both nonces are fresh.
+//! Both ends prove which version they speak, so nobody can talk them into an older one.
 //!
 //! **What not**: somebody *between* the ranks, who can read or change packets of a connection after it was opened. What
 //! follows the exchange is neither encrypted nor signed: put nothing secret into values, and use a network you trust, or a
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 use super::BootstrapError;
+use super::wire::VERSION;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
@@ -92,6 +94,7 @@ impl Secret {
             End::Rank => b"tilewire bootstrap rank ",
             End::Store => b"tilewire bootstrap store",
         });
+        mac.update(&[VERSION]);
         mac.update(store);
         mac.update(rank);
         mac

@@ -9,7 +9,7 @@ use super::poll::{Polled, poll};
 use super::store::{Store, Ticket};
 use super::wire::{NotJoined, Question, Reply};
 use super::{BootstrapError, Departure, Limits, Secret};
-use crate::transport::{Deadline, Rank};
+use crate::transport::{Deadline, Rank, reserve_descriptors};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,6 +19,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Connections accepted in one turn, as a part of [`Limits::strangers`]: one that is accepted is looked at in this many turns
+/// before a flood can make it the oldest.
+const TURNS: usize = 4;
 /// How long accepting rests when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(50);
 
@@ -72,6 +75,9 @@ impl StoreServer {
         secret: &Secret,
         limits: Limits,
     ) -> Result<StoreServer, BootstrapError> {
+        // A connection to each rank and stranger; the listener and what a rank that hosts the store opens next.
+        let descriptors = world_size.saturating_add(limits.strangers).saturating_add(16);
+        reserve_descriptors(descriptors).map_err(BootstrapError::Descriptors)?;
         listener.set_nonblocking(true).map_err(BootstrapError::Resources)?;
         let address = listener.local_addr().map_err(BootstrapError::Resources)?;
         let (lifeline, end) = UnixStream::pair().map_err(BootstrapError::Resources)?;
@@ -125,7 +131,7 @@ struct Serving {
     store: Store,
     secret: Secret,
     limits: Limits,
-    /// By number of arrival, so the first that has not joined is the oldest.
+    /// By number of arrival, so the first that is a stranger is the oldest.
     guests: BTreeMap<u64, Guest>,
     next: u64,
     members: Arc<Members>,
@@ -181,7 +187,7 @@ impl Serving {
 
     fn accept(&mut self, now: Instant) {
         // Some at a time: a flood must not keep the ranks waiting.
-        for _ in 0..self.limits.strangers {
+        for _ in 0..self.limits.strangers.div_ceil(TURNS) {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -189,15 +195,15 @@ impl Serving {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(_) => {
                     // No descriptors left. An old stranger's is of better use to a new one.
-                    if !self.drop_oldest_stranger() {
+                    if !self.drop_oldest_stranger(now) {
                         self.resting = Some(now + REST);
                         return;
                     }
                     continue;
                 }
             };
-            if self.strangers().count() >= self.limits.strangers {
-                self.drop_oldest_stranger();
+            if self.guests.values().filter(|guest| guest.connection.is_stranger()).count() >= self.limits.strangers {
+                self.drop_oldest_stranger(now);
             }
             let Ok(connection) = Connection::new(now) else { continue };
             // Small messages that wait for each other: delaying them to fill packets only costs.
@@ -321,13 +327,25 @@ impl Serving {
         [slow, self.store.next_expiry(), self.resting].into_iter().flatten().min().map(|at| at.max(now))
     }
 
-    fn strangers(&self) -> impl Iterator<Item = u64> {
-        self.guests.iter().filter(|(_, guest)| guest.connection.member().is_none()).map(|(id, _)| *id)
+    fn is_stranger(&self, id: u64) -> bool {
+        self.guests.get(&id).is_some_and(|guest| guest.connection.is_stranger())
     }
 
-    fn drop_oldest_stranger(&mut self) -> bool {
-        let oldest = self.strangers().next();
-        oldest.inspect(|id| self.remove(*id)).is_some()
+    /// Closes the connection of the oldest stranger; false when there is none.
+    fn drop_oldest_stranger(&mut self, now: Instant) -> bool {
+        while let Some(id) = self.guests.keys().copied().find(|id| self.is_stranger(*id)) {
+            // Its proof may have come since it was last looked at.
+            if self.guests[&id].connection.wants_to_read() {
+                self.read(id, now);
+            }
+            if self.is_stranger(id) {
+                self.remove(id);
+            }
+            if !self.guests.contains_key(&id) {
+                return true;
+            }
+        }
+        false
     }
 
     fn count_members(&self) {

@@ -66,13 +66,23 @@ pub(super) struct Store {
     broken: Option<(Rank, Departure)>,
     keys: HashMap<String, Bytes>,
     waiting: HashMap<Ticket, Waiting>,
-    /// The tickets in `waiting`, by what they wait for, in order of arrival.
-    queues: HashMap<(Operation, String), Vec<Ticket>>,
+    /// The tickets in `waiting`, by what they wait for. None is empty.
+    queues: HashMap<(Operation, String), Queue>,
     /// The tickets in `waiting` that have a deadline.
     expiries: BTreeSet<(Instant, Ticket)>,
     /// Bytes of keys, values and values of waiting all-gathers.
     held: usize,
     answers: Vec<(Ticket, Answer)>,
+}
+
+/// Who waits for one thing.
+#[derive(Default)]
+struct Queue {
+    /// In order of arrival.
+    tickets: Vec<Ticket>,
+    /// The ranks that came to a barrier or all-gather and whose time was over while others still waited: it is not for them
+    /// that the others wait in vain. In that order.
+    gave_up: Vec<Rank>,
 }
 
 struct Waiting {
@@ -153,18 +163,37 @@ impl Store {
         while let Some(&(at, ticket)) = self.expiries.first()
             && at <= now
         {
-            let request = self.waiting[&ticket].request.clone();
+            let Waiting { rank, request, .. } = &self.waiting[&ticket];
             let refusal = if is_gather(request.operation) {
-                let came = |rank: &Rank| self.queue(&request).iter().any(|t| self.waiting[t].rank == *rank);
-                let missing = Rank::all(self.world_size()).filter(|rank| !came(rank));
-                let (absent, late) = missing.partition(|rank| self.ranks[rank.index()] == Presence::Absent);
+                let (rank, key) = (*rank, queue_of(request));
+                let missing = self.missing(&self.queues[&key]);
+                let gave_up = &mut self.queues.get_mut(&key).expect("it has this ticket").gave_up;
+                if !gave_up.contains(&rank) {
+                    gave_up.push(rank);
+                }
+                let (absent, late) = missing.into_iter().partition(|rank| self.is_absent(*rank));
                 Refusal::Late { late, absent }
             } else {
-                let absent = |rank: &Rank| self.ranks[rank.index()] == Presence::Absent;
-                Refusal::NotSet { absent: Rank::all(self.world_size()).filter(absent).collect() }
+                Refusal::NotSet { absent: Rank::all(self.world_size()).filter(|rank| self.is_absent(*rank)).collect() }
             };
             self.settle(ticket, Some(Answer::Refused(refusal)));
         }
+    }
+
+    /// The ranks that keep those in a queue waiting: who never came; or else, when all have come, the first who gave up since (the
+    /// others may have given up because of it). Looks at every rank a fixed number of times: when all waits of a barrier expire,
+    /// each of them asks.
+    fn missing(&self, queue: &Queue) -> Vec<Rank> {
+        let mut came = vec![false; self.world_size()];
+        queue.tickets.iter().for_each(|ticket| came[self.waiting[ticket].rank.index()] = true);
+        let first_gone = queue.gave_up.iter().copied().find(|rank| !came[rank.index()]);
+        queue.gave_up.iter().for_each(|rank| came[rank.index()] = true);
+        let never: Vec<Rank> = Rank::all(self.world_size()).filter(|rank| !came[rank.index()]).collect();
+        if never.is_empty() { first_gone.into_iter().collect() } else { never }
+    }
+
+    fn is_absent(&self, rank: Rank) -> bool {
+        self.ranks[rank.index()] == Presence::Absent
     }
 
     /// The answers since the last call.
@@ -199,7 +228,8 @@ impl Store {
             return Answer::Refused(refusal);
         }
         self.keys.insert(name.clone(), value.clone());
-        for ticket in self.queues.get(&(Operation::Get, name.clone())).cloned().unwrap_or_default() {
+        let waiting = self.queues.get(&(Operation::Get, name.clone())).map(|queue| queue.tickets.clone());
+        for ticket in waiting.unwrap_or_default() {
             let takes = self.waiting[&ticket].request.operation == Operation::Take;
             self.settle(ticket, Some(Answer::Value(value.clone())));
             if takes {
@@ -256,7 +286,7 @@ impl Store {
         if self.waiting.values().filter(|waiting| waiting.rank == rank).count() >= self.limits.waiting {
             return Some(Answer::Refused(Refusal::Full { what: Limit::Waiting, limit: self.limits.waiting }));
         }
-        self.queues.entry(queue_of(&request)).or_default().push(ticket);
+        self.queues.entry(queue_of(&request)).or_default().tickets.push(ticket);
         self.expiries.extend(until.map(|at| (at, ticket)));
         self.waiting.insert(ticket, Waiting { rank, until, request });
         None
@@ -269,7 +299,7 @@ impl Store {
             self.expiries.remove(&(at, ticket));
         }
         let queue = queue_of(&request);
-        if let Some(tickets) = self.queues.get_mut(&queue) {
+        if let Some(Queue { tickets, .. }) = self.queues.get_mut(&queue) {
             tickets.retain(|t| *t != ticket);
             if tickets.is_empty() {
                 self.queues.remove(&queue);
@@ -297,7 +327,7 @@ impl Store {
     }
 
     fn queue(&self, request: &Request) -> &[Ticket] {
-        self.queues.get(&queue_of(request)).map_or(&[], Vec::as_slice)
+        self.queues.get(&queue_of(request)).map_or(&[], |queue| &queue.tickets)
     }
 
     fn any_gone(&self) -> Option<(Rank, Departure)> {
@@ -349,5 +379,75 @@ impl Answer {
             Answer::Values(values) => values.iter().map(|value| value.to_vec()).collect(),
             other => unreachable!("all_gather is answered with values, not {other:?}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn barrier(store: &mut Store, rank: u32, until: Instant) {
+        let request = Request { operation: Operation::Barrier, name: "b".into(), value: Bytes::default() };
+        store.submit(Ticket { asker: rank.into(), number: 0 }, Rank::new(rank), request, Some(until));
+    }
+
+    fn world(size: usize) -> Store {
+        let mut store = Store::new(size, Limits::default());
+        assert!(Rank::all(size).all(|rank| store.join(rank)));
+        store
+    }
+
+    /// Who was answered, and which ranks were late for each.
+    fn late(store: &mut Store) -> Vec<(u64, Vec<u32>)> {
+        let late = |(ticket, answer): (Ticket, Answer)| match answer {
+            Answer::Refused(Refusal::Late { late, .. }) => {
+                (ticket.asker, late.iter().map(|rank| rank.number()).collect())
+            }
+            other => panic!("{other:?}"),
+        };
+        store.answers().into_iter().map(late).collect()
+    }
+
+    #[test]
+    fn ranks_whose_own_time_was_over_are_not_late() {
+        let (mut store, start) = (world(4), Instant::now());
+        let after = |ms| start + Duration::from_millis(ms);
+        barrier(&mut store, 0, after(10));
+        barrier(&mut store, 1, after(10));
+        barrier(&mut store, 3, after(20));
+        store.expire(after(10));
+        assert_eq!(late(&mut store), [(0, vec![2]), (1, vec![2])]);
+        store.expire(after(20));
+        assert_eq!(late(&mut store), [(3, vec![2])]);
+
+        // When all have come and some have gone, the first of those is missing: somebody is to be named.
+        barrier(&mut store, 0, after(30));
+        (1..4).for_each(|rank| barrier(&mut store, rank, after(if rank == 1 { 35 } else { 40 })));
+        assert_eq!(store.answers().len(), 4, "the round is complete, and nothing of the last one is remembered");
+        barrier(&mut store, 0, after(30));
+        barrier(&mut store, 1, after(40));
+        store.expire(after(30));
+        barrier(&mut store, 2, after(40));
+        barrier(&mut store, 3, after(40));
+        store.expire(after(40));
+        assert_eq!(late(&mut store), [(0, vec![2, 3]), (1, vec![0]), (2, vec![0]), (3, vec![0])]);
+        // Who comes again has come.
+        (0..3).for_each(|rank| barrier(&mut store, rank, after(if rank == 0 { 50 } else { 60 })));
+        store.expire(after(50));
+        barrier(&mut store, 0, after(60));
+        store.expire(after(60));
+        assert_eq!(late(&mut store), [(0, vec![3]), (0, vec![3]), (1, vec![3]), (2, vec![3])]);
+    }
+
+    #[test]
+    fn the_waits_of_a_thousand_ranks_expire_together() {
+        let (mut store, now) = (world(2000), Instant::now());
+        (0..1000).for_each(|rank| barrier(&mut store, rank, now));
+        store.expire(now);
+        // By looking for every rank in the queue for each of them, this took 10⁹ steps, some minutes.
+        assert!(now.elapsed() < Duration::from_secs(60), "took {:?}", now.elapsed());
+        let answers = late(&mut store);
+        assert_eq!(answers.len(), 1000);
+        assert!(answers.iter().all(|(_, late)| late.iter().copied().eq(1000..2000)));
     }
 }

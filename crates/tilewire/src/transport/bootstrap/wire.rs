@@ -31,7 +31,7 @@ use crate::transport::Rank;
 use std::time::Duration;
 
 pub(super) const MAGIC: [u8; 8] = *b"tilewire";
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 pub(super) const CHALLENGE: usize = 8 + 1 + 32;
 pub(super) const PROOF: usize = 8 + 1 + 32 + 32;
 pub(super) const VERDICT: usize = 1 + 1 + 32;

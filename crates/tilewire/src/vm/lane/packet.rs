@@ -1,7 +1,7 @@
 //! Packets: 16 bytes `{d32, flag, d32, flag}`, each 8-byte half written and read by one atomic access, so that the flag vouches
 //! for the data beside it without any fence.
 
-use super::super::address::{bank, element, fault};
+use super::super::address::{bank, contiguous, element, fault, first_index};
 use super::super::machine::{Blocked, Inst, Machine, Stop, Watch};
 use super::{get, put};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,13 +22,59 @@ pub(crate) unsafe fn packet_put(m: &mut Machine, pc: *const Inst) -> *const Inst
                 Err(what) => return fault(m, pc, what),
             };
             let x = get(data, k);
-            AtomicU64::from_ptr(at).store((x & 0xffff_ffff) | flag, Ordering::Relaxed);
-            AtomicU64::from_ptr(at.add(1)).store((x >> 32) | flag, Ordering::Relaxed);
+            store(at, (x & 0xffff_ffff) | flag, (x >> 32) | flag);
         }
         // One ring for the strip; without elements nobody has checked the bank, and nobody is told.
         if start.is_ok() {
             m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
         }
+        pc.add(1)
+    }
+}
+
+/// `PacketPutRow`
+pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_put`; `contiguous` checked that all packets lie in the bank.
+    unsafe {
+        let i = *pc;
+        let count = m.counts[i.d as usize];
+        let first = match contiguous(m, i.e, count) {
+            Ok(first) => first.cast::<u64>(),
+            Err(what) => return fault(m, pc, what),
+        };
+        let (data, flag) = (m.lane(i.a).cast::<u64>(), (m.reg(i.c) & 0xffff_ffff) << 32);
+        for k in 0..count {
+            let x = get(data, k);
+            store(first.add(2 * k), (x & 0xffff_ffff) | flag, (x >> 32) | flag);
+        }
+        let access = m.access(i.e);
+        m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
+        pc.add(1)
+    }
+}
+
+/// `PacketGetRow`: as `PacketGet`.
+pub(crate) unsafe fn packet_get_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_put_row`.
+    unsafe {
+        let i = *pc;
+        let count = m.counts[i.d as usize];
+        let first = match contiguous(m, i.e, count) {
+            Ok(first) => first.cast::<u64>(),
+            Err(what) => return fault(m, pc, what),
+        };
+        let (data, flag) = (m.lane(i.a).cast::<u64>(), m.reg(i.c) as u32);
+        for k in 0..count {
+            let at = first.add(2 * k);
+            match poll(at, flag, m.looks) {
+                Some(x) => put(data, k, x),
+                None => {
+                    let packet = first_index(m, m.access(i.e)) + k as i64;
+                    return block(m, pc, at, packet, flag);
+                }
+            }
+        }
+        m.passed += 1;
         pc.add(1)
     }
 }
@@ -48,19 +94,90 @@ pub(crate) unsafe fn packet_get(m: &mut Machine, pc: *const Inst) -> *const Inst
                 Ok(at) => at.cast::<u64>(),
                 Err(what) => return fault(m, pc, what),
             };
-            let low = AtomicU64::from_ptr(at).load(Ordering::Relaxed);
-            let high = AtomicU64::from_ptr(at.add(1)).load(Ordering::Relaxed);
-            let (first, second) = ((low >> 32) as u32, (high >> 32) as u32);
-            if first != flag || second != flag {
-                let (half, seen) = if first != flag { (at, first) } else { (at.add(1), second) };
-                m.watch = Watch::Packet { half: half.cast_const().cast(), flag };
-                let bank = access.bank.map(|reg| m.reg(reg) as i64);
-                let blocked = Blocked::Packet { access: i.e as u32, bank, packet, expected: flag, seen };
-                return m.stop_at(pc, Stop::Blocked(blocked));
+            match poll(at, flag, m.looks) {
+                Some(x) => put(data, k, x),
+                None => return block(m, pc, at, packet, flag),
             }
-            put(data, k, (low & 0xffff_ffff) | high << 32);
         }
         m.passed += 1;
         pc.add(1)
+    }
+}
+
+/// The data of a packet that carries the flag, if it does so in time.
+///
+/// # Safety
+/// `at` is valid for 16 bytes and aligned to 16.
+#[inline(always)]
+unsafe fn poll(at: *mut u64, flag: u32, mut looks: u32) -> Option<u64> {
+    loop {
+        // SAFETY: the caller's promise.
+        let (low, high) = unsafe { load(at) };
+        if (low >> 32) as u32 == flag && (high >> 32) as u32 == flag {
+            return Some((low & 0xffff_ffff) | high << 32);
+        }
+        if looks == 0 {
+            return None;
+        }
+        looks -= 1;
+    }
+}
+
+/// Stops at a packet that does not carry the flag.
+///
+/// # Safety
+/// As for [`poll`]; `pc` is an instruction on packets of the verified program of `m`.
+#[cold]
+unsafe fn block(m: &mut Machine, pc: *const Inst, at: *mut u64, packet: i64, flag: u32) -> *const Inst {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let e = (*pc).e;
+        let (low, high) = load(at);
+        let (first, second) = ((low >> 32) as u32, (high >> 32) as u32);
+        // If both have come meanwhile, the next look finds them.
+        let (half, seen) = if first != flag { (at, first) } else { (at.add(1), second) };
+        m.watch = Watch::Packet { half: half.cast_const().cast(), flag };
+        let bank = m.access(e).bank.map(|reg| m.reg(reg) as i64);
+        let blocked = Blocked::Packet { access: e as u32, bank, packet, expected: flag, seen };
+        m.stop_at(pc, Stop::Blocked(blocked))
+    }
+}
+
+/// # Safety
+/// `at` is valid for 16 bytes and aligned to 16.
+#[inline(always)]
+unsafe fn load(at: *mut u64) -> (u64, u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let low = AtomicU64::from_ptr(at).load(Ordering::Relaxed);
+        (low, AtomicU64::from_ptr(at.add(1)).load(Ordering::Relaxed))
+    }
+}
+
+/// Writes both halves, on x86-64 by one instruction: between two the receiver, which polls the line, would take it away, and the second
+/// half would have to fetch it back. That each half is whole, which is all that is relied on, holds for it as well: processors with
+/// SSE2 write aligned vectors in pieces of at least eight bytes.
+///
+/// # Safety
+/// `at` is valid for 16 bytes and aligned to 16.
+#[inline(always)]
+unsafe fn store(at: *mut u64, low: u64, high: u64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise. In assembly, since peers read the bytes at the same time, which the language allows only to
+    // atomic accesses, and knows none of this size; the compiler takes it for an access to memory it knows nothing about.
+    unsafe {
+        use std::arch::x86_64::_mm_set_epi64x;
+        std::arch::asm!(
+            "movaps xmmword ptr [{at}], {x}",
+            at = in(reg) at,
+            x = in(xmm_reg) _mm_set_epi64x(high as i64, low as i64),
+            options(nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        AtomicU64::from_ptr(at).store(low, Ordering::Relaxed);
+        AtomicU64::from_ptr(at.add(1)).store(high, Ordering::Relaxed);
     }
 }

@@ -140,7 +140,23 @@ impl<'k> RoleLowering<'k> {
         let end = (next + 1) as i32 - begin.each as i32;
         let top = begin.top as i32 - next as i32;
         let (flat, groups) = (plan.mode == Mode::Flat, plan.groups.clone());
-        self.code.eaches.push(Each { rows, flat, cols, tile_rows, tile_cols, stream_bytes, groups, end, top });
+        let known = match extent {
+            [cols] if groups.len() == 1 => kernel.as_const(*cols).map_or(0, |c| c.bits),
+            _ => 0,
+        };
+        let one_strip = u32::try_from(known).ok().filter(|_| known <= tile_cols).unwrap_or(0);
+        self.code.eaches.push(Each {
+            rows,
+            flat,
+            cols,
+            tile_rows,
+            tile_cols,
+            stream_bytes,
+            groups,
+            one_strip,
+            end,
+            top,
+        });
         Ok(())
     }
 
@@ -519,6 +535,7 @@ impl<'k> RoleLowering<'k> {
                 let bool = self.kernel.insts[maker].result.is_some_and(|r| self.kernel.ty(r) == Type::Bool);
                 !bool && !self.may_overlap(at.base, to.base)
             }
+            (Op::PacketGet { at, .. }, Some(Class::Contiguous)) => !self.may_overlap(at.base, to.base),
             (op, _) => place(op).is_none(),
         }
     }

@@ -174,12 +174,16 @@ impl<'k> RoleLowering<'k> {
                 let dst = dst(self);
                 self.emit(Opcode::UFma(ty), [dst, a, b, c], 0);
             }
+            // Registers hold bits: the same register under another type.
+            Op::Cast { x, to } if kernel.ty(*x).is_int() && to.is_int() && kernel.ty(*x).size() == to.size() => {
+                let x_reg = self.reg(*x);
+                self.registers.insert(data.result.expect("a cast defines a value"), x_reg);
+            }
             Op::Cast { x, to } => {
                 let x_reg = self.reg(*x);
                 let dst = dst(self);
                 self.emit(Opcode::UCast(kernel.ty(*x), *to), [dst, x_reg, 0, 0], 0);
             }
-            // Registers hold bits: the same register under another type.
             Op::Bitcast { x, .. } => {
                 let x_reg = self.reg(*x);
                 self.registers.insert(data.result.expect("a bit cast defines a value"), x_reg);
@@ -195,6 +199,13 @@ impl<'k> RoleLowering<'k> {
             }
             Op::Load { at, mask } => self.uniform_load(inst, at, kernel.base_type(at.base), mask),
             Op::Get { at, to, mask } => self.uniform_load(inst, at, Some(*to), mask),
+            Op::Store { at, x, mask: None } | Op::Put { at, x, mask: None }
+                if self.known_word(at, kernel.ty(*x)).is_some() =>
+            {
+                let (entry, offset) = self.known_word(at, kernel.ty(*x)).expect("just asked");
+                let x = self.reg(*x);
+                self.emit(Opcode::UStoreWord, [x, entry, 0, 0], offset);
+            }
             Op::Store { at, x, mask } | Op::Put { at, x, mask } => {
                 let ty = kernel.ty(*x);
                 let access = self.uniform_access(inst, at, ty.size() as u32);
@@ -304,10 +315,29 @@ impl<'k> RoleLowering<'k> {
 
     fn uniform_load(&mut self, inst: Inst, at: &Place, ty: Option<Type>, mask: &Option<crate::ir::Mask>) {
         let ty = ty.expect("the IR verifier checked the base");
+        if let (None, Some((entry, offset))) = (mask, self.known_word(at, ty)) {
+            let dst = self.define(self.kernel.insts[inst].result.expect("a load defines a value"));
+            self.emit(Opcode::ULoadWord, [dst, entry, 0, 0], offset);
+            return;
+        }
         let access = self.uniform_access(inst, at, ty.size() as u32);
         let (cond, other) = mask.map_or((0, 0), |m| (self.reg(m.cond), self.reg(m.other)));
         let dst = self.define(self.kernel.insts[inst].result.expect("a load defines a value"));
         self.emit(Opcode::ULoad(ty), [dst, cond, other, mask.is_some() as u16], access);
+    }
+
+    /// Entry and byte offset of an element of eight bytes whose place is known now, and is inside: nothing is left to be checked when
+    /// it is touched.
+    fn known_word(&self, at: &Place, ty: Type) -> Option<(u16, i32)> {
+        let (Base::Param(param), None) = (at.base, at.bank) else { return None };
+        let index = self.kernel.as_const(at.index)?.bits as i64;
+        let offset = index.checked_mul(self.kernel.base_type(at.base)?.size() as i64)?;
+        let bytes = memories(&self.args[param.index()]).first()?.bytes() as i64;
+        let Param::Buffer { len, ty: element, .. } = &self.kernel.params[param] else { return None };
+        // What the kernel says, which may be less than there is.
+        let bytes = bytes.min(i64::try_from(*len).ok()?.checked_mul(element.size() as i64)?);
+        let fits = ty.size() == 8 && offset >= 0 && offset % 8 == 0 && offset.checked_add(8)? <= bytes;
+        fits.then_some((self.first[param.index()], i32::try_from(offset).ok()?))
     }
 
     fn post(&mut self, inst: Inst, queue: ParamId, peer: Value, work: PostWork) {

@@ -135,6 +135,11 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
                 self.push(Opcode::AtomicLanes(size), [dst, x, index, mask], access);
                 self.drop_index(index, owned);
             }
+            (_, Op::PacketPut { x, flag, .. }) if self.is_row(inst) => {
+                let (access, flag) = (self.access(inst), self.low.reg(*flag));
+                let x = self.lane(*x, Rate::Lane);
+                self.push(Opcode::PacketPutRow, [x, 0, flag, 0], access);
+            }
             (_, Op::PacketPut { x, flag, .. }) => {
                 let access = self.access(inst);
                 let (index, owned) = self.index(inst, access);
@@ -142,17 +147,28 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
                 self.push(Opcode::PacketPut, [x, index, flag, 0], access);
                 self.drop_index(index, owned);
             }
+            (_, Op::PacketGet { flag, .. }) if self.is_row(inst) => {
+                let (access, c) = (self.access(inst), self.low.reg(*flag));
+                let result = kernel.insts[inst].result.expect("a packet defines a value");
+                let op = Opcode::PacketGetRow;
+                self.write(result, 8, Rate::Lane, |dst| Code { op, a: dst, b: 0, c, d: 0, e: access });
+            }
             (_, Op::PacketGet { flag, .. }) => {
                 let access = self.access(inst);
                 let (index, owned) = self.index(inst, access);
-                let flag = self.low.reg(*flag);
-                let dst = self.lanes.strip(8, 1);
-                self.lane_of.insert(kernel.insts[inst].result.expect("a packet defines a value"), dst);
-                self.push(Opcode::PacketGet, [dst, index, flag, 0], access);
+                let c = self.low.reg(*flag);
+                let result = kernel.insts[inst].result.expect("a packet defines a value");
+                let op = Opcode::PacketGet;
+                self.write(result, 8, Rate::Lane, |dst| Code { op, a: dst, b: index, c, d: 0, e: access });
                 self.drop_index(index, owned);
             }
             (form, op) => unreachable!("no lane form of {op:?} as {form:?}"),
         }
+    }
+
+    /// Whether the elements of a strip lie next to each other.
+    fn is_row(&self, inst: Inst) -> bool {
+        self.plan.accesses[&inst].class == Class::Contiguous && !matches!(self.plan.mode, Mode::Tiles { .. })
     }
 
     fn binary(&mut self, inst: Inst, op: BinaryOp, a: Value, b: Value) {

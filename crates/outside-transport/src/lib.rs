@@ -1,0 +1,201 @@
+//! A transport from outside tilewire, with ops of its own: what is put goes into a buffer of the sender first and is copied to the receiver
+//! when it is delivered, as a network does it.
+//!
+//! ```text
+//!   put ──▶ outbox (the sender's own memory) ── deliver: copy the span, then signal ──▶ staging of the receiver ──▶ get
+//! ```
+//! Everything here is public API of tilewire: [`P2pTransport`], [`Host`] and [`Link`] for the transport, [`Ops`] for what its kernels do.
+#![forbid(unsafe_code)]
+
+mod ops;
+
+pub use ops::Outbox;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tilewire::collective::{Host, Link};
+use tilewire::hook::Block;
+use tilewire::schedule::LoadStore;
+use tilewire::transport::layout::{Geometry, Layout, Side};
+use tilewire::transport::{
+    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentError,
+    SegmentSet, Signals, Ticket, TransportError,
+};
+use tilewire::{Memory, World};
+
+/// What the ranks of a world share before they start: the segments, to be taken by each.
+pub struct Outboxes {
+    geometry: Geometry,
+    segments: Mutex<Vec<Option<SegmentSet>>>,
+}
+
+impl Outboxes {
+    /// Segments for ranks that are threads.
+    pub fn new(world_size: usize, per_peer_bytes: usize) -> Result<Outboxes, SegmentError> {
+        let geometry = Geometry {
+            world_size,
+            per_peer_bytes,
+            max_blocks_per_peer: 2,
+            max_slots: 4,
+            max_copies: 1,
+            packet_bytes: 8 << 10,
+        };
+        let bytes = Layout::new(geometry).expect("a layout that fits").bytes();
+        let segments = SegmentSet::threads(world_size, bytes)?.into_iter().map(Some).collect();
+        Ok(Outboxes { geometry, segments: Mutex::new(segments) })
+    }
+
+    /// The transport of one rank; once for each.
+    pub fn join(&self, world: &World, deadline: Duration) -> OutboxTransport {
+        let rank = world.rank();
+        let segments = self.segments.lock().expect("no rank panics in here")[rank.index()].take();
+        let segments = segments.expect("every rank joins once");
+        // A rank that fails ends the waits of the others.
+        world.watch(&segments);
+        OutboxTransport {
+            rank,
+            layout: Layout::new(self.geometry).expect("a layout that fits"),
+            outboxes: (0..world.size()).map(|_| Memory::zeroed(self.geometry.per_peer_bytes)).collect(),
+            told: RefCell::default(),
+            bootstrap: world.bootstrap().clone(),
+            deadline,
+            segments,
+        }
+    }
+}
+
+/// The transport of one rank.
+pub struct OutboxTransport {
+    rank: Rank,
+    layout: Layout,
+    /// For each peer, where what is put waits until it is delivered.
+    outboxes: Vec<Memory>,
+    /// Transfers so far, by peer and side.
+    told: RefCell<HashMap<(Rank, bool), u64>>,
+    bootstrap: Arc<dyn Bootstrap>,
+    deadline: Duration,
+    segments: SegmentSet,
+}
+
+impl OutboxTransport {
+    /// What was put for a peer, delivered or not.
+    pub fn outbox(&self, peer: Rank) -> &Memory {
+        &self.outboxes[peer.index()]
+    }
+
+    fn key(&self, ticket: &Ticket, by: Side) -> String {
+        let (sender, receiver) = match ticket.side {
+            Side::Send => (ticket.rank, ticket.peer),
+            Side::Receive => (ticket.peer, ticket.rank),
+        };
+        format!("outbox/{sender}to{receiver}/{}/{by}", ticket.number)
+    }
+}
+
+impl P2pTransport for OutboxTransport {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.segments.world_size()
+    }
+
+    fn per_peer_bytes(&self) -> usize {
+        self.layout.geometry().per_peer_bytes
+    }
+
+    fn max_blocks_per_peer(&self) -> usize {
+        self.layout.geometry().max_blocks_per_peer
+    }
+
+    fn max_slots(&self) -> usize {
+        self.layout.geometry().max_slots
+    }
+
+    fn packet_bytes(&self) -> usize {
+        self.layout.geometry().packet_bytes
+    }
+
+    fn link_kind(&self, peer: Rank) -> LinkKind {
+        if peer == self.rank { LinkKind::SameDevice } else { LinkKind::Fabric }
+    }
+
+    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
+        let (layout, me, peer) = (&self.layout, self.rank.index(), peer.index());
+        let (mine, theirs) = (self.segments.segment(me), self.segments.segment(peer));
+        let part = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
+        let here = |area: Range<usize>| part(&mine, layout.of_peer(&area, peer));
+        let there = |area: Range<usize>| part(&theirs, layout.of_peer(&area, me));
+        PeerEndpoint {
+            send_dst: part(&theirs, layout.peer_staging(me)),
+            recv_src: part(&mine, layout.peer_staging(peer)),
+            send_packets: part(&theirs, layout.peer_packets(me)),
+            recv_packets: part(&mine, layout.peer_packets(peer)),
+            send: Signals {
+                tail: there(layout.tails()),
+                head: here(layout.heads()),
+                packet_head: here(layout.packet_heads()),
+                ready: here(layout.ready()),
+                done: there(layout.done()),
+            },
+            recv: Signals {
+                tail: here(layout.tails()),
+                head: there(layout.heads()),
+                packet_head: there(layout.packet_heads()),
+                ready: there(layout.ready()),
+                done: here(layout.done()),
+            },
+            starts: here(layout.starts()),
+        }
+    }
+
+    fn broken(&self) -> Option<Cause> {
+        self.segments.abort(self.rank.index()).get()
+    }
+}
+
+impl Host for OutboxTransport {
+    fn segments(&self) -> Option<&SegmentSet> {
+        Some(&self.segments)
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        Some(self.deadline)
+    }
+}
+
+impl Link for OutboxTransport {
+    type Ops<'t> = Outbox<'t>;
+
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Outbox<'t> {
+        let wire = LoadStore::sender(k, &self.endpoint(peer), protocol, window);
+        let outbox = window.map_or_else(|| self.outbox(peer).clone(), |window| Memory::zeroed(window.bytes()));
+        Outbox::new(wire, k.region("outbox", &[outbox]))
+    }
+
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Outbox<'t> {
+        // A receiver puts nothing.
+        Outbox::new(LoadStore::receiver(k, &self.endpoint(peer), protocol), k.region("outbox", &[Memory::zeroed(8)]))
+    }
+
+    fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
+        let mut told = self.told.borrow_mut();
+        let count = told.entry((peer, side == Side::Send)).or_default();
+        let ticket = Ticket { rank: self.rank, peer, side, number: *count };
+        *count += 1;
+        self.bootstrap.set(&self.key(&ticket, side), card, Deadline::after(self.deadline))?;
+        Ok(ticket)
+    }
+
+    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        let key = self.key(ticket, ticket.side.other());
+        self.bootstrap.take(&key, deadline.map_or(Deadline::never(), Deadline::after)).map_err(|error| match error {
+            BootstrapError::KeyNotSet { waited, .. } => TransportError::NotMet { ticket: *ticket, after: waited },
+            error => error.into(),
+        })
+    }
+}

@@ -1,0 +1,230 @@
+//! Rounds of samples, all sides in turn, and what they say by place.
+//!
+//! The order rotates, as in [`interleaved`](crate::bench::interleaved), so that no side always follows the same neighbour. A sample is: probe,
+//! warm up, timed run, probe.
+
+use super::lockstep::Lockstep;
+use super::mpi;
+use super::place::Place;
+use super::side::{Aim, Limit, Part, Pattern, Side};
+use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+/// Messages before a sample that restore a side's state of the caches; none where no cache keeps a message.
+const WARM_UP: u64 = 3;
+/// What takes longer than this is not warmed up.
+const LONG: Duration = Duration::from_millis(5);
+
+/// How much time to spend on one contest.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// The least length of a sample: short, since the processors move.
+    pub sample: Duration,
+    /// Samples of each side, and how few suffice when time is up.
+    pub rounds: (usize, usize),
+    /// When time is up.
+    pub time: Duration,
+    /// Samples that make a median.
+    pub least: usize,
+}
+
+impl Effort {
+    /// For figures.
+    pub const FULL: Effort =
+        Effort { sample: Duration::from_millis(1), rounds: (41, 9), time: Duration::from_secs(12), least: 3 };
+    /// To see that it works.
+    pub const QUICK: Effort =
+        Effort { sample: Duration::from_micros(100), rounds: (5, 2), time: Duration::from_secs(1), least: 1 };
+}
+
+/// A side that is another program's: it times and probes itself.
+pub struct Guest<'m> {
+    /// The name in reports.
+    pub name: &'static str,
+    /// What it races.
+    pub against: Limit,
+    /// The program.
+    pub job: &'m mut mpi::Job,
+}
+
+/// What was measured of one side.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The side's name.
+    pub name: String,
+    /// What it was.
+    pub part: Part,
+    /// Nanoseconds a message, by place, sorted.
+    samples: [Vec<f64>; 3],
+}
+
+impl Outcome {
+    /// A side of which nothing was measured yet.
+    pub fn new(name: String, part: Part) -> Outcome {
+        Outcome { name, part, samples: Default::default() }
+    }
+
+    /// Adds a sample; one of no place is thrown away.
+    pub fn add(&mut self, place: Option<Place>, ns: f64) {
+        if let Some(place) = place {
+            let samples = &mut self.samples[place as usize];
+            samples.insert(samples.partition_point(|&other| other < ns), ns);
+        }
+    }
+
+    /// The median at a place, where there are at least so many samples.
+    pub fn median_ns(&self, place: Place, least: usize) -> Option<f64> {
+        let samples = &self.samples[place as usize];
+        let (low, high) = (samples.len().saturating_sub(1) / 2, samples.len() / 2);
+        (samples.len() >= least.max(1)).then(|| (samples[low] + samples[high]) / 2.0)
+    }
+
+    /// How many samples there are of a place.
+    pub fn count(&self, place: Place) -> usize {
+        self.samples[place as usize].len()
+    }
+
+    /// Whether it is a variant of a limit.
+    pub fn is(&self, limit: Limit) -> bool {
+        self.part == Part::Limit(limit)
+    }
+}
+
+/// The fastest variant of a limit at a place, and its median.
+pub fn best(outcomes: &[Outcome], limit: Limit, place: Place, least: usize) -> Option<(&Outcome, f64)> {
+    let variants = outcomes.iter().filter(|outcome| outcome.is(limit));
+    let medians = variants.filter_map(|outcome| Some((outcome, outcome.median_ns(place, least)?)));
+    medians.min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// What is sent, how, and how long that may be measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// How messages go.
+    pub pattern: Pattern,
+    /// Bytes of one.
+    pub bytes: usize,
+    /// Time to spend.
+    pub effort: Effort,
+}
+
+/// Checks and measures all sides. For rank 0, while rank 1 follows.
+pub fn measure(
+    lockstep: &mut Lockstep,
+    sides: &mut [Side],
+    guests: &mut [Guest],
+    course: Course,
+) -> Result<Vec<Outcome>> {
+    let Course { pattern, bytes, effort } = course;
+    for k in 0..sides.len() {
+        lockstep.check(sides, k).with_context(|| format!("{} of {bytes} bytes", pattern.name()))?;
+    }
+    for guest in guests.iter_mut() {
+        guest.job.check(pattern, bytes)?;
+    }
+    let mut steps = Vec::new();
+    for k in 0..sides.len() {
+        steps.push(calibrate(effort.sample, |steps| lockstep.run(sides, k, steps))?);
+    }
+    for guest in guests.iter_mut() {
+        steps.push(calibrate(effort.sample, |steps| Ok(guest.job.run(pattern, bytes, steps)?.took))?);
+    }
+    let mut outcomes: Vec<Outcome> =
+        sides.iter().map(|side| Outcome::new(side.name.clone(), side.part.clone())).collect();
+    outcomes.extend(guests.iter().map(|guest| {
+        Outcome::new(guest.name.into(), Part::Racer { against: guest.against, aim: Aim::None, protocol: "mpi" })
+    }));
+    let (start, (most, least)) = (Instant::now(), effort.rounds);
+    for round in 0..most {
+        if round >= least && start.elapsed() > effort.time {
+            break;
+        }
+        for turn in 0..outcomes.len() {
+            let k = (round + turn) % outcomes.len();
+            let (place, took) = match k.checked_sub(sides.len()) {
+                None => sample(lockstep, sides, k, steps[k])?,
+                Some(guest) => {
+                    let answer = guests[guest].job.run(pattern, bytes, steps[k].0)?;
+                    (Place::agreed(answer.probes_ns.0, answer.probes_ns.1), answer.took)
+                }
+            };
+            outcomes[k].add(place, took.as_nanos() as f64 / steps[k].0 as f64 / pattern.hops());
+        }
+    }
+    Ok(outcomes)
+}
+
+fn sample(
+    lockstep: &mut Lockstep,
+    sides: &mut [Side],
+    k: usize,
+    (steps, step): (u64, Duration),
+) -> Result<(Option<Place>, Duration)> {
+    let before = lockstep.probe()?;
+    if step < LONG {
+        lockstep.run(sides, k, WARM_UP)?;
+    }
+    let took = lockstep.run(sides, k, steps)?;
+    let after = lockstep.probe()?;
+    Ok((Place::agreed(before, after), took))
+}
+
+/// How many steps fill a sample, and how long one takes.
+fn calibrate(sample: Duration, mut run: impl FnMut(u64) -> Result<Duration>) -> Result<(u64, Duration)> {
+    let mut steps = 1;
+    loop {
+        let took = run(steps)?;
+        // What takes no time at all is not run forever.
+        if took >= sample / 2 || steps >= 1 << 24 {
+            let scale = sample.as_secs_f64() / took.as_secs_f64().max(1e-9);
+            let filling = (steps as f64 * scale).ceil() as u64;
+            return Ok((filling.clamp(1, 2 * steps), took.div_f64(steps as f64)));
+        }
+        steps *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(name: &str, limit: Limit, near: &[f64]) -> Outcome {
+        let mut outcome = Outcome::new(name.into(), Part::Limit(limit));
+        near.iter().for_each(|&ns| outcome.add(Some(Place::Near), ns));
+        outcome
+    }
+
+    #[test]
+    fn medians_are_taken_by_place_and_noise_is_left_out() {
+        let mut ring = outcome("ring", Limit::TwoCopy, &[3.0, 1.0, 2.0]);
+        ring.add(None, 1000.0);
+        ring.add(Some(Place::Far), 40.0);
+        ring.add(Some(Place::Far), 20.0);
+        assert_eq!((ring.median_ns(Place::Near, 3), ring.count(Place::Near)), (Some(2.0), 3));
+        assert_eq!(ring.median_ns(Place::Near, 4), None);
+        assert_eq!(ring.median_ns(Place::Far, 1), Some(30.0));
+        assert_eq!(ring.median_ns(Place::Smt, 0), None);
+    }
+
+    #[test]
+    fn the_limit_is_its_fastest_variant() {
+        let all = [
+            outcome("slow", Limit::TwoCopy, &[9.0]),
+            outcome("fast", Limit::TwoCopy, &[5.0]),
+            outcome("other", Limit::OneCopy, &[1.0]),
+        ];
+        assert_eq!(
+            best(&all, Limit::TwoCopy, Place::Near, 1).map(|(one, ns)| (one.name.as_str(), ns)),
+            Some(("fast", 5.0))
+        );
+        assert!(best(&all, Limit::TwoCopy, Place::Far, 1).is_none());
+    }
+
+    #[test]
+    fn calibration_fills_a_sample() {
+        let per_step = Duration::from_micros(3);
+        let (steps, step) = calibrate(Duration::from_micros(300), |steps| Ok(per_step * steps as u32)).unwrap();
+        assert_eq!(step, per_step);
+        assert!((50..=150).contains(&steps), "{steps}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Copies between memories that another rank may reach. Not `memcpy`, which collapses on some machines.
+
+use crate::handwritten as hand;
+use tilewire::Memory;
+
+/// How a copy stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// 32 bytes at a time.
+    Cached,
+    /// 32 bytes at a time, around the cache.
+    Streamed,
+    /// 64 bytes at a time.
+    WideCached,
+    /// 64 bytes at a time, around the cache.
+    WideStreamed,
+}
+
+impl Copy {
+    /// Those that this processor can do.
+    pub fn available() -> Vec<Copy> {
+        let mut copies = vec![Copy::Cached, Copy::Streamed];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") {
+            copies.extend([Copy::WideCached, Copy::WideStreamed]);
+        }
+        copies
+    }
+
+    /// Whether it writes around the cache.
+    pub fn streams(self) -> bool {
+        matches!(self, Copy::Streamed | Copy::WideStreamed)
+    }
+
+    /// What follows a variant's name.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Copy::Cached => "",
+            Copy::Streamed => ", streamed",
+            Copy::WideCached => ", wide",
+            Copy::WideStreamed => ", wide streamed",
+        }
+    }
+
+    /// Copies `bytes` bytes from offset `from` of `source` to offset `to` of `target`; a release store publishes them.
+    ///
+    /// # Panics
+    /// When they do not lie inside.
+    ///
+    /// # Safety
+    /// Nobody writes those bytes of `source`, and nobody else touches those of `target`, before this rank's next signal.
+    #[inline]
+    pub unsafe fn run(self, target: &Memory, to: usize, source: &Memory, from: usize, bytes: usize) {
+        assert!(to + bytes <= target.bytes() && from + bytes <= source.bytes());
+        // SAFETY: both ranges are inside memory that the handles keep alive, and initialised; the caller vouches that nobody writes
+        // the one or touches the other, so a shared and an exclusive reference are what they are.
+        let (target, source) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(target.start().as_ptr().add(to), bytes),
+                std::slice::from_raw_parts(source.start().as_ptr().add(from), bytes),
+            )
+        };
+        match self {
+            Copy::Cached => hand::copy_temporal(target, source),
+            Copy::Streamed => hand::copy_non_temporal(target, source),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: who has such a copy has it from `available`, which found AVX-512; the lengths are equal.
+            Copy::WideCached => unsafe { wide::<false>(target, source) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Copy::WideStreamed => unsafe { wide::<true>(target, source) },
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => target.copy_from_slice(source),
+        }
+    }
+}
+
+/// Copies 8 lines at a time. `STREAM` is for targets on line borders; others are stored as usual.
+///
+/// # Safety
+/// There is AVX-512, and the slices have one length.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn wide<const STREAM: bool>(target: &mut [u8], source: &[u8]) {
+    use std::arch::x86_64::*;
+    const STEP: usize = 512;
+    /// As far ahead as the 32-byte loop fetches.
+    const AHEAD: usize = 2048;
+    let streams = STREAM && (target.as_ptr() as usize).is_multiple_of(64);
+    let whole = source.len() / STEP * STEP;
+    let (to, from) = (target.as_mut_ptr(), source.as_ptr());
+    for at in (0..whole).step_by(STEP) {
+        // SAFETY: `at` + 512 is at most the common length; a streamed store is at a multiple of 64; a prefetch of an invalid address
+        // does nothing.
+        unsafe {
+            if streams {
+                (0..8).for_each(|k| {
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + AHEAD + k * 64).cast());
+                });
+            }
+            let lines: [__m512i; 8] = std::array::from_fn(|k| _mm512_loadu_si512(from.add(at + k * 64).cast()));
+            for (k, line) in lines.into_iter().enumerate() {
+                if streams {
+                    _mm512_stream_si512(to.add(at + k * 64).cast(), line);
+                } else {
+                    _mm512_storeu_si512(to.add(at + k * 64).cast(), line);
+                }
+            }
+        }
+    }
+    if streams {
+        _mm_sfence();
+    }
+    target[whole..].copy_from_slice(&source[whole..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_copy_is_exact_at_any_alignment() {
+        for copy in Copy::available() {
+            for (bytes, to, from) in [(0, 0, 0), (5, 3, 1), (512, 0, 0), (5000, 64, 0), (5000, 1, 7)] {
+                let source = tilewire::Tensor::from_fn(bytes + from, |k| (k * 7 + 1) as u8);
+                let target = tilewire::Tensor::<u8>::zeros(to + bytes + 1);
+                // SAFETY: both belong to this test alone.
+                unsafe { copy.run(target.memory(), to, source.memory(), from, bytes) };
+                let (got, sent) = (target.to_vec(), source.to_vec());
+                assert_eq!(got[to..to + bytes], sent[from..], "{copy:?}");
+                assert!(got[..to].iter().chain(&got[to + bytes..]).all(|&byte| byte == 0), "{copy:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Hand-written limits: transfers between two ranks as tight as they can be written. The fastest variant is the limit.
+//!
+//! | limit | how a message goes | variants |
+//! |---|---|---|
+//! | [`cache_line`] | is one word, and its own flag | |
+//! | [`flagged`] | 12 bytes and a flag at a time | |
+//! | [`ring`] | copied into a slot, copied out of it, pipelined | size and number of slots, result cached or streamed |
+//! | [`one_copy`] | written where it belongs, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each |
+
+mod cache_line;
+mod copy;
+#[cfg(target_arch = "x86_64")]
+mod flagged;
+mod one_copy;
+mod ring;
+
+use super::side::{Half, Limit, Pattern, Patterned, Payload, Side};
+use super::words::Words;
+use crate::bench::Size;
+use anyhow::Result;
+use cache_line::CacheLine;
+use copy::Copy;
+use one_copy::{OneCopy, Share};
+use ring::Ring;
+use tilewire::Tensor;
+use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+
+/// Slots of the rings that are tried: bytes and number.
+const SLOTS: [(usize, usize); 7] =
+    [(16 << 10, 4), (16 << 10, 8), (64 << 10, 2), (64 << 10, 4), (64 << 10, 8), (256 << 10, 2), (256 << 10, 4)];
+/// Below this, streamed stores lose by far: the receiver would fetch from memory what could have come from a cache.
+const STREAMED_FROM: usize = 512 << 10;
+
+/// The memory that the sides of one contest share, so that none gets luckier pages.
+pub struct Buffers<'l> {
+    /// What the ranks share.
+    pub link: &'l ShmTransport,
+    /// How messages go.
+    pub pattern: Pattern,
+    words: Words<'l>,
+    /// Memory of this rank alone.
+    pub private: Payload,
+    /// Memory that the other rank can reach.
+    pub sources: Window<u64>,
+    /// The same, to receive into.
+    pub targets: Window<u64>,
+}
+
+impl<'l> Buffers<'l> {
+    /// For messages of so many bytes, rounded up to whole words. Collective.
+    pub fn allocate(link: &'l ShmTransport, pattern: Pattern, bytes: usize) -> Result<Buffers<'l>> {
+        let len = bytes.div_ceil(8).max(1);
+        // `flagged` reads and writes a unit's flag beyond the end of the message.
+        let tensor = || Tensor::<u64>::zeros(len + 2).slice(0..len);
+        Ok(Buffers {
+            link,
+            pattern,
+            words: Words::allocate(link)?,
+            private: Payload { source: tensor(), target: tensor() },
+            sources: Window::allocate(link, len)?,
+            targets: Window::allocate(link, len)?,
+        })
+    }
+
+    /// The payload of transfers into memory that the other rank reaches.
+    pub fn shared(&self) -> Payload {
+        Payload { source: self.sources.tensor().clone(), target: self.targets.tensor().clone() }
+    }
+
+    fn rank(&self) -> usize {
+        self.link.rank().index()
+    }
+
+    fn side<H: Half + 'l>(&self, name: String, limit: Limit, half: H, payload: Payload) -> Side<'l> {
+        Side::limit(name, limit, Patterned::new(half, self.pattern, self.rank(), payload))
+    }
+
+    /// What a single word needs.
+    pub fn cache_line(&self) -> Side<'l> {
+        let half = CacheLine::new(self.rank(), [self.words.next(), self.words.next()], self.private.clone());
+        self.side("one word".into(), Limit::CacheLine, half, self.private.clone())
+    }
+
+    /// What small messages need. Collective.
+    pub fn small_message(&self) -> Result<Vec<Side<'l>>> {
+        let mut sides = vec![self.one_copy_side(Limit::SmallMessage, Copy::Cached, Share::Sender)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            let half = flagged::Flagged::new(self.link, self.private.clone())?;
+            sides.push(self.side("flags in data".into(), Limit::SmallMessage, half, self.private.clone()));
+        }
+        Ok(sides)
+    }
+
+    /// Rings of several forms. Collective.
+    pub fn two_copy(&self) -> Result<Vec<Side<'l>>> {
+        let largest = SLOTS.iter().map(|(bytes, slots)| bytes * slots).max().unwrap_or(0);
+        let staging = Window::<u64>::allocate(self.link, largest / 8)?;
+        let mut sides = Vec::new();
+        for &(slot, slots) in SLOTS.iter().filter(|(slot, _)| *slot <= self.private.bytes().max(16 << 10)) {
+            for out in [Copy::Cached, Copy::Streamed] {
+                if out == Copy::Streamed && self.private.bytes() < STREAMED_FROM {
+                    continue;
+                }
+                let words = [(); 2].map(|()| ring::Signals { tail: self.words.next(), head: self.words.next() });
+                let half = Ring::new(self.link, words, &staging, (slot, slots), out, self.private.clone());
+                let name = format!("{} x {slots}{}", Size(slot), out.suffix());
+                sides.push(self.side(name, Limit::TwoCopy, half, self.private.clone()));
+            }
+        }
+        Ok(sides)
+    }
+
+    /// One copy by the sender, in several forms.
+    pub fn one_copy(&self) -> Vec<Side<'l>> {
+        self.copies().map(|copy| self.one_copy_side(Limit::OneCopy, copy, Share::Sender)).collect()
+    }
+
+    /// One copy, half by each rank, in several forms. Not a limit to judge others by: the receiver finds its half of a message that
+    /// is sent again in its own cache, but for the words that changed.
+    pub fn half_each(&self) -> Vec<Side<'l>> {
+        self.copies().map(|copy| self.one_copy_side(Limit::HalfEach, copy, Share::Halves)).collect()
+    }
+
+    fn copies(&self) -> impl Iterator<Item = Copy> {
+        let streamed = self.private.bytes() >= STREAMED_FROM;
+        Copy::available().into_iter().filter(move |copy| streamed || !copy.streams())
+    }
+
+    fn one_copy_side(&self, limit: Limit, copy: Copy, share: Share) -> Side<'l> {
+        let words = [(); 2].map(|()| one_copy::Signals {
+            ready: self.words.next(),
+            go: self.words.next(),
+            done: self.words.next(),
+            taken: self.words.next(),
+        });
+        let peer = Rank::new(1 - self.rank() as u32);
+        let half = OneCopy::new(self.rank(), words, (copy, share), self.shared(), |window| {
+            let window = if window == one_copy::Of::Source { &self.sources } else { &self.targets };
+            window.peer(peer).clone()
+        });
+        self.side(format!("{share}{}", copy.suffix()), limit, half, self.shared())
+    }
+}

@@ -1,0 +1,116 @@
+//! One copy: written straight into the receiver's memory, then a signal.
+//!
+//! ```text
+//!   receiver:  ready k ────────────▶ │            │ wait done k
+//!   sender:    wait ready k │ copy ──┼──▶ done k ─┘
+//! ```
+//! `ready` is what keeps a fast sender from overwriting message k - 1 while it is still being read. Where each copies half, the sender
+//! says `go` (the message is there to be read) and waits for `taken` (it may be changed again).
+
+use super::copy::Copy;
+use crate::bench::pair::side::{Half, Payload};
+use crate::bench::pair::words::Word;
+use anyhow::Result;
+use std::fmt;
+use std::sync::atomic::Ordering::Release;
+use tilewire::Memory;
+
+/// Who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// The sender, all of it.
+    Sender,
+    /// Each rank one half.
+    Halves,
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Share::Sender { "sender" } else { "half each" })
+    }
+}
+
+/// Signals of the messages to one rank.
+pub struct Signals<'l> {
+    pub ready: Word<'l>,
+    pub go: Word<'l>,
+    pub done: Word<'l>,
+    pub taken: Word<'l>,
+}
+
+/// Which of the other rank's windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    Source,
+    Target,
+}
+
+/// One rank's half.
+pub struct OneCopy<'l> {
+    out: Signals<'l>,
+    inp: Signals<'l>,
+    copy: Copy,
+    share: Share,
+    payload: Payload,
+    peer_source: Memory,
+    peer_target: Memory,
+}
+
+impl<'l> OneCopy<'l> {
+    /// `words[r]` are the signals of messages to rank r; `peer` gives the other rank's windows.
+    pub fn new(
+        rank: usize,
+        words: [Signals<'l>; 2],
+        (copy, share): (Copy, Share),
+        payload: Payload,
+        peer: impl Fn(Of) -> Memory,
+    ) -> OneCopy<'l> {
+        let [zero, one] = words;
+        let (out, inp) = if rank == 0 { (one, zero) } else { (zero, one) };
+        let (peer_source, peer_target) = (peer(Of::Source), peer(Of::Target));
+        OneCopy { out, inp, copy, share, payload, peer_source, peer_target }
+    }
+
+    /// Where the receiver's half begins: on a page, so that streamed stores are aligned.
+    fn middle(&self) -> usize {
+        self.payload.bytes() / 2 / 4096 * 4096
+    }
+}
+
+impl Half for OneCopy<'_> {
+    #[inline]
+    fn send(&mut self, number: u64) -> Result<()> {
+        let (source, bytes) = (self.payload.source.memory(), self.payload.bytes());
+        self.out.ready.wait(number)?;
+        if self.share == Share::Halves {
+            self.out.go.store(number, Release);
+            // SAFETY: the receiver has allowed this message and touches only the other half of its target; it only reads our source.
+            unsafe { self.copy.run(&self.peer_target, 0, source, 0, self.middle()) };
+            self.out.done.store(number, Release);
+            return self.out.taken.wait(number);
+        }
+        // SAFETY: the receiver has allowed this message, and does not touch its target before `done`; our source is ours.
+        unsafe { self.copy.run(&self.peer_target, 0, source, 0, bytes) };
+        self.out.done.store(number, Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, number: u64) -> Result<()> {
+        self.inp.ready.store(number, Release);
+        if self.share == Share::Halves {
+            self.inp.go.wait(number)?;
+            let (middle, target) = (self.middle(), self.payload.target.memory());
+            // SAFETY: the sender leaves its source as it is until `taken`, and writes only the other half of our target.
+            unsafe { self.copy.run(target, middle, &self.peer_source, middle, self.payload.bytes() - middle) };
+            self.inp.taken.store(number, Release);
+        }
+        self.inp.done.wait(number)
+    }
+
+    fn exchange(&mut self, number: u64) -> Result<()> {
+        self.inp.ready.store(number, Release);
+        self.send(number)?;
+        self.inp.done.wait(number)
+    }
+}

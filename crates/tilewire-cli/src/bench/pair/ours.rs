@@ -1,0 +1,225 @@
+//! Our own sides: tilewire's transfers behind the same trait as the limits. One launch is one message.
+#![forbid(unsafe_code)]
+
+use super::limits::Buffers;
+use super::side::{Aim, Half, Limit, Part, Pattern, Patterned, Payload, Run, Side};
+use anyhow::{Result, bail};
+use tilewire::collective::{Exchange, PreparedExchange};
+use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use tilewire::{F8E4M3, Prepared, Primitive, Tensor, kernel, recv, send, sendrecv};
+
+/// What races, and how far it should come.
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// How the message travels.
+    pub primitive: Primitive,
+    /// What it is compared with.
+    pub against: Limit,
+    /// What it aims at.
+    pub aim: Aim,
+    /// Whether its waits have a deadline.
+    pub deadline: bool,
+}
+
+impl Race {
+    /// With the world's deadline, as users have it.
+    pub const fn new(name: &'static str, primitive: Primitive, against: Limit, aim: Aim) -> Race {
+        Race { name, primitive, against, aim, deadline: true }
+    }
+
+    fn part(&self) -> Part {
+        let protocol = match self.primitive {
+            Primitive::Packet => "packet",
+            Primitive::Direct => "direct",
+            _ => "staged",
+        };
+        Part::Racer { against: self.against, aim: self.aim, protocol }
+    }
+
+    /// A side over the buffers of a contest.
+    pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
+        let (link, pattern) = (buffers.link, buffers.pattern);
+        // `direct` arrives in a window; what is sent is private in any case.
+        let target =
+            if self.primitive == Primitive::Direct { buffers.targets.tensor() } else { &buffers.private.target };
+        let payload = Payload { source: buffers.private.source.clone(), target: target.clone() };
+        let half = Transfers::build(link, pattern, self, &payload, &buffers.targets)?;
+        let run = Patterned::new(half, pattern, link.rank().index(), payload);
+        Ok(Side { name: self.name.into(), part: self.part(), run: Box::new(run) })
+    }
+}
+
+type Prepares<'l> = PreparedExchange<'l, ShmTransport>;
+
+/// The launches that a pattern needs on this rank.
+struct Transfers<'l> {
+    send: Option<Prepares<'l>>,
+    receive: Option<Prepares<'l>>,
+    both: Option<Prepares<'l>>,
+}
+
+impl<'l> Transfers<'l> {
+    fn build(
+        link: &'l ShmTransport,
+        pattern: Pattern,
+        race: &Race,
+        payload: &Payload,
+        window: &Window<u64>,
+    ) -> Result<Transfers<'l>> {
+        let (rank, peer) = (link.rank().index(), other(link));
+        let build = |exchange: Exchange<'_, 'l, ShmTransport, u64, u64>| {
+            let exchange = exchange.primitive(race.primitive);
+            let exchange = if race.deadline { exchange } else { exchange.deadline(None) };
+            let exchange = if race.primitive == Primitive::Direct { exchange.window(window) } else { exchange };
+            exchange.build()
+        };
+        let Payload { source, target } = payload;
+        let mut own = Transfers { send: None, receive: None, both: None };
+        if pattern == Pattern::PingPong || (pattern == Pattern::Stream && rank == 0) {
+            own.send = Some(build(send(link, source, peer))?);
+        }
+        if pattern == Pattern::PingPong || (pattern == Pattern::Stream && rank == 1) {
+            own.receive = Some(build(recv(link, target, peer))?);
+        }
+        if pattern == Pattern::Both {
+            own.both = Some(build(sendrecv(link, target, source, peer, peer))?);
+        }
+        Ok(own)
+    }
+}
+
+const BUILT: &str = "built for this pattern";
+
+impl Half for Transfers<'_> {
+    #[inline]
+    fn send(&mut self, _number: u64) -> Result<()> {
+        Ok(self.send.as_mut().expect(BUILT).run()?)
+    }
+
+    #[inline]
+    fn receive(&mut self, _number: u64) -> Result<()> {
+        Ok(self.receive.as_mut().expect(BUILT).run()?)
+    }
+
+    #[inline]
+    fn exchange(&mut self, _number: u64) -> Result<()> {
+        Ok(self.both.as_mut().expect(BUILT).run()?)
+    }
+}
+
+fn other(link: &ShmTransport) -> Rank {
+    link.rank().after(1, 2)
+}
+
+/// One way with a hook, f32 in: a launch, and what must arrive.
+struct Hooked<'l> {
+    launch: Prepares<'l>,
+    inp: Tensor<f32>,
+    /// None for a rank that only sends.
+    fault: Option<Fault>,
+}
+
+/// The first element that arrived and is not what the input makes it.
+type Fault = Box<dyn Fn(&Tensor<f32>) -> Option<usize>>;
+
+impl Run for Hooked<'_> {
+    fn run(&mut self, steps: u64) -> Result<()> {
+        (0..steps).try_for_each(|_| Ok(self.launch.run()?))
+    }
+
+    fn fill(&mut self) {
+        (0..self.inp.len()).for_each(|k| self.inp.set(k, ramp(k)));
+    }
+
+    fn verify(&mut self) -> Result<()> {
+        match self.fault.as_ref().and_then(|fault| fault(&self.inp)) {
+            Some(element) => bail!("element {element} is wrong"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Small values of both signs, exact in fp8 after no more than one rounding.
+fn ramp(k: usize) -> f32 {
+    (k % 251) as f32 - 125.5
+}
+
+/// Rows of the chunk that is transposed.
+const ROWS: usize = 1024;
+
+/// Staged transfers of so many bytes of f32, plain and with hooks. Both ranks fill the same input, so the receiver knows what must come.
+pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let count = (bytes / 4).next_multiple_of(ROWS);
+    let (rows, cols) = (ROWS, count / ROWS);
+    let (inp, out, narrow) = (Tensor::<f32>::zeros(count), Tensor::<f32>::zeros(count), Tensor::<F8E4M3>::zeros(count));
+    let (peer, sends) = (other(link), link.rank().index() == 0);
+    let launches: [Prepares<'l>; 4] = if sends {
+        let send = || send(link, &inp, peer).primitive(Primitive::Staged);
+        [
+            send().build()?,
+            send().produce(|c| c.input.load(c.pos()) * 2.0).build()?,
+            send().produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).build()?,
+            send().chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).build()?,
+        ]
+    } else {
+        let recv_wide = || recv(link, &out, peer).primitive(Primitive::Staged);
+        [
+            recv_wide().build()?,
+            recv_wide().build()?,
+            recv(link, &narrow, peer).primitive(Primitive::Staged).build()?,
+            recv_wide().chunk_shape(rows, cols).build()?,
+        ]
+    };
+    let wide = |must: fn(&Tensor<f32>, usize, usize, usize) -> f32| -> Fault {
+        let out = out.clone();
+        Box::new(move |inp| (0..out.len()).find(|&k| out.get(k) != must(inp, k, rows, cols)))
+    };
+    let narrowed: Fault = Box::new(move |inp| {
+        (0..narrow.len()).find(|&k| narrow.get(k).to_bits() != F8E4M3::from_f32(inp.get(k)).to_bits())
+    });
+    let faults = [
+        ("staged copy", wide(|inp, k, _, _| inp.get(k))),
+        ("scale f32", wide(|inp, k, _, _| inp.get(k) * 2.0)),
+        ("quantise f32 to f8e4m3", narrowed),
+        // The output has `cols` rows of `rows` elements.
+        ("transpose f32", wide(|inp, k, rows, cols| inp.get(k % rows * cols + k / rows))),
+    ];
+    let racer = Part::Racer { against: Limit::Plain, aim: Aim::None, protocol: "staged" };
+    let sides = launches.into_iter().zip(faults).enumerate().map(|(k, (launch, (name, fault)))| Side {
+        name: name.into(),
+        part: if k == 0 { Part::Limit(Limit::Plain) } else { racer.clone() },
+        run: Box::new(Hooked { launch, inp: inp.clone(), fault: (!sends).then_some(fault) }),
+    });
+    Ok(sides.collect())
+}
+
+/// A launch without a transfer.
+struct Empty<F>(F);
+
+impl<F: FnMut() -> Result<()>> Run for Empty<F> {
+    fn run(&mut self, steps: u64) -> Result<()> {
+        (0..steps).try_for_each(|_| (self.0)())
+    }
+
+    fn fill(&mut self) {}
+
+    fn verify(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a launch costs: of a kernel that does nothing, and of a transfer of nothing.
+pub fn launches(link: &ShmTransport) -> Result<Vec<Side<'_>>> {
+    let traced = kernel("empty", |k| k.main(|_| {}))?;
+    let mut bare = Prepared::new(&traced.kernel, &traced.args)?;
+    let (nothing, peer) = (Tensor::<u64>::zeros(0), other(link));
+    let exchange = if link.rank().index() == 0 { send(link, &nothing, peer) } else { recv(link, &nothing, peer) };
+    let mut transfer = exchange.build()?;
+    let racer = Part::Racer { against: Limit::Plain, aim: Aim::None, protocol: "packet" };
+    Ok(vec![
+        Side::limit("empty kernel", Limit::Plain, Empty(move || Ok(bare.run()?))),
+        Side { name: "transfer of nothing".into(), part: racer, run: Box::new(Empty(move || Ok(transfer.run()?))) },
+    ])
+}

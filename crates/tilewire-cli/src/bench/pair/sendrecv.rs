@@ -1,0 +1,333 @@
+//! `tilewire bench sendrecv`: what is sent, what it is compared with, and what is aimed at.
+#![forbid(unsafe_code)]
+
+use super::contest::{Course, Effort, Guest, measure};
+use super::limits::Buffers;
+use super::lockstep::Lockstep;
+use super::mpi::Peer;
+use super::ours::{self, Race};
+use super::pin::pin_to_core_of;
+use super::side::{Aim, Limit, Part, Pattern, Side};
+use super::table::Heat;
+use super::world::{self, Kind};
+use crate::bench::Size;
+use crate::bench::progress::Progress;
+use anyhow::Result;
+use std::io::{Write, stderr};
+use std::sync::Mutex;
+use tilewire::Primitive;
+use tilewire::transport::{AbortCode, Cause, ShmOptions, ShmTransport, World};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// One kind of work.
+#[derive(Debug)]
+pub struct Case {
+    /// What `--cases` calls it.
+    key: &'static str,
+    /// What reports call it.
+    pub name: &'static str,
+    /// How messages go.
+    pub pattern: Pattern,
+    /// The sizes measured; others can be asked for where `--sizes` is about them.
+    sizes: &'static [usize],
+    is_sized: bool,
+    /// This rank's half of all sides. Collective.
+    sides: Sides,
+    /// What Open MPI is compared with.
+    guests: Option<Limit>,
+}
+
+type Sides = for<'l> fn(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>;
+
+const CASES: &[Case] = &[
+    Case {
+        key: "stream",
+        name: "one way",
+        pattern: Pattern::Stream,
+        sizes: &[64 * KIB, MIB, 8 * MIB, 64 * MIB],
+        is_sized: true,
+        sides: stream,
+        guests: Some(Limit::TwoCopy),
+    },
+    Case {
+        key: "both",
+        name: "both ways",
+        pattern: Pattern::Both,
+        sizes: &[MIB, 8 * MIB, 64 * MIB],
+        is_sized: true,
+        sides: both,
+        guests: Some(Limit::OneCopy),
+    },
+    Case {
+        key: "latency",
+        name: "ping-pong",
+        pattern: Pattern::PingPong,
+        sizes: &[8, KIB],
+        is_sized: false,
+        sides: latency,
+        guests: Some(Limit::CacheLine),
+    },
+    Case {
+        key: "hooks",
+        name: "one way, hooks",
+        pattern: Pattern::Stream,
+        sizes: &[8 * MIB],
+        is_sized: false,
+        sides: ours::hooked,
+        guests: None,
+    },
+    Case {
+        key: "waits",
+        name: "ping-pong, waits",
+        pattern: Pattern::PingPong,
+        sizes: &[8, 64 * KIB],
+        is_sized: false,
+        sides: waits,
+        guests: None,
+    },
+    Case {
+        key: "launch",
+        name: "launch",
+        pattern: Pattern::Stream,
+        sizes: &[0],
+        is_sized: false,
+        sides: |link, _| ours::launches(link),
+        guests: None,
+    },
+];
+
+fn stream<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::Stream, bytes)?;
+    let mut sides = buffers.two_copy()?;
+    sides.extend(buffers.one_copy());
+    sides.extend(buffers.half_each());
+    sides.push(Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    Ok(sides)
+}
+
+fn both<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::Both, bytes)?;
+    let mut sides = buffers.one_copy();
+    sides.extend(buffers.two_copy()?);
+    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    sides.push(Race::new("staged", Primitive::Staged, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    Ok(sides)
+}
+
+fn latency<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
+    // No message of many lines arrives before its first: the limit of one word holds for it as well.
+    let mut sides = vec![Buffers::allocate(link, Pattern::PingPong, 8)?.cache_line()];
+    sides.extend(buffers.small_message()?);
+    let aim = if bytes == 8 { Aim::Time(0.10, Some(0.35)) } else { Aim::Time(0.2, None) };
+    sides.push(Race::new("packet", Primitive::Packet, Limit::CacheLine, aim).side(&buffers)?);
+    Ok(sides)
+}
+
+/// What watching the clock costs.
+fn waits<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
+    let primitive = if bytes <= KIB { Primitive::Packet } else { Primitive::Staged };
+    let race = Race::new("with a deadline", primitive, Limit::Plain, Aim::Ratio(0.98));
+    let mut plain = Race { name: "without", deadline: false, ..race }.side(&buffers)?;
+    plain.part = Part::Limit(Limit::Plain);
+    Ok(vec![plain, race.side(&buffers)?])
+}
+
+/// What to measure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes of the messages, where not the usual ones.
+    pub sizes: Option<Vec<Size>>,
+    /// Keys of the cases; all where there is none.
+    pub cases: Vec<String>,
+    /// Threads or processes; both where it is not said.
+    pub world: Option<Kind>,
+    /// Whether it is only to be seen that it works.
+    pub quick: bool,
+}
+
+/// Refuses what is no key of a case.
+pub fn check_key(key: &str) -> Result<(), String> {
+    let keys: Vec<&str> = CASES.iter().map(|case| case.key).collect();
+    if keys.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", keys.join(", "))) }
+}
+
+impl Plan {
+    /// The worlds to measure in. A process that is a rank has been told which.
+    pub fn worlds(&self) -> Vec<Kind> {
+        match self.world {
+            Some(kind) => vec![kind],
+            None if world::is_rank() => vec![Kind::Processes],
+            None => vec![Kind::Threads, Kind::Processes],
+        }
+    }
+
+    /// The words that make another process measure the same, as a rank.
+    fn words(&self) -> Vec<String> {
+        let mut words: Vec<String> = ["bench", "sendrecv", "--world", "processes"].map(String::from).to_vec();
+        if let Some(sizes) = &self.sizes {
+            let sizes: Vec<String> = sizes.iter().map(Size::to_string).collect();
+            words.extend(["--sizes".into(), sizes.join(",")]);
+        }
+        if !self.cases.is_empty() {
+            words.extend(["--cases".into(), self.cases.join(",")]);
+        }
+        words.extend(self.quick.then(|| "--quick".into()));
+        words
+    }
+
+    fn steps(&self) -> Vec<(&'static Case, usize)> {
+        let wanted = |case: &&Case| self.cases.is_empty() || self.cases.iter().any(|key| key == case.key);
+        let sizes = |case: &'static Case| -> Vec<usize> {
+            match &self.sizes {
+                Some(sizes) if case.is_sized => sizes.iter().map(|size| size.0.next_multiple_of(8)).collect(),
+                // To see that it works, small ones will do.
+                _ if self.quick => {
+                    let mut sizes: Vec<usize> = case.sizes.iter().map(|&size| size.min(MIB)).collect();
+                    sizes.dedup();
+                    sizes
+                }
+                _ => case.sizes.to_vec(),
+            }
+        };
+        CASES.iter().filter(wanted).flat_map(|case| sizes(case).into_iter().map(move |bytes| (case, bytes))).collect()
+    }
+
+    fn effort(&self) -> Effort {
+        if self.quick { Effort::QUICK } else { Effort::FULL }
+    }
+}
+
+/// Measures in one world; only rank 0 has anything to report.
+pub fn run(plan: &Plan, kind: Kind, peer: Peer) -> Result<Vec<Heat>> {
+    // Rank 0 alone takes it; a rank that is a process of its own has one of its own.
+    let peer = Mutex::new(peer);
+    let body = |world: &World| match world.rank().index() {
+        0 => lead(world, plan, kind, &mut peer.lock().expect("rank 0 alone locks it")),
+        _ => follow(world, plan).map(|()| Vec::new()),
+    };
+    match kind {
+        Kind::Threads => world::threads(body),
+        Kind::Processes => world::processes(&plan.words(), body),
+    }
+}
+
+fn lead(world: &World, plan: &Plan, kind: Kind, peer: &mut Peer) -> Result<Vec<Heat>> {
+    on_link(world, |link| {
+        let (mut lockstep, steps) = (Lockstep::new(link)?, plan.steps());
+        let mut progress = Progress::new(steps.len());
+        let mut heat = |(case, bytes): (&'static Case, usize)| {
+            progress.step(&format!("{} {}, {}", case.name, Size(bytes), kind.name()));
+            let mut sides = (case.sides)(link, bytes)?;
+            let course = Course { pattern: case.pattern, bytes, effort: plan.effort() };
+            let outcomes = measure(&mut lockstep, &mut sides, &mut guests(case, peer), course)?;
+            lockstep.end()?;
+            let absent = match peer {
+                Peer::Missing(why) if case.guests.is_some() => Some(why.clone()),
+                _ => None,
+            };
+            Ok(Heat { case, kind, bytes, outcomes, least: plan.effort().least, absent })
+        };
+        steps.into_iter().map(&mut heat).collect()
+    })
+}
+
+fn follow(world: &World, plan: &Plan) -> Result<()> {
+    on_link(world, |link| {
+        let mut lockstep = Lockstep::new(link)?;
+        plan.steps().into_iter().try_for_each(|(case, bytes)| lockstep.follow(&mut (case.sides)(link, bytes)?))
+    })
+}
+
+/// Ties this rank to its core and lets it work on a transport. When it fails, the other one is told.
+fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> Result<R> {
+    let rank = world.rank().index();
+    if pin_to_core_of(rank) < 2 && rank == 0 {
+        _ = writeln!(
+            stderr(),
+            "tilewire: both ranks share one core: these figures say how the system switches between them"
+        );
+    }
+    let link = ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?;
+    let result = work(&link);
+    match result {
+        Ok(_) => link.close()?,
+        Err(_) => link.mark_broken(Cause { code: AbortCode::Failed, rank, reason: 0 }),
+    }
+    result
+}
+
+fn guests<'m>(case: &Case, peer: &'m mut Peer) -> Vec<Guest<'m>> {
+    match (case.guests, peer) {
+        (Some(against), Peer::Running { cma, shm }) => vec![
+            Guest { name: "Open MPI, CMA", against, job: cma },
+            Guest { name: "Open MPI, no CMA", against, job: shm },
+        ],
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::Place;
+    use super::super::table;
+    use super::*;
+    use crate::args::Command;
+
+    fn plan(cases: &[&str], sizes: &[usize]) -> Plan {
+        let sizes = (!sizes.is_empty()).then(|| sizes.iter().copied().map(Size).collect());
+        Plan {
+            sizes,
+            cases: cases.iter().map(|key| key.to_string()).collect(),
+            world: Some(Kind::Threads),
+            quick: true,
+        }
+    }
+
+    #[test]
+    fn every_case_has_the_sizes_it_is_about() {
+        let steps = |plan: &Plan| plan.steps().iter().map(|(case, bytes)| (case.key, *bytes)).collect::<Vec<_>>();
+        assert_eq!(
+            steps(&plan(&["stream", "latency"], &[])),
+            [("stream", 65536), ("stream", 1 << 20), ("latency", 8), ("latency", 1024)]
+        );
+        assert_eq!(steps(&plan(&["both", "latency"], &[100])), [("both", 104), ("latency", 8), ("latency", 1024)]);
+        assert_eq!(Plan::default().steps().len(), CASES.iter().map(|case| case.sizes.len()).sum::<usize>());
+        assert!(check_key("stream").is_ok());
+        assert!(check_key("fly").unwrap_err().contains("latency"));
+    }
+
+    #[test]
+    fn a_rank_is_told_the_plan_in_words() {
+        for plan in [plan(&["both"], &[64, 4096]), plan(&[], &[]), Plan { quick: false, ..plan(&[], &[8]) }] {
+            let expected = Plan { world: Some(Kind::Processes), ..plan.clone() };
+            assert_eq!(Command::parse(plan.words()), Ok(Command::BenchSendrecv { plan: expected, json: None }));
+        }
+    }
+
+    /// Small messages of every side, checked and measured. Places are the machine's affair: there may be none on a busy one.
+    #[test]
+    fn limits_are_checked_and_measured() {
+        let plan = plan(&[], &[8, 4096, 600 << 10]);
+        let heats = run(&plan, Kind::Threads, Peer::Missing("not asked".into())).unwrap();
+        assert_eq!(heats.len(), plan.steps().len());
+        for heat in &heats {
+            // Whatever races has something to race against.
+            for outcome in &heat.outcomes {
+                let Part::Racer { against, .. } = outcome.part else { continue };
+                assert!(heat.outcomes.iter().any(|other| other.is(against)), "{} {against:?}", heat.case.name);
+            }
+            for outcome in &heat.outcomes {
+                assert!(Place::ALL.map(|place| outcome.count(place)).iter().sum::<usize>() <= plan.effort().rounds.0);
+            }
+        }
+        let text = table::table(&heats);
+        for word in ["one way", "both ways", "ping-pong", "two-copy limit", "one-copy limit", "not asked", "600KiB"] {
+            assert!(text.contains(word), "no '{word}' in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! One way of moving messages between two ranks, as each of them sees it.
+
+use anyhow::{Result, bail};
+use tilewire::Tensor;
+
+/// How messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// From rank 0 to rank 1, one after the other.
+    Stream,
+    /// There and back; the time is half of a round trip.
+    PingPong,
+    /// From each to the other at the same time.
+    Both,
+}
+
+impl Pattern {
+    /// The word for it in reports and in the peer's commands.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pattern::Stream => "stream",
+            Pattern::PingPong => "pingpong",
+            Pattern::Both => "both",
+        }
+    }
+
+    /// Messages one after the other in one step.
+    pub fn hops(self) -> f64 {
+        if self == Pattern::PingPong { 2.0 } else { 1.0 }
+    }
+
+    /// Messages at the same time.
+    pub fn directions(self) -> usize {
+        if self == Pattern::Both { 2 } else { 1 }
+    }
+}
+
+/// What a rank sends from and receives into.
+#[derive(Clone)]
+pub struct Payload {
+    /// What is sent.
+    pub source: Tensor<u64>,
+    /// Where what arrives lies.
+    pub target: Tensor<u64>,
+}
+
+impl Payload {
+    /// Bytes of a message.
+    pub fn bytes(&self) -> usize {
+        self.source.len() * 8
+    }
+
+    /// Makes the message another than the last one: its first and last words are its number.
+    #[inline]
+    fn stamp(&self, number: u64) {
+        self.source.set(0, number);
+        self.source.set(self.source.len() - 1, number);
+    }
+
+    /// Whether message `number` is what lies in the target, by its first and last words.
+    #[inline]
+    fn expect(&self, number: u64) -> Result<()> {
+        let (first, last) = (self.target.get(0), self.target.get(self.target.len() - 1));
+        if first == number && last == number { Ok(()) } else { wrong(number, first, last) }
+    }
+
+    fn fill(&self, rank: usize) {
+        (0..self.source.len()).for_each(|k| self.source.set(k, word(rank, k)));
+        self.target.fill(u64::MAX);
+    }
+
+    fn verify(&self, from: usize, number: u64) -> Result<()> {
+        let last = self.target.len() - 1;
+        for (k, got) in self.target.to_vec().into_iter().enumerate() {
+            let sent = if k == 0 || k == last { number } else { word(from, k) };
+            if got != sent {
+                bail!("the message is wrong: its word {k} is {got:#x} where {sent:#x} was sent");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn wrong(number: u64, first: u64, last: u64) -> Result<()> {
+    bail!("message {number} is wrong: it begins with {first} and ends with {last}")
+}
+
+fn word(rank: usize, k: usize) -> u64 {
+    (k as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ rank as u64
+}
+
+/// One rank's half of a way to move messages. Message k is sent, and received, by the k-th call, from 1 on.
+pub trait Half {
+    /// Sends the source; when it returns, the source may be written again.
+    fn send(&mut self, number: u64) -> Result<()>;
+
+    /// Receives into the target.
+    fn receive(&mut self, number: u64) -> Result<()>;
+
+    /// Both at once; when the other rank calls it too.
+    fn exchange(&mut self, number: u64) -> Result<()>;
+}
+
+/// What a contest asks of a side, on either rank.
+pub trait Run {
+    /// Moves `steps` messages the way the pattern says.
+    fn run(&mut self, steps: u64) -> Result<()>;
+
+    /// Puts known words into what is sent, and others into what is received.
+    fn fill(&mut self);
+
+    /// Compares what was received with what the other rank filled in.
+    fn verify(&mut self) -> Result<()>;
+}
+
+/// A half that runs a pattern. Generic, so that a message costs no indirect call.
+pub struct Patterned<H> {
+    half: H,
+    pattern: Pattern,
+    rank: usize,
+    payload: Payload,
+    number: u64,
+}
+
+impl<H: Half> Patterned<H> {
+    /// Messages from and to `payload`, moved by `half`.
+    pub fn new(half: H, pattern: Pattern, rank: usize, payload: Payload) -> Patterned<H> {
+        Patterned { half, pattern, rank, payload, number: 0 }
+    }
+
+    #[inline]
+    fn send(&mut self) -> Result<()> {
+        self.payload.stamp(self.number);
+        self.half.send(self.number)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<()> {
+        self.half.receive(self.number)?;
+        self.payload.expect(self.number)
+    }
+}
+
+impl<H: Half> Run for Patterned<H> {
+    fn run(&mut self, steps: u64) -> Result<()> {
+        for _ in 0..steps {
+            self.number += 1;
+            match (self.pattern, self.rank) {
+                (Pattern::Stream, 0) => self.send()?,
+                (Pattern::Stream, _) => self.receive()?,
+                (Pattern::PingPong, 0) => {
+                    self.send()?;
+                    self.receive()?;
+                }
+                (Pattern::PingPong, _) => {
+                    self.receive()?;
+                    self.send()?;
+                }
+                (Pattern::Both, _) => {
+                    self.payload.stamp(self.number);
+                    self.half.exchange(self.number)?;
+                    self.payload.expect(self.number)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self) {
+        self.payload.fill(self.rank);
+    }
+
+    fn verify(&mut self) -> Result<()> {
+        if self.pattern == Pattern::Stream && self.rank == 0 {
+            return Ok(());
+        }
+        self.payload.verify(1 - self.rank, self.number)
+    }
+}
+
+/// What a side is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Through a ring in shared memory.
+    TwoCopy,
+    /// Into the receiver's memory, by the sender.
+    OneCopy,
+    /// The same, each rank copying one half.
+    HalfEach,
+    /// One word.
+    CacheLine,
+    /// Small messages that carry their flags, or are followed by one.
+    SmallMessage,
+    /// Our own work without what the others have in addition.
+    Plain,
+}
+
+impl Limit {
+    /// The word of reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Limit::TwoCopy => "two-copy limit",
+            Limit::OneCopy => "one-copy limit",
+            Limit::HalfEach => "one copy, half each",
+            Limit::CacheLine => "cache-line limit",
+            Limit::SmallMessage => "small-message limit",
+            Limit::Plain => "plain",
+        }
+    }
+}
+
+/// What is aimed at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Aim {
+    /// Nothing: the figure is for orientation.
+    None,
+    /// A share of the limit's speed.
+    Ratio(f64),
+    /// A time in µs, near and far.
+    Time(f64, Option<f64>),
+}
+
+/// What a side is in its contest.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// One of the variants of a limit; the fastest of them is the limit.
+    Limit(Limit),
+    /// What races a limit.
+    Racer {
+        /// Its limit.
+        against: Limit,
+        /// What it aims at.
+        aim: Aim,
+        /// How its messages travel.
+        protocol: &'static str,
+    },
+}
+
+/// A side of a contest, on one rank.
+pub struct Side<'l> {
+    /// The name in reports.
+    pub name: String,
+    /// What it is here.
+    pub part: Part,
+    /// Does the work.
+    pub run: Box<dyn Run + 'l>,
+}
+
+impl<'l> Side<'l> {
+    /// A variant of a limit.
+    pub fn limit(name: impl Into<String>, limit: Limit, run: impl Run + 'l) -> Side<'l> {
+        Side { name: name.into(), part: Part::Limit(limit), run: Box::new(run) }
+    }
+}

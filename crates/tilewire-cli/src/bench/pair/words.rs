@@ -1,0 +1,122 @@
+//! Words that both ranks see, each on cache lines of its own, and waiting for them.
+
+use anyhow::{Result, bail};
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::time::{Duration, Instant};
+use tilewire::Memory;
+use tilewire::transport::{Rank, ShmTransport, Window};
+
+/// Words of one line. Two cache lines, since the prefetcher of the next one would make neighbours meet.
+const STRIDE: usize = 16;
+/// Lines there are for the sides of one contest.
+const LINES: usize = 512;
+/// Between two looks at the clock: some 100 µs.
+const SPINS: u32 = 1 << 16;
+const SHORTEST_NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_millis(2);
+/// A rank that takes longer than this has failed in a way that nobody noticed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Hands out words of shared memory, zero at first. Both ranks ask in the same order, so they get the same ones.
+pub struct Words<'l> {
+    link: &'l ShmTransport,
+    memory: Memory,
+    next: Cell<usize>,
+}
+
+impl<'l> Words<'l> {
+    /// Collective.
+    pub fn allocate(link: &'l ShmTransport) -> Result<Words<'l>> {
+        let window = Window::<u64>::allocate(link, LINES * STRIDE)?;
+        Ok(Words { link, memory: window.peer(Rank::new(0)).clone(), next: Cell::new(0) })
+    }
+
+    /// A word that nobody has yet.
+    pub fn next(&self) -> Word<'l> {
+        let line = self.next.replace(self.next.get() + 1);
+        // `part` panics when there is no such line.
+        let memory = self.memory.part(line * STRIDE * 8, STRIDE * 8);
+        Word { at: memory.start().cast(), _keep: memory, link: self.link }
+    }
+}
+
+/// A word of shared memory, alone on its line.
+pub struct Word<'l> {
+    at: NonNull<AtomicU64>,
+    _keep: Memory,
+    link: &'l ShmTransport,
+}
+
+impl std::ops::Deref for Word<'_> {
+    type Target = AtomicU64;
+
+    fn deref(&self) -> &AtomicU64 {
+        // SAFETY: the line is inside a segment that `_keep` holds, aligned to 128 bytes and initialised; whoever has it, in this
+        // process or another, reaches it through a `Word` too, so only by atomics.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl Word<'_> {
+    /// Spins until the word is at least `value`; sees what was published with it. An error if the other rank is gone.
+    #[inline]
+    pub fn wait(&self, value: u64) -> Result<()> {
+        until(self.link, || self.load(Acquire) >= value)
+    }
+
+    /// As [`wait`](Word::wait), but leaves the processor to others: in naps that get longer, since each costs whoever is measured
+    /// meanwhile some µs.
+    pub fn wait_asleep(&self, value: u64) -> Result<()> {
+        let mut waiting = Waiting::new(self.link);
+        for _ in 0..SPINS / 4 {
+            if self.load(Acquire) >= value {
+                return Ok(());
+            }
+        }
+        let mut nap = SHORTEST_NAP;
+        while self.load(Acquire) < value {
+            waiting.look()?;
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(LONGEST_NAP);
+        }
+        Ok(())
+    }
+}
+
+/// Spins until something is so. Without a pause instruction: it delays what is seen by up to 40 ns.
+#[inline]
+pub fn until(link: &ShmTransport, mut ready: impl FnMut() -> bool) -> Result<()> {
+    let mut waiting = Waiting::new(link);
+    loop {
+        for _ in 0..SPINS {
+            if ready() {
+                return Ok(());
+            }
+        }
+        waiting.look()?;
+    }
+}
+
+struct Waiting<'l> {
+    link: &'l ShmTransport,
+    since: Option<Instant>,
+}
+
+impl<'l> Waiting<'l> {
+    fn new(link: &'l ShmTransport) -> Waiting<'l> {
+        Waiting { link, since: None }
+    }
+
+    /// Whether there is any point in waiting on. On a busy machine the other rank may need this one's processor.
+    #[cold]
+    fn look(&mut self) -> Result<()> {
+        self.link.check()?;
+        if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            bail!("the other rank did not answer for {PATIENCE:?}");
+        }
+        std::thread::yield_now();
+        Ok(())
+    }
+}

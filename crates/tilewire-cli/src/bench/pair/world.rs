@@ -1,0 +1,100 @@
+//! Two ranks, as threads of this process or as two processes.
+
+use anyhow::{Context, Result, anyhow};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tilewire::transport::{Limits, Placement, Secret, StoreServer, World};
+
+/// How long rank 1 may take to end after rank 0.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What the ranks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Threads of one process.
+    Threads,
+    /// Processes.
+    Processes,
+}
+
+impl Kind {
+    /// The word for it on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Threads => "threads",
+            Kind::Processes => "processes",
+        }
+    }
+
+    /// Reads that word.
+    pub fn parse(text: &str) -> Result<Kind, String> {
+        let kinds = [Kind::Threads, Kind::Processes];
+        let kind = kinds.into_iter().find(|kind| kind.name() == text);
+        kind.ok_or_else(|| format!("'{text}' is no world: write threads or processes"))
+    }
+}
+
+/// Whether this process was started as a rank, by [`processes`] or by a launcher.
+pub fn is_rank() -> bool {
+    std::env::var_os("TILEWIRE_RANK").is_some()
+}
+
+/// Runs both ranks as threads; gives what rank 0 returns.
+pub fn threads<R: Send>(body: impl Fn(&World) -> Result<R> + Sync) -> Result<R> {
+    let first = Mutex::new(None);
+    let ranks = World::threads(2).run(|world| {
+        let result = body(&world)?;
+        if world.rank().index() == 0 {
+            *first.lock().expect("rank 0 alone locks it") = Some(result);
+        }
+        Ok(())
+    });
+    ranks.map_err(|error| anyhow!(error))?;
+    first.into_inner().expect("rank 0 alone locks it").context("rank 0 returned nothing")
+}
+
+/// Runs this rank, if this process is one; else this process is rank 0, and rank 1 is this program, started with `words`.
+pub fn processes<R>(words: &[String], body: impl Fn(&World) -> Result<R>) -> Result<R> {
+    if is_rank() {
+        return body(&World::from_env()?);
+    }
+    let secret = Secret::random()?;
+    let store = StoreServer::start("127.0.0.1:0", 2, &secret, Limits::default())?;
+    let address = store.address().to_string();
+    let variables = |rank: &str| {
+        let (secret, address) = (secret.expose().to_string(), address.clone());
+        [
+            ("TILEWIRE_RANK", rank.to_string()),
+            ("TILEWIRE_LOCAL_RANK", rank.to_string()),
+            ("TILEWIRE_WORLD_SIZE", "2".to_string()),
+            ("TILEWIRE_STORE", address),
+            ("TILEWIRE_SECRET", secret),
+        ]
+    };
+    let program = std::env::current_exe().context("this program cannot find itself to start rank 1")?;
+    let mut command = Command::new(program);
+    command.args(words).envs(variables("1")).env_remove("TILEWIRE_STORE_HOST");
+    let _rank_1 = Started(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("rank 1 does not start")?);
+    let own = variables("0");
+    let placement =
+        Placement::from_vars(&|name| own.iter().find(|(own, _)| *own == name).map(|(_, value)| value.clone()))?;
+    body(&World::join(&placement)?)
+}
+
+/// A process that does not outlive this handle by much: without rank 0 it ends by itself.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let until = Instant::now() + GRACE;
+        while Instant::now() < until {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}

@@ -1,0 +1,26 @@
+//! `tilewire run`: a collective among ranks, with a hook, every byte checked.
+//!
+//! - **In**: what to run ([`Run`]), read from the command line. **Out**: a table, and whether every result was right.
+//! - **Invariants**: every launch has new data, made from the seed, the launch and the rank, so that every rank knows what every other
+//!   sends; outputs are poisoned before a launch, and what stands around them must not change.
+//! - **Must not know**: how a transfer works. It calls `sendrecv` as a user would.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `options.rs` | [`Run`]: the words of the command line |
+//! | `case.rs` | [`Case`], [`Hook`]: one transfer, prepared for any element type |
+//! | `data.rs` | what is sent, and a plain computation of what must arrive |
+//! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
+//! | `ring.rs` | the ring shift, and its table |
+
+mod case;
+mod data;
+mod options;
+mod ring;
+mod worlds;
+
+pub use case::{Case, Hook, Peers, Transfer, prepare};
+pub use data::{GROUP, Random};
+pub use options::{Run, number_of, parse};
+pub use ring::run;
+pub use worlds::{Ranks, everywhere};

@@ -1,0 +1,100 @@
+//! The words of `tilewire run`.
+
+use super::case::{Case, Hook};
+use super::worlds::Ranks;
+use crate::args::Words;
+use crate::bench::Size;
+use tilewire::ir::Type;
+use tilewire::{Config, Primitive};
+
+/// The most ranks that are started here: their segments grow with the square of it.
+const MOST_RANKS: usize = 32;
+/// The largest message: every rank has two of it.
+const LARGEST: Size = Size(4 << 30);
+
+/// What to run: a ring shift.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Run {
+    /// How many ranks, where it is said.
+    pub count: Option<usize>,
+    /// Where they run, where it is said.
+    pub ranks: Option<Ranks>,
+    /// What each sends to the next.
+    pub case: Case,
+    /// How many times, with new data each.
+    pub launches: u64,
+    /// What the data is made from.
+    pub seed: u64,
+}
+
+/// Reads the words after `run`.
+pub fn parse(words: Words) -> Result<Run, String> {
+    read(words).map_err(|reason| format!("run: {reason}"))
+}
+
+fn read(mut words: Words) -> Result<Run, String> {
+    match words.next().as_deref() {
+        Some("sendrecv") => {}
+        Some(word) => return Err(format!("unknown collective '{word}'; there is: sendrecv")),
+        None => return Err("say which collective: sendrecv".into()),
+    }
+    let (mut count, mut ranks, mut bytes) = (None, None, Size(1 << 20));
+    let (mut dtype, mut hook, mut config) = (Type::F32, Hook::Copy, Config::default());
+    let (mut launches, mut seed) = (10, 1);
+    while let Some(word) = words.next() {
+        let mut value = || words.value(&word);
+        match word.as_str() {
+            "--ranks" => count = Some(number_of(&value()?, "ranks", 2..=MOST_RANKS as u64)? as usize),
+            "--world" => ranks = Some(Ranks::parse(&value()?)?),
+            "--bytes" => bytes = Size::parse(&value()?)?,
+            "--dtype" => dtype = dtype_of(&value()?)?,
+            "--hook" => hook = hook_of(&value()?)?,
+            "--protocol" => config.primitive = Some(protocol_of(&value()?)?),
+            "--blocks" => config.blocks = Some(number_of(&value()?, "blocks", 1..=1024)? as usize),
+            "--launches" => launches = number_of(&value()?, "launches", 1..=1_000_000_000)?,
+            "--seed" => seed = number_of(&value()?, "seed", 0..=u64::MAX)?,
+            _ => return Err(format!("unknown word '{word}'")),
+        }
+    }
+    if bytes > LARGEST {
+        return Err(format!("--bytes {bytes}: at most {LARGEST}"));
+    }
+    if !bytes.0.is_multiple_of(dtype.size()) {
+        return Err(format!("--bytes {bytes} is no whole number of elements of type {dtype}"));
+    }
+    if !hook.takes(dtype) {
+        return Err(format!("--hook {} does not take elements of type {dtype}", hook.name()));
+    }
+    if hook == Hook::Quantise && config.primitive == Some(Primitive::Direct) {
+        let why = "what travels is not what is stored; use staged or packet";
+        return Err(format!("--hook quantise with --protocol direct: {why}"));
+    }
+    Ok(Run { count, ranks, case: Case { dtype, hook, len: bytes.0 / dtype.size(), config }, launches, seed })
+}
+
+/// Reads a number that must lie in a range.
+pub fn number_of(word: &str, what: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+    let number = word.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("'{word}' is no number of {what} from {} to {}", range.start(), range.end()))
+}
+
+fn dtype_of(word: &str) -> Result<Type, String> {
+    let names = || Type::ALL.map(Type::name).join(", ");
+    let found = Type::ALL.into_iter().find(|ty| ty.name() == word);
+    found.ok_or_else(|| format!("'{word}' is no element type; there are {}", names()))
+}
+
+fn hook_of(word: &str) -> Result<Hook, String> {
+    let names = || Hook::ALL.map(Hook::name).join(", ");
+    let found = Hook::ALL.into_iter().find(|hook| hook.name() == word);
+    found.ok_or_else(|| format!("there is no hook '{word}'; there are {}", names()))
+}
+
+fn protocol_of(word: &str) -> Result<Primitive, String> {
+    match word {
+        "packet" => Ok(Primitive::Packet),
+        "staged" => Ok(Primitive::Staged),
+        "direct" => Ok(Primitive::Direct),
+        _ => Err(format!("there is no protocol '{word}'; there are packet, staged, direct")),
+    }
+}

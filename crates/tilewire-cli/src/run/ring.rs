@@ -1,0 +1,123 @@
+//! The ring shift: every rank sends to the next and receives from the one before.
+
+use super::case::{Peers, prepare, protocol_name};
+use super::options::Run;
+use super::worlds::{Ranks, everywhere};
+use crate::bench::Size;
+use anyhow::Result;
+use std::fmt::Write as _;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use tilewire::transport::{RankError, ShmOptions, ShmTransport, World};
+
+/// Runs it; the status says whether every byte was right.
+pub fn run(run: &Run) -> Result<ExitCode> {
+    let ranks = run.ranks.unwrap_or_else(|| Ranks::Threads.unless_launched());
+    everywhere(ranks, run.count, |world| shift(world, run))
+}
+
+/// What one rank has to say.
+struct Outcome {
+    /// The median of its launches.
+    median: Duration,
+    /// The first thing that was wrong.
+    wrong: Option<String>,
+}
+
+fn shift(world: &World, run: &Run) -> Result<bool, RankError> {
+    let (me, size) = (world.rank(), world.size());
+    let link = ShmTransport::rendezvous(world, options(size))?;
+    let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
+    let mut ring = prepare(&link, &run.case, peers, run.seed)?;
+    let (mut times, mut wrong) = (Vec::new(), None);
+    for turn in 0..run.launches {
+        ring.fill(turn);
+        // So that a launch is timed, and not how long the others take to fill and to check.
+        world.bootstrap().barrier("run/filled", world.deadline())?;
+        let start = Instant::now();
+        ring.launch()?;
+        times.push(start.elapsed());
+        if let (Err(error), None) = (ring.check(turn), &wrong) {
+            wrong = Some(format!("rank {me}, launch {turn}: {error}"));
+        }
+    }
+    times.sort();
+    let own = Outcome { median: times[times.len() / 2], wrong };
+    let all = world.bootstrap().all_gather("run/outcomes", &own.to_bytes(), world.deadline())?;
+    drop(ring);
+    link.close()?;
+    let all: Vec<Outcome> = all.iter().map(|bytes| Outcome::from_bytes(bytes)).collect();
+    if me.index() == 0 {
+        stdout().write_all(table(run, &all, world.are_threads()).as_bytes())?;
+    }
+    Ok(all.iter().all(|outcome| outcome.wrong.is_none()))
+}
+
+/// The usual transport; with many ranks less of it, since all of it is memory of this machine.
+fn options(ranks: usize) -> ShmOptions {
+    let usual = ShmOptions::default();
+    ShmOptions { per_peer_bytes: usual.per_peer_bytes.min((32 << 20) / ranks), ..usual }
+}
+
+fn table(run: &Run, all: &[Outcome], threads: bool) -> String {
+    let case = &run.case;
+    let wrong: Vec<&String> = all.iter().filter_map(|outcome| outcome.wrong.as_ref()).collect();
+    let slowest = all.iter().map(|outcome| outcome.median).max().expect("at least one rank");
+    let columns = [
+        ("ranks", all.len().to_string()),
+        ("world", if threads { "threads" } else { "processes" }.to_string()),
+        ("bytes", Size(case.len * case.dtype.size()).to_string()),
+        ("dtype", case.dtype.to_string()),
+        ("hook", case.hook.name().to_string()),
+        ("protocol", protocol_name(case.config.primitive).to_string()),
+        ("blocks", case.config.blocks.unwrap_or(1).to_string()),
+        ("launches", run.launches.to_string()),
+        ("median", format!("{:.1} us", slowest.as_secs_f64() * 1e6)),
+        ("result", if wrong.is_empty() { "every byte right" } else { "WRONG" }.to_string()),
+    ];
+    let mut text = String::new();
+    for line in [columns.each_ref().map(|(name, _)| *name), columns.each_ref().map(|(_, value)| value.as_str())] {
+        for (word, (name, value)) in line.iter().zip(&columns) {
+            _ = write!(text, "{word:<width$}  ", width = name.len().max(value.len()));
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    for wrong in wrong {
+        _ = writeln!(text, "{wrong}");
+    }
+    text
+}
+
+impl Outcome {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = (self.median.as_nanos() as u64).to_le_bytes().to_vec();
+        bytes.extend(self.wrong.iter().flat_map(|text| text.bytes()));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Outcome {
+        let (median, text) = bytes.split_first_chunk().expect("every rank runs this version");
+        let wrong = String::from_utf8_lossy(text).into_owned();
+        let median = Duration::from_nanos(u64::from_le_bytes(*median));
+        Outcome { median, wrong: Some(wrong).filter(|text| !text.is_empty()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Command;
+
+    #[test]
+    fn a_wrong_result_is_told_with_its_rank() {
+        let Ok(Command::Run(run)) = Command::parse(["run", "sendrecv"].map(String::from)) else { unreachable!() };
+        let right = Outcome { median: Duration::from_micros(3), wrong: None };
+        let wrong = Outcome { median: Duration::from_micros(5), wrong: Some("rank 1, launch 0: …".into()) };
+        let all = [right, wrong].map(|outcome| Outcome::from_bytes(&outcome.to_bytes()));
+        let text = table(&run, &all, true);
+        assert!(text.contains("WRONG") && text.contains("rank 1, launch 0") && text.contains("5.0 us"), "{text}");
+        assert!(table(&run, &all[..1], true).ends_with("every byte right\n"));
+    }
+}

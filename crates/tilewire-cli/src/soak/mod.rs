@@ -1,0 +1,206 @@
+//! `tilewire soak`: random transfers among processes for minutes, every byte checked, nothing allowed to grow.
+//!
+//! - **In**: minutes, ranks, a seed. **Out**: how much was moved, what every rank held at the start, when warm and at the end, and a
+//!   status that says whether all was right and nothing grew.
+//! - **Invariants**: all ranks make the same plan from the seed, so partners agree without asking. The seed is printed before
+//!   anything else.
+//! - **Must not know**: how a transfer works.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `options.rs` | [`Soak`]: the words of the command line |
+//! | `plan.rs` | [`Round`](plan::Round): who sends what to whom, at random |
+//! | `usage.rs` | memory, descriptors and mappings of this process, and what growth is too much |
+
+mod options;
+mod plan;
+mod usage;
+
+pub use options::{Soak, parse};
+
+use crate::run::{Case, Ranks, Transfer, everywhere, prepare};
+use anyhow::Result;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+use tilewire::transport::{RankError, ShmOptions, ShmTransport, World};
+use usage::Usage;
+
+/// Rounds between two looks at the clock, at which all ranks meet.
+const BATCH: usize = 32;
+/// Prepared transfers that are kept, to be launched again between others.
+const KEPT: usize = 4;
+/// When a rank counts as warm: everything it keeps for good is there.
+const WARM: Duration = Duration::from_secs(10);
+
+/// Runs it; the status says whether all was right and nothing grew.
+pub fn soak(soak: &Soak) -> Result<ExitCode> {
+    let ranks = soak.ranks.unwrap_or_else(|| Ranks::Processes.unless_launched());
+    let count = (ranks != Ranks::Env).then_some(soak.count.unwrap_or(4)).or(soak.count);
+    everywhere(ranks, count, |world| soak_rank(world, soak))
+}
+
+/// What one rank has done and held.
+#[derive(Default)]
+struct Account {
+    launches: u64,
+    bytes: u64,
+    start: Usage,
+    warm: Usage,
+    end: Usage,
+}
+
+fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
+    let me = world.rank().index();
+    let seed = agreed_seed(world, soak.seed)?;
+    if me == 0 {
+        let Soak { minutes, .. } = soak;
+        writeln!(stdout(), "soak: {} ranks, {minutes} minutes, seed {seed}", world.size())?;
+    }
+    // All pages at once, so that touching the last of them late is not taken for growth.
+    let link = ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?;
+    let mut account = Account { start: Usage::now()?, ..Account::default() };
+    let (began, length) = (Instant::now(), Duration::from_secs_f64(60.0 * soak.minutes));
+    let mut plan = plan::Plan::new(seed, world.size());
+    let mut is_warm = false;
+    loop {
+        batch(&link, &mut plan, seed, me, &mut account)?;
+        if !is_warm && began.elapsed() >= WARM.min(length / 3) {
+            is_warm = true;
+            account.warm = Usage::now()?;
+        }
+        // The clock of rank 0 is everybody's.
+        let over = [u8::from(began.elapsed() >= length)];
+        let said = world.bootstrap().all_gather("soak/batch", &over, world.deadline())?;
+        if said[0] == [1] {
+            break;
+        }
+    }
+    account.end = Usage::now()?;
+    let took = began.elapsed();
+    if !is_warm {
+        account.warm = account.end;
+    }
+    let all = world.bootstrap().all_gather("soak/accounts", account.to_text().as_bytes(), world.deadline())?;
+    link.close()?;
+    let all: Vec<Account> = all.iter().map(|text| Account::from_text(&String::from_utf8_lossy(text))).collect();
+    let grown: Vec<String> = all.iter().enumerate().flat_map(|(rank, account)| account.growth(rank)).collect();
+    if me == 0 {
+        stdout().write_all(report(&all, &grown, took).as_bytes())?;
+    }
+    Ok(grown.is_empty())
+}
+
+/// What rank 0 was told, or chose.
+fn agreed_seed(world: &World, told: Option<u64>) -> Result<u64, RankError> {
+    let chosen = || SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64 % 1_000_000_007);
+    let own = told.unwrap_or_else(chosen).to_le_bytes();
+    let all = world.bootstrap().all_gather("soak/seed", &own, world.deadline())?;
+    Ok(u64::from_le_bytes(all[0].as_slice().try_into()?))
+}
+
+/// A transfer that has been built, and how often it has been launched.
+struct Kept<'l> {
+    case: Case,
+    round: u64,
+    turn: u64,
+    moves: u64,
+    transfer: Box<dyn Transfer + 'l>,
+}
+
+fn batch(
+    link: &ShmTransport,
+    plan: &mut plan::Plan,
+    seed: u64,
+    me: usize,
+    account: &mut Account,
+) -> Result<(), RankError> {
+    let mut kept: VecDeque<Kept> = VecDeque::new();
+    for _ in 0..BATCH {
+        let round = plan.next();
+        let peers = round.peers[me];
+        let moves = u64::from(peers.to.is_some()) * (round.case.len * round.case.dtype.size()) as u64;
+        let what = |error| format!("seed {seed}, round {}, rank {me}: {}: {error}", round.number, round.case);
+        let transfer =
+            prepare(link, &round.case, peers, seed ^ round.number).map_err(|error| what(error.to_string()))?;
+        kept.push_back(Kept { case: round.case, round: round.number, turn: 0, moves, transfer });
+        if kept.len() > KEPT {
+            kept.pop_front();
+        }
+        let newest = kept.len() - 1;
+        for again in [vec![newest; round.launches], vec![round.again % kept.len()]].concat() {
+            let Kept { case, round, turn, moves, transfer } = &mut kept[again];
+            let what = |error| format!("seed {seed}, round {round}, launch {turn}, rank {me}: {case}: {error}");
+            transfer.fill(*turn);
+            transfer.launch().map_err(|error| what(error.to_string()))?;
+            transfer.check(*turn).map_err(|wrong| what(wrong.to_string()))?;
+            *turn += 1;
+            account.launches += u64::from(*moves > 0);
+            account.bytes += *moves;
+        }
+    }
+    Ok(())
+}
+
+impl Account {
+    fn to_text(&self) -> String {
+        let mut text = format!("{} {}", self.launches, self.bytes);
+        for Usage { resident, descriptors, mappings } in [self.start, self.warm, self.end] {
+            _ = write!(text, " {resident} {descriptors} {mappings}");
+        }
+        text
+    }
+
+    fn from_text(text: &str) -> Account {
+        let mut numbers = text.split(' ').map(|word| word.parse::<u64>().expect("every rank runs this version"));
+        let mut next = || numbers.next().expect("every rank runs this version");
+        let (launches, bytes) = (next(), next());
+        let mut usage = || Usage { resident: next(), descriptors: next(), mappings: next() };
+        Account { launches, bytes, start: usage(), warm: usage(), end: usage() }
+    }
+
+    fn growth(&self, rank: usize) -> Vec<String> {
+        self.end.beyond(&self.warm).into_iter().map(|growth| format!("rank {rank}: {growth}")).collect()
+    }
+}
+
+fn report(all: &[Account], grown: &[String], took: Duration) -> String {
+    let launches: u64 = all.iter().map(|account| account.launches).sum();
+    let bytes: u64 = all.iter().map(|account| account.bytes).sum();
+    let (seconds, gib) = (took.as_secs_f64(), bytes as f64 / f64::from(1 << 30));
+    let mut text = format!(
+        "{launches} sends in {seconds:.1} s: {:.0} per second, {gib:.2} GiB, every byte right\n\n\
+         rank  resident MiB: start  warm   end   descriptors: start  warm  end   mappings: start  warm  end\n",
+        launches as f64 / seconds,
+    );
+    for (rank, Account { start, warm, end, .. }) in all.iter().enumerate() {
+        let mib = |usage: &Usage| usage.resident as f64 / f64::from(1 << 20);
+        let [a, b, c] = [start, warm, end].map(mib);
+        let [d, e, f] = [start, warm, end].map(|usage| usage.descriptors);
+        let [g, h, i] = [start, warm, end].map(|usage| usage.mappings);
+        _ = writeln!(text, "{rank:<4}  {a:>19.1} {b:>5.1} {c:>5.1}  {d:>19} {e:>5} {f:>4}  {g:>16} {h:>5} {i:>4}");
+    }
+    match grown {
+        [] => text.push_str(&format!("\nnothing grew: {}\n", usage::BOUND)),
+        _ => text.push_str(&format!("\nGREW, beyond {}\n{}\n", usage::BOUND, grown.join("\n"))),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_grows_is_named() {
+        let usage = |mib: u64, descriptors| Usage { resident: mib << 20, descriptors, mappings: 50 };
+        let fine = Account { launches: 3, bytes: 1 << 30, start: usage(80, 9), warm: usage(90, 9), end: usage(91, 9) };
+        let leaks = Account { end: usage(300, 11), ..Account::from_text(&fine.to_text()) };
+        assert!(fine.growth(0).is_empty());
+        let grown = leaks.growth(1);
+        assert!(grown[0].starts_with("rank 1: 210 MiB") && grown[1].contains("2 descriptors"), "{grown:?}");
+        assert!(report(&[fine, leaks], &grown, Duration::from_secs(2)).contains("GREW"));
+    }
+}

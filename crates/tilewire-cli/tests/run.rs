@@ -1,0 +1,118 @@
+//! `tilewire run` and `tilewire soak` as their users meet them: threads, processes, launchers, and what is refused.
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What nothing here takes, and a hang would.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Status, stdout and stderr of a line; outside any launcher.
+#[track_caller]
+fn run(line: &str) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    let own =
+        |word: &str| if word == "tilewire" { env!("CARGO_BIN_EXE_tilewire").to_string() } else { word.to_string() };
+    command.args(line.split_whitespace().map(own)).stdin(Stdio::null());
+    for variable in ["TILEWIRE_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"] {
+        command.env_remove(variable);
+    }
+    let began = Instant::now();
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(began.elapsed() < PATIENCE, "tilewire {line} took {:?}", began.elapsed());
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("no signal ended it"), text(stdout), text(stderr))
+}
+
+/// The words of the table's second line, for a line that succeeds.
+#[track_caller]
+fn row(line: &str) -> String {
+    let (code, out, err) = run(line);
+    assert_eq!((code, err.as_str()), (0, ""), "tilewire {line}\n{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "a head and a row:\n{out}");
+    assert!(lines[1].ends_with("every byte right"), "{out}");
+    lines[1].split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[track_caller]
+fn refuses(line: &str, words: &[&str]) {
+    let (code, out, err) = run(line);
+    assert_eq!((code, out.as_str()), (2, ""), "tilewire {line}\n{err}");
+    for word in words {
+        assert!(err.contains(word), "tilewire {line}: no '{word}' in\n{err}");
+    }
+}
+
+#[test]
+fn a_ring_of_threads_is_run_and_checked() {
+    let shown =
+        row("run sendrecv --ranks 3 --bytes 64KiB --dtype bf16 --hook transpose --protocol staged --launches 5");
+    assert!(shown.starts_with("3 threads 64KiB bf16 transpose staged 1 5 "), "{shown}");
+    assert!(row("run sendrecv --launches=2").starts_with("2 threads 1MiB f32 copy auto 1 2 "));
+}
+
+#[test]
+fn a_ring_of_processes_is_run_and_checked() {
+    let shown = row("run sendrecv --ranks 4 --bytes 100KiB --hook scale --blocks 3 --launches 20 --world processes");
+    assert!(shown.starts_with("4 processes 100KiB f32 scale auto 3 20 "), "{shown}");
+}
+
+#[test]
+fn every_hook_and_protocol_is_run_in_both_worlds() {
+    for world in ["threads", "processes"] {
+        for protocol in ["packet", "staged", "direct"] {
+            for hook in ["copy", "scale", "transpose", "quantise"] {
+                if (protocol, hook) != ("direct", "quantise") {
+                    let how = format!("--hook {hook} --protocol {protocol} --world {world}");
+                    row(&format!("run sendrecv --ranks 2 --bytes 1000 --dtype f32 --launches 3 {how}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_element_type_is_run() {
+    for dtype in "bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2".split(' ') {
+        let hook = if dtype == "bool" { "copy" } else { "scale" };
+        row(&format!("run sendrecv --bytes 4104 --dtype {dtype} --hook {hook} --launches 2"));
+    }
+}
+
+#[test]
+fn nothing_and_little_is_sent_too() {
+    for bytes in [0, 4, 60, 64, 68] {
+        row(&format!("run sendrecv --bytes {bytes} --blocks 2 --launches 2"));
+    }
+}
+
+#[test]
+fn under_a_launcher_its_ranks_are_used() {
+    let (code, out, err) = run("launch -n 3 -- tilewire run sendrecv --bytes 4KiB --launches 2");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.lines().all(|line| line.starts_with("[0] ")) && out.contains("3      processes  4KiB"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_value() {
+    refuses("run sendrecv --ranks 1", &["'1' is no number of ranks", "usage:"]);
+    refuses("run sendrecv --bytes 10 --dtype f64", &["--bytes 10B", "f64"]);
+    refuses("run sendrecv --hook quantise --dtype i32", &["quantise", "i32"]);
+    refuses("run reduce", &["'reduce'"]);
+    // What only the transport knows.
+    refuses("run sendrecv --blocks 9", &["9 blocks", "1 to 8"]);
+    refuses("run sendrecv --bytes 1MiB --protocol packet", &["1048576 bytes", "staged"]);
+    refuses("run sendrecv --bytes 1MiB --protocol packet --world processes", &["1048576 bytes", "staged"]);
+    refuses("launch -n 3 -- tilewire run sendrecv --ranks 4", &["--ranks 4", "started 3"]);
+    refuses("soak --minutes never", &["'never'"]);
+}
+
+#[test]
+fn a_short_soak_says_its_seed_and_what_every_rank_holds() {
+    let (code, out, err) = run("soak --minutes 0.05 --ranks 3 --seed 5");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.starts_with("soak: 3 ranks, 0.05 minutes, seed 5\n"), "{out}");
+    for word in ["every byte right", "resident MiB", "\n2 ", "nothing grew"] {
+        assert!(out.contains(word), "no '{word}' in\n{out}");
+    }
+}

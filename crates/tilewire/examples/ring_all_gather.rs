@@ -1,0 +1,102 @@
+//! A schedule of one's own (layer 3): a ring all-gather out of the two ends of a staged pipeline.
+//!
+//! ```text
+//!   round 0     every rank sends its own chunk to the next rank
+//!   round k     what arrives from the previous rank is stored, and goes on to the next in the same pass
+//!   round n-2   … and stops: all have all
+//! ```
+//! The rounds of one tile follow each other, so a tile is on its way round the ring while the next one starts.
+//!
+//! Run it with `cargo run -p tilewire --example ring_all_gather`.
+
+use tilewire::collective::{Launch, Link};
+use tilewire::ir::Type;
+use tilewire::schedule::{Ops, StagedPlan, StagedRecv, StagedSend};
+use tilewire::transport::{Protocol, ShmOptions, ShmTransport, Transfer, WorldError, check_transfer};
+use tilewire::{RunError, Tensor, World, kernel};
+
+/// Elements of a tile, which is what one step carries.
+const TILE: usize = 256;
+/// Steps that may be under way.
+const DEPTH: usize = 4;
+
+/// Gathers the inputs of all ranks, at least two, in rank order. Over any transport.
+pub fn ring_all_gather<'l, L: Link>(link: &'l L, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Launch<'l>, RunError> {
+    let (me, ranks, len) = (link.rank(), link.world_size(), inp.len());
+    assert_eq!(out.len(), ranks * len, "the output holds the inputs of all ranks");
+    let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
+    let (rounds, tiles) = (ranks - 1, len.div_ceil(TILE));
+
+    // What would corrupt or hang is refused here. Nobody compares the two sides of a schedule of one's own: all ranks must run the same.
+    let protocol = Protocol::Staged { slot_bytes: TILE * 4, depth: DEPTH };
+    let transfer = Transfer { peer: next, bytes: len * 4, dtype: Type::F32, blocks: 1, protocol };
+    check_transfer(link, &transfer, &[inp.memory()])?;
+    let plan = StagedPlan::new(link, TILE * 4, DEPTH, 1);
+
+    let traced = kernel("ring all-gather", |k| {
+        let (inp, out) = (k.input(inp), k.output(out));
+        let (tx, rx) = (link.sender(k, next, protocol, None), link.receiver(k, previous, protocol));
+        k.main(|r| {
+            let (send, receive) = (StagedSend::begin(r, &tx, plan), StagedRecv::begin(r, &rx, plan));
+            r.for_(0..tiles, |tile| {
+                let first = tile * TILE as i64;
+                let elements = (r.constant(len as i64) - first).min(TILE as i64);
+                let place = |owner: tilewire::Rank| first + (owner.index() * len) as i64;
+                let step = tile * rounds as i64;
+                send.step(step, elements * 4, |to| {
+                    r.each(elements, |i| {
+                        let x = inp.load(first + i);
+                        out.store(place(me) + i, x);
+                        tx.put(to.offset + i * 4, x);
+                    });
+                });
+                for round in 0..rounds {
+                    let (step, place) = (step + round as i64, place(me.after(ranks - 1 - round, ranks)));
+                    receive.step(step, |from| {
+                        let x = |i| rx.get::<f32>(from.offset + i * 4);
+                        if round + 1 == rounds {
+                            return r.each(elements, |i| out.store(place + i, x(i)));
+                        }
+                        send.step(step + 1, elements * 4, |to| {
+                            r.each(elements, |i| {
+                                let x = x(i);
+                                out.store(place + i, x);
+                                tx.put(to.offset + i * 4, x);
+                            });
+                        });
+                    });
+                }
+            });
+            let steps = r.constant((tiles * rounds) as i64);
+            send.end(steps);
+            receive.end(steps);
+        });
+    })?;
+    link.prepare(&traced)
+}
+
+/// Gathers `len` elements of each of some ranks, twice, and checks what every rank has then; gives what rank 0 has.
+pub fn run(ranks: usize, len: usize) -> Result<Vec<f32>, WorldError> {
+    let gathered = World::threads(ranks).run(|world| {
+        let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+        let (inp, out) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(ranks * len));
+        let mut gather = ring_all_gather(&link, &out, &inp)?;
+        for launch in 0..2 {
+            let element = |rank: usize, i: usize| (rank * 1000 + i) as f32 + launch as f32 / 2.0;
+            (0..len).for_each(|i| inp.set(i, element(world.rank().index(), i)));
+            gather.run()?;
+            (0..ranks * len).for_each(|i| assert_eq!(out.get(i), element(i / len, i % len), "element {i}"));
+        }
+        drop(gather);
+        link.close()?;
+        Ok(out.to_vec())
+    })?;
+    Ok(gathered.into_iter().next().unwrap_or_default())
+}
+
+#[allow(dead_code)] // the tests call `run`
+fn main() -> Result<(), WorldError> {
+    let gathered = run(4, 1000)?;
+    println!("4 ranks gathered {} elements: {:?} … {:?}", gathered.len(), &gathered[..3], gathered.last());
+    Ok(())
+}

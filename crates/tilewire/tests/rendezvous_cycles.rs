@@ -1,0 +1,154 @@
+//! Worlds and transports that are made and closed again and again leave nothing behind in the process: no descriptor, no mapping,
+//! no thread, no memory.
+//!
+//! `TILEWIRE_CYCLES` says how many cycles there are, for a longer look than CI takes.
+#![cfg(target_os = "linux")]
+
+#[path = "support/job.rs"]
+mod job;
+#[path = "support/ranks.rs"]
+mod ranks;
+
+use job::{Job, Member};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tilewire::transport::{P2pTransport, RankError, ShmOptions, ShmTransport, World};
+
+const OPTIONS: ShmOptions = ShmOptions {
+    per_peer_bytes: 64 << 10,
+    max_blocks_per_peer: 2,
+    max_slots: 4,
+    max_copies: 1,
+    packet_bytes: 4096,
+    populate: true,
+};
+/// After so many cycles, what is there once is there: the allocator's arenas, the runtime's threads.
+const WARM_UP: usize = 20;
+/// What one cycle that leaked its segments would leave of memory, at least.
+const SEGMENTS: usize = 2 * OPTIONS.per_peer_bytes;
+
+fn cycles(usual: usize) -> usize {
+    std::env::var("TILEWIRE_CYCLES").map_or(usual, |text| text.parse().expect("TILEWIRE_CYCLES is a number"))
+}
+
+/// Waits for the ranks' word that nothing has grown; far longer than so many cycles take.
+fn expect_done(mut job: Job, ranks: usize, cycles: usize) {
+    job.allow(Duration::from_secs(60) + cycles as u32 * Duration::from_millis(50));
+    job.expect(0..ranks, "done");
+    job.finish();
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+struct Holdings {
+    descriptors: usize,
+    mappings: usize,
+    threads: usize,
+    resident_bytes: usize,
+}
+
+impl Holdings {
+    fn now() -> Holdings {
+        let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+        let text = |file: &str| std::fs::read_to_string(file).unwrap();
+        let status = text("/proc/self/status");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kilobytes: usize = resident.trim().trim_end_matches(" kB").parse().unwrap();
+        Holdings {
+            descriptors: count("/proc/self/fd"),
+            mappings: text("/proc/self/maps").lines().count(),
+            threads: count("/proc/self/task"),
+            resident_bytes: kilobytes << 10,
+        }
+    }
+
+    /// Bounds far above what an allocator does with its arenas, far below what a leak in every tenth cycle would leave.
+    fn have_not_grown(before: Holdings, cycles: usize) {
+        let now = Holdings::now();
+        let context = format!("after {cycles} cycles {now:?}, before {before:?}");
+        assert_eq!(now.descriptors, before.descriptors, "{context}");
+        assert!(now.threads <= before.threads, "{context}");
+        assert!(now.mappings < before.mappings + 20.max(cycles / 10), "{context}");
+        let allowance = (16 << 20).max(cycles * SEGMENTS / 10);
+        assert!(now.resident_bytes < before.resident_bytes + allowance, "{context}");
+    }
+}
+
+/// A transport, used a little, and closed.
+fn cycle(world: &World) -> Result<(), RankError> {
+    let transport = ShmTransport::rendezvous(world, OPTIONS)?;
+    for peer in ranks::peers(world) {
+        // Every page, so that memory that stays would be counted.
+        let staging = transport.endpoint(peer).send_dst;
+        ranks::words(&staging).iter().step_by(64).for_each(|word| word.store(1, Ordering::Relaxed));
+    }
+    Ok(transport.close()?)
+}
+
+/// A thread that was joined may still be in the list of threads for a moment; so the world's threads are waited for.
+fn wait_for_threads(most: usize) {
+    let patience = Instant::now() + Duration::from_secs(10);
+    while Holdings::now().threads > most && Instant::now() < patience {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn rendezvous_cycles() {
+    // A process of its own, in which no other test opens and closes anything.
+    if let Some(mut member) = Member::of_this_process() {
+        let threads = Holdings::now().threads;
+        let world_of_threads = || World::threads(2).run(|world| cycle(&world)).map(drop).unwrap();
+        (0..WARM_UP).for_each(|_| world_of_threads());
+        wait_for_threads(threads);
+        let (before, cycles) = (Holdings::now(), cycles(1000));
+        (0..cycles).for_each(|_| world_of_threads());
+        wait_for_threads(threads);
+        Holdings::have_not_grown(before, cycles);
+        return member.report("done");
+    }
+    expect_done(Job::start("rendezvous_cycles", 1), 1, cycles(1000));
+}
+
+#[test]
+fn rendezvous_cycles_of_threads_in_one_world() {
+    if let Some(mut member) = Member::of_this_process() {
+        let cycles = cycles(1000);
+        let before = std::sync::Mutex::new(None);
+        // While the world is there both ranks are: what is left of a cycle would be seen.
+        let body = |world: World| {
+            let barrier = |name: &str| world.bootstrap().barrier(name, world.deadline());
+            (0..WARM_UP).try_for_each(|_| cycle(&world))?;
+            barrier("warm")?;
+            let first = world.rank().index() == 0;
+            if first {
+                *before.lock().unwrap() = Some(Holdings::now());
+            }
+            barrier("counted")?;
+            (0..cycles).try_for_each(|_| cycle(&world))?;
+            barrier("done")?;
+            if first {
+                Holdings::have_not_grown(before.lock().unwrap().unwrap(), cycles);
+            }
+            Ok(barrier("compared")?)
+        };
+        World::threads(2).run(body).unwrap();
+        return member.report("done");
+    }
+    expect_done(Job::start("rendezvous_cycles_of_threads_in_one_world", 1), 1, cycles(1000));
+}
+
+#[test]
+fn rendezvous_cycles_of_processes() {
+    if let Some(mut member) = Member::of_this_process() {
+        let world = ranks::join(&mut member);
+        (0..WARM_UP).for_each(|_| cycle(&world).unwrap());
+        let (before, cycles) = (Holdings::now(), cycles(200));
+        (0..cycles).for_each(|_| cycle(&world).unwrap());
+        wait_for_threads(before.threads);
+        Holdings::have_not_grown(before, cycles);
+        return member.report("done");
+    }
+    let (job, _store) = ranks::start("rendezvous_cycles_of_processes", 2);
+    expect_done(job, 2, cycles(200));
+}

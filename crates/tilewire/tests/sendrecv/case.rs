@@ -1,0 +1,198 @@
+//! One transfer of the tests: how it travels, what its data are, and whether what arrived is right.
+
+use std::time::Duration;
+use tilewire::ir::scalar::Element;
+use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::{Config, Primitive, Tensor, sendrecv};
+
+/// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in packets.
+pub const SMALL: ShmOptions = ShmOptions {
+    per_peer_bytes: 32 << 10,
+    max_blocks_per_peer: 8,
+    max_slots: 8,
+    max_copies: 1,
+    packet_bytes: 64 << 10,
+    populate: false,
+};
+
+/// Long enough for a machine that does other things as well: only what hangs waits for it.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// Whether everything is to run, or a sample.
+pub fn everything() -> bool {
+    std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full")
+}
+
+/// The seed of all random choices of a run.
+pub fn seed() -> u64 {
+    std::env::var("TILEWIRE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_115)
+}
+
+/// Runs `body` in threads; what fails is printed with `what`, which says how to do it again.
+#[track_caller]
+pub fn threads<R: Send>(
+    ranks: usize,
+    what: impl std::fmt::Debug,
+    body: impl Fn(&World) -> Result<R, RankError> + Sync,
+) -> Vec<R> {
+    let world = World::threads(ranks).deadline(LONG);
+    world.run(|world| body(&world)).unwrap_or_else(|error| panic!("{error}\nin {what:?}, seed {}", seed()))
+}
+
+/// A generator of numbers: the same from the same seed on every rank.
+#[derive(Clone, Debug)]
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+}
+
+fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Element `i` of what `rank` sends: any bits, NaNs included.
+pub fn element<T: Element>(seed: u64, rank: Rank, i: usize) -> T {
+    T::from_bits(mix(seed ^ ((u64::from(rank.number()) + 1) << 40) ^ i as u64))
+}
+
+/// The data of a rank.
+pub fn data<T: Element>(seed: u64, rank: Rank, len: usize) -> Vec<T> {
+    (0..len).map(|i| element(seed, rank, i)).collect()
+}
+
+/// What no sender sends on purpose.
+pub fn poison<T: Element>(tensor: &Tensor<T>) {
+    tensor.fill(T::from_bits(0xa5a5_a5a5_a5a5_a5a5));
+}
+
+pub fn bits<T: Element>(values: &[T]) -> Vec<u64> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Numbers that arithmetic makes no NaN of.
+pub fn floats(seed: u64, rank: Rank, len: usize) -> Vec<f32> {
+    let number = |i| (element::<i32>(seed, rank, i) >> 8) as f32 / 1024.0;
+    (0..len).map(number).collect()
+}
+
+/// Compares bits, and names the first that differs.
+#[track_caller]
+pub fn assert_same<T: Element>(is: &[T], must: &[T], what: impl std::fmt::Debug) {
+    assert_eq!(is.len(), must.len(), "{what:?}");
+    if let Some(i) = (0..is.len()).find(|&i| is[i].to_bits() != must[i].to_bits()) {
+        let (is, must) = (is[i].to_bits(), must[i].to_bits());
+        panic!("element {i} of {} is {is:#x}, must be {must:#x}: {what:?}", T::TYPE);
+    }
+}
+
+/// How bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As the library chooses.
+    Chosen,
+    Packet,
+    Staged {
+        slot_bytes: usize,
+        depth: usize,
+    },
+    Direct,
+}
+
+impl Way {
+    pub const fn staged(slot_bytes: usize, depth: usize) -> Way {
+        Way::Staged { slot_bytes, depth }
+    }
+
+    pub fn config(self, blocks: usize) -> Config {
+        let config = Config { blocks: Some(blocks), ..Config::default() };
+        match self {
+            Way::Chosen => config,
+            Way::Packet => Config { primitive: Some(Primitive::Packet), ..config },
+            Way::Direct => Config { primitive: Some(Primitive::Direct), ..config },
+            Way::Staged { slot_bytes, depth } => Config {
+                primitive: Some(Primitive::Staged),
+                slot_bytes: Some(slot_bytes),
+                depth: Some(depth),
+                ..config
+            },
+        }
+    }
+}
+
+type Run = fn(&Shift, &World, &ShmTransport, u64) -> Result<(), RankError>;
+
+/// One shift around a ring: every rank sends `len` elements to the rank `by` after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shift {
+    pub len: usize,
+    pub by: usize,
+    pub blocks: usize,
+    pub way: Way,
+}
+
+impl Shift {
+    pub fn peers(&self, world: &World) -> (Rank, Rank) {
+        let (me, size) = (world.rank(), world.size());
+        (me.after(self.by, size), me.after(size - self.by, size))
+    }
+
+    /// Builds, runs once and checks.
+    pub fn run<T: Element>(&self, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+        let (to, from) = self.peers(world);
+        let inp = Tensor::from_slice(&data::<T>(seed, world.rank(), self.len));
+        let config = self.way.config(self.blocks);
+        let out = if self.way == Way::Direct {
+            let window = Window::<T>::allocate(link, self.len)?;
+            poison(window.tensor());
+            sendrecv(link, window.tensor(), &inp, to, from).window(&window).config(config).run()?;
+            window.tensor().to_vec()
+        } else {
+            let out = Tensor::<T>::zeros(self.len);
+            poison(&out);
+            sendrecv(link, &out, &inp, to, from).config(config).run()?;
+            out.to_vec()
+        };
+        assert_same(&out, &data::<T>(seed, from, self.len), (T::TYPE, self, seed));
+        Ok(())
+    }
+
+    /// As `run`, for the type of this number.
+    pub fn run_as(&self, ty: usize, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+        use tilewire::{Bf16, F8E4M3, F8E5M2, F16};
+        let runs: [Run; TYPES] = [
+            Shift::run::<i8>,
+            Shift::run::<i16>,
+            Shift::run::<i32>,
+            Shift::run::<i64>,
+            Shift::run::<u8>,
+            Shift::run::<u16>,
+            Shift::run::<u32>,
+            Shift::run::<u64>,
+            Shift::run::<F16>,
+            Shift::run::<Bf16>,
+            Shift::run::<f32>,
+            Shift::run::<f64>,
+            Shift::run::<F8E4M3>,
+            Shift::run::<F8E5M2>,
+            Shift::run::<bool>,
+        ];
+        runs[ty](self, world, link, seed)
+    }
+}
+
+/// How many element types there are.
+pub const TYPES: usize = 15;

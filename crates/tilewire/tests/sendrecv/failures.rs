@@ -1,0 +1,285 @@
+//! Nothing hangs: who waits in vain gets an error that says for whom, who waits for a rank that has failed hears it at once, and a
+//! broken transport says so on every call.
+
+use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
+use std::sync::Mutex;
+use std::time::Duration;
+use tilewire::collective::Timeout;
+use tilewire::transport::{
+    AbortCode, Cause, Rank, RankError, ShmTransport, TransferError, TransportError, Window, World,
+};
+use tilewire::{LaunchError, RunError, Tensor, recv, send, sendrecv};
+
+const SHORT: Duration = Duration::from_millis(200);
+const FIRST: Rank = Rank::new(0);
+const SECOND: Rank = Rank::new(1);
+
+/// Two ranks. When rank 1 has built, rank 0 runs `waits`, which must fail; when it has, rank 1 runs `late`, which must fail too.
+fn in_vain<'l, P>(
+    deadline: Duration,
+    build: impl Fn(&'l ShmTransport, &Window<u32>) -> Result<P, RunError> + Sync,
+    waits: impl Fn(&ShmTransport, &Window<u32>) -> RunError + Sync,
+    late: impl Fn(P) -> RunError + Sync,
+) -> [RunError; 2] {
+    let errors = World::threads(2).deadline(deadline).run(|world| {
+        // The transport outlives what is built on it: it is leaked, which a test may.
+        let link: &'l ShmTransport = Box::leak(Box::new(ShmTransport::rendezvous(&world, SMALL)?));
+        let window = Window::<u32>::allocate(link, 100)?;
+        let meet = |name: &str| world.bootstrap().barrier(name, LONG.into());
+        if world.rank() == FIRST {
+            meet("built")?;
+            let error = waits(link, &window);
+            meet("failed")?;
+            Ok(error)
+        } else {
+            let built = build(link, &window)?;
+            meet("built")?;
+            meet("failed")?;
+            Ok(late(built))
+        }
+    });
+    errors.unwrap().try_into().expect("two ranks")
+}
+
+fn timeout(error: RunError) -> Timeout {
+    match error {
+        RunError::Timeout(timeout) => *timeout,
+        other => panic!("{other}"),
+    }
+}
+
+#[track_caller]
+fn assert_broken(error: &RunError, code: AbortCode, rank: Rank) {
+    let expected = Cause { code, rank: rank.index(), reason: 0 };
+    match error {
+        RunError::Transfer(TransferError::Broken { cause }) => assert_eq!(*cause, expected),
+        RunError::Transport(error) => {
+            assert!(matches!(&**error, TransportError::Broken { cause } if *cause == expected), "{error}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// A receiver that waits for a sender that has built, and does not run.
+fn receiver_waits(way: Way, blocks: usize) -> Timeout {
+    let [first, second] = in_vain(
+        LONG,
+        |link, window| {
+            let x = Tensor::<u32>::zeros(100);
+            let give = send(link, &x, FIRST).config(way.config(blocks));
+            if way == Way::Direct { give.window(window).build() } else { give.build() }
+        },
+        |link, window| {
+            let take = recv(link, window.tensor(), SECOND).config(way.config(blocks)).deadline(SHORT);
+            if way == Way::Direct { take.window(window).run().unwrap_err() } else { take.run().unwrap_err() }
+        },
+        |mut give| give.run().unwrap_err(),
+    );
+    assert_broken(&second, AbortCode::TimedOut, FIRST);
+    timeout(first)
+}
+
+#[test]
+fn a_receiver_says_what_it_waits_for() {
+    for (way, op, expected) in [(Way::Packet, "packet", 1), (Way::staged(128, 2), "tail", 1), (Way::Direct, "done", 1)]
+    {
+        for blocks in [1, 3] {
+            let error = receiver_waits(way, blocks);
+            assert_eq!((error.rank, error.peer, &*error.role, error.after), (FIRST, SECOND, "receive", SHORT));
+            assert_eq!((error.expected, error.seen), (expected, 0), "{error}");
+            assert!(error.block < blocks && error.op.contains(op) && error.at.line > 0, "{error}");
+            let words = error.to_string();
+            assert!(words.starts_with("rank 0 waited 200ms for rank 1: ") && words.contains(error.at.file), "{words}");
+        }
+    }
+}
+
+/// A sender that waits for a receiver that has built, and does not run.
+fn sender_waits(way: Way, launches: usize) -> Timeout {
+    let [first, second] = in_vain(
+        LONG,
+        |link, window| {
+            let take = recv(link, window.tensor(), FIRST).config(way.config(1));
+            if way == Way::Direct { take.window(window).build() } else { take.build() }
+        },
+        |link, window| {
+            let x = Tensor::<u32>::zeros(100);
+            let give = send(link, &x, SECOND).config(way.config(1)).deadline(SHORT);
+            let mut give = if way == Way::Direct { give.window(window).build() } else { give.build() }.unwrap();
+            (1..launches).for_each(|_| give.run().unwrap());
+            give.run().unwrap_err()
+        },
+        |mut take| take.run().unwrap_err(),
+    );
+    assert_broken(&second, AbortCode::TimedOut, FIRST);
+    timeout(first)
+}
+
+#[test]
+fn a_sender_says_what_it_waits_for() {
+    // Of the four steps, two find a free slot; of packets, eight messages find room; a window must be offered first.
+    for (way, launches, op, expected) in
+        [(Way::staged(128, 2), 1, "head", 1), (Way::Packet, 9, "packet head", 4), (Way::Direct, 1, "ready", 1)]
+    {
+        let error = sender_waits(way, launches);
+        assert_eq!((error.rank, error.peer, error.block, &*error.role), (FIRST, SECOND, 0, "send"));
+        assert_eq!((error.expected, error.seen), (expected, 0), "{error}");
+        assert!(error.op.contains(op), "{error}");
+    }
+}
+
+#[test]
+fn the_deadline_of_a_transfer_may_differ_from_that_of_the_world() {
+    threads(2, "own deadline", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (peer, x) = (world.rank().after(1, 2), Tensor::<u32>::zeros(4));
+        let mut swap = sendrecv(&link, &x, &x.clone(), peer, peer).deadline(SHORT).build()?;
+        world.bootstrap().barrier("built", world.deadline())?;
+        if world.rank() == FIRST {
+            assert_eq!(timeout(swap.run().unwrap_err()).after, SHORT);
+        }
+        world.bootstrap().barrier("failed", world.deadline())?;
+        assert_broken(&swap.run().unwrap_err(), AbortCode::TimedOut, FIRST);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_peer_that_never_builds_is_named() {
+    let deadline = Duration::from_secs(1);
+    let [first, second] = in_vain(
+        deadline,
+        |link, _| Ok(link),
+        |link, _| {
+            let x = Tensor::<u32>::zeros(4);
+            let error = send(link, &x, SECOND).run().unwrap_err();
+            assert_broken(&send(link, &x, SECOND).run().unwrap_err(), AbortCode::TimedOut, FIRST);
+            error
+        },
+        |link| recv(link, &Tensor::<u32>::zeros(4), FIRST).run().unwrap_err(),
+    );
+    let RunError::Transport(not_met) = &first else { panic!("{first}") };
+    let TransportError::NotMet { ticket, after } = &**not_met else { panic!("{first}") };
+    assert_eq!((ticket.rank, ticket.peer, ticket.number), (FIRST, SECOND, 0));
+    assert!(*after >= deadline);
+    assert!(first.to_string().contains("send number 0 of rank 0 to rank 1"), "{first}");
+    assert_broken(&second, AbortCode::TimedOut, FIRST);
+}
+
+/// Rank 1 ends as `ends` says while the others wait for it, for longer than a test may last; gives how they fail, and the world's error.
+fn while_waiting(ends: impl Fn(&World, &ShmTransport) -> Result<(), RankError> + Sync) -> (Vec<RunError>, String) {
+    let errors = Mutex::new(Vec::new());
+    let result = World::threads(4).deadline(Duration::from_secs(600)).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let way = [Way::Packet, Way::Chosen, Way::staged(128, 2), Way::staged(64, 2)][world.rank().index()];
+        if world.rank() == SECOND {
+            // All three have met this rank, so it is their launch that waits.
+            let x = Tensor::<u32>::zeros(100);
+            for (from, way) in [(0, Way::Packet), (2, Way::staged(128, 2)), (3, Way::staged(64, 2))] {
+                std::mem::forget(send(&link, &x, Rank::new(from)).config(way.config(1)).build()?);
+            }
+            return ends(&world, &link);
+        }
+        let out = Tensor::<u32>::zeros(100);
+        let error = recv(&link, &out, SECOND).config(way.config(1)).run().unwrap_err();
+        errors.lock().unwrap().push(error.clone());
+        Err(error.into())
+    });
+    (errors.into_inner().unwrap(), result.unwrap_err().to_string())
+}
+
+#[track_caller]
+fn assert_all_aborted(errors: &[RunError], because: &str) {
+    assert_eq!(errors.len(), 3);
+    for error in errors {
+        // Who is late finds the transport broken before it waits.
+        let heard = matches!(
+            error,
+            RunError::Launch(LaunchError::Aborted { .. }) | RunError::Transfer(TransferError::Broken { .. })
+        ) || matches!(error, RunError::Transport(error) if matches!(**error, TransportError::Broken { .. }));
+        assert!(heard && error.to_string().contains(because), "{error}");
+    }
+}
+
+#[test]
+fn waits_end_when_a_rank_returns_an_error() {
+    let (errors, world) = while_waiting(|_, _| {
+        std::thread::sleep(Duration::from_millis(50));
+        Err("no more".into())
+    });
+    assert_all_aborted(&errors, "rank 1 gave up after an error");
+    assert_eq!(world, "rank 1 failed: no more");
+}
+
+#[test]
+fn waits_end_when_a_rank_panics() {
+    let (errors, world) = while_waiting(|_, _| {
+        std::thread::sleep(Duration::from_millis(50));
+        panic!("as a test")
+    });
+    assert_all_aborted(&errors, "rank 1 panicked");
+    assert_eq!(world, "rank 1 panicked: as a test");
+}
+
+#[test]
+fn waits_end_when_a_launch_of_a_rank_fails() {
+    let (errors, _) = while_waiting(|_, link| {
+        // Towards a rank that does not wait for it any more: what fails is on this side.
+        let (x, index) = (Tensor::<u32>::zeros(4), Tensor::from_slice(&[0u32, 1, 9, 2]));
+        use tilewire::hook::Captured;
+        let give = send(link, &x, FIRST).produce(|c| c.input.load(index.at(c.pos())));
+        let traced = give.trace()?;
+        let error = tilewire::collective::Link::prepare(link, &traced)?.run().unwrap_err();
+        let RunError::Launch(LaunchError::OutOfBounds { name, index, len, .. }) = &error else { panic!("{error}") };
+        assert_eq!((&**name, *index, *len), ("input", 9, 4));
+        assert_broken(&send(link, &x, FIRST).run().unwrap_err(), AbortCode::Failed, SECOND);
+        Ok(())
+    });
+    assert_all_aborted(&errors, "rank 1 gave up after an error");
+}
+
+#[test]
+fn waits_for_a_peer_that_builds_nothing_end_when_it_fails() {
+    let heard = Mutex::new(None);
+    let result = World::threads(2).deadline(Duration::from_secs(600)).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        if world.rank() == SECOND {
+            std::thread::sleep(Duration::from_millis(50));
+            return Err("nothing to send".into());
+        }
+        let error = recv(&link, &Tensor::<u32>::zeros(4), SECOND).run().unwrap_err();
+        *heard.lock().unwrap() = Some(error.to_string());
+        Err::<(), _>(error.into())
+    });
+    assert_eq!(result.unwrap_err().to_string(), "rank 1 failed: nothing to send");
+    let heard = heard.into_inner().unwrap().unwrap();
+    assert!(heard.contains("rank 1"), "{heard}");
+}
+
+#[test]
+fn a_broken_transport_says_so_on_every_call_until_a_new_rendezvous() {
+    threads(3, "broken", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
+        let (inp, out) = (Tensor::<u32>::zeros(4), Tensor::<u32>::zeros(4));
+        let mut shift = sendrecv(&link, &out, &inp, to, from).build()?;
+        shift.run()?;
+        let built = sendrecv(&link, &out, &inp, to, from).build()?;
+        world.bootstrap().barrier("built", world.deadline())?;
+        if me == SECOND {
+            link.mark_broken(Cause { code: AbortCode::Failed, rank: 1, reason: 0 });
+        }
+        world.bootstrap().barrier("broken", world.deadline())?;
+        for mut built in [shift, built] {
+            for _ in 0..2 {
+                assert_broken(&built.run().unwrap_err(), AbortCode::Failed, SECOND);
+            }
+        }
+        assert_broken(&send(&link, &inp, to).build().unwrap_err(), AbortCode::Failed, SECOND);
+        assert_broken(&recv(&link, &out, from).run().unwrap_err(), AbortCode::Failed, SECOND);
+        assert!(matches!(link.close().unwrap_err(), TransportError::Broken { .. }));
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        Shift { len: 50, by: 1, blocks: 2, way: Way::staged(64, 2) }.run::<i8>(world, &link, seed())?;
+        Ok(link.close()?)
+    });
+}

@@ -1,0 +1,424 @@
+//! What cannot be is refused, on every rank, with its own error that names the values; and the transport can still be used.
+
+use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
+use std::time::Duration;
+use tilewire::collective::{Link, Mismatch};
+use tilewire::hook::MisuseKind;
+use tilewire::ir::{Access, Type};
+use tilewire::transport::{
+    Protocol, Rank, RankError, ShmOptions, ShmTransport, TransferError, TransportError, Window, World,
+};
+use tilewire::{Bf16, BuildError, Config, PrepareError, Primitive, RunError, Tensor, kernel, recv, send, sendrecv};
+
+/// Runs `body` in two ranks, which must fail in both; then that the transport is as good as before. Gives the errors by rank.
+fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> [RunError; 2] {
+    let both = threads(2, "refusals", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let error = body(world, &link).expect_err("must be refused");
+        for way in [Way::Packet, Way::staged(128, 2)] {
+            Shift { len: 100, by: 1, blocks: 1, way }.run::<i32>(world, &link, seed())?;
+        }
+        link.close()?;
+        Ok(error)
+    });
+    both.try_into().expect("two ranks")
+}
+
+fn transfer_errors(errors: [RunError; 2]) -> [TransferError; 2] {
+    errors.map(|error| match error {
+        RunError::Transfer(error) => error,
+        other => panic!("{other}"),
+    })
+}
+
+/// As `refused`, for what the transport refuses by itself: the same on both ranks.
+#[track_caller]
+fn transport_refuses(
+    body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync,
+    expected: impl Fn(Rank) -> TransferError,
+) {
+    let errors = transfer_errors(refused(body));
+    assert_eq!(errors, [0, 1].map(|rank| expected(Rank::new(rank))));
+}
+
+fn swap(world: &World, link: &ShmTransport, len: usize, config: Config) -> Result<(), RunError> {
+    let peer = world.rank().after(1, 2);
+    let (inp, out) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+    sendrecv(link, &out, &inp, peer, peer).config(config).run()
+}
+
+// ---- what the transport has no room for -----------------------------------------------------------------------------
+
+#[test]
+fn a_message_too_large_for_packets() {
+    for (len, blocks, bytes, region) in [(129, 1, 516, 512), (1000, 2, 4000, 1024)] {
+        transport_refuses(
+            |world, link| swap(world, link, len, Way::Packet.config(blocks)),
+            |_| TransferError::TooLarge { protocol: Protocol::Packet, bytes, region },
+        );
+    }
+}
+
+#[test]
+fn rows_too_large_for_packets() {
+    // Three rows of 65 elements for two blocks: the first has two rows, in 65 packets of eight bytes.
+    transport_refuses(
+        |world, link| {
+            let (peer, x) = (world.rank().after(1, 2), Tensor::<f32>::zeros(195));
+            let swap = sendrecv(link, &x.clone(), &x, peer, peer).config(Way::Packet.config(2));
+            swap.chunk_shape(65, 3).produce(|c| c.input.at(c.col(), c.row())).run()
+        },
+        |_| TransferError::TooLarge { protocol: Protocol::Packet, bytes: 2 * 520, region: 2 * 512 },
+    );
+}
+
+#[test]
+fn slots_larger_than_the_staging() {
+    for (slot_bytes, depth) in [(2052, 2), (1024, 5), (1 << 40, 2)] {
+        transport_refuses(
+            |world, link| swap(world, link, 10, Way::staged(slot_bytes, depth).config(1)),
+            |_| TransferError::SlotTooLarge { slot_bytes, depth, block_bytes: 4096, per_peer_bytes: 32 << 10 },
+        );
+    }
+}
+
+#[test]
+fn slots_and_depths_that_make_no_pipeline() {
+    let staged = |slot_bytes, depth| Protocol::Staged { slot_bytes, depth };
+    for depth in [0, 1, 9] {
+        transport_refuses(
+            |world, link| swap(world, link, 10, Way::staged(64, depth).config(1)),
+            |_| TransferError::Depth { protocol: staged(64, depth), depth, min: 2, max: 8 },
+        );
+    }
+    transport_refuses(|world, link| swap(world, link, 10, Way::staged(0, 2).config(1)), |_| TransferError::EmptySlot);
+    transport_refuses(
+        |world, link| swap(world, link, 10, Way::staged(130, 2).config(1)),
+        |_| TransferError::NotElements { what: "slot", bytes: 130, dtype: Type::F32 },
+    );
+}
+
+#[test]
+fn no_blocks_and_too_many() {
+    for way in [Way::Chosen, Way::Packet, Way::staged(64, 2)] {
+        for blocks in [0, 9, usize::MAX] {
+            transport_refuses(
+                |world, link| swap(world, link, 10, way.config(blocks)),
+                |_| TransferError::Blocks { blocks, max: 8 },
+            );
+        }
+    }
+}
+
+#[test]
+fn peers_that_are_not_there_and_oneself() {
+    let x = || Tensor::<f32>::zeros(4);
+    let (stranger, world_size) = (Rank::new(2), 2);
+    transport_refuses(
+        |_, link| send(link, &x(), stranger).run(),
+        |_| TransferError::NoSuchPeer { peer: stranger, world_size },
+    );
+    transport_refuses(
+        |_, link| recv(link, &x(), stranger).run(),
+        |_| TransferError::NoSuchPeer { peer: stranger, world_size },
+    );
+    let itself = |rank| TransferError::SelfTransfer { rank };
+    transport_refuses(|world, link| recv(link, &x(), world.rank()).run(), itself);
+    transport_refuses(|world, link| sendrecv(link, &x(), &x(), world.rank(), world.rank().after(1, 2)).run(), itself);
+}
+
+// ---- what a protocol cannot do --------------------------------------------------------------------------------------
+
+/// A rank's own window of `len` elements, and a swap through it.
+fn through_window(
+    world: &World,
+    link: &ShmTransport,
+    body: impl Fn(&Window<f32>, Rank) -> Result<(), RunError>,
+) -> Result<(), RunError> {
+    let window = Window::<f32>::allocate(link, 16)?;
+    body(&window, world.rank().after(1, 2))
+}
+
+#[track_caller]
+fn unable(words: &str, body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) {
+    for error in transfer_errors(refused(body)) {
+        assert!(matches!(error, TransferError::Unable { .. }), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn what_direct_cannot_do() {
+    let x = || Tensor::<f32>::zeros(16);
+    unable("direct cannot: it writes a window", |world, link| {
+        swap(world, link, 10, Config { primitive: Some(Primitive::Direct), ..Config::default() })
+    });
+    unable("direct cannot: nobody runs a consume hook", |world, link| {
+        through_window(world, link, |window, peer| {
+            let swap = sendrecv(link, window.tensor(), &x(), peer, peer).window(window);
+            swap.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
+        })
+    });
+    unable("direct cannot: it stores one value of the window's type", |world, link| {
+        through_window(world, link, |window, peer| {
+            let swap = sendrecv(link, window.tensor(), &x(), peer, peer).window(window);
+            swap.produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run()
+        })
+    });
+    unable("direct cannot: the output is not this rank's part of the window", |world, link| {
+        through_window(world, link, |window, peer| sendrecv(link, &x(), &x(), peer, peer).window(window).run())
+    });
+    unable("direct cannot: the output is not this rank's part of the window", |world, link| {
+        through_window(world, link, |window, peer| {
+            sendrecv(link, &window.tensor().slice(0..8), &x().slice(0..8), peer, peer).window(window).run()
+        })
+    });
+}
+
+#[test]
+fn slots_that_hold_no_element() {
+    unable("staged cannot: not one element fits a slot", |world, link| {
+        let (peer, x) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64));
+        sendrecv(link, &x, &x.clone(), peer, peer)
+            .config(Way::staged(64, 2).config(1))
+            .produce2(|c| (c.input.load(c.pos()), c.input.load(c.pos())))
+            .consume(|c, (a, _)| c.output.store(c.pos(), a))
+            .run()
+    });
+}
+
+#[test]
+fn groups_that_tiles_would_tear_apart() {
+    let largest = |world: &World, link: &ShmTransport, len: usize, config: Config| {
+        let peer = world.rank().after(1, 2);
+        let (inp, out) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+        sendrecv(link, &out, &inp, peer, peer)
+            .config(config)
+            .produce(|c| c.input.load(c.pos()).abs().group_max(32))
+            .run()
+    };
+    // Ten elements in a slot.
+    transport_refuses(
+        |world, link| largest(world, link, 90, Way::staged(40, 2).config(1)),
+        |_| TransferError::TornGroup { group: 32, tile: 10 },
+    );
+    // 45 elements for each of two blocks, in sixteens.
+    transport_refuses(
+        |world, link| largest(world, link, 90, Config { granule: Some(16), ..Way::Packet.config(2) }),
+        |_| TransferError::TornGroup { group: 32, tile: 48 },
+    );
+    // With the granule that the message asks for, all is well.
+    threads(2, "granule", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        largest(world, &link, 90, Config { granule: Some(32), ..Way::Packet.config(2) })?;
+        largest(world, &link, 300, Config { granule: Some(32), ..Way::staged(160, 2).config(2) })?;
+        Ok(link.close()?)
+    });
+}
+
+// ---- two sides that differ ------------------------------------------------------------------------------------------
+
+/// Rank 0 sends as `give` says, rank 1 receives as `take` says, and both hear how they differ.
+#[track_caller]
+fn differ(
+    expected: (&str, &str, &str),
+    give: impl Fn(&ShmTransport, Rank) -> Result<(), RunError> + Sync,
+    take: impl Fn(&ShmTransport, Rank) -> Result<(), RunError> + Sync,
+) {
+    let [first, second] = [0, 1].map(Rank::new);
+    let errors = refused(|world, link| if world.rank() == first { give(link, second) } else { take(link, first) });
+    let (what, of_sender, of_receiver) = expected;
+    let of = |rank, peer, mine: &str, theirs: &str| {
+        let (mine, theirs) = (mine.to_string(), theirs.to_string());
+        Mismatch { rank, peer, what: what.to_string(), mine, theirs }
+    };
+    let expected = [of(first, second, of_sender, of_receiver), of(second, first, of_receiver, of_sender)];
+    for (error, expected) in errors.into_iter().zip(expected) {
+        assert!(error.to_string().contains(&format!("rank {} says {}", expected.rank, expected.mine)), "{error}");
+        assert!(matches!(&error, RunError::Mismatch(is) if **is == expected), "{error}, not {expected}");
+    }
+}
+
+#[test]
+fn two_sides_that_mean_different_messages() {
+    let x = Tensor::<f32>::zeros;
+    let size = "the number of elements";
+    differ((size, "10", "11"), |link, to| send(link, &x(10), to).run(), |link, from| recv(link, &x(11), from).run());
+    let types = "the element types on the wire";
+    differ(
+        (types, "f32", "i32"),
+        |link, to| send(link, &x(10), to).run(),
+        |link, from| recv(link, &Tensor::<i32>::zeros(10), from).run(),
+    );
+    differ(
+        (types, "bf16", "f32 and bf16"),
+        |link, to| send(link, &x(10), to).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run(),
+        |link, from| {
+            let take = recv(link, &x(10), from).carries::<(f32, Bf16)>();
+            take.consume(|c, (x, _)| c.output.store(c.pos(), x)).run()
+        },
+    );
+    let shape = "the shape of the output chunk";
+    differ(
+        (shape, "[5, 2]", "[2, 5]"),
+        |link, to| send(link, &x(10), to).chunk_shape(2, 5).produce(|c| c.input.at(c.col(), c.row())).run(),
+        |link, from| recv(link, &x(10), from).chunk_shape(5, 2).run(),
+    );
+}
+
+#[test]
+fn two_sides_that_mean_different_ways() {
+    let differ = |expected, [give, take]: [Config; 2]| {
+        let x = || Tensor::<f32>::zeros(100);
+        differ(
+            expected,
+            move |link, to| send(link, &x(), to).config(give).run(),
+            move |link, from| recv(link, &x(), from).config(take).run(),
+        );
+    };
+    let staged = |slot_bytes, depth, blocks| Way::staged(slot_bytes, depth).config(blocks);
+    differ(("the protocol", "packet", "staged"), [Way::Packet.config(1), staged(128, 2, 1)]);
+    differ(("the number of blocks", "2", "3"), [staged(128, 2, 2), staged(128, 2, 3)]);
+    differ(("the number of blocks", "1", "2"), [Way::Packet.config(1), Way::Packet.config(2)]);
+    differ(("the bytes of a slot", "128", "256"), [staged(128, 2, 1), staged(256, 2, 1)]);
+    differ(("the depth", "2", "3"), [staged(128, 2, 1), staged(128, 3, 1)]);
+    let granule = |granule| Config { granule: Some(granule), ..staged(128, 2, 1) };
+    differ(("the tile", "[1, 20]", "[1, 32]"), [granule(20), granule(32)]);
+}
+
+#[test]
+fn a_rank_with_another_region_is_named_by_all() {
+    threads(3, "regions", |world| {
+        let odd = world.rank() == Rank::new(1);
+        let per_peer_bytes = if odd { 64 << 10 } else { 32 << 10 };
+        let error = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes, ..SMALL }).unwrap_err();
+        let values = ["32768", "65536", "32768"].map(String::from).to_vec();
+        assert!(
+            matches!(&error, TransportError::Mismatch { parameter, values: is } if parameter == "per_peer_bytes" && *is == values),
+            "{error}"
+        );
+        Ok(())
+    });
+}
+
+// ---- hooks and tensors ----------------------------------------------------------------------------------------------
+
+#[test]
+fn hooks_that_cannot_be_meant() {
+    let misuse = |error: RunError| match error {
+        RunError::Build(error) => error.misuses()[0].kind.clone(),
+        other => panic!("{other}"),
+    };
+    let x = Tensor::<f32>::zeros;
+    for error in refused(|world, link| {
+        let peer = world.rank().after(1, 2);
+        sendrecv(link, &x(4), &x(5), peer, peer).send_len(4).run()
+    }) {
+        assert_eq!(
+            misuse(error),
+            MisuseKind::Length { what: "the input of a send without produce hook", is: 5, must: 4 }
+        );
+    }
+    for error in refused(|world, link| {
+        let peer = world.rank().after(1, 2);
+        sendrecv(link, &x(4), &x(4), peer, peer).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run()
+    }) {
+        assert_eq!(misuse(error), MisuseKind::NeedsConsume { carries: &[Type::BF16], output: Type::F32 });
+    }
+    for error in refused(|world, link| {
+        let peer = world.rank().after(1, 2);
+        let store = |c: &tilewire::hook::Ctx<'_, f32, f32>| c.output.store(c.pos(), 0.0);
+        send(link, &x(4), peer)
+            .produce(|c| {
+                store(c);
+                c.input.load(c.pos())
+            })
+            .run()
+    }) {
+        assert_eq!(misuse(error), MisuseKind::StoreToInput { name: "input".to_string() });
+    }
+    for error in refused(|world, link| {
+        let peer = world.rank().after(1, 2);
+        sendrecv(link, &x(6), &x(6), peer, peer).chunk_shape(2, 4).run()
+    }) {
+        let RunError::Build(error) = error else { panic!("{error}") };
+        let shape = |kind: &MisuseKind| matches!(kind, MisuseKind::Shape { rows: 2, cols: 4, len: 6, .. });
+        assert!(error.misuses().iter().any(|misuse| shape(&misuse.kind)), "{error}");
+    }
+}
+
+#[test]
+fn memory_that_is_not_aligned_for_its_elements() {
+    let errors = refused(|world, link| {
+        let peer = world.rank().after(1, 2);
+        let odd = Tensor::<u8>::zeros(64).memory().part(1, 40);
+        let traced = kernel("odd", |k| {
+            let x = k.buffer::<f32>("odd", std::slice::from_ref(&odd), Access::In).bank(0);
+            let tx = link.sender(k, peer, Protocol::Packet, None);
+            k.main(|r| {
+                _ = &tx;
+                r.each(10, |i| _ = x.load(i));
+            });
+        })?;
+        link.prepare(&traced)?.run()
+    });
+    for error in errors {
+        let RunError::Prepare(PrepareError::Unaligned { param, ty, align, address }) = error else { panic!("{error}") };
+        assert_eq!((&*param, ty, align, address % 2), ("odd", Type::F32, 4, 1));
+    }
+    // A tensor says so when it is made, before any rank can wait for it.
+    let result = World::threads(2).run(|_| -> Result<(), RankError> {
+        let bytes: std::rc::Rc<[u64; 4]> = std::rc::Rc::new([0; 4]);
+        let start = std::ptr::NonNull::from(&*bytes).cast::<u8>();
+        // SAFETY: 24 bytes from the first are inside what `bytes` keeps alive, and nobody else has it. That they are not aligned is what
+        // the call is to refuse.
+        let _ = unsafe { Tensor::<f32>::from_raw(start.add(1).cast(), 6, bytes) };
+        Ok(())
+    });
+    assert!(result.unwrap_err().to_string().contains("is not aligned for f32"));
+}
+
+// ---- one side is refused, the other must not wait -------------------------------------------------------------------
+
+/// Rank 0 fails by itself; rank 1, which waits for it, hears that it does not come.
+fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError> + Sync) -> RunError {
+    let deadline = Duration::from_secs(1);
+    let world = World::threads(2).deadline(deadline);
+    let mut errors = world
+        .run(|world| {
+            let link = ShmTransport::rendezvous(&world, SMALL)?;
+            let window = Window::<f32>::allocate(&link, if world.rank().index() == 0 { 100 } else { 50 })?;
+            let error = match world.rank().index() {
+                0 => give(&link, &window, Rank::new(1)).unwrap_err(),
+                _ => {
+                    let from = Rank::new(0);
+                    let error = recv(&link, window.tensor(), from).window(&window).run().unwrap_err();
+                    let RunError::Transport(not_met) = &error else { panic!("{error}") };
+                    let TransportError::NotMet { ticket, after } = &**not_met else { panic!("{error}") };
+                    assert!((ticket.rank, ticket.peer) == (world.rank(), from) && *after >= deadline, "{error}");
+                    error
+                }
+            };
+            // Nobody leaves before the other has heard.
+            world.bootstrap().barrier("over", LONG.into())?;
+            Ok(error)
+        })
+        .unwrap();
+    errors.remove(0)
+}
+
+#[test]
+fn a_message_larger_than_the_window_of_the_peer() {
+    // The receiver's is half as long as the sender's.
+    let error = alone(|link, window, to| send(link, &Tensor::<f32>::zeros(100), to).window(window).run());
+    let RunError::Transfer(TransferError::TooLarge { protocol, bytes, region }) = error else { panic!("{error}") };
+    assert_eq!((protocol, bytes, region), (Protocol::Direct { window_bytes: 200 }, 400, 200));
+}
+
+#[test]
+fn a_hook_that_panics() {
+    let error =
+        alone(|link, _, to| send(link, &Tensor::<f32>::zeros(50), to).produce::<f32>(|_| panic!("as a test")).run());
+    let RunError::Build(BuildError::Panicked { kernel, message, .. }) = error else { panic!("{error}") };
+    assert_eq!((&*kernel, &*message), ("send", "as a test"));
+}

@@ -1,0 +1,193 @@
+//! Transfers made from a seed: who sends what to whom, and what must arrive. Every rank makes the same list.
+#![allow(dead_code)] // every test file uses its own part
+
+use tilewire::collective::PreparedExchange;
+use tilewire::transport::{P2pTransport, RankError, ShmTransport, Window};
+use tilewire::{Config, F8E4M3, Primitive, Rank, RunError, Tensor, sendrecv};
+
+/// Elements before and after an output; they must stay as they are.
+pub const GUARD: usize = 32;
+const POISON: f32 = -77.5;
+/// Neighbours that share a scale.
+const GROUP: usize = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hook {
+    Copy,
+    Scale,
+    Transpose,
+    Quantise,
+}
+
+/// What every rank sends to the rank `shift` after it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    pub hook: Hook,
+    pub rows: usize,
+    pub cols: usize,
+    pub shift: usize,
+    pub config: Config,
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    pub fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+}
+
+impl Case {
+    /// A case of a world of `ranks`.
+    pub fn random(random: &mut Random, ranks: usize) -> Case {
+        let primitive =
+            random.one_of(&[None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)]);
+        let hooks = [Hook::Copy, Hook::Scale, Hook::Transpose, Hook::Quantise];
+        // What is quantised is stored by a consume hook, which direct has not.
+        let hook = random.one_of(if primitive == Some(Primitive::Direct) { &hooks[..3] } else { &hooks });
+        let (rows, cols) = match primitive {
+            Some(Primitive::Packet) => {
+                random.one_of(&[(0, 1), (1, 1), (1, 15), (4, 4), (1, 17), (3, 6), (3, 43), (10, 20)])
+            }
+            _ => random.one_of(&[(0, 1), (1, 1), (1, 17), (31, 33), (128, 65), (1, 20_000), (301, 257)]),
+        };
+        let mut config = Config { primitive, blocks: Some(random.one_of(&[1, 2, 3, 8])), ..Config::default() };
+        config.granule = (hook == Hook::Quantise).then_some(GROUP);
+        if primitive == Some(Primitive::Staged) && random.below(2) == 0 {
+            config.slot_bytes = Some(random.one_of(&[512, 2048, 16384]));
+            config.depth = Some(random.one_of(&[2, 3, 8]));
+        }
+        Case { hook, rows, cols, shift: 1 + random.below(ranks - 1), config }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// Element `i` of what `rank` sends in this turn.
+    pub fn sent(&self, turn: u64, rank: usize, i: usize) -> f32 {
+        let x = Random(turn << 40 ^ (rank as u64) << 32 ^ i as u64).next();
+        (x % 4001) as f32 / 4.0 - 500.0
+    }
+
+    /// The bits of all that must arrive from `rank`.
+    pub fn arrives(&self, turn: u64, rank: usize) -> Vec<u32> {
+        let sent: Vec<f32> = (0..self.len()).map(|i| self.sent(turn, rank, i)).collect();
+        let arrived: Vec<f32> = match self.hook {
+            Hook::Copy => sent,
+            Hook::Scale => sent.iter().map(|x| x * 1.7).collect(),
+            Hook::Transpose => {
+                let at = |i: usize| sent[i % self.rows * self.cols + i / self.rows];
+                (0..self.len()).map(at).collect()
+            }
+            Hook::Quantise => sent.chunks(GROUP).flat_map(quantised).collect(),
+        };
+        arrived.into_iter().map(f32::to_bits).collect()
+    }
+}
+
+fn quantised(group: &[f32]) -> Vec<f32> {
+    let most = group.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+    let scale = if most == 0.0 { 1.0 } else { most / 448.0 };
+    group.iter().map(|x| F8E4M3::from_f32(x / scale).to_f32() * scale).collect()
+}
+
+/// A case that is built, with its tensors.
+pub struct Ready<'l> {
+    case: Case,
+    me: Rank,
+    from: Rank,
+    op: PreparedExchange<'l, ShmTransport>,
+    inp: Tensor<f32>,
+    around: Tensor<f32>,
+    guard: usize,
+}
+
+impl<'l> Ready<'l> {
+    /// Builds it. Collective where it goes through windows.
+    pub fn build(link: &'l ShmTransport, case: Case) -> Result<Ready<'l>, RunError> {
+        let (me, size) = (link.rank(), link.world_size());
+        let (to, from) = (me.after(case.shift, size), me.after(size - case.shift, size));
+        let direct = case.config.primitive == Some(Primitive::Direct);
+        let window = if direct { Some(Window::<f32>::allocate(link, case.len())?) } else { None };
+        let guard = if direct { 0 } else { GUARD };
+        let around = window.as_ref().map_or_else(|| Tensor::zeros(case.len() + 2 * guard), |w| w.tensor().clone());
+        let (out, inp) = (around.slice(guard..guard + case.len()), Tensor::zeros(case.len()));
+        let exchange = sendrecv(link, &out, &inp, to, from).config(case.config);
+        let exchange = window.iter().fold(exchange, |exchange, window| exchange.window(window));
+        let op = match case.hook {
+            Hook::Copy => exchange.build(),
+            Hook::Scale => exchange.produce(|c| c.input.load(c.pos()) * 1.7).build(),
+            Hook::Transpose => {
+                exchange.chunk_shape(case.rows, case.cols).produce(|c| c.input.at(c.col(), c.row())).build()
+            }
+            Hook::Quantise => exchange
+                .produce2(|c| {
+                    let x = c.input.load(c.pos());
+                    let most = x.abs().group_max(GROUP as u32);
+                    let scale = most.eq(0.0).select(1.0f32, most / 448.0);
+                    ((x / scale).cast::<F8E4M3>(), scale)
+                })
+                .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
+                .build(),
+        }?;
+        Ok(Ready { case, me, from, op, inp, around, guard })
+    }
+
+    /// New data, and an output of poison.
+    pub fn fill(&self, turn: u64) {
+        (0..self.case.len()).for_each(|i| self.inp.set(i, self.case.sent(turn, self.me.index(), i)));
+        self.around.fill(POISON);
+    }
+
+    pub fn launch(&mut self) -> Result<(), RunError> {
+        self.op.run()
+    }
+
+    /// The bits that have arrived.
+    pub fn arrived(&self) -> Vec<u32> {
+        let all = self.around.to_vec();
+        all[self.guard..all.len() - self.guard].iter().map(|x| x.to_bits()).collect()
+    }
+
+    /// Whether all is as it must be after a launch.
+    pub fn check(&self, turn: u64) -> Result<(), RankError> {
+        let (is, must) = (self.arrived(), self.case.arrives(turn, self.from.index()));
+        if let Some(i) = (0..must.len()).find(|&i| is[i] != must[i]) {
+            return Err(format!("turn {turn}: element {i} is {:#x}, must be {:#x}", is[i], must[i]).into());
+        }
+        self.check_outside(turn)
+    }
+
+    /// Whether what is not the message is as it was, also after a launch that failed: the guards, and the input.
+    pub fn check_outside(&self, turn: u64) -> Result<(), RankError> {
+        let all = self.around.to_vec();
+        let guards = all[..self.guard].iter().chain(&all[all.len() - self.guard..]);
+        if let Some(x) = guards.copied().find(|x| x.to_bits() != POISON.to_bits()) {
+            return Err(format!("turn {turn}: a guard is {x}").into());
+        }
+        match (0..self.case.len()).find(|&i| self.inp.get(i) != self.case.sent(turn, self.me.index(), i)) {
+            Some(i) => Err(format!("turn {turn}: element {i} of the input has changed").into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether every element of a failed launch is the poison or what was to arrive: nothing else was written.
+    pub fn check_partial(&self, turn: u64) -> Result<(), RankError> {
+        let (is, must) = (self.arrived(), self.case.arrives(turn, self.from.index()));
+        let odd = (0..must.len()).find(|&i| is[i] != must[i] && is[i] != POISON.to_bits());
+        odd.map_or(Ok(()), |i| Err(format!("turn {turn}: element {i} is neither old nor new: {:#x}", is[i]).into()))
+    }
+}
