@@ -6,7 +6,7 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 use tilewire::check::{Mutation, Report, Settings};
-use tilewire::collective::{Case, shipped};
+use tilewire::rehearsal::{Case, shipped};
 
 /// What to check.
 #[derive(Debug, PartialEq, Eq)]

@@ -68,7 +68,7 @@
 //! | write a kernel | [`kernel`], [`hook::Block`], [`hook::RoleCtx`] |
 //! | know what an op means, and its ordering | [`ir::Op`] |
 //! | compile and launch | [`prepare`], [`Prepared`] |
-//! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`] |
+//! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`], [`rehearsal`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
 //! | exchange tensors between ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
 //! | write a schedule of your own | [`schedule`], `examples/ring_all_gather.rs` |
@@ -82,6 +82,7 @@ pub mod check;
 pub mod collective;
 pub mod hook;
 pub mod ir;
+pub mod rehearsal;
 pub mod schedule;
 pub mod tensor;
 pub mod transport;

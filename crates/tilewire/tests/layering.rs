@@ -28,10 +28,11 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "schedule", uses: &["hook", "ir", "tensor", "transport"], is_unsafe: false },
     // `vm` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
     // sleeps on their doorbells, and neither of the two may know the other.
-    // `check` for the plans that check what ships.
+    Folder { name: "collective", uses: &["hook", "ir", "schedule", "tensor", "transport", "vm"], is_unsafe: false },
+    // What ships, for the checker: neither of the two may know the other.
     Folder {
-        name: "collective",
-        uses: &["check", "hook", "ir", "schedule", "tensor", "transport", "vm"],
+        name: "rehearsal",
+        uses: &["check", "collective", "hook", "schedule", "tensor", "transport"],
         is_unsafe: false,
     },
 ];

@@ -16,7 +16,6 @@
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
 //! | `link.rs` | [`Link`]: a transport that kernels can be bound to; [`Launch`]: a kernel over transports |
 //! | `prepare.rs` | [`prepare`]: a traced kernel, ready to launch |
-//! | `rehearsal/` | [`Rehearsal`]: all ranks on one thread, for the checker; [`shipped`]: every schedule, to be checked |
 //! | `wait_host.rs` | [`waits_over`]: launches that sleep on a rank's doorbell and end with its abort word |
 //! | `error.rs` | [`RunError`] |
 #![forbid(unsafe_code)]
@@ -31,7 +30,6 @@ mod link;
 mod map;
 mod pair;
 mod prepare;
-mod rehearsal;
 mod wait_host;
 
 pub use config::{Config, Primitive};
@@ -41,5 +39,4 @@ pub use launch_exchange::PreparedExchange;
 pub use link::{Host, Launch, Link};
 pub use map::{Map, map};
 pub use prepare::prepare;
-pub use rehearsal::{Case, Rehearsal, RehearsalRank, shipped};
 pub use wait_host::{waits_over, waits_over_all};

@@ -2,7 +2,7 @@
 
 use crate::clean;
 use tilewire::check::{Mutation, Settings};
-use tilewire::collective::shipped;
+use tilewire::rehearsal::shipped;
 
 #[test]
 fn every_schedule_is_clean_and_decided() {

@@ -3,7 +3,7 @@
 //! - **In**: the constants of a transport. **Out**: a [`RehearsalRank`] for each rank, which collectives take as their link and
 //!   schedules as their transport; their traced kernels share memory as those of a real transport do. Nothing is ever launched.
 //! - **Invariants**: the memory between ranks lies as [`Layout`] says, as in every transport of this crate.
-//! - **Must not know**: what the checker does with it.
+//! - **Must not know**: engines, and what the checker does with it.
 //!
 //! | file | holds |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `shipped.rs` | [`shipped`]: plans that check every schedule of this crate |
 //!
 //! ```
-//! use tilewire::collective::Rehearsal;
+//! use tilewire::rehearsal::Rehearsal;
 //! use tilewire::check::{Plan, Settings};
 //! use tilewire::{Rank, Tensor, sendrecv};
 //!
@@ -30,12 +30,13 @@
 //! assert!(report.is_clean() && report.is_decided(), "{report}");
 //! # Ok::<(), tilewire::RunError>(())
 //! ```
+#![forbid(unsafe_code)]
 
 mod shipped;
 
 pub use shipped::{Case, shipped};
 
-use super::link::{Host, Link};
+use crate::collective::{Host, Link};
 use crate::hook::Block;
 use crate::schedule::LoadStore;
 use crate::tensor::{Memory, Tensor};
