@@ -75,7 +75,7 @@ impl Plan {
         };
         let check = Check { plan: self, stage: &stage, settings, watch, namer: Namer { plan: self, stage: &stage } };
         report.faults = check.fixed();
-        if !(settings.first_fault && !report.is_clean()) {
+        if !settings.first_fault || report.is_clean() {
             check.run(&mut report);
         }
         report

@@ -93,7 +93,7 @@ pub(in crate::check) fn execute<'p>(
         steps: 0,
         polled: 0,
     };
-    run.to_end(chooser)
+    run.finish(chooser)
 }
 
 /// Where a rank is.
@@ -127,7 +127,7 @@ struct Run<'p> {
 const MOST_POLLS: u64 = 10_000;
 
 impl<'p> Run<'p> {
-    fn to_end(mut self, chooser: &mut dyn Chooser) -> Outcome<'p> {
+    fn finish(mut self, chooser: &mut dyn Chooser) -> Outcome<'p> {
         let ending = match self.drive(chooser) {
             Ok(ending) => ending,
             Err(error) => Ending::Error(error),
