@@ -84,14 +84,15 @@ fn a_window_is_read_by_the_host_before_it_is_done() {
     for waits in [true, false] {
         let (window, slots) = (Memory::zeroed(64), Memory::zeroed(128));
         let send = kernel("send", |k| {
-            let (window, done) = (k.region("window", &[window.clone()]), k.slots("done", &[slots.clone()], 128));
+            let (window, done) =
+                (k.region("window", std::slice::from_ref(&window)), k.slots("done", std::slice::from_ref(&slots), 128));
             k.main(|r| {
                 r.each(8, |i| window.put(0, i * 8, 1u64));
                 r.signal(done.slot(0, 0), 1);
             });
         });
         let receive = kernel("receive", |k| {
-            let done = k.slots("done", &[slots.clone()], 128);
+            let done = k.slots("done", std::slice::from_ref(&slots), 128);
             k.main(|r| {
                 if waits {
                     r.wait(done.slot(0, 0), 1);
@@ -246,7 +247,7 @@ fn a_plain_load_of_a_counter_is_a_race() {
     let out = Tensor::<u64>::zeros(1);
     let load = line!() + 4;
     let peek = kernel("peek", |k| {
-        let words = k.buffer::<u64>("words", &[slots.clone()], tilewire::ir::Access::InOut);
+        let words = k.buffer::<u64>("words", std::slice::from_ref(&slots), tilewire::ir::Access::InOut);
         let out = k.output(&out);
         k.main(|_| out.store(0, words.bank(0).load(0)));
     });
