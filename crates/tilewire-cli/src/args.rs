@@ -1,12 +1,14 @@
 //! The words of the command line.
 
 use crate::bench::{PairPlan, Size, WorldKind, check_key, check_pair_key};
+use crate::check::{COLLECTIVES, Task};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
 use crate::run::{self, Run};
 use crate::soak::{self, Soak};
 use crate::verify::{Engine, Request};
+use tilewire::check::Mutation;
 use tilewire::ptx::Target;
 use tilewire::transport::Deadline;
 
@@ -31,6 +33,8 @@ usage:
                                             random transfers among N processes, every byte checked, nothing may grow
   tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE]
                                             two ranks against hand-written limits and Open MPI, in one run
+  tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--json FILE] [--svg FILE]
+                                            races and deadlocks, in all schedules; or mistakes that must be found
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
                                             start N ranks on this host; their output is prefixed by [rank]
   tilewire --help | --version
@@ -70,6 +74,8 @@ pub enum Command {
     },
     /// Compare an engine with the definition of the language.
     Verify(Request),
+    /// Look for races and deadlocks.
+    Check(Task),
     /// Start the ranks of a job.
     Launch(Job),
     /// Run a collective and check it.
@@ -108,6 +114,7 @@ impl Command {
             "--version" | "-V" => words.end(Command::Version),
             "emit" => emit(words),
             "bench" => bench(words),
+            "check" => check(words),
             "launch" => launch(words),
             "verify" => verify(words),
             "run" => run::parse(words).map(Command::Run),
@@ -195,6 +202,53 @@ fn verify(mut words: Words) -> Result<Command, String> {
         }
     }
     Ok(Command::Verify(request))
+}
+
+/// More ranks or blocks than this are no small world.
+const MOST_CHECKED: usize = 64;
+
+fn check(mut words: Words) -> Result<Command, String> {
+    let (mut collective, mut ranks, mut blocks, mut seed) = (None, 2, 2, 1);
+    let (mut mutations, mut json, mut svg) = (Vec::new(), None, None);
+    let number = |what: &str, text: String, least: usize| {
+        let number = text.parse().ok().filter(|n| (least..=MOST_CHECKED).contains(n));
+        number.ok_or_else(|| format!("check: '{text}' is no number of {what} from {least} to {MOST_CHECKED}"))
+    };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--ranks" => ranks = number("ranks", words.value("--ranks")?, 2)?,
+            "--blocks" => blocks = number("blocks", words.value("--blocks")?, 1)?,
+            "--seed" => {
+                let text = words.value("--seed")?;
+                seed = text.parse().map_err(|_| format!("check: '{text}' is no seed: write a number"))?;
+            }
+            "--mutate" => mutations = mutations_of(&words.value("--mutate")?)?,
+            "--json" => json = Some(words.value("--json")?),
+            "--svg" => svg = Some(words.value("--svg")?),
+            option if option.starts_with('-') => return Err(format!("check: unknown option '{option}'")),
+            _ if collective.is_none() => collective = Some(word),
+            _ => return Err(format!("check: '{word}' is one word too many")),
+        }
+    }
+    let known = COLLECTIVES.join(", ");
+    let collective = match collective {
+        None => return Err(format!("check: say what to check: all, or one of {known}")),
+        Some(all) if all == "all" => None,
+        Some(name) if COLLECTIVES.contains(&name.as_str()) => Some(name),
+        Some(name) => return Err(format!("check: there is no collective '{name}'; there are: {known}")),
+    };
+    Ok(Command::Check(Task { collective, ranks, blocks, mutations, seed, json, svg }))
+}
+
+fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
+    if name == "all" {
+        return Ok(Mutation::all().to_vec());
+    }
+    let names: Vec<&str> = Mutation::all().iter().map(|mutation| mutation.name()).collect();
+    let mutation = Mutation::named(name);
+    mutation
+        .map(|mutation| vec![mutation])
+        .ok_or_else(|| format!("check: there is no mutation '{name}'; there are: {}", names.join(", ")))
 }
 
 fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
@@ -320,6 +374,20 @@ mod tests {
     }
 
     #[test]
+    fn checks_are_read() {
+        let task = Task {
+            collective: None,
+            ranks: 3,
+            blocks: 2,
+            mutations: vec![Mutation::DropWait],
+            seed: 7,
+            json: None,
+            svg: None,
+        };
+        assert_eq!(parse("check all --ranks 3 --mutate drop-wait --seed=7"), Ok(Command::Check(task)));
+    }
+
+    #[test]
     fn what_comes_after_two_dashes_is_left_alone() {
         let job = Job {
             ranks: 4,
@@ -359,6 +427,12 @@ mod tests {
             ("bench kernels --sizes 64KB", "'KB' is no unit"),
             ("bench kernels --sizes 0", "not between"),
             ("bench kernels --sizes 5GiB", "not between"),
+            ("check", "say what to check"),
+            ("check nothing", "there is no collective 'nothing'"),
+            ("check all --ranks 1", "'1' is no number of ranks"),
+            ("check all --mutate fly", "there is no mutation 'fly'"),
+            ("check all --seed x", "'x' is no seed"),
+            ("check all all", "one word too many"),
             ("run", "say which collective"),
             ("run gossip", "unknown collective 'gossip'"),
             ("run sendrecv --ranks 1", "'1' is no number of ranks from 2 to"),

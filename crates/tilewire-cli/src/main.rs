@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod check;
 mod demo;
 mod emit;
 mod handwritten;
@@ -45,6 +46,7 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Demo => demo::demo()?,
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
         Command::Verify(request) => return verify::verify(&request),
+        Command::Check(task) => return check::check(&task),
         Command::Launch(job) => return launch::launch(&job),
         Command::Run(wanted) => return run::run(&wanted),
         Command::Soak(wanted) => return soak::soak(&wanted),

@@ -58,6 +58,17 @@ fn what_is_not_understood_is_a_usage_error() {
     refuses("bench kernels --cases copy,fly", &["'fly'", "accumulate", "transpose", "build"]);
 }
 
+#[test]
+fn checks_hold_and_mutations_are_caught() {
+    has(&succeeds("check all --ranks 2 --blocks 1"), &["sendrecv staged: clean, decided", "sendrecv direct: clean"]);
+    let out = succeeds("check sendrecv --mutate drop-credit-wait --blocks 1");
+    has(&out, &["drop-credit-wait at", "staged.rs", "race"]);
+    let json = succeeds("check sendrecv --blocks 1 --json -");
+    has(&json, &["{\"schema\":1,\"machine\":", "\"verdict\":\"clean\",\"certainty\":\"decided\""]);
+    refuses("check", &["say what to check", "sendrecv"]);
+    refuses("check all --mutate fly", &["drop-wait", "reused-flag"]);
+}
+
 const KERNELS: [(&str, &[&str]); 8] = [
     ("copy", &["kernel copy blocks 1", "each", "load p0", "store p1"]),
     ("scale", &["scalar", "mul", "load", "store"]),

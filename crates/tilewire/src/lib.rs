@@ -5,7 +5,7 @@
 //! traces it into a small language, checks it, compiles it and runs it.
 //!
 //! ```text
-//!  closure ──hook──▶ IR ──┬── check   reference evaluator: what a kernel means, element by element
+//!  closure ──hook──▶ IR ──┬── check   what a kernel means, element by element; races and deadlocks of all ranks
 //!                         ├── vm      CPU engine: bytecode over strips, vectorised ──▶ launch
 //!                         └── ptx     code for NVIDIA GPUs ──▶ cuda   driver, streams
 //!
@@ -69,7 +69,7 @@
 //! | write a kernel | [`kernel`], [`hook::Block`], [`hook::RoleCtx`] |
 //! | know what an op means, and its ordering | [`ir::Op`] |
 //! | compile and launch | [`prepare`], [`Prepared`] |
-//! | run a kernel of several ranks by definition | [`check`] |
+//! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`], [`rehearsal`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
 //! | exchange tensors between ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
 //! | write a schedule of your own | [`schedule`], `examples/ring_all_gather.rs` |
@@ -85,6 +85,7 @@ pub mod cuda;
 pub mod hook;
 pub mod ir;
 pub mod ptx;
+pub mod rehearsal;
 pub mod schedule;
 pub mod tensor;
 pub mod transport;
@@ -114,3 +115,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/launching.md")]
 pub struct Launching;
+
+/// The code of the guide to checking.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/checking.md")]
+pub struct Checking;

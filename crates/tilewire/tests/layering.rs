@@ -31,6 +31,12 @@ const FOLDERS: &[Folder] = &[
     // `vm` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
     // sleeps on their doorbells, and neither of the two may know the other.
     Folder { name: "collective", uses: &["hook", "ir", "schedule", "tensor", "transport", "vm"], is_unsafe: false },
+    // What ships, for the checker: neither of the two may know the other.
+    Folder {
+        name: "rehearsal",
+        uses: &["check", "collective", "hook", "schedule", "tensor", "transport"],
+        is_unsafe: false,
+    },
 ];
 
 /// Longer than this, a file is two files.

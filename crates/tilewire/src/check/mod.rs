@@ -1,8 +1,9 @@
-//! The reference evaluator: the living definition of the language, element by element and obviously right.
+//! The checker, and the reference evaluator that it runs: what kernels mean, and whether they can go wrong.
 //!
-//! - **In**: verified kernels of one or more ranks, and a [`Binding`] of each that maps parameters onto model memory
-//!   ([`Memories`]). Two parameters, or two ranks, share bytes by naming the same [`MemoryId`].
-//! - **Out**: the bytes afterwards, or an [`EvalError`] that names the source line, rank, block, role and copy.
+//! - **In**: verified kernels of one or more ranks and what their launches bind. Ranks share bytes by naming the same
+//!   addresses ([`Plan`]) or the same [`MemoryId`] ([`Binding`]).
+//! - **Out**: a [`Report`]: clean, or faults with the source lines of all who take part, *decided* or *sampled*. Of the evaluator
+//!   alone ([`run`], [`evaluate`]): the bytes afterwards, or an [`EvalError`].
 //! - **How**: every (rank, block, role, copy) is an [`Instance`]: a state machine that does one op per
 //!   [`step`](Instance::step) and returns [`Step::Blocked`] where it would wait, so that a scheduler decides every
 //!   interleaving. An [`Observer`] sees each access, signal and wait: the checker is an observer with vector clocks.
@@ -11,9 +12,79 @@
 //! - **Must not know**: devices, engines, transports. It is judged against them, so it shares no code with them but
 //!   [`crate::ir::scalar`].
 //!
+//! # The memory model
+//!
+//! Parties are role copies, the host thread of each rank, and whoever works asynchronously for a role copy: each bulk copy, each
+//! network put. An access is *visible* to a party or not, and *over* for it or not; visible implies over. Two accesses to one
+//! byte, one of them a write, **race** unless the earlier is visible (over, if it is a read) to the party of the later.
+//!
+//! | what | orders |
+//! |---|---|
+//! | program order | all of one party, except as below |
+//! | `each` | the ops of one element; between two elements nothing. It begins after the uniform ops before it and ends with a barrier of the role copy |
+//! | role barrier | the lanes of one role copy. There is none wider |
+//! | `signal` → `wait` | release and acquire at system scope, cumulative: all that was visible to the signaller is to the waiter, all that was over is over |
+//! | `signal_credit` → `wait` | what was over for the signaller is over for the waiter: it may overwrite what was read, and sees nothing new |
+//! | launch | what the host did is visible to the role copies; when all are done, what they did to the host. Nothing orders the launches of two ranks but their signals |
+//! | `bulk_copy` | begins after the last `proxy_fence` and the copies waited for, not after plain accesses since; reads, then writes; is over for its role copy (`Read`) or visible (`Complete`) only after a `bulk_wait` that covers it, or the end of the role |
+//! | packet | the bytes of one packet are visible to whoever got its flag; nothing else is. A packet is overwritten only when its reads are over |
+//! | `post` | begins with what is visible to the poster; two puts are not ordered, even to one place, unless the first is over for the poster |
+//! | `post_signal` → `wait` | the data of earlier posts to that peer is visible, and what was over for the poster is over. Signals of one poster to one peer arrive in order |
+//! | atomics | among their like there is no race; release and acquire as they say |
+//! | copy engine | a host-side plan of `transport/`; not modelled yet |
+//!
+//! A counter has the values that signals give it, so a wait is *for* the **first** signal that suffices and synchronises with that one
+//! only. (In a run it may see a later one; that some run sees the first is what matters.) Non-temporal stores need no row:
+//! the engine ends them with a fence before it signals.
+//!
+//! Between launches the hosts do as a user would: read every output, rewrite every input. Bytes between ranks begin undefined,
+//! counters and user tensors do not.
+//!
+//! # What one run decides
+//!
+//! A program is in the **monotone fragment** when the signals to each slot are ordered, their values only grow, and no op gives
+//! a counter's value to the program (no `test`, no atomic whose result is used). The first two are checked in the run (a
+//! violation is a fault), the third by looking at the ops that ran.
+//!
+//! *Claim.* For such a program, launched as planned, one run decides for all schedules whether one of them has a race or a
+//! deadlock. (The argument is that of Thornley and Chandy for monotonic counters, 2000, with clocks in place of locks.)
+//!
+//! 1. *Steps commute.* Let no access race. Then two steps that parties p ≠ q can take in one state can be taken in either order
+//!    with the same result: plain accesses do not meet; a signal and a wait on one slot commute where the wait can go on already,
+//!    and a growing counter never takes that away again; two signals to one slot are ordered, so they are never both next; a packet is
+//!    overwritten only when its reads are over, or that is a race. So whatever can run stays able to run, and all maximal runs have the same steps with the same values (Newman's lemma): either
+//!    all complete or all end in the same deadlock.
+//! 2. *Minimal happens-before.* Let H be the order that the clocks compute: program order, launches, first sufficient signal →
+//!    wait. By 1 its steps and edges are the same in every run. Every linear extension of a down-closed part of H is a run: each wait
+//!    in it has a sufficient signal before it. And in each run a wait comes after its first sufficient signal, so H holds in all.
+//! 3. *Races.* If H leaves two conflicting accesses a, b unordered, run what lies below either of them, then a, then b: they meet
+//!    with nothing between, a race of a real run. Conversely take the first race of any run: up to there the run is race-free, so by 1 it
+//!    is part of the one we ran, and by 2 what H orders is ordered in it; so H does not order the two. The same argument
+//!    finds every race, also those behind the first as long as values do not depend on it.
+//! 4. *Weak memory.* A program whose sequentially consistent runs are race-free in this sense has no others (the guarantee for
+//!    data-race-free programs), so interleavings are enough. What a credit orders without making it visible counts as unordered.
+//! 5. *Asynchronous parties* take their steps at any time between their begin and the wait that covers them, so they are parties with
+//!    exactly those edges, and 1 to 3 hold for them.
+//!
+//! `tests/checker/brute.rs` compares the claim with all interleavings of small random programs, with a definition of races that uses no
+//! clock. Outside of the fragment every order of signals, waits, tests, packets and atomics is run up to a budget, then random
+//! priorities (PCT) out of a printed seed: such a report says *sampled*.
+//!
+//! # What it cannot see
+//!
+//! Other sizes, block counts and launch sequences than those planned; wrong *values* (an ordered read of the wrong bytes);
+//! the engines' own code; host threads that use a tensor during a launch; deadlines. Races inside scratch that two elements share
+//! are seen, shared-memory bank conflicts are not. Whether a GPU holds all blocks of a launch at once is not computed yet.
+//!
 //! | file | holds |
 //! |---|---|
-//! | `run.rs` | [`run`], [`run_world`], [`launch`]: schedulers, deadlock, step limit |
+//! | `verify.rs` | [`verify_world`], [`Settings`]: one run or many |
+//! | `world/` | [`Plan`]; runs of a whole world under a chooser |
+//! | `model/` | the memory model: clocks, shadow memory, slots |
+//! | `report/` | [`Report`]: text, JSON, SVG |
+//! | `mutation/` | [`Mutation`]: mistakes that must be seen |
+//! | `fixed.rs` | checks that run nothing |
+//! | `run.rs` | [`run`], [`run_world`], [`launch`]: schedulers of the evaluator alone, deadlock, step limit |
 //! | `snapshot.rs` | [`evaluate`]: the same for host tensors, without touching them |
 //! | `memory.rs` | [`Memories`], [`Binding`]: what parameters are bound to |
 //! | `network.rs` | [`Network`]: when the proxy behind a queue delivers |
@@ -24,17 +95,28 @@
 
 mod error;
 mod eval;
+mod fixed;
 mod memory;
+mod model;
+mod mutation;
 mod network;
 mod observer;
 mod random;
+mod report;
 mod run;
 mod snapshot;
+mod verify;
+mod world;
 
 pub use error::{EvalError, Location, Stuck};
 pub use eval::{Awaited, Blocked, BulkTiming, ElementOrder, Instance, InstanceOptions, Step};
 pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, World};
+pub use model::Conflict;
+pub use mutation::{Mutant, Mutation};
 pub use network::{AtOnce, Descriptor, Network};
 pub use observer::{Access, AccessKind, Actor, Observer, SlotRef, Unobserved};
+pub use report::{Certainty, Event, Fault, Found, Moment, Report, Waiter};
 pub use run::{Options, Schedule, instances, launch, run, run_world};
 pub use snapshot::evaluate;
+pub use verify::{Settings, verify_world};
+pub use world::Plan;

@@ -76,6 +76,8 @@ pub struct SlotRef {
 pub trait Observer {
     /// Bytes are touched.
     fn access(&mut self, who: Actor, access: &Access) {}
+    /// A packet is written over one that carried `before` (the larger flag of its halves; 0: empty).
+    fn packet(&mut self, who: Actor, inst: Inst, memory: MemoryId, byte: u64, before: u64, flag: u64) {}
     /// A slot is set; `credit` when it publishes no data. `before` is the value it had.
     fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, before: u64, value: u64, credit: bool) {}
     /// A wait for `value` is over: the slot held `seen`.

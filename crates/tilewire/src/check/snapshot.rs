@@ -45,8 +45,8 @@ pub fn evaluate(
 }
 
 /// Copies of pieces of the address space: memories that overlap or touch are one piece.
-struct Snapshot {
-    memories: Memories,
+pub(super) struct Snapshot {
+    pub(super) memories: Memories,
     pieces: Vec<Piece>,
 }
 
@@ -60,8 +60,13 @@ struct Piece {
 }
 
 impl Snapshot {
-    fn take(args: &[Arg]) -> Self {
-        let mut all: Vec<Memory> = args.iter().flat_map(memories_of).collect();
+    /// Copies what these arguments name.
+    pub(super) fn take<'a>(args: impl IntoIterator<Item = &'a Arg>) -> Self {
+        Snapshot::of(args.into_iter().flat_map(memories_of).collect())
+    }
+
+    /// Copies these memories.
+    pub(super) fn of(mut all: Vec<Memory>) -> Self {
         all.sort_by_key(address);
         let mut memories = Memories::new();
         let mut pieces = Vec::new();
@@ -81,7 +86,8 @@ impl Snapshot {
         Snapshot { memories, pieces }
     }
 
-    fn bank(&self, memory: &Memory) -> Bank {
+    /// Where a memory that was copied lies in the copy.
+    pub(super) fn bank(&self, memory: &Memory) -> Bank {
         let (start, bytes) = (address(memory), memory.bytes());
         let piece = self.pieces.iter().find(|piece| piece.start <= start && start + bytes <= piece.end);
         let piece = piece.expect("every argument was copied");
@@ -93,7 +99,8 @@ fn address(memory: &Memory) -> usize {
     memory.start().as_ptr() as usize
 }
 
-fn memories_of(arg: &Arg) -> Vec<Memory> {
+/// The memories an argument names.
+pub(super) fn memories_of(arg: &Arg) -> Vec<Memory> {
     match arg {
         Arg::Buffer(banks) | Arg::Slots(banks) => banks.clone(),
         Arg::Scalar(memory) => vec![memory.clone()],

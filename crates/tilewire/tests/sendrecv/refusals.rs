@@ -225,7 +225,8 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
             assert!(matches!(error, RunError::Mismatch(_)), "{error}");
         }
         world.bootstrap().barrier("refused", world.deadline())?;
-        let again = if world.rank() == Rank::new(0) { send(&link, &x, peer).run() } else { recv(&link, &y, peer).run() };
+        let again =
+            if world.rank() == Rank::new(0) { send(&link, &x, peer).run() } else { recv(&link, &y, peer).run() };
         assert!(matches!(
             again.unwrap_err(),
             RunError::Transport(_) | RunError::Transfer(TransferError::Broken { .. })

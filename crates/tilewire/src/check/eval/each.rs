@@ -89,6 +89,8 @@ impl Instance<'_> {
                     let element = Some(self.each().order[i]);
                     let (memory, bytes) = self.span(inst, at, element, 16, 16)?;
                     self.touch(inst, element, AccessKind::PacketWrite, memory, bytes.clone(), observer);
+                    let old = [0, 8].map(|half| world.memories.read(memory, bytes.start + half, 8) >> 32);
+                    observer.packet(self.who, inst, memory, bytes.start, old[0].max(old[1]), flag);
                     let data = self.value(*x, element);
                     for (half, d32) in [(0, data & 0xffff_ffff), (8, data >> 32)] {
                         world.memories.write(memory, bytes.start + half, 8, d32 | flag << 32);

@@ -1,0 +1,32 @@
+//! What orders accesses: the memory model as data structures.
+//!
+//! - **In**: what an [`Observer`](super::Observer) sees of a run. **Out**: [`Seen`] faults, each with the part of the log
+//!   that had to happen for it.
+//! - **Invariants**: nothing here depends on the order in which unordered things happened to run: knowledge flows only along
+//!   program order, launches, and from the *first* signal that suffices to the wait.
+//! - **Must not know**: who schedules, how faults are printed.
+//!
+//! The model itself is stated at the head of [`crate::check`].
+//!
+//! | file | holds |
+//! |---|---|
+//! | `clock.rs` | vector clocks; knowledge of what is visible and of what is over |
+//! | `party.rs` | role copies, hosts, and asynchronous parties |
+//! | `shadow.rs` | who touched which bytes, as ranges |
+//! | `slots.rs` | the history of every counter |
+//! | `log.rs` | signals and waits in order |
+//! | `detector.rs` | the observer that ties them together |
+
+mod clock;
+mod detector;
+mod log;
+mod party;
+mod shadow;
+mod slots;
+
+pub use clock::PartyId;
+pub use detector::{Detector, Seen, Sighting, Watch};
+pub use log::Deed;
+pub use party::PartyName;
+pub use shadow::{Conflict, Touch, writes};
+pub use slots::{Signalled, SlotKey};

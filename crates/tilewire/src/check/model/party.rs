@@ -1,0 +1,90 @@
+//! Whoever does things in a run: role copies, hosts, and the asynchronous parties that work for a role copy.
+
+use super::clock::{Knowledge, PartyId, Published};
+use crate::check::observer::Actor;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Who a party is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PartyName {
+    /// The host thread of a rank: writes inputs, launches, reads outputs.
+    Host {
+        /// The rank.
+        rank: u32,
+    },
+    /// A role copy; the same in every launch.
+    Role(Actor),
+    /// A bulk copy of a role copy.
+    Bulk(Actor),
+    /// A network put of a role copy.
+    Post(Actor),
+    /// The signals of a role copy to one peer over the network.
+    Proxy(Actor),
+}
+
+/// A party and what it knows.
+#[derive(Clone, Debug)]
+pub struct Party {
+    /// Who.
+    pub name: PartyName,
+    /// What it knows.
+    pub knowledge: Knowledge,
+    /// What its bulk copies know: its own knowledge as of the last proxy fence, and the copies that it waited for.
+    pub fenced: Knowledge,
+    /// Its own epoch; ends with every release.
+    pub epoch: u32,
+    /// Number of barriers passed.
+    pub phase: u32,
+    /// The launch it is in.
+    pub launch: u32,
+    /// Asynchronous parties that worked for it and may again.
+    pub lanes: Vec<PartyId>,
+    /// Bulk copies that are not known to be complete, oldest first.
+    pub copies: VecDeque<Copying>,
+    /// The asynchronous party whose accesses are reported now.
+    pub current: Option<PartyId>,
+}
+
+/// A bulk copy under way.
+#[derive(Clone, Debug)]
+pub struct Copying {
+    /// Its number among those of the role copy.
+    pub number: u64,
+    /// What is known when its source has been read.
+    pub read: Published,
+    /// What is known when it is complete.
+    pub complete: Published,
+}
+
+impl Party {
+    /// A party that knows nothing.
+    pub fn new(id: PartyId, name: PartyName) -> Party {
+        let mut knowledge = Knowledge::default();
+        knowledge.set_own(id, 1);
+        Party {
+            name,
+            fenced: knowledge.clone(),
+            knowledge,
+            epoch: 1,
+            phase: 0,
+            launch: 0,
+            lanes: Vec::new(),
+            copies: VecDeque::new(),
+            current: None,
+        }
+    }
+
+    /// Tells somebody all that is known, and begins an epoch: what follows is not told.
+    pub fn release(&mut self, id: PartyId) -> Published {
+        let told = Rc::new(self.knowledge.clone());
+        self.tick(id);
+        told
+    }
+
+    /// Begins an epoch.
+    pub fn tick(&mut self, id: PartyId) {
+        self.epoch += 1;
+        self.knowledge.set_own(id, self.epoch);
+    }
+}

@@ -1,0 +1,119 @@
+//! The history of every signal slot: which signal a wait is for.
+
+use super::clock::{Knowledge, PartyId, Published};
+use crate::check::memory::MemoryId;
+use crate::ir::Inst;
+use std::collections::HashMap;
+
+/// A slot as bytes: two names of one counter agree here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SlotKey {
+    /// Piece of memory.
+    pub memory: MemoryId,
+    /// First of its eight bytes.
+    pub byte: u64,
+}
+
+/// One signal.
+#[derive(Clone, Debug)]
+pub struct Signalled {
+    /// The value.
+    pub value: u64,
+    /// What it carries.
+    pub published: Published,
+    /// Whether it shows no data.
+    pub credit: bool,
+    /// Who signalled.
+    pub party: PartyId,
+    /// In which of its epochs.
+    pub epoch: u32,
+    /// In which launch.
+    pub launch: u32,
+    /// The instruction.
+    pub inst: Inst,
+    /// Its place in the log.
+    pub entry: usize,
+}
+
+/// What is wrong with a signal.
+#[derive(Clone, Debug)]
+pub enum BadSignal {
+    /// Nothing orders it after the signal before.
+    TwoWriters(Signalled),
+    /// The counter does not grow.
+    NotGrowing(Signalled),
+}
+
+/// One slot.
+#[derive(Clone, Default, Debug)]
+pub struct SlotHistory {
+    /// What it held before the first signal.
+    initial: Option<u64>,
+    signals: Vec<Signalled>,
+    /// The largest value anybody waited for.
+    waited: u64,
+}
+
+/// All slots of a run.
+#[derive(Clone, Default, Debug)]
+pub struct Slots {
+    slots: HashMap<SlotKey, SlotHistory>,
+}
+
+impl Slots {
+    /// The history of a slot.
+    pub fn get(&self, key: SlotKey) -> Option<&SlotHistory> {
+        self.slots.get(&key)
+    }
+
+    /// Records a signal over the value `before` and says what is wrong with it.
+    pub fn signal(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Option<BadSignal> {
+        let slot = self.slots.entry(key).or_default();
+        slot.initial.get_or_insert(before);
+        let bad = slot.signals.last().and_then(|last| {
+            if last.party != signal.party && !knowledge.over.covers(last.party, last.epoch) {
+                Some(BadSignal::TwoWriters(last.clone()))
+            } else if signal.value <= last.value {
+                Some(BadSignal::NotGrowing(last.clone()))
+            } else {
+                None
+            }
+        });
+        slot.signals.push(signal);
+        bad
+    }
+
+    /// The signal that a wait for `value`, which saw `seen`, is for: the first that suffices. `None` where none is needed.
+    pub fn wait(&mut self, key: SlotKey, value: u64, seen: u64) -> Option<&Signalled> {
+        let slot = self.slots.entry(key).or_default();
+        slot.waited = slot.waited.max(value);
+        // Before the first signal, what is seen is what was there from the start.
+        if value <= *slot.initial.get_or_insert(seen) {
+            return None;
+        }
+        // Counters that grow are sorted; one that does not is reported at its signal.
+        let first = slot.signals.partition_point(|signal| signal.value < value);
+        slot.signals.get(first)
+    }
+
+    /// Slots whose last signal carries data that nobody waited for.
+    pub fn leftovers(&self) -> Vec<(SlotKey, &Signalled, u64)> {
+        let mut left: Vec<_> = self
+            .slots
+            .iter()
+            .filter_map(|(&key, slot)| {
+                let last = slot.signals.last()?;
+                (!last.credit && last.value > slot.waited).then_some((key, last, slot.waited))
+            })
+            .collect();
+        left.sort_by_key(|&(key, ..)| key);
+        left
+    }
+}
+
+impl SlotHistory {
+    /// The last signal.
+    pub fn last(&self) -> Option<&Signalled> {
+        self.signals.last()
+    }
+}

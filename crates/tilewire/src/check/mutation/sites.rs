@@ -1,0 +1,258 @@
+//! Where a mutation applies.
+
+use super::Mutation;
+use crate::check::fixed::{Reach, reach};
+use crate::check::model::Watch;
+use crate::check::world::{Limits, Plan, ToBlock, execute};
+use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Param, Region, SourceLine, Type};
+
+/// One place of the source in all kernels that have it; the whole plan where it is no place of a kernel.
+pub(super) struct Place {
+    pub at: Option<SourceLine>,
+    /// As (launch, rank, instruction).
+    pub insts: Vec<(usize, usize, Inst)>,
+}
+
+/// The places of a mutation in a plan, in the order of lines.
+pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
+    let whole = |applies: bool| {
+        if applies { vec![Place { at: None, insts: Vec::new() }] } else { Vec::new() }
+    };
+    match mutation {
+        Mutation::CounterReset => {
+            return whole(plan.launches() > 1 && uses(plan, |op| matches!(op, Op::Wait { .. })));
+        }
+        Mutation::SwappedPeers => {
+            return whole(plan.launches.iter().flatten().any(|job| swappable(&job.kernel).is_some()));
+        }
+        Mutation::ReusedFlag => {
+            return whole(plan.launches() > 1 && uses(plan, |op| matches!(op, Op::PacketPut { .. })));
+        }
+        _ => {}
+    }
+    let stage = match plan.stage() {
+        Ok(stage) => stage,
+        Err(_) => return Vec::new(),
+    };
+    // What never runs in this plan can be no mistake in it.
+    let limits = Limits { most_copies: u32::MAX, steps: 200_000_000, first_fault: false };
+    let ran = execute(plan, &stage, Watch::default(), limits, &mut ToBlock).detector.ran;
+    let mut credits: Vec<Reach> = Vec::new();
+    for (launch, jobs) in plan.launches.iter().enumerate() {
+        for (rank, job) in jobs.iter().enumerate() {
+            each_inst(&job.kernel, |_, inst| {
+                if let Op::SignalCredit { slot, .. } = &job.kernel.insts[inst].op {
+                    credits.extend(reach(&job.kernel, &stage.bindings[launch][rank].params, slot));
+                }
+            });
+        }
+    }
+    let mut places: Vec<(SourceLine, &'static str, Place)> = Vec::new();
+    for (launch, jobs) in plan.launches.iter().enumerate() {
+        for (rank, job) in jobs.iter().enumerate() {
+            let kernel = &job.kernel;
+            each_inst(kernel, |body, inst| {
+                let credited = match &kernel.insts[inst].op {
+                    Op::Wait { slot, .. } => {
+                        let wanted = reach(kernel, &stage.bindings[launch][rank].params, slot);
+                        wanted.iter().any(|wanted| credits.iter().any(|credit| credit.meets(wanted)))
+                    }
+                    _ => false,
+                };
+                if !applies(kernel, mutation, body, inst, credited) {
+                    return;
+                }
+                let mut runs = false;
+                let mut look = |inst| runs |= ran.contains(&(launch as u32, rank as u32, inst));
+                look(inst);
+                kernel.insts[inst].op.regions().into_iter().for_each(|region| kernel.walk(region, &mut look));
+                if !runs {
+                    return;
+                }
+                let (line, kind) = (kernel.line(inst).clone(), kind(&kernel.insts[inst].op));
+                let found = match places.iter_mut().find(|(at, k, _)| *at == line && *k == kind) {
+                    Some((.., place)) => place,
+                    None => {
+                        let place = Place { at: Some(line.clone()), insts: Vec::new() };
+                        places.push((line, kind, place));
+                        &mut places.last_mut().expect("just pushed").2
+                    }
+                };
+                found.insts.push((launch, rank, inst));
+            });
+        }
+    }
+    places.into_iter().map(|(.., place)| place).collect()
+}
+
+fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credited: bool) -> bool {
+    let op = &kernel.insts[inst].op;
+    let waits = matches!(op, Op::Wait { x, .. } if kernel.as_const(*x).is_none_or(|c| c.bits > 0));
+    match mutation {
+        Mutation::DropWait | Mutation::AcquireToRelaxed => waits && !in_drain(kernel, body, inst),
+        Mutation::DropCreditWait | Mutation::OffByOneCredit => waits && credited && !in_drain(kernel, body, inst),
+        Mutation::ReusedSlot => waits && credited && sibling(kernel, inst, true).is_some(),
+        Mutation::SignalBeforePut => matches!(op, Op::Signal { .. }) && sibling(kernel, inst, false).is_some(),
+        Mutation::ReleaseToRelaxed => matches!(op, Op::Signal { .. }) && sibling(kernel, inst, false).is_some(),
+        Mutation::WrongSlot => matches!(op, Op::Signal { .. } | Op::SignalCredit { .. }),
+        Mutation::StaleStart => {
+            let top = kernel.regions[body].contains(&inst);
+            matches!(op, Op::Store { at, mask: None, .. } if top && is_counter(kernel, at.base))
+        }
+        Mutation::MissingBarrier => feeds_next(kernel, inst),
+        Mutation::PutTooFar => match op {
+            Op::Put { at, .. } => matches!(at.base, Base::Param(_)),
+            Op::PacketPut { .. } => true,
+            _ => false,
+        },
+        Mutation::ReadyOfBlock0 => waits && !credited && kernel.blocks > 1 && sibling(kernel, inst, true).is_some(),
+        Mutation::NoDrain => is_drain(kernel, inst),
+        Mutation::SharedTail => matches!(op, Op::Signal { .. }) && copies(kernel, body) > 1,
+        Mutation::BulkBeforeCompletion => matches!(op, Op::BulkWait { done: BulkDone::Complete, .. }),
+        Mutation::MissingProxyFence => matches!(op, Op::ProxyFence),
+        Mutation::FlagsNotCleared => clears(kernel, inst),
+        Mutation::CounterReset | Mutation::SwappedPeers | Mutation::ReusedFlag => false,
+    }
+}
+
+fn kind(op: &Op) -> &'static str {
+    match op {
+        Op::Wait { .. } => "wait",
+        Op::Signal { .. } => "signal",
+        Op::SignalCredit { .. } => "credit",
+        _ => "other",
+    }
+}
+
+fn uses(plan: &Plan, is: impl Fn(&Op) -> bool) -> bool {
+    let mut found = false;
+    for job in plan.launches.iter().flatten() {
+        each_inst(&job.kernel, |_, inst| found |= is(&job.kernel.insts[inst].op));
+    }
+    found
+}
+
+/// Every instruction that a role reaches, with the body of its role.
+fn each_inst(kernel: &Kernel, mut f: impl FnMut(Region, Inst)) {
+    for role in kernel.roles.values() {
+        kernel.walk(role.body, &mut |inst| f(role.body, inst));
+    }
+}
+
+fn copies(kernel: &Kernel, body: Region) -> u32 {
+    kernel.roles.values().find(|role| role.body == body).map_or(1, |role| role.copies)
+}
+
+/// The nearest instruction of the same region, after or before, that writes bytes for a peer.
+pub(super) fn sibling(kernel: &Kernel, inst: Inst, after: bool) -> Option<Inst> {
+    let insts = kernel.regions.values().find(|insts| insts.contains(&inst))?;
+    let place = insts.iter().position(|&other| other == inst)?;
+    if after {
+        insts[place + 1..].iter().copied().find(|&other| puts(kernel, other))
+    } else {
+        insts[..place].iter().rev().copied().find(|&other| puts(kernel, other))
+    }
+}
+
+fn puts(kernel: &Kernel, inst: Inst) -> bool {
+    any(kernel, inst, &|op| match op {
+        Op::Put { at, .. } | Op::PacketPut { at, .. } => matches!(at.base, Base::Param(_)),
+        Op::BulkCopy { dst, .. } => matches!(dst.base, Base::Param(_)),
+        _ => false,
+    })
+}
+
+fn any(kernel: &Kernel, inst: Inst, is: &dyn Fn(&Op) -> bool) -> bool {
+    let mut found = is(&kernel.insts[inst].op);
+    for region in kernel.insts[inst].op.regions() {
+        kernel.walk(region, &mut |inner| found |= is(&kernel.insts[inner].op));
+    }
+    found
+}
+
+/// A loop in a branch that only waits: the drain of a change of geometry.
+fn is_drain(kernel: &Kernel, inst: Inst) -> bool {
+    matches!(kernel.insts[inst].op, Op::For { .. })
+        && any(kernel, inst, &|op| matches!(op, Op::Wait { .. }))
+        && !any(kernel, inst, &|op| matches!(op, Op::Each { .. } | Op::Signal { .. } | Op::SignalCredit { .. }))
+}
+
+fn in_drain(kernel: &Kernel, body: Region, inst: Inst) -> bool {
+    let mut found = false;
+    kernel.walk(body, &mut |outer| {
+        if is_drain(kernel, outer) {
+            for region in kernel.insts[outer].op.regions() {
+                kernel.walk(region, &mut |inner| found |= inner == inst);
+            }
+        }
+    });
+    found
+}
+
+/// A buffer of words that the kernel also loads outside of any `each`: counters kept across launches.
+fn is_counter(kernel: &Kernel, base: Base) -> bool {
+    if !matches!(kernel.base_type(base), Some(Type::U64 | Type::I64)) || !matches!(base, Base::Param(_)) {
+        return false;
+    }
+    let mut loaded = false;
+    each_inst(kernel, |_, inst| loaded |= matches!(&kernel.insts[inst].op, Op::Load { at, .. } if at.base == base));
+    loaded
+}
+
+/// An `each` that writes what the next instruction, an `each` too, touches at other elements.
+fn feeds_next(kernel: &Kernel, inst: Inst) -> bool {
+    let Op::Each { body, .. } = &kernel.insts[inst].op else { return false };
+    let Some(insts) = kernel.regions.values().find(|insts| insts.contains(&inst)) else { return false };
+    let place = insts.iter().position(|&other| other == inst).unwrap_or(0);
+    let next = insts[place + 1..].iter().find(|&&next| {
+        let op = &kernel.insts[next].op;
+        !op.is_pure() && !matches!(op, Op::ReadVar(_) | Op::WriteVar { .. })
+    });
+    let Some(Op::Each { body: after, .. }) = next.map(|&next| &kernel.insts[next].op) else { return false };
+    let mut written = Vec::new();
+    kernel.walk(*body, &mut |inner| {
+        if let Op::Put { at, .. } | Op::Store { at, .. } = &kernel.insts[inner].op {
+            written.push(at.base);
+        }
+    });
+    let mut feeds = false;
+    kernel.walk(*after, &mut |inner| {
+        if let Op::Get { at, .. } | Op::Load { at, .. } = &kernel.insts[inner].op {
+            feeds |= written.contains(&at.base);
+        }
+    });
+    feeds
+}
+
+/// An `each` that only puts zeros, into bytes that packets lie in.
+fn clears(kernel: &Kernel, inst: Inst) -> bool {
+    let Op::Each { body, .. } = &kernel.insts[inst].op else { return false };
+    let (mut zeros, mut others) = (Vec::new(), false);
+    kernel.walk(*body, &mut |inner| match &kernel.insts[inner].op {
+        Op::Put { at, x, .. } if kernel.as_const(*x).is_some_and(|c| c.bits == 0) => zeros.push(at.base),
+        op => others |= !op.is_pure(),
+    });
+    let mut packets = false;
+    each_inst(kernel, |_, other| {
+        if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[other].op {
+            packets |= zeros.contains(&at.base);
+        }
+    });
+    packets && !others
+}
+
+/// Two parameters of slots with one name and form, or one of several banks.
+pub(super) fn swappable(kernel: &Kernel) -> Option<(usize, usize)> {
+    let params: Vec<&Param> = kernel.params.values().collect();
+    for (i, a) in params.iter().enumerate() {
+        if matches!(a, Param::Slots { banks, .. } if *banks > 1) {
+            return Some((i, i));
+        }
+        if matches!(a, Param::Slots { .. })
+            && let Some(j) = params[..i].iter().position(|b| b == a)
+        {
+            return Some((j, i));
+        }
+    }
+    None
+}

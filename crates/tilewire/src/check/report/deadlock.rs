@@ -1,0 +1,127 @@
+//! Who waits for whom.
+
+use super::fault::{Fault, Waiter};
+use super::naming::{Namer, holds};
+use crate::check::eval::Awaited;
+use crate::check::fixed::{Reach, reach};
+use crate::check::memory::{Bound, MemoryId};
+use crate::check::model::{Detector, PartyName, SlotKey};
+use crate::check::observer::Actor;
+use crate::check::world::Waiting;
+use crate::ir::{Base, Inst, Op};
+
+impl Namer<'_> {
+    /// The deadlock of these waiters, with who would have to signal whom.
+    pub fn deadlock(&self, detector: &Detector<'_>, stuck: &[Waiting]) -> Fault {
+        let waiters: Vec<Waiter> = stuck.iter().map(|waiting| self.waiter(detector, stuck, waiting)).collect();
+        let cycle = cycle(&waiters);
+        Fault::Deadlock { waiters, cycle }
+    }
+
+    fn waiter(&self, detector: &Detector<'_>, stuck: &[Waiting], waiting: &Waiting) -> Waiter {
+        let Waiting { who, launch, on } = waiting;
+        let (memory, byte, text) = match &on.on {
+            Awaited::Slot { name, slot } => {
+                (slot.memory, slot.byte, format!("{name}[{}][{}] ≥ {}", slot.bank, slot.index, on.expected))
+            }
+            Awaited::Packet { name, index, memory, byte } => {
+                (*memory, *byte, format!("packet {index} of {name} with flag {}", on.expected))
+            }
+        };
+        let on_text = format!("{text}, seen {}", on.seen);
+        let last = detector.slots.get(SlotKey { memory, byte }).and_then(|slot| slot.last());
+        // Who signalled before will signal again; where nobody did, whoever has an op for it.
+        let mut after: Vec<usize> = Vec::new();
+        let mut needs = String::new();
+        if let Some(last) = last
+            && let PartyName::Role(by) | PartyName::Proxy(by) = detector.parties[last.party as usize].name
+        {
+            let event = self.actor(by, last.launch, Some(last.inst));
+            after.extend(stuck.iter().position(|other| other.who == by));
+            needs = format!("which {event} set to {}", last.value);
+            if after.is_empty() {
+                needs += " and which has come to its end";
+            }
+        } else {
+            for (place, other) in stuck.iter().enumerate() {
+                if self.producer(other.who, other.launch, memory, byte).is_some() {
+                    after.push(place);
+                }
+            }
+            // A producer of the same block number is the likely one.
+            if after.iter().any(|&place| stuck[place].who.block == who.block) {
+                after.retain(|&place| stuck[place].who.block == who.block);
+            }
+            if let Some(&place) = after.first() {
+                let other = &stuck[place];
+                let inst = self.producer(other.who, other.launch, memory, byte);
+                needs = format!("which {} would do", self.actor(other.who, other.launch, inst));
+            } else {
+                needs += "which nobody who still runs would do";
+            }
+        }
+        Waiter { event: self.actor(*who, *launch, Some(on.inst)), on: on_text, needs, after }
+    }
+
+    /// An op of a role that could set the slot or write the packet at this byte.
+    fn producer(&self, who: Actor, launch: u32, memory: MemoryId, byte: u64) -> Option<Inst> {
+        let kernel = self.plan.kernel(launch, who.rank);
+        let bound = &self.stage.bindings[launch as usize][who.rank as usize];
+        let mut found = None;
+        kernel.walk(kernel.roles[who.role].body, &mut |inst| {
+            let reaches = match &kernel.insts[inst].op {
+                Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } => {
+                    reach(kernel, &bound.params, slot).iter().any(|reach| reach.holds(memory, byte))
+                }
+                Op::PacketPut { at, .. } => match at.base {
+                    Base::Param(param) => match bound.get(param) {
+                        Bound::Buffer(banks) => banks.iter().any(|bank| holds(bank, memory, &(byte..byte + 16))),
+                        _ => false,
+                    },
+                    Base::Scratch(_) => false,
+                },
+                Op::PostSignal { queue, .. } => match bound.get(*queue) {
+                    Bound::Queue(routes) => {
+                        routes.iter().flatten().any(|route| Reach::all(&route.slots).holds(memory, byte))
+                    }
+                    _ => false,
+                },
+                _ => false,
+            };
+            if reaches && found.is_none() {
+                found = Some(inst);
+            }
+        });
+        found
+    }
+}
+
+/// The places of a cycle, in the order of waiting; empty where there is none.
+fn cycle(waiters: &[Waiter]) -> Vec<usize> {
+    for start in 0..waiters.len() {
+        let mut path = vec![start];
+        let mut seen = vec![false; waiters.len()];
+        seen[start] = true;
+        // Depth first along the edges; a waiter that leads nowhere is not tried again.
+        while let Some(&place) = path.last() {
+            if place == start && path.len() > 1 {
+                path.pop();
+                return path;
+            }
+            let next = waiters[place].after.iter().copied().find(|&next| next == start || !seen[next]);
+            match next {
+                Some(next) => {
+                    if next == start && path.len() == 1 {
+                        return path;
+                    }
+                    seen[next] = true;
+                    path.push(next);
+                }
+                None => {
+                    path.pop();
+                }
+            }
+        }
+    }
+    Vec::new()
+}

@@ -1,0 +1,169 @@
+//! From parties, instructions and bytes to names.
+
+use super::fault::{Event, Fault, Found, Moment};
+use crate::check::memory::{Bank, Bound, MemoryId};
+use crate::check::model::{Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, writes};
+use crate::check::observer::{AccessKind, Actor};
+use crate::check::world::{Plan, Stage};
+use crate::ir::{Inst, Param, inst_text};
+use std::ops::Range;
+
+/// Names things of one plan.
+pub(in crate::check) struct Namer<'p> {
+    pub plan: &'p Plan,
+    pub stage: &'p Stage,
+}
+
+impl Namer<'_> {
+    /// A fault the model saw, with names.
+    pub fn found(&self, detector: &Detector<'_>, sighting: &Sighting) -> Found {
+        let prefix = sighting.prefix.iter().map(|&place| {
+            let entry = detector.log.get(place);
+            let event = self.event(detector, entry.party, entry.launch, entry.inst, None);
+            let (rank, launch) = (event.rank, entry.launch);
+            let slot = |slot: &crate::check::SlotRef| {
+                self.slot(rank, launch, SlotKey { memory: slot.memory, byte: slot.byte })
+            };
+            let (deed, from) = match &entry.deed {
+                Deed::Signal { slot: s, value, credit: true } => (format!("credits {} = {value}", slot(s)), None),
+                Deed::Signal { slot: s, value, .. } => (format!("signals {} = {value}", slot(s)), None),
+                Deed::Wait { slot: s, value, from } => {
+                    let from = from.and_then(|from| sighting.prefix.iter().position(|&place| place == from));
+                    (format!("waited for {} ≥ {value}", slot(s)), from)
+                }
+            };
+            Moment { event, deed, from }
+        });
+        let prefix = prefix.collect();
+        Found { fault: self.fault(detector, &sighting.seen), times: sighting.times, prefix }
+    }
+
+    fn fault(&self, detector: &Detector<'_>, seen: &Seen) -> Fault {
+        let touch = |touch: &Touch| self.event(detector, touch.party, touch.launch, touch.inst, Some(touch.kind));
+        let signal = |s: &Signalled| self.event(detector, s.party, s.launch, Some(s.inst), None);
+        let slot = |event: &Event, key: SlotKey| self.slot(event.rank, event.launch, key);
+        match seen {
+            Seen::Race { conflict, first, second, memory, bytes } => {
+                let (first, second) = (touch(first), touch(second));
+                let (memory, bytes) = self.bytes(second.rank, second.launch, *memory, bytes);
+                Fault::Race { conflict: *conflict, first, second, memory, bytes }
+            }
+            Seen::Unwritten { by, memory, bytes } => {
+                let by = touch(by);
+                let (memory, bytes) = self.bytes(by.rank, by.launch, *memory, bytes);
+                Fault::Unwritten { by, memory, bytes }
+            }
+            Seen::TwoWriters { slot: key, first, second } => {
+                let (first, second) = (signal(first), signal(second));
+                Fault::TwoWriters { slot: slot(&second, *key), first, second }
+            }
+            Seen::NotGrowing { slot: key, first, second } => {
+                let (before, value) = (first.value, second.value);
+                let (first, second) = (signal(first), signal(second));
+                Fault::NotGrowing { slot: slot(&second, *key), first, before, second, value }
+            }
+            Seen::Skipped { slot: key, party, launch, inst, expected, signal: s } => {
+                let wait = self.event(detector, *party, *launch, Some(*inst), None);
+                Fault::Skipped { slot: slot(&wait, *key), wait, expected: *expected, signal: signal(s), value: s.value }
+            }
+            Seen::StaleFlag { by, memory, byte, before, flag } => {
+                let by = touch(by);
+                let (memory, bytes) = self.bytes(by.rank, by.launch, *memory, &(*byte..*byte + 16));
+                Fault::StaleFlag { by, memory, byte: bytes.start, before: *before, flag: *flag }
+            }
+            Seen::Leftover { slot: key, signal: s, waited } => {
+                let event = signal(s);
+                Fault::Leftover { slot: slot(&event, *key), signal: event, value: s.value, waited: *waited }
+            }
+        }
+    }
+
+    fn event(
+        &self,
+        detector: &Detector<'_>,
+        party: PartyId,
+        launch: u32,
+        inst: Option<Inst>,
+        kind: Option<AccessKind>,
+    ) -> Event {
+        let (who, party) = match detector.parties[party as usize].name {
+            PartyName::Host { rank } => {
+                let wrote = kind.is_some_and(writes);
+                let op = if wrote { "writes an input" } else { "reads an output" };
+                let (party, op) = (Some("the host"), op.to_string());
+                return Event { rank, launch, block: None, role: None, copy: None, party, at: None, op };
+            }
+            PartyName::Role(who) => (who, None),
+            PartyName::Bulk(who) => (who, Some("a bulk copy")),
+            PartyName::Post(who) => (who, Some("a network put")),
+            PartyName::Proxy(who) => (who, Some("the proxy")),
+        };
+        Event { party, ..self.actor(who, launch, inst) }
+    }
+
+    /// What a role copy does.
+    pub fn actor(&self, who: Actor, launch: u32, inst: Option<Inst>) -> Event {
+        let kernel = self.plan.kernel(launch, who.rank);
+        Event {
+            rank: who.rank,
+            launch,
+            block: Some(who.block),
+            role: kernel.roles.get(who.role).map(|role| role.name.clone()),
+            copy: Some(who.copy),
+            party: None,
+            at: inst.map(|inst| kernel.line(inst).clone()),
+            op: inst.map_or_else(String::new, |inst| inst_text(kernel, inst)),
+        }
+    }
+
+    /// The name of a slot, as the kernel of this rank and launch calls it.
+    pub fn slot(&self, rank: u32, launch: u32, key: SlotKey) -> String {
+        let named = self.bindings(rank, launch).find_map(|(rank, launch)| {
+            let params = self.plan.kernel(launch, rank).params.values();
+            let bound = &self.stage.bindings[launch as usize][rank as usize].params;
+            params.zip(bound).find_map(|(param, bound)| match (param, bound) {
+                (Param::Slots { name, stride, .. }, Bound::Slots(banks)) => {
+                    let bank = banks.iter().position(|bank| holds(bank, key.memory, &(key.byte..key.byte + 8)))?;
+                    Some(format!("{name}[{bank}][{}]", (key.byte - banks[bank].offset) / u64::from(*stride)))
+                }
+                _ => None,
+            })
+        });
+        named.unwrap_or_else(|| format!("the slot at byte {} of memory {}", key.byte, key.memory.0))
+    }
+
+    /// The name of bytes: the smallest buffer that holds them, of this rank and launch if it has one.
+    fn bytes(&self, rank: u32, launch: u32, memory: MemoryId, bytes: &Range<u64>) -> (String, Range<u64>) {
+        for (of, launch) in self.bindings(rank, launch) {
+            let params = self.plan.kernel(launch, of).params.values();
+            let bound = &self.stage.bindings[launch as usize][of as usize].params;
+            let mut best: Option<(u64, String, u64)> = None;
+            for (param, bound) in params.zip(bound) {
+                let (Bound::Buffer(banks) | Bound::Slots(banks)) = bound else { continue };
+                for (i, bank) in banks.iter().enumerate().filter(|(_, bank)| holds(bank, memory, bytes)) {
+                    if best.as_ref().is_none_or(|best| bank.len < best.0) {
+                        let bank_of = if banks.len() > 1 { format!("[{i}]") } else { String::new() };
+                        let rank_of = if of == rank { String::new() } else { format!(" of rank {of}") };
+                        best = Some((bank.len, format!("{}{bank_of}{rank_of}", param.name()), bank.offset));
+                    }
+                }
+            }
+            if let Some((_, name, offset)) = best {
+                return (name, bytes.start - offset..bytes.end - offset);
+            }
+        }
+        ("scratch".to_string(), bytes.clone())
+    }
+
+    /// Every (rank, launch), this one first.
+    fn bindings(&self, rank: u32, launch: u32) -> impl Iterator<Item = (u32, u32)> {
+        let launches = self.plan.launches() as u32;
+        let launch = launch.min(launches.saturating_sub(1));
+        let all = (0..self.plan.ranks()).flat_map(move |rank| (0..launches).map(move |launch| (rank, launch)));
+        std::iter::once((rank, launch)).chain(all)
+    }
+}
+
+pub(super) fn holds(bank: &Bank, memory: MemoryId, bytes: &Range<u64>) -> bool {
+    bank.memory == memory && bank.offset <= bytes.start && bytes.end <= bank.offset + bank.len
+}

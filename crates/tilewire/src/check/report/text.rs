@@ -1,0 +1,141 @@
+//! Reports in words.
+
+use super::fault::{Event, Fault, Found};
+use super::{Certainty, Report};
+use crate::check::model::Conflict;
+use std::fmt;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { ranks, launches, faults, schedules, .. } = self;
+        let runs = if *schedules == 1 { "1 schedule".to_string() } else { format!("{schedules} schedules") };
+        let verdict = match faults.len() {
+            0 => "clean".to_string(),
+            1 => "1 fault".to_string(),
+            n => format!("{n} faults"),
+        };
+        write!(f, "{verdict}, {}: {ranks} ranks, {launches} launches, {runs} run", self.certainty)?;
+        for (i, found) in faults.iter().enumerate() {
+            write!(f, "\n\n{}. {found}", i + 1)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Certainty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Certainty::Decided => f.write_str("decided"),
+            Certainty::Sampled { why, exhausted: true, .. } => write!(f, "sampled, every schedule run ({why})"),
+            Certainty::Sampled { why, seed, .. } => write!(f, "sampled, seed {seed} ({why})"),
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.fault)?;
+        if self.times > 1 {
+            write!(f, "\n   and {} more like it", self.times - 1)?;
+        }
+        if !self.prefix.is_empty() {
+            write!(f, "\n   what has to happen for it:")?;
+            for moment in &self.prefix {
+                write!(f, "\n     {} {}", moment.event.party_name(), moment.deed)?;
+                if let Some(at) = &moment.event.at {
+                    write!(f, "   at {at}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Event {
+    /// Who did it, in words.
+    pub fn party_name(&self) -> String {
+        let mut name = format!("rank {}", self.rank);
+        if let Some(block) = self.block {
+            name += &format!(" block {block}");
+        }
+        if let Some(role) = &self.role {
+            name += &format!(" role {role}");
+        }
+        if let Some(copy) = self.copy.filter(|&copy| copy > 0) {
+            name += &format!(" copy {copy}");
+        }
+        if let Some(party) = self.party {
+            name += &format!(" ({party})");
+        }
+        name + &format!(" launch {}", self.launch)
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.party_name(), self.op)?;
+        match &self.at {
+            Some(at) => write!(f, "   at {at}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Conflict::Unordered => "nothing orders the two accesses: a signal and a wait must stand between them",
+            Conflict::OnlyCredited => "only a credit orders the two, and a credit shows no data: use signal",
+            Conflict::Elements => "two elements of one each: their order is free",
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Race { conflict, first, second, memory, bytes } => {
+                write!(f, "race on {memory}, bytes {}..{}: {conflict}", bytes.start, bytes.end)?;
+                write!(f, "\n   {first}\n   {second}")
+            }
+            Fault::Unwritten { by, memory, bytes } => {
+                write!(f, "read of bytes nobody wrote: {memory}, bytes {}..{}\n   {by}", bytes.start, bytes.end)
+            }
+            Fault::TwoWriters { slot, first, second } => {
+                write!(f, "two writers of {slot} that nothing orders: the counter can go backwards")?;
+                write!(f, "\n   {first}\n   {second}")
+            }
+            Fault::NotGrowing { slot, first, before, second, value } => {
+                write!(f, "{slot} does not grow: set to {value} after {before}\n   {first}\n   {second}")
+            }
+            Fault::Skipped { slot, wait, expected, signal, value } => {
+                write!(f, "a signal meant for another wait: nobody sets {slot} to {expected}, {value} satisfies it")?;
+                write!(f, "\n   {signal}\n   {wait}")
+            }
+            Fault::StaleFlag { by, memory, byte, before, flag } => {
+                write!(f, "packet at byte {byte} of {memory} gets flag {flag} after {before}: a reader can take ")?;
+                write!(f, "the old packet for the new one\n   {by}")
+            }
+            Fault::Leftover { slot, signal, value, waited } => {
+                write!(f, "left over: {slot} is {value} at the end and nobody waited for more than {waited}")?;
+                write!(f, "\n   {signal}")
+            }
+            Fault::Deadlock { waiters, cycle } => {
+                let what = if cycle.is_empty() { "waits for what nobody will do" } else { "a cycle of waits" };
+                write!(f, "deadlock: {what}")?;
+                let rest = (0..waiters.len()).filter(|place| !cycle.contains(place));
+                for place in cycle.iter().copied().chain(rest) {
+                    let waiter = &waiters[place];
+                    write!(f, "\n   {} waits for {}", waiter.event.party_name(), waiter.on)?;
+                    if let Some(at) = &waiter.event.at {
+                        write!(f, " (at {at})")?;
+                    }
+                    write!(f, ", {}", waiter.needs)?;
+                }
+                Ok(())
+            }
+            Fault::NoProducer { slot, wait } => write!(f, "nobody signals {slot}\n   {wait}"),
+            Fault::Error(error) => write!(f, "{error}"),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What is to be checked: launches of every rank, one after the other, and what the hosts do between them.
+
+use crate::check::error::EvalError;
+use crate::check::memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute};
+use crate::check::snapshot::{Snapshot, memories_of};
+use crate::ir::{Access, Base, Entity, Kernel, Op, Param, ParamId};
+use crate::tensor::{Arg, Memory};
+use std::ops::Range;
+
+/// Launches of several ranks, to be checked together. Ranks meet where their arguments name the same addresses, so all of
+/// them are built in one process, on one thread.
+///
+/// ```
+/// use tilewire::{Memory, Tensor, check::{Plan, Settings}, kernel};
+/// let (staging, tail) = (Memory::zeroed(256), Memory::zeroed(128));
+/// let (x, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+/// let send = kernel("send", |k| {
+///     let (x, staging) = (k.input(&x), k.region("staging", &[staging.clone()]));
+///     let tail = k.slots("tail", &[tail.clone()], 128);
+///     k.main(|r| {
+///         r.each(64, |i| staging.put(0, i * 4, x.load(i)));
+///         r.signal(tail.slot(0, 0), 1);
+///     });
+/// })?;
+/// let receive = kernel("receive", |k| {
+///     let (y, staging) = (k.output(&y), k.region("staging", &[staging.clone()]));
+///     let tail = k.slots("tail", &[tail.clone()], 128);
+///     k.main(|r| {
+///         r.wait(tail.slot(0, 0), 1);
+///         r.each(64, |i| y.store(i, staging.get::<f32>(0, i * 4)));
+///     });
+/// })?;
+/// let mut plan = Plan::new(2);
+/// plan.launch(&[(&send.kernel, &send.args), (&receive.kernel, &receive.args)]);
+/// let report = plan.verify(&Settings::default());
+/// assert!(report.is_clean() && report.is_decided(), "{report}");
+/// # Ok::<(), tilewire::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    ranks: u32,
+    /// By launch, then by rank.
+    pub(in crate::check) launches: Vec<Vec<Job>>,
+    /// What hosts read after every launch beyond the outputs of their kernels.
+    reads: Vec<(u32, Memory)>,
+    routes: Vec<Route>,
+    /// Slots are set to 0 between launches: a mutation.
+    pub(in crate::check) resets_counters: bool,
+}
+
+/// One launch of one rank.
+#[derive(Clone, Debug)]
+pub(in crate::check) struct Job {
+    pub kernel: Kernel,
+    pub args: Vec<Arg>,
+    /// The bytes of scalars when the launch was planned.
+    scalars: Vec<Option<Vec<u8>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Route {
+    ring: Memory,
+    peer: u32,
+    region: Memory,
+    slots: Memory,
+    stride: u32,
+}
+
+impl Plan {
+    /// A plan for so many ranks, without a launch yet.
+    pub fn new(ranks: u32) -> Plan {
+        Plan { ranks, launches: Vec::new(), reads: Vec::new(), routes: Vec::new(), resets_counters: false }
+    }
+
+    /// Adds a launch: a kernel and its arguments for every rank, in order. Scalars are read now.
+    ///
+    /// # Panics
+    /// When there is not one for each rank.
+    pub fn launch(&mut self, ranks: &[(&Kernel, &[Arg])]) -> &mut Plan {
+        assert_eq!(ranks.len(), self.ranks as usize, "one kernel for each of {} ranks", self.ranks);
+        let job = |&(kernel, args): &(&Kernel, &[Arg])| {
+            let scalars = args.iter().map(|arg| match arg {
+                Arg::Scalar(memory) => Some(memory.read()),
+                _ => None,
+            });
+            Job { kernel: kernel.clone(), args: args.to_vec(), scalars: scalars.collect() }
+        };
+        self.launches.push(ranks.iter().map(job).collect());
+        self
+    }
+
+    /// Says that the host of a rank reads this memory after every launch: a window that peers write into, say.
+    pub fn host_reads(&mut self, rank: u32, memory: &Memory) -> &mut Plan {
+        self.reads.push((rank, memory.clone()));
+        self
+    }
+
+    /// Says where the proxy behind the queue with this ring puts data and signals for a peer; slots are `stride` bytes apart.
+    pub fn route(&mut self, ring: &Memory, peer: u32, region: &Memory, slots: &Memory, stride: u32) -> &mut Plan {
+        let (ring, region, slots) = (ring.clone(), region.clone(), slots.clone());
+        self.routes.push(Route { ring, peer, region, slots, stride });
+        self
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Number of launches.
+    pub fn launches(&self) -> usize {
+        self.launches.len()
+    }
+
+    pub(in crate::check) fn kernel(&self, launch: u32, rank: u32) -> &Kernel {
+        &self.launches[launch as usize][rank as usize].kernel
+    }
+
+    pub(in crate::check) fn kernels(&self) -> Vec<Vec<&Kernel>> {
+        self.launches.iter().map(|ranks| ranks.iter().map(|job| &job.kernel).collect()).collect()
+    }
+
+    /// Copies all memory and binds every launch to the copy.
+    pub(in crate::check) fn stage(&self) -> Result<Stage, EvalError> {
+        let jobs = || self.launches.iter().flatten();
+        let mut all: Vec<Memory> = jobs().flat_map(|job| job.args.iter().flat_map(memories_of)).collect();
+        all.extend(self.reads.iter().map(|(_, memory)| memory.clone()));
+        all.extend(self.routes.iter().flat_map(|route| [route.region.clone(), route.slots.clone()]));
+        let snapshot = Snapshot::of(all);
+        let bind = |rank: u32, job: &Job| {
+            let params = job.args.iter().enumerate().map(|(i, arg)| self.bound(&snapshot, job, i, arg));
+            Ok(Binding { rank, world_size: self.ranks, params: params.collect::<Result<_, _>>()? })
+        };
+        let bindings = self.launches.iter().map(|ranks| (0..).zip(ranks).map(|(rank, job)| bind(rank, job)).collect());
+        let bindings = bindings.collect::<Result<Vec<Vec<Binding>>, EvalError>>()?;
+        let reads = self.reads.iter().map(|(rank, memory)| (*rank, span(&snapshot.bank(memory)))).collect();
+        let given = self.routes.iter().map(|route| span(&snapshot.bank(&route.slots))).collect();
+        let mut stage = Stage { memories: snapshot.memories, bindings, hosts: Vec::new(), given };
+        stage.assign(self, reads);
+        Ok(stage)
+    }
+
+    fn bound(&self, snapshot: &Snapshot, job: &Job, i: usize, arg: &Arg) -> Result<Bound, EvalError> {
+        let banks = || memories_of(arg).iter().map(|memory| snapshot.bank(memory)).collect();
+        Ok(match arg {
+            Arg::Buffer(_) => Bound::Buffer(banks()),
+            Arg::Slots(_) => Bound::Slots(banks()),
+            Arg::Scalar(_) => {
+                let mut bits = [0; 8];
+                let bytes = job.scalars[i].as_deref().unwrap_or_default();
+                let size = match job.kernel.params.values().nth(i) {
+                    Some(Param::Scalar { ty, .. }) if ty.size() <= bytes.len() => ty.size(),
+                    _ => {
+                        let message = format!("argument {i} is a scalar; the parameter is not, or is wider");
+                        return Err(EvalError::Binding { kernel: job.kernel.name.clone(), message });
+                    }
+                };
+                bits[..size].copy_from_slice(&bytes[..size]);
+                Bound::Scalar(u64::from_le_bytes(bits))
+            }
+            Arg::Queue(ring) => {
+                let route = |peer: u32| {
+                    let route = self.routes.iter().find(|route| route.peer == peer && route.ring.is(ring))?;
+                    let (region, slots) = (snapshot.bank(&route.region), snapshot.bank(&route.slots));
+                    Some(PeerRoute { region, slots, stride: route.stride })
+                };
+                Bound::Queue((0..self.ranks).map(route).collect())
+            }
+        })
+    }
+}
+
+/// Bytes of a piece of memory.
+pub(in crate::check) type Span = (MemoryId, Range<u64>);
+
+fn span(bank: &Bank) -> Span {
+    (bank.memory, bank.offset..bank.offset + bank.len)
+}
+
+fn meets(a: &Span, b: &Span) -> bool {
+    a.0 == b.0 && a.1.start < b.1.end && b.1.start < a.1.end
+}
+
+/// Memory and bindings of a plan, and what its hosts do.
+pub(in crate::check) struct Stage {
+    pub memories: Memories,
+    /// By launch, then by rank.
+    pub bindings: Vec<Vec<Binding>>,
+    /// By launch, then by rank.
+    pub hosts: Vec<Vec<HostWork>>,
+    /// Bytes that are written before anything begins.
+    pub given: Vec<Span>,
+}
+
+/// What the host of a rank does around a launch.
+#[derive(Default)]
+pub(in crate::check) struct HostWork {
+    /// Inputs, rewritten before the launch.
+    pub writes: Vec<Span>,
+    /// Outputs, read after it.
+    pub reads: Vec<Span>,
+}
+
+/// One bank of one buffer of one launch.
+struct Use {
+    launch: usize,
+    rank: u32,
+    access: Access,
+    /// Whether kernels reach it by put, get or packets: bytes between ranks, which begin undefined.
+    wire: bool,
+    span: Span,
+}
+
+impl Stage {
+    /// Decides which bytes are given, which are inputs and which outputs.
+    fn assign(&mut self, plan: &Plan, reads: Vec<(u32, Span)>) {
+        let mut uses = Vec::new();
+        for (launch, jobs) in plan.launches.iter().enumerate() {
+            for (rank, job) in (0..).zip(jobs) {
+                let wires = wires(&job.kernel);
+                let binding = &self.bindings[launch][rank as usize];
+                for ((param, declared), bound) in job.kernel.params.iter().zip(&binding.params) {
+                    match (declared, bound) {
+                        (Param::Buffer { access, .. }, Bound::Buffer(banks)) => uses.extend(banks.iter().map(|bank| {
+                            let (access, span) = (*access, span(bank));
+                            Use { launch, rank, access, wire: wires.contains(&param), span }
+                        })),
+                        (_, Bound::Slots(banks)) => self.given.extend(banks.iter().map(span)),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        // Who reaches bytes between ranks by bulk copies only has them as bytes between ranks, too.
+        let wired: Vec<Span> = uses.iter().filter(|u| u.wire).map(|u| u.span.clone()).collect();
+        for u in uses.iter_mut().filter(|u| u.access == Access::InOut) {
+            u.wire |= wired.iter().any(|wire| meets(wire, &u.span));
+        }
+        self.given.extend(uses.iter().filter(|u| !u.wire && u.access != Access::Out).map(|u| u.span.clone()));
+        self.given.sort_by_key(|(memory, bytes)| (*memory, bytes.start, bytes.end));
+        self.given.dedup();
+        self.hosts = plan.launches.iter().map(|jobs| jobs.iter().map(|_| HostWork::default()).collect()).collect();
+        for (i, u) in uses.iter().enumerate().filter(|(_, u)| !u.wire) {
+            // What several ranks have as their own is no rank's to rewrite or to read back.
+            let shared = uses.iter().any(|other| other.rank != u.rank && !other.wire && meets(&other.span, &u.span));
+            // An input that the kernel also writes, by another name, is an output.
+            let first = !uses[..i].iter().any(|o| (o.launch, o.rank, &o.span) == (u.launch, u.rank, &u.span));
+            let work = &mut self.hosts[u.launch][u.rank as usize];
+            match u.access {
+                _ if shared || !first => {}
+                Access::In => work.writes.push(u.span.clone()),
+                Access::Out | Access::InOut => work.reads.push(u.span.clone()),
+            }
+        }
+        for works in &mut self.hosts {
+            for (rank, span) in &reads {
+                works[*rank as usize].reads.push(span.clone());
+            }
+        }
+    }
+}
+
+/// The parameters that a kernel reaches by put, get or packets.
+fn wires(kernel: &Kernel) -> Vec<ParamId> {
+    let mut wires = Vec::new();
+    for role in kernel.roles.values() {
+        kernel.walk(role.body, &mut |inst| {
+            if let Op::Put { at, .. } | Op::Get { at, .. } | Op::PacketPut { at, .. } | Op::PacketGet { at, .. } =
+                &kernel.insts[inst].op
+                && let Base::Param(param) = at.base
+                && !wires.iter().any(|wire: &ParamId| wire.index() == param.index())
+            {
+                wires.push(param);
+            }
+        });
+    }
+    wires
+}

@@ -1,0 +1,201 @@
+//! Collectives without a wire: all ranks on one thread, so that the checker can have every rank's kernel.
+//!
+//! - **In**: the constants of a transport. **Out**: a [`RehearsalRank`] for each rank, which collectives take as their link and
+//!   schedules as their transport; their traced kernels share memory as those of a real transport do. Nothing is ever launched.
+//! - **Invariants**: the memory between ranks lies as [`Layout`] says, as in every transport of this crate.
+//! - **Must not know**: engines, and what the checker does with it.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod.rs` | [`Rehearsal`], [`RehearsalRank`] |
+//! | `shipped.rs` | [`shipped`]: plans that check every schedule of this crate |
+//!
+//! ```
+//! use tilewire::rehearsal::Rehearsal;
+//! use tilewire::check::{Plan, Settings};
+//! use tilewire::{Rank, Tensor, sendrecv};
+//!
+//! let ranks = Rehearsal::small(2, 1).ranks();
+//! let mut plan = Plan::new(2);
+//! for _ in 0..3 {
+//!     let traced = ranks.iter().map(|link| {
+//!         let (x, y) = (Tensor::<f32>::zeros(100), Tensor::<f32>::zeros(100));
+//!         let peer = Rank::new(1 - link.number());
+//!         sendrecv(link, &y, &x, peer, peer).produce(|c| c.input.load(c.pos()) * 0.5).trace()
+//!     });
+//!     let traced = traced.collect::<Result<Vec<_>, _>>()?;
+//!     plan.launch(&[(&traced[0].kernel, &traced[0].args), (&traced[1].kernel, &traced[1].args)]);
+//! }
+//! let report = plan.verify(&Settings::default());
+//! assert!(report.is_clean() && report.is_decided(), "{report}");
+//! # Ok::<(), tilewire::RunError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod shipped;
+
+pub use shipped::{Case, shipped};
+
+use crate::collective::{Host, Link};
+use crate::hook::Block;
+use crate::schedule::LoadStore;
+use crate::tensor::{Memory, Tensor};
+use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
+use crate::transport::{LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, Signals, Ticket, TransportError};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The memory between the ranks of a world, on one thread.
+#[derive(Clone, Debug)]
+pub struct Rehearsal {
+    layout: Layout,
+    segments: Rc<[Tensor<u64>]>,
+}
+
+impl Rehearsal {
+    /// A world with these constants.
+    ///
+    /// # Panics
+    /// When its memory does not fit the address space.
+    pub fn new(geometry: Geometry) -> Rehearsal {
+        let layout = Layout::new(geometry).expect("the layout fits the address space");
+        let segments = (0..geometry.world_size).map(|_| Tensor::zeros(layout.bytes().div_ceil(8))).collect();
+        Rehearsal { layout, segments }
+    }
+
+    /// A world of small regions, in which slots come round often.
+    pub fn small(ranks: usize, blocks: usize) -> Rehearsal {
+        Rehearsal::new(Geometry {
+            world_size: ranks,
+            per_peer_bytes: 2048 * blocks,
+            max_blocks_per_peer: blocks,
+            max_slots: 8,
+            max_copies: 4,
+            packet_bytes: 4096 * blocks,
+        })
+    }
+
+    /// Makes the next message in packets number `number` (a multiple of 8) between any two ranks: flags come round after 2³¹.
+    pub fn at_message(&self, number: u64) {
+        let Geometry { world_size, max_blocks_per_peer, .. } = *self.layout.geometry();
+        for segment in self.segments.iter() {
+            let set = |byte: usize| segment.set(byte / 8, number);
+            for (peer, block) in (0..world_size).flat_map(|p| (0..max_blocks_per_peer).map(move |b| (p, b))) {
+                set(self.layout.packet_heads().start + self.layout.block_index(peer, block) * LINE);
+                for side in [Side::Send, Side::Receive] {
+                    let line = self.layout.starts().start + self.layout.start_index(peer, block, side, 0) * LINE;
+                    set(line + StartWord::Packet.index() * 8);
+                }
+            }
+        }
+    }
+
+    /// The links of all ranks.
+    pub fn ranks(&self) -> Vec<RehearsalRank> {
+        let rank = |number: usize| RehearsalRank { world: self.clone(), rank: Rank::new(number as u32) };
+        (0..self.segments.len()).map(rank).collect()
+    }
+}
+
+/// One rank's link to the others.
+#[derive(Clone, Debug)]
+pub struct RehearsalRank {
+    world: Rehearsal,
+    rank: Rank,
+}
+
+impl RehearsalRank {
+    /// Number of this rank.
+    pub fn number(&self) -> u32 {
+        self.rank.number()
+    }
+
+    /// The next rank round the ring, and the one before.
+    pub fn neighbours(&self) -> (Rank, Rank) {
+        let ranks = self.world_size();
+        (self.rank.after(1, ranks), self.rank.after(ranks - 1, ranks))
+    }
+}
+
+impl P2pTransport for RehearsalRank {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world.segments.len()
+    }
+
+    fn per_peer_bytes(&self) -> usize {
+        self.world.layout.geometry().per_peer_bytes
+    }
+
+    fn max_blocks_per_peer(&self) -> usize {
+        self.world.layout.geometry().max_blocks_per_peer
+    }
+
+    fn link_kind(&self, peer: Rank) -> LinkKind {
+        if peer == self.rank { LinkKind::SameDevice } else { LinkKind::Shm }
+    }
+
+    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
+        let (layout, me, peer) = (&self.world.layout, self.rank.index(), peer.index());
+        let (mine, theirs) = (self.world.segments[me].memory(), self.world.segments[peer].memory());
+        let at = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
+        let here = |area: Range<usize>| at(mine, layout.of_peer(&area, peer));
+        let there = |area: Range<usize>| at(theirs, layout.of_peer(&area, me));
+        PeerEndpoint {
+            send_dst: at(theirs, layout.peer_staging(me)),
+            recv_src: at(mine, layout.peer_staging(peer)),
+            send_packets: at(theirs, layout.peer_packets(me)),
+            recv_packets: at(mine, layout.peer_packets(peer)),
+            send: Signals {
+                tail: there(layout.tails()),
+                head: here(layout.heads()),
+                packet_head: here(layout.packet_heads()),
+                ready: here(layout.ready()),
+                done: there(layout.done()),
+            },
+            recv: Signals {
+                tail: here(layout.tails()),
+                head: there(layout.heads()),
+                packet_head: there(layout.packet_heads()),
+                ready: there(layout.ready()),
+                done: here(layout.done()),
+            },
+            starts: here(layout.starts()),
+        }
+    }
+
+    fn max_slots(&self) -> usize {
+        self.world.layout.geometry().max_slots
+    }
+
+    fn packet_bytes(&self) -> usize {
+        self.world.layout.geometry().packet_bytes
+    }
+}
+
+impl Host for RehearsalRank {}
+
+impl Link for RehearsalRank {
+    type Ops<'t> = LoadStore<'t>;
+
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> LoadStore<'t> {
+        LoadStore::sender(k, &self.endpoint(peer), protocol, window)
+    }
+
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> LoadStore<'t> {
+        LoadStore::receiver(k, &self.endpoint(peer), protocol)
+    }
+
+    /// Nobody listens: a rehearsal is traced, never launched.
+    fn tell(&self, side: Side, peer: Rank, _: &[u8]) -> Result<Ticket, TransportError> {
+        Ok(Ticket { rank: self.rank, peer, side, number: 0 })
+    }
+
+    fn hear(&self, ticket: &Ticket, _: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        unreachable!("{ticket}: a rehearsal is traced, never launched")
+    }
+}

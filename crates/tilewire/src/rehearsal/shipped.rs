@@ -1,0 +1,162 @@
+//! Plans for the checker: every schedule of this crate, launched several times, with another geometry each time.
+
+use super::{Rehearsal, RehearsalRank};
+use crate::check::Plan;
+use crate::collective::{Config, Link, Primitive, RunError, sendrecv};
+use crate::hook::{Regs, Traced, kernel};
+use crate::schedule::{Packing, StagedPlan, Tiling, recv_direct, recv_tiles, send_direct, send_tiles};
+use crate::tensor::{Memory, Tensor};
+use crate::transport::{P2pTransport, Protocol};
+
+/// A schedule to be checked.
+pub struct Case {
+    /// The collective it belongs to.
+    pub collective: &'static str,
+    /// Which schedule of it.
+    pub name: String,
+    /// Its launches.
+    pub plan: Plan,
+}
+
+/// The cases of all collectives, for so many ranks and blocks.
+pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
+    let mut cases = Vec::new();
+    let mut case = |name: String, plan: Plan| cases.push(Case { collective: "sendrecv", name, plan });
+    case("staged".into(), staged(ranks, blocks)?);
+    for copies in [1, 2, 4] {
+        case(format!("staged, {copies} copies"), staged_copies(ranks, blocks, copies)?);
+    }
+    case("packet".into(), packets(ranks, blocks, 0, MESSAGES)?);
+    // Sixteen messages before the flags come round, so that every place is used twice before and once after.
+    case("packet, last flags".into(), packets(ranks, blocks, (1 << 31) - 16, MESSAGES + 8)?);
+    case("packet, two values".into(), packed_packets(ranks, blocks)?);
+    case("direct".into(), direct(ranks, blocks)?);
+    Ok(cases)
+}
+
+/// A launch of a ring: every rank's kernel.
+fn launch(
+    plan: &mut Plan,
+    ranks: &[RehearsalRank],
+    trace: impl Fn(&RehearsalRank) -> Result<Traced, RunError>,
+) -> Result<(), RunError> {
+    let traced = ranks.iter().map(trace).collect::<Result<Vec<_>, _>>()?;
+    let all: Vec<_> = traced.iter().map(|traced| (&traced.kernel, &traced.args[..])).collect();
+    plan.launch(&all);
+    Ok(())
+}
+
+/// Slot bytes and depths of three launches: smaller slots, then other depths, then as at first.
+const GEOMETRIES: [(usize, usize); 3] = [(128, 4), (256, 8), (128, 4)];
+
+fn staged(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    for (slot_bytes, depth) in GEOMETRIES {
+        launch(&mut plan, &links, |link| {
+            let (x, y) = (Tensor::<f32>::zeros(blocks * 400), Tensor::<f32>::zeros(blocks * 400));
+            let (to, from) = link.neighbours();
+            let config = Config {
+                primitive: Some(Primitive::Staged),
+                blocks: Some(blocks),
+                slot_bytes: Some(slot_bytes),
+                depth: Some(depth),
+                granule: Some(1),
+            };
+            sendrecv(link, &y, &x, to, from).config(config).trace()
+        })?;
+    }
+    Ok(plan)
+}
+
+fn staged_copies(ranks: usize, blocks: usize, copies: u32) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    for (slot_bytes, depth) in GEOMETRIES {
+        launch(&mut plan, &links, |link| {
+            // An odd number of steps: the copies begin at another place each time.
+            let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
+            let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes, depth });
+            let staged = StagedPlan { copies, ..StagedPlan::new(link, slot_bytes, depth, blocks) };
+            let packing = Packing::new(<f32 as Regs>::TYPES, slot_bytes / 4);
+            let tiling = Tiling::flat(x.len(), slot_bytes / 4, blocks);
+            Ok(kernel("staged", |k| {
+                k.blocks(blocks as u32);
+                let (x, y) = (k.input(&x).named("input"), k.output(&y).named("output"));
+                let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
+                k.role("send", 4).copies(copies, |r| {
+                    send_tiles::<f32, _>(r, &tx, staged, tiling, packing, |at| x.load(at.pos));
+                });
+                k.role("receive", 4).copies(copies, |r| {
+                    recv_tiles::<f32, _>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v));
+                });
+            })?)
+        })?;
+    }
+    Ok(plan)
+}
+
+/// Launches of packets: places come round after eight.
+const MESSAGES: usize = 13;
+
+fn packets(ranks: usize, blocks: usize, first: u64, messages: usize) -> Result<Plan, RunError> {
+    let (world, mut plan) = (Rehearsal::small(ranks, blocks), Plan::new(ranks as u32));
+    world.at_message(first);
+    let links = world.ranks();
+    for message in 0..messages {
+        launch(&mut plan, &links, |link| {
+            let len = blocks * (16 - message % 3);
+            let (x, y) = (Tensor::<u64>::zeros(len), Tensor::<u64>::zeros(len));
+            let (to, from) = link.neighbours();
+            sendrecv(link, &y, &x, to, from).primitive(Primitive::Packet).granule(1).blocks(blocks).trace()
+        })?;
+    }
+    Ok(plan)
+}
+
+fn packed_packets(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    for _ in 0..MESSAGES {
+        launch(&mut plan, &links, |link| {
+            let (x, y) = (Tensor::<f32>::zeros(blocks * 11), Tensor::<f32>::zeros(blocks * 11));
+            let (to, from) = link.neighbours();
+            sendrecv(link, &y, &x, to, from)
+                .primitive(Primitive::Packet)
+                .granule(1)
+                .blocks(blocks)
+                .produce2(|c| {
+                    let x = c.input.load(c.pos());
+                    (x.cast::<i8>(), x)
+                })
+                .consume(|c, (sign, x)| c.output.store(c.pos(), sign.cast::<f32>() * x))
+                .trace()
+        })?;
+    }
+    Ok(plan)
+}
+
+fn direct(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    let len = blocks * 48;
+    let windows: Vec<Memory> = (0..ranks).map(|_| Memory::zeroed(len * 4)).collect();
+    for launched in 0..3 {
+        launch(&mut plan, &links, |link| {
+            // The last block has less to do, and less again in the second launch.
+            let x = Tensor::<f32>::zeros(len - launched % 2 * 7);
+            let ((to, from), max_blocks) = (link.neighbours(), link.max_blocks_per_peer());
+            let (protocol, window) = (Protocol::Direct { window_bytes: len * 4 }, &windows[to.index()]);
+            let tiling = Tiling::flat(x.len(), 1, blocks).bands(1);
+            Ok(kernel("direct", |k| {
+                k.blocks(blocks as u32);
+                let x = k.input(&x).named("input");
+                let (tx, rx) = (link.sender(k, to, protocol, Some(window)), link.receiver(k, from, protocol));
+                k.role("send", 4).run(|r| {
+                    send_direct::<f32, _>(r, &tx, max_blocks, tiling, |at| x.load(at.pos));
+                });
+                k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
+            })?)
+        })?;
+    }
+    for (rank, window) in windows.iter().enumerate() {
+        plan.host_reads(rank as u32, window);
+    }
+    Ok(plan)
+}
