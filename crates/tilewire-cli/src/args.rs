@@ -7,7 +7,9 @@ use crate::kernels::{Named, named};
 use crate::launch::Job;
 use crate::run::{self, Run};
 use crate::soak::{self, Soak};
+use crate::verify::{Engine, Request};
 use tilewire::check::Mutation;
+use tilewire::ptx::Target;
 use tilewire::transport::Deadline;
 
 /// What `--help` prints.
@@ -19,6 +21,9 @@ usage:
   tilewire emit KERNEL --ir [--simplified] [--lines]
                                             print a kernel's intermediate representation
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
+  tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
+  tilewire verify [--engine cpu|cuda] [--programs N] [--seed S] [--ranks LIST]
+                                            random programs on an engine against their definition, bit for bit
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
   tilewire run sendrecv [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
@@ -34,7 +39,8 @@ usage:
                                             start N ranks on this host; their output is prefixed by [rank]
   tilewire --help | --version
 
-  LIST   sizes separated by commas: 64KiB,1MiB,64MiB
+  LIST   sizes separated by commas: 64KiB,1MiB,64MiB; of ranks: 1,2,4
+  ARCH   sm_80, sm_90a (as is usual), sm_100a, sm_103a or sm_120
   FILE   where the JSON report goes; - is stdout, in place of the table
   SIZE   bytes of a message: 4096, 64KiB, 8MiB
   T      element type: bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, f8e4m3, f8e5m2
@@ -68,6 +74,8 @@ pub enum Command {
     },
     /// Look for races and deadlocks.
     Check(Task),
+    /// Compare an engine with the definition of the language.
+    Verify(Request),
     /// Start the ranks of a job.
     Launch(Job),
     /// Run a collective and check it.
@@ -108,6 +116,7 @@ impl Command {
             "bench" => bench(words),
             "check" => check(words),
             "launch" => launch(words),
+            "verify" => verify(words),
             "run" => run::parse(words).map(Command::Run),
             "soak" => soak::parse(words).map(Command::Soak),
             word => Err(format!("unknown command '{word}'")),
@@ -116,13 +125,17 @@ impl Command {
 }
 
 fn emit(mut words: Words) -> Result<Command, String> {
-    let (mut kernel, mut parts) = (None, Parts::default());
+    let (mut kernel, mut parts, mut arch) = (None, Parts::default(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--ir" => parts.ir = true,
             "--simplified" => parts.simplified = true,
             "--lines" => parts.lines = true,
             "--bytecode" => parts.bytecode = true,
+            "--ptx" => parts.ptx = Some(Target::Sm90a),
+            "--arch" => {
+                arch = Some(words.value("--arch")?.parse::<Target>().map_err(|error| format!("emit: {error}"))?)
+            }
             option if option.starts_with('-') => return Err(format!("emit: unknown option '{option}'")),
             _ if kernel.is_none() => kernel = Some(word),
             _ => return Err(format!("emit: '{word}' is one word too many")),
@@ -130,8 +143,13 @@ fn emit(mut words: Words) -> Result<Command, String> {
     }
     // An empty name is no kernel's, so the answer lists those there are.
     let kernel = named(&kernel.unwrap_or_default()).map_err(|error| format!("emit: {error}"))?;
+    if let Some(arch) = arch {
+        parts.ptx = Some(parts.ptx.and(Some(arch)).ok_or("emit: --arch is for --ptx")?);
+    }
     match parts {
-        Parts { ir: false, bytecode: false, .. } => Err("emit: say what to print: --ir or --bytecode".into()),
+        Parts { ir: false, bytecode: false, ptx: None, .. } => {
+            Err("emit: say what to print: --ir, --bytecode or --ptx".into())
+        }
         Parts { ir: false, simplified: true, .. } => Err("emit: --simplified is for --ir".into()),
         Parts { ir: false, lines: true, .. } => Err("emit: --lines is for --ir".into()),
         parts => Ok(Command::Emit { kernel, parts }),
@@ -205,6 +223,32 @@ fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
     mutation
         .map(|mutation| vec![mutation])
         .ok_or_else(|| format!("check: there is no mutation '{name}'; there are: {}", names.join(", ")))
+}
+
+fn verify(mut words: Words) -> Result<Command, String> {
+    let mut request = Request::default();
+    let number =
+        |option: &str, text: String| text.parse().map_err(|_| format!("verify: {option} takes a number, not '{text}'"));
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--engine" => {
+                request.engine = match words.value("--engine")?.as_str() {
+                    "cpu" => Engine::Cpu,
+                    "cuda" => Engine::Cuda,
+                    other => return Err(format!("verify: there is no engine '{other}'; there are cpu and cuda")),
+                }
+            }
+            "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
+            "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
+            "--ranks" => {
+                let ranks =
+                    words.value("--ranks")?.split(',').map(|text| ranks_of(text.trim())).collect::<Result<_, _>>();
+                request.ranks = ranks.map_err(|error| error.replace("launch:", "verify:"))?;
+            }
+            _ => return Err(format!("verify: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::Verify(request))
 }
 
 fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
@@ -312,6 +356,11 @@ mod tests {
         assert_eq!(parse("emit scale --ir"), Ok(Command::Emit { kernel, parts }));
         let parts = Parts { simplified: true, lines: true, bytecode: true, ..parts };
         assert_eq!(parse("emit --bytecode --lines scale --simplified --ir"), Ok(Command::Emit { kernel, parts }));
+        let parts = Parts { ptx: Some(Target::Sm120), ..Parts::default() };
+        assert_eq!(parse("emit scale --ptx --arch sm_120"), Ok(Command::Emit { kernel, parts }));
+        let request = Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks: vec![2, 4] };
+        let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4";
+        assert_eq!(parse(line), Ok(Command::Verify(request)));
         assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, cases: vec![], json: None }));
         let cases = vec!["copy".to_string(), "one".to_string()];
         assert_eq!(
@@ -360,7 +409,11 @@ mod tests {
             ("emit scale --bytecode --lines", "--lines is for --ir"),
             ("emit scale --bytecode --simplified", "--simplified is for --ir"),
             ("emit scale", "--ir"),
-            ("emit scale --ptx", "unknown option '--ptx'"),
+            ("emit scale --ir --arch sm_90a", "--arch is for --ptx"),
+            ("emit scale --ptx --arch sm_70", "no target 'sm_70'"),
+            ("verify --engine tpu", "no engine 'tpu'"),
+            ("verify --programs many", "takes a number"),
+            ("verify fast", "unknown word 'fast'"),
             ("emit scale b --ir", "'b' is one word too many"),
             ("bench", "say what to measure"),
             ("bench everything", "unknown subject 'everything'"),

@@ -4,6 +4,7 @@ use crate::kernels::Named;
 use anyhow::Result;
 use std::io::{Write, stdout};
 use tilewire::ir;
+use tilewire::ptx::{self, Target};
 use tilewire::vm::Prepared;
 
 /// Elements of the tensors that kernels are traced for: whole tiles, groups and rows of every kernel.
@@ -20,6 +21,8 @@ pub struct Parts {
     pub lines: bool,
     /// The bytecode of the CPU engine.
     pub bytecode: bool,
+    /// The PTX for a GPU.
+    pub ptx: Option<Target>,
 }
 
 /// Prints a kernel to stdout.
@@ -33,6 +36,9 @@ pub fn emit(kernel: &Named, parts: Parts) -> Result<()> {
     }
     if parts.bytecode {
         text += &Prepared::new(&traced.kernel, &traced.args)?.disassembly();
+    }
+    if let Some(target) = parts.ptx {
+        text += &ptx::emit(&ir::simplify(&traced.kernel), ptx::Options::new(target))?.text;
     }
     Ok(stdout().write_all(text.as_bytes())?)
 }

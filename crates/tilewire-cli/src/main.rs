@@ -8,8 +8,13 @@ mod emit;
 mod handwritten;
 mod kernels;
 mod launch;
+/// Random programs: those of the library's own tests, so that an engine can be verified on any machine.
+#[path = "../../tilewire/tests/support/programs/mod.rs"]
+#[allow(dead_code, missing_docs)]
+mod programs;
 mod run;
 mod soak;
+mod verify;
 
 use anyhow::Result;
 use args::Command;
@@ -41,6 +46,7 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Demo => demo::demo()?,
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
         Command::Check(task) => return check::check(&task),
+        Command::Verify(request) => return verify::verify(&request),
         Command::Launch(job) => return launch::launch(&job),
         Command::Run(wanted) => return run::run(&wanted),
         Command::Soak(wanted) => return soak::soak(&wanted),

@@ -52,7 +52,8 @@ fn help_and_version() {
 fn what_is_not_understood_is_a_usage_error() {
     refuses("fly", &["unknown command 'fly'", "usage:"]);
     refuses("emit copy", &["--ir", "--bytecode"]);
-    refuses("emit copy --ptx", &["unknown option '--ptx'"]);
+    refuses("emit copy --ptx --arch sm_70", &["no target 'sm_70'", "sm_90a"]);
+    refuses("verify --engine tpu", &["no engine 'tpu'"]);
     refuses("bench", &["kernels"]);
     refuses("bench kernels --cases copy,fly", &["'fly'", "accumulate", "transpose", "build"]);
 }
@@ -90,6 +91,20 @@ fn every_kernel_is_emitted() {
         let bytecode = succeeds(&format!("emit {kernel} --bytecode"));
         assert!(!bytecode.is_empty() && !bytecode.contains("kernel "), "{bytecode}");
         assert_eq!(succeeds(&format!("emit {kernel} --ir --bytecode")), traced + &bytecode);
+        has(&succeeds(&format!("emit {kernel} --ptx --arch sm_80")), &[".target sm_80", ".visible .entry"]);
+    }
+}
+
+#[test]
+fn engines_are_verified() {
+    has(&succeeds("verify --programs 20"), &["cpu, random programs", "differ"]);
+    // With a GPU it holds, without one it says so.
+    match run("verify --engine cuda --programs 2 --ranks 1") {
+        (0, out, _) => has(&out, &["cuda, random programs", "virtual ranks"]),
+        (code, _, err) => {
+            assert_eq!(code, 1);
+            has(&err, &["CUDA driver"]);
+        }
     }
 }
 

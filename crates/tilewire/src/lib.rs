@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  closure ──hook──▶ IR ──┬── check   what a kernel means, element by element; races and deadlocks of all ranks
-//!                         └── vm      CPU engine: bytecode over strips, vectorised ──▶ launch
+//!                         ├── vm      CPU engine: bytecode over strips, vectorised ──▶ launch
+//!                         └── ptx     code for NVIDIA GPUs ──▶ cuda   driver, streams
 //!
 //!             tensor: the memory that arguments name       collective: entry points for host code
 //!             transport: ranks, and how they find each other
@@ -80,8 +81,10 @@
 
 pub mod check;
 pub mod collective;
+pub mod cuda;
 pub mod hook;
 pub mod ir;
+pub mod ptx;
 pub mod rehearsal;
 pub mod schedule;
 pub mod tensor;

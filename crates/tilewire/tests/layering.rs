@@ -22,6 +22,8 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "hook", uses: &["ir", "tensor"], is_unsafe: false },
     Folder { name: "vm", uses: &["ir", "tensor"], is_unsafe: true },
     Folder { name: "check", uses: &["ir", "tensor"], is_unsafe: false },
+    Folder { name: "ptx", uses: &["ir"], is_unsafe: false },
+    Folder { name: "cuda", uses: &["ir", "ptx", "tensor"], is_unsafe: true },
     // Bytes and signals: it must not know what a kernel is.
     Folder { name: "transport", uses: &["tensor"], is_unsafe: true },
     // Device code in the hook language. Of `transport` it knows the memories of an endpoint and how they are numbered.

@@ -3,7 +3,7 @@
 use super::config::{Config, Decision, Primitive};
 use super::hooks::{Hooks, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
-use super::link::{Launch, Link};
+use super::link::{How, Launch, Link};
 use super::pair::Card;
 use super::{RunError, legs};
 use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
@@ -106,6 +106,7 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     config: Config,
     pub(super) window: Option<WindowOf>,
     deadline: Option<Duration>,
+    watched: bool,
     pub(super) hooks: Hooks<'h, In, Out, R>,
 }
 
@@ -148,6 +149,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element> Exchange<'h, 'l, L, In, Out, In
             config: Config::default(),
             window: None,
             deadline: link.deadline(),
+            watched: true,
             hooks: Hooks::copy(at),
         }
     }
@@ -158,9 +160,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
 
     #[track_caller]
     fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Exchange<'h, 'l, L, In, Out, Q> {
-        let Exchange { link, out, inp, to, from, send_len, config, window, deadline, hooks } = self;
+        let Exchange { link, out, inp, to, from, send_len, config, window, deadline, watched, hooks } = self;
         let hooks = hooks.with_produce(produce);
-        Exchange { link, out, inp, to, from, send_len, config, window, deadline, hooks }
+        Exchange { link, out, inp, to, from, send_len, config, window, deadline, watched, hooks }
     }
 
     /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.
@@ -230,6 +232,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         self
     }
 
+    /// For measuring what watching costs: launches that neither see a peer's failure nor sleep. Only their deadline ends a wait then.
+    pub fn unwatched(mut self) -> Self {
+        self.watched = false;
+        self
+    }
+
     /// Sends straight into the receiver's window, in one hop. The output of the receiver must be its part of the window. There is no
     /// consume hook then, and what is sent is one value of the window's type.
     ///
@@ -261,7 +269,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let legs = self.legs()?;
         let traced = self.trace_legs(&legs)?;
-        let launch = Launch::with(&[self.link], &traced, self.deadline, self.streams(&legs))?;
+        let how = How { deadline: self.deadline, streams: self.streams(&legs), watched: self.watched };
+        let launch = Launch::with(&[self.link], &traced, how)?;
         let mut prepared = PreparedExchange::new(self.link, launch, self.deadline, self.to, self.from);
         for leg in &legs {
             let window = self.window.as_ref().map(|window| window.number.as_str());

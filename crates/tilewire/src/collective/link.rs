@@ -97,6 +97,16 @@ pub struct Launch<'l> {
     prepared: Prepared,
 }
 
+/// How a kernel is launched.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    pub deadline: Option<Duration>,
+    /// Every `each` that can writes around the cache, whatever its size.
+    pub streams: bool,
+    /// Waits see the abort word, and sleep on doorbells.
+    pub watched: bool,
+}
+
 impl<'l> Launch<'l> {
     /// Compiles a kernel that is bound to these transports, at least one, all of the same world.
     ///
@@ -116,18 +126,13 @@ impl<'l> Launch<'l> {
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
-        Launch::with(hosts, traced, deadline, false)
+        Launch::with(hosts, traced, How { deadline, streams: false, watched: true })
     }
 
-    /// `streams`: every `each` that can writes around the cache, whatever its size.
-    pub(super) fn with(
-        hosts: &[&'l dyn Host],
-        traced: &Traced,
-        deadline: Option<Duration>,
-        streams: bool,
-    ) -> Result<Launch<'l>, RunError> {
+    pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
+        let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
-        let segments: Vec<&SegmentSet> = hosts.iter().filter_map(|host| host.segments()).collect();
+        let segments: Vec<&SegmentSet> = hosts.iter().filter(|_| watched).filter_map(|host| host.segments()).collect();
         let usual = Settings::default();
         let settings = Settings {
             rank: first.rank().index(),

@@ -132,8 +132,8 @@ fn a_sender_says_what_it_waits_for() {
 fn the_deadline_of_a_transfer_may_differ_from_that_of_the_world() {
     threads(2, "own deadline", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        let (peer, x) = (world.rank().after(1, 2), Tensor::<u32>::zeros(4));
-        let mut swap = sendrecv(&link, &x, &x.clone(), peer, peer).deadline(SHORT).build()?;
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u32>::zeros(4), Tensor::<u32>::zeros(4));
+        let mut swap = sendrecv(&link, &y, &x, peer, peer).deadline(SHORT).build()?;
         world.bootstrap().barrier("built", world.deadline())?;
         if world.rank() == FIRST {
             assert_eq!(timeout(swap.run().unwrap_err()).after, SHORT);

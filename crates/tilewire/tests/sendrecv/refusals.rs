@@ -64,8 +64,8 @@ fn rows_too_large_for_packets() {
     // Three rows of 65 elements for two blocks: the first has two rows, in 65 packets of eight bytes.
     transport_refuses(
         |world, link| {
-            let (peer, x) = (world.rank().after(1, 2), Tensor::<f32>::zeros(195));
-            let swap = sendrecv(link, &x.clone(), &x, peer, peer).config(Way::Packet.config(2));
+            let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(195), Tensor::<f32>::zeros(195));
+            let swap = sendrecv(link, &y, &x, peer, peer).config(Way::Packet.config(2));
             swap.chunk_shape(65, 3).produce(|c| c.input.at(c.col(), c.row())).run()
         },
         |_| TransferError::TooLarge { protocol: Protocol::Packet, bytes: 2 * 520, region: 2 * 512 },
@@ -176,10 +176,85 @@ fn what_direct_cannot_do() {
 }
 
 #[test]
+fn slots_of_several_parts_that_begin_anywhere() {
+    unable("staged cannot: the parts of a slot begin on 64 bytes", |world, link| {
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+        sendrecv(link, &y, &x, peer, peer)
+            .config(Way::staged(1001, 2).config(1))
+            .produce2(|c| (c.input.load(c.pos()), c.input.load(c.pos())))
+            .consume(|c, (a, _)| c.output.store(c.pos(), a))
+            .run()
+    });
+}
+
+#[test]
+fn an_output_that_lies_over_the_input() {
+    transport_refuses(
+        |world, link| {
+            let (peer, x) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64));
+            sendrecv(link, &x.slice(32..64), &x.slice(0..33), peer, peer).run()
+        },
+        |_| TransferError::Overlap { bytes: 33 * 4 },
+    );
+}
+
+#[test]
+fn an_output_that_is_longer_than_its_shape() {
+    threads(2, "long output", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(8), Tensor::<f32>::zeros(16));
+        let error = sendrecv(&link, &y, &x, peer, peer).chunk_shape(2, 4).run().unwrap_err();
+        assert!(matches!(error, RunError::Build(_)), "{error}");
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
+    threads(2, "half refused", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u64>::zeros(4), Tensor::<u64>::zeros(4));
+        if world.rank() == Rank::new(0) {
+            // Its send agrees and needs nobody; were its step counted here alone, every later message would be the wrong one.
+            let sent = send(&link, &x, peer).run();
+            let received = recv(&link, &Tensor::<u64>::zeros(5), peer).run();
+            assert!(sent.is_ok() || matches!(sent, Err(RunError::Transfer(TransferError::Broken { .. }))), "{sent:?}");
+            assert!(received.is_err());
+        } else {
+            let error = sendrecv(&link, &y, &x, peer, peer).run().unwrap_err();
+            assert!(matches!(error, RunError::Mismatch(_)), "{error}");
+        }
+        world.bootstrap().barrier("refused", world.deadline())?;
+        let again =
+            if world.rank() == Rank::new(0) { send(&link, &x, peer).run() } else { recv(&link, &y, peer).run() };
+        assert!(matches!(
+            again.unwrap_err(),
+            RunError::Transport(_) | RunError::Transfer(TransferError::Broken { .. })
+        ));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_transfer_that_is_dropped_before_its_launch_breaks_the_transport() {
+    threads(2, "dropped", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u64>::zeros(4), Tensor::<u64>::zeros(4));
+        if world.rank() == Rank::new(0) {
+            drop(recv(&link, &y, peer).build()?);
+        }
+        world.bootstrap().barrier("dropped", world.deadline())?;
+        assert!(link.is_broken());
+        assert!(send(&link, &x, peer).run().is_err());
+        Ok(())
+    });
+}
+
+#[test]
 fn slots_that_hold_no_element() {
     unable("staged cannot: not one element fits a slot", |world, link| {
-        let (peer, x) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64));
-        sendrecv(link, &x, &x.clone(), peer, peer)
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+        sendrecv(link, &y, &x, peer, peer)
             .config(Way::staged(64, 2).config(1))
             .produce2(|c| (c.input.load(c.pos()), c.input.load(c.pos())))
             .consume(|c, (a, _)| c.output.store(c.pos(), a))

@@ -5,6 +5,10 @@
 pub mod code;
 pub mod kernels;
 pub mod programs;
+pub mod ptx_machine;
+pub mod ptxas;
+pub mod simulated;
+mod strategy;
 
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -19,7 +19,7 @@ pub struct Race {
     pub against: Limit,
     /// What it aims at.
     pub aim: Aim,
-    /// Whether its waits have a deadline.
+    /// Whether its waits have a deadline, and see a peer's failure.
     pub deadline: bool,
 }
 
@@ -71,7 +71,7 @@ impl<'l> Transfers<'l> {
         let (rank, peer) = (link.rank().index(), other(link));
         let build = |exchange: Exchange<'_, 'l, ShmTransport, u64, u64>| {
             let exchange = exchange.primitive(race.primitive);
-            let exchange = if race.deadline { exchange } else { exchange.deadline(None) };
+            let exchange = if race.deadline { exchange } else { exchange.deadline(None).unwatched() };
             let exchange = if race.primitive == Primitive::Direct { exchange.window(window) } else { exchange };
             exchange.build()
         };

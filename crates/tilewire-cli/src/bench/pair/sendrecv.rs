@@ -131,7 +131,7 @@ fn latency<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
 fn waits<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
     let primitive = if bytes <= KIB { Primitive::Packet } else { Primitive::Staged };
-    let race = Race::new("with a deadline", primitive, Limit::Plain, Aim::Ratio(0.98));
+    let race = Race::new("deadline and abort", primitive, Limit::Plain, Aim::Ratio(0.98));
     let mut plain = Race { name: "without", deadline: false, ..race }.side(&buffers)?;
     plain.part = Part::Limit(Limit::Plain);
     Ok(vec![plain, race.side(&buffers)?])

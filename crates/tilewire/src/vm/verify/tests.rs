@@ -215,7 +215,8 @@ fn the_sample_passes_and_has_the_opcodes_that_are_broken_below() {
         let text = sample.role.to_string();
         let ops =
             ["Bind", "Fill", "LGroupMaxAbs", "LBinaryWiden", "LSelect", "Gather(", "GatherMasked", "ScatterMasked"];
-        let more = ["AtomicLanes", "PacketPut", "LBinaryNarrow", "LoadTile", "StoreTile", "MoveTile", "Bulk", "Iota"];
+        let more =
+            ["AtomicLanes", "PacketPutRow", "LBinaryNarrow", "LoadTile", "StoreTile", "MoveTile", "Bulk", "Iota"];
         for op in ops.into_iter().chain(more) {
             assert!(text.contains(op), "no {op} in\n{text}");
         }
@@ -266,7 +267,7 @@ fn an_access_moves_as_many_bytes_as_its_op() {
         ("ULoad", 0, 8),
         ("UStore", 0, 8),
         ("Bulk", 1, 8),
-        ("PacketPut", 0, 32),
+        ("PacketPutRow", 0, 32),
     ] {
         caught("another width", |role| {
             let access = named(role, op).e as usize + second;

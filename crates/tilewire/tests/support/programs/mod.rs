@@ -26,7 +26,6 @@ pub use writer::Writer;
 
 use data::{Random, element, elements};
 use expression::Pool;
-use proptest::prelude::*;
 use sections::Section;
 use std::fmt;
 use tilewire::check::{Bank, Binding, Bound, Memories};
@@ -98,11 +97,6 @@ impl Program {
             sections::turns(&mut maker, &mut random);
         }
         Program { seed, sections: count, kernel: maker.c.finish(), params: maker.params }
-    }
-
-    /// Programs for property tests; they shrink to fewer sections.
-    pub fn strategy() -> impl Strategy<Value = Program> {
-        (any::<u64>().no_shrink(), 1..6u64).prop_map(|(seed, sections)| Program::new(seed, sections))
     }
 
     /// For the evaluator.

@@ -1,0 +1,197 @@
+//! `tilewire verify`: an engine against the reference evaluator, bit for bit.
+//!
+//! In: how many random programs of the whole language, from which seed, on which engine. Out: a table, and a line for every
+//! program that differs, with what makes it again. On a GPU also rings of virtual ranks: several ranks on one device,
+//! each on a stream of its own, that wait for each other.
+
+mod ring;
+
+use crate::programs::data::Random;
+use crate::programs::{Hosted, ParamSpec, Program};
+use anyhow::{Result, bail};
+use std::collections::BTreeMap;
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tilewire::check;
+use tilewire::cuda::{self, CudaError, Device};
+use tilewire::vm::Prepared;
+
+/// What runs the programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Engine {
+    /// The CPU engine.
+    Cpu,
+    /// The GPU engine; the CPU engine runs the same programs.
+    Cuda,
+}
+
+/// What to verify.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Which engine.
+    pub engine: Engine,
+    /// How many random programs.
+    pub programs: u64,
+    /// The number of the first.
+    pub seed: u64,
+    /// Numbers of virtual ranks, on a GPU.
+    pub ranks: Vec<usize>,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks: vec![1, 2, 3, 4, 8] }
+    }
+}
+
+/// How one program went on one engine.
+enum Outcome {
+    Agrees,
+    /// The engine says that it cannot run it, and why.
+    Refused(String),
+    Differs(String),
+}
+
+/// Longer than any wait of a program takes.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Verifies; status 1 when anything differs.
+pub fn verify(request: &Request) -> Result<ExitCode> {
+    let device = match request.engine {
+        Engine::Cpu => None,
+        Engine::Cuda => Some(Device::open(0)?),
+    };
+    let mut out = stdout();
+    if let Some(device) = &device {
+        writeln!(out, "{} ({}, {} multiprocessors)", device.name(), device.target(), device.multiprocessors())?;
+    }
+    let start = Instant::now();
+    let next = AtomicU64::new(0);
+    let tally = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= request.programs {
+                        break;
+                    }
+                    let mut random = Random::new(request.seed.wrapping_add(number));
+                    let (seed, sections) = (random.next(), 1 + random.below(5));
+                    for (engine, outcome) in judge(seed, sections, device.as_ref()) {
+                        tally.lock().expect("no panic while it is held").count(engine, outcome);
+                    }
+                }
+            });
+        }
+    });
+    let mut tally = tally.into_inner().expect("no panic while it was held");
+    if let Some(device) = &device {
+        for &ranks in &request.ranks {
+            for blocks in [1, 4] {
+                let outcome = match ring::ring(device, ranks, blocks) {
+                    Ok(()) => Outcome::Agrees,
+                    Err(error) => Outcome::Differs(format!("ring of {ranks} ranks, {blocks} blocks: {error:#}")),
+                };
+                tally.count("cuda, rings of virtual ranks", outcome);
+            }
+        }
+    }
+    writeln!(out, "{:<30}{:>8}{:>8}{:>9}{:>9}", "engine", "cases", "agree", "refused", "differ")?;
+    for (engine, row) in &tally.rows {
+        let [agree, refused, differ] = *row;
+        writeln!(out, "{engine:<30}{:>8}{agree:>8}{refused:>9}{differ:>9}", agree + refused + differ)?;
+    }
+    for (reason, times) in &tally.refusals {
+        writeln!(out, "refused {times} times: {reason}")?;
+    }
+    for what in &tally.differences {
+        writeln!(out, "DIFFERS {what}")?;
+    }
+    writeln!(out, "{:.1} s", start.elapsed().as_secs_f32())?;
+    if tally.rows.values().all(|row| row[0] == 0) {
+        bail!("nothing was compared");
+    }
+    Ok(if tally.rows.values().any(|row| row[2] > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Counts of outcomes by engine.
+#[derive(Default)]
+struct Tally {
+    /// Agree, refused, differ.
+    rows: BTreeMap<&'static str, [u64; 3]>,
+    refusals: BTreeMap<String, u64>,
+    differences: Vec<String>,
+}
+
+impl Tally {
+    fn count(&mut self, engine: &'static str, outcome: Outcome) {
+        let row = self.rows.entry(engine).or_default();
+        match outcome {
+            Outcome::Agrees => row[0] += 1,
+            Outcome::Refused(reason) => {
+                row[1] += 1;
+                // Figures differ from program to program.
+                let reason: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
+                *self.refusals.entry(reason).or_default() += 1;
+            }
+            Outcome::Differs(what) => {
+                row[2] += 1;
+                if self.differences.len() < 20 {
+                    self.differences.push(format!("{engine}: {what}"));
+                }
+            }
+        }
+    }
+}
+
+/// Runs one program by definition and on the engines.
+fn judge(seed: u64, sections: u64, device: Option<&Arc<Device>>) -> Vec<(&'static str, Outcome)> {
+    let program = Program::new(seed, sections);
+    let name = format!("Program::new({seed:#x}, {sections})");
+    let (binding, memories) = program.bind();
+    let expected = match check::run(&program.kernel, &binding, memories, check::Options::default()) {
+        Ok(after) => program.results(&binding, &after),
+        Err(error) => return vec![("evaluator", Outcome::Differs(format!("{name}: {error}")))],
+    };
+    let mut outcomes = Vec::new();
+    let hosted = Hosted::new(&program);
+    if let Some(device) = device {
+        let outcome = match cuda::evaluate(device, &program.kernel, &hosted.args, Some(DEADLINE)) {
+            Ok(results) => compare(&name, &program, &program.comparable(results), &expected),
+            Err(CudaError::Ptx(error)) => Outcome::Refused(error.to_string()),
+            Err(error) => Outcome::Differs(format!("{name}: {error}")),
+        };
+        outcomes.push(("cuda, random programs", outcome));
+    }
+    let ran = Prepared::new(&program.kernel, &hosted.args)
+        .map_err(|error| error.to_string())
+        .and_then(|mut op| op.run().map_err(|error| error.to_string()));
+    outcomes.push(match ran {
+        Ok(()) => ("cpu, random programs", compare(&name, &program, &hosted.results(&program), &expected)),
+        Err(error) => ("cpu, random programs", Outcome::Differs(format!("{name}: {error}"))),
+    });
+    outcomes
+}
+
+fn compare(name: &str, program: &Program, got: &[Vec<Vec<u8>>], expected: &[Vec<Vec<u8>>]) -> Outcome {
+    for (p, (got, expected)) in got.iter().zip(expected).enumerate() {
+        if let ParamSpec::Scalar { .. } = program.params[p] {
+            continue;
+        }
+        for (bank, (got, expected)) in got.iter().zip(expected).enumerate() {
+            if let Some(k) = (0..got.len().max(expected.len())).find(|&k| got.get(k) != expected.get(k)) {
+                let part = |bytes: &[u8]| format!("{:02x?}", &bytes[k.min(bytes.len())..(k + 8).min(bytes.len())]);
+                return Outcome::Differs(format!(
+                    "{name}: parameter {p} bank {bank} byte {k}: {} instead of {}",
+                    part(got),
+                    part(expected)
+                ));
+            }
+        }
+    }
+    Outcome::Agrees
+}

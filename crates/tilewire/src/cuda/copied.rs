@@ -1,0 +1,149 @@
+//! Launches on a device copy of host tensors: for tests, and to try a kernel.
+
+use super::buffer::Buffer;
+use super::device::Device;
+use super::error::CudaError;
+use super::launch::{Bound, Launch, Settings};
+use super::program::Program;
+use super::stream::Stream;
+use crate::ir::Kernel;
+use crate::tensor::{Arg, Memory};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One rank of a launch.
+#[derive(Clone, Copy)]
+pub struct RankLaunch<'a> {
+    /// Its kernel.
+    pub kernel: &'a Kernel,
+    /// Its arguments; ranks meet in memory that several of them name.
+    pub args: &'a [Arg],
+}
+
+/// For every parameter the bytes of every bank.
+type Results = Vec<Vec<Vec<u8>>>;
+
+/// Runs one launch of a kernel on a copy of what `args` name and gives the bytes afterwards: for every parameter one vector
+/// per bank. The tensors are not touched. What `check::evaluate` is for the reference, this is for a GPU.
+pub fn evaluate(
+    device: &Arc<Device>,
+    kernel: &Kernel,
+    args: &[Arg],
+    deadline: Option<Duration>,
+) -> Result<Results, CudaError> {
+    let mut results = evaluate_world(device, &[RankLaunch { kernel, args }], deadline)?;
+    Ok(results.swap_remove(0))
+}
+
+/// Runs one launch of every rank at the same time, each on a stream of its own. All programs are loaded before the first
+/// launch. (That all blocks fit on the device at once is the caller's to see to: waits end by their deadline otherwise.)
+pub fn evaluate_world(
+    device: &Arc<Device>,
+    ranks: &[RankLaunch<'_>],
+    deadline: Option<Duration>,
+) -> Result<Vec<Results>, CudaError> {
+    let copies = Copies::take(device, ranks)?;
+    let mut launches = Vec::new();
+    for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
+        let program = Program::load(device, kernel)?;
+        let abort = Arc::new(Buffer::zeroed(device, 8)?);
+        let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline };
+        let bound = args.iter().map(|arg| match arg {
+            Arg::Scalar(memory) => Bound::Scalar(scalar(memory)),
+            arg => Bound::Banks(memories(arg).iter().map(|memory| copies.place(memory)).collect()),
+        });
+        launches.push((Launch::new(&program, bound.collect(), &abort, settings)?, Stream::new(device)?));
+    }
+    for (launch, stream) in &mut launches {
+        launch.start(stream)?;
+    }
+    // All are waited for, whatever the first says: their memory goes when this returns.
+    let ends: Vec<_> = launches.iter().map(|(launch, stream)| launch.finish(stream)).collect();
+    ends.into_iter().collect::<Result<(), _>>()?;
+    let bytes = copies.read()?;
+    Ok(ranks.iter().map(|rank| rank.args.iter().map(|arg| copies.results(arg, &bytes)).collect()).collect())
+}
+
+/// Device copies of pieces of host memory: memories that overlap are one piece.
+struct Copies {
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    start: usize,
+    end: usize,
+    /// Where `start` is in the copy: as far from an aligned address as on the host.
+    skew: usize,
+    buffer: Arc<Buffer>,
+}
+
+/// Alignment that a copy keeps.
+const ALIGN: usize = 256;
+
+impl Copies {
+    fn take(device: &Arc<Device>, ranks: &[RankLaunch<'_>]) -> Result<Self, CudaError> {
+        let mut all: Vec<Memory> = ranks.iter().flat_map(|rank| rank.args).flat_map(memories).collect();
+        all.sort_by_key(address);
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut rest = &all[..];
+        while let Some(first) = rest.first() {
+            let start = address(first);
+            let (mut end, skew) = (start + first.bytes(), start % ALIGN);
+            let mut bytes = vec![0; skew];
+            while let Some((memory, others)) =
+                rest.split_first().filter(|(m, _)| address(m) < end || address(m) == start)
+            {
+                end = end.max(address(memory) + memory.bytes());
+                bytes.resize(end - start + skew, 0);
+                bytes[address(memory) - start + skew..][..memory.bytes()].copy_from_slice(&memory.read());
+                rest = others;
+            }
+            pieces.push(Piece { start, end, skew, buffer: Arc::new(Buffer::from_bytes(device, &bytes)?) });
+        }
+        Ok(Copies { pieces })
+    }
+
+    fn find(&self, memory: &Memory) -> usize {
+        let (start, end) = (address(memory), address(memory) + memory.bytes());
+        let inside = |piece: &Piece| piece.start <= start && end <= piece.end;
+        self.pieces.iter().position(inside).expect("every argument was copied")
+    }
+
+    fn place(&self, memory: &Memory) -> (Arc<Buffer>, usize) {
+        let piece = &self.pieces[self.find(memory)];
+        (piece.buffer.clone(), address(memory) - piece.start + piece.skew)
+    }
+
+    fn read(&self) -> Result<Vec<Vec<u8>>, CudaError> {
+        self.pieces.iter().map(|piece| piece.buffer.read()).collect()
+    }
+
+    fn results(&self, arg: &Arg, bytes: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let of = |memory: &Memory| {
+            let k = self.find(memory);
+            let first = address(memory) - self.pieces[k].start + self.pieces[k].skew;
+            bytes[k][first..first + memory.bytes()].to_vec()
+        };
+        memories(arg).iter().map(of).collect()
+    }
+}
+
+fn address(memory: &Memory) -> usize {
+    memory.start().as_ptr() as usize
+}
+
+fn scalar(memory: &Memory) -> u64 {
+    let bytes = memory.read();
+    let mut bits = [0; 8];
+    let size = bytes.len().min(8);
+    bits[..size].copy_from_slice(&bytes[..size]);
+    u64::from_le_bytes(bits)
+}
+
+fn memories(arg: &Arg) -> Vec<Memory> {
+    match arg {
+        Arg::Buffer(banks) | Arg::Slots(banks) => banks.clone(),
+        Arg::Scalar(memory) => vec![memory.clone()],
+        Arg::Queue(_) => Vec::new(),
+    }
+}

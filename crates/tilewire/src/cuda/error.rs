@@ -1,0 +1,160 @@
+//! What can go wrong on a GPU.
+
+use crate::ir::SourceLine;
+use crate::ptx::PtxError;
+use cudarc::driver::DriverError;
+use std::fmt;
+
+/// Why a device, a program or a launch cannot be had.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The driver's library is not installed.
+    NoDriver,
+    /// The driver is older than what tilewire calls.
+    OldDriver {
+        /// CUDA version of the driver, as 1000 · major + 10 · minor.
+        version: i32,
+        /// The least that will do.
+        needed: i32,
+    },
+    /// There is no such device.
+    NoDevice {
+        /// Which was asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// The device is older than every target.
+    OldDevice {
+        /// Its name.
+        name: String,
+        /// Its compute capability.
+        capability: (u32, u32),
+    },
+    /// A call of the driver failed.
+    Driver {
+        /// The call.
+        call: &'static str,
+        /// The driver's name of the error.
+        error: String,
+    },
+    /// The kernel has no PTX for the device.
+    Ptx(PtxError),
+    /// The driver refuses the PTX: a bug of tilewire.
+    Assembly {
+        /// Name of the kernel.
+        kernel: String,
+        /// What the driver says.
+        log: String,
+    },
+    /// The arguments do not match the parameters.
+    Argument {
+        /// Name of the parameter.
+        param: String,
+        /// What is wrong, with the values.
+        what: String,
+    },
+    /// A wait took longer than the deadline.
+    Timeout(Box<Stopped>),
+    /// An access outside of its buffer, where bounds are checked: `index` is it, `expected` the largest one allowed.
+    OutOfBounds(Box<Stopped>),
+    /// The abort word was set.
+    Aborted {
+        /// Its value.
+        word: u64,
+    },
+}
+
+/// A wait that gave up, or an access outside.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stopped {
+    /// The rank.
+    pub rank: u32,
+    /// Its block.
+    pub block: u64,
+    /// Name of its role.
+    pub role: String,
+    /// Copy of the role.
+    pub copy: u64,
+    /// Name of the slots or of the packet area.
+    pub param: String,
+    /// Bank of it.
+    pub bank: u64,
+    /// Number of the slot or packet.
+    pub index: u64,
+    /// Value (of a packet: flag) that would have let it go on.
+    pub expected: u64,
+    /// Value seen.
+    pub seen: u64,
+    /// Where the user wrote the wait.
+    pub at: SourceLine,
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stopped { rank, block, role, copy, param, bank, index, expected, seen, at } = self;
+        write!(
+            f,
+            "{at}: rank {rank}, block {block}, role {role}, copy {copy}: waited in vain for {param}[bank {bank}][{index}] to be {expected}; it is {seen}"
+        )
+    }
+}
+
+impl fmt::Display for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CudaError::NoDriver => f.write_str("no CUDA driver on this machine (libcuda.so.1 is not found)"),
+            CudaError::OldDriver { version, needed } => write!(
+                f,
+                "the CUDA driver is for {}.{}; {}.{} or newer is needed",
+                version / 1000,
+                version % 1000 / 10,
+                needed / 1000,
+                needed % 1000 / 10
+            ),
+            CudaError::NoDevice { ordinal, count } => write!(f, "there is no GPU {ordinal}; the driver knows {count}"),
+            CudaError::OldDevice { name, capability: (major, minor) } => {
+                write!(f, "{name} has compute capability {major}.{minor}; 8.0 or newer is needed")
+            }
+            CudaError::Driver { call, error } => write!(f, "{call} failed: {error}"),
+            CudaError::Ptx(error) => error.fmt(f),
+            CudaError::Assembly { kernel, log } => {
+                write!(f, "tilewire bug: the driver refuses the PTX of kernel {kernel}: {log}")
+            }
+            CudaError::Argument { param, what } => write!(f, "argument {param}: {what}"),
+            CudaError::Timeout(stopped) => stopped.fmt(f),
+            CudaError::OutOfBounds(by) => write!(
+                f,
+                "{}: rank {}, block {}, role {}, copy {}: index {} of {}, where the largest is {}",
+                by.at, by.rank, by.block, by.role, by.copy, by.index as i64, by.param, by.expected
+            ),
+            CudaError::Aborted { word } => write!(f, "the launch was aborted: word {word:#x}"),
+        }
+    }
+}
+
+impl std::error::Error for CudaError {}
+
+impl From<PtxError> for CudaError {
+    fn from(error: PtxError) -> Self {
+        CudaError::Ptx(error)
+    }
+}
+
+/// Gives a driver error the name of its call.
+pub(super) trait Called<T> {
+    fn called(self, call: &'static str) -> Result<T, CudaError>;
+}
+
+impl<T> Called<T> for Result<T, DriverError> {
+    fn called(self, call: &'static str) -> Result<T, CudaError> {
+        self.map_err(|error| {
+            let text =
+                |text: Result<&std::ffi::CStr, DriverError>| text.ok().map(|text| text.to_string_lossy().into_owned());
+            let name = text(error.error_name()).unwrap_or_else(|| "unknown error".into());
+            let what = text(error.error_string()).unwrap_or_default();
+            CudaError::Driver { call, error: format!("{name} ({what})") }
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! A kernel on a device: written, assembled, loaded.
+
+use super::device::Device;
+use super::error::{Called, CudaError};
+use crate::ir::{self, Kernel};
+use crate::ptx;
+use cudarc::driver::{result, sys};
+use std::ffi::{CString, c_uint, c_void};
+use std::sync::Arc;
+
+/// A kernel that can be launched.
+pub struct Program {
+    device: Arc<Device>,
+    kernel: Kernel,
+    module: ptx::Module,
+    loaded: sys::CUmodule,
+    function: sys::CUfunction,
+}
+
+// SAFETY: the driver's handles may be used from any thread; nothing in a program changes after it is loaded.
+unsafe impl Send for Program {}
+// SAFETY: as above.
+unsafe impl Sync for Program {}
+
+impl Program {
+    /// Writes, assembles and loads a verified kernel, as is usual for the device.
+    pub fn load(device: &Arc<Device>, kernel: &Kernel) -> Result<Arc<Program>, CudaError> {
+        Program::load_with(device, kernel, ptx::Options::new(device.target()))
+    }
+
+    /// The same with options; their target must be one that the device runs.
+    pub fn load_with(device: &Arc<Device>, kernel: &Kernel, options: ptx::Options) -> Result<Arc<Program>, CudaError> {
+        let kernel = ir::simplify(kernel);
+        let module = ptx::emit(&kernel, options)?;
+        device.bind()?;
+        let loaded = assemble(&kernel.name, &module.text)?;
+        let mut program = Program { device: device.clone(), kernel, module, loaded, function: std::ptr::null_mut() };
+        let entry = CString::new(program.module.entry.clone()).expect("an entry name has no zero byte");
+        // SAFETY: the module is loaded.
+        program.function = unsafe { result::module::get_function(loaded, entry) }.called("cuModuleGetFunction")?;
+        // SAFETY: the function is of a loaded module. Loading it now keeps the first launch from doing so while others spin.
+        unsafe { sys::cuFuncLoad(program.function) }.result().called("cuFuncLoad")?;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is of a loaded module.
+        unsafe {
+            result::function::set_function_attribute(program.function, attribute, program.module.shared_bytes as i32)
+        }
+        .called("cuFuncSetAttribute")?;
+        Ok(Arc::new(program))
+    }
+
+    /// The device it is on.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The kernel, simplified.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Its PTX.
+    pub fn module(&self) -> &ptx::Module {
+        &self.module
+    }
+
+    /// Blocks that one multiprocessor can run at once.
+    pub fn blocks_per_multiprocessor(&self) -> Result<u32, CudaError> {
+        self.device.bind()?;
+        let (threads, shared) = (self.module.threads as i32, self.module.shared_bytes as usize);
+        // SAFETY: the function is of a loaded module.
+        unsafe { result::occupancy::max_active_block_per_multiprocessor(self.function, threads, shared) }
+            .called("cuOccupancyMaxActiveBlocksPerMultiprocessor")
+            .map(|blocks| blocks as u32)
+    }
+
+    pub(super) fn function(&self) -> sys::CUfunction {
+        self.function
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: loaded by `load`, unloaded once; launches hold the program until they are done.
+            _ = unsafe { result::module::unload(self.loaded) };
+        }
+    }
+}
+
+/// Lets the driver assemble PTX; what it says against it comes with the error.
+fn assemble(kernel: &str, text: &str) -> Result<sys::CUmodule, CudaError> {
+    use sys::CUjit_option as O;
+    let mut log = vec![0u8; 8192];
+    let image = CString::new(text).expect("PTX has no zero byte");
+    let mut options = [O::CU_JIT_ERROR_LOG_BUFFER, O::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the image is PTX that ends in a zero byte; the options name a buffer with its size, which outlives the call.
+    let status = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            image.as_ptr().cast(),
+            options.len() as c_uint,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    match status {
+        sys::CUresult::CUDA_SUCCESS => Ok(module),
+        sys::CUresult::CUDA_ERROR_INVALID_PTX | sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(&log[..end]).into_owned();
+            Err(CudaError::Assembly { kernel: kernel.to_string(), log })
+        }
+        other => other.result().called("cuModuleLoadDataEx").map(|()| module),
+    }
+}

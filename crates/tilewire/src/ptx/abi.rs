@@ -1,0 +1,87 @@
+//! What a launch passes to a kernel, and what a kernel reports: the one statement of it, for `ptx` and for whoever launches.
+//!
+//! A kernel has one entry with **one parameter**, a block of bytes, all entries 8 bytes wide and aligned:
+//!
+//! ```text
+//!   byte 0   rank                       i64
+//!        8   world size                 i64
+//!       16   address of the abort word  a u64 that every wait polls; not 0 ends the launch
+//!       24   address of the report      10 u64, see below
+//!       32   deadline                   nanoseconds a wait may take; u64::MAX: for ever
+//!       40   the parameters of the kernel, in order:
+//!              buffer, slots   one address per bank
+//!              scalar          its bits, zero-extended
+//!              queue           8 bytes that nothing reads
+//! ```
+//!
+//! The **report** is all 0 before a launch. The first wait that gives up takes it (word 0: 0 → 1), fills it, sets word 0 to 2,
+//! and sets the abort word to [`ABORTED_BY_TIMEOUT`] unless it is set already, so that every other wait of the rank ends:
+//!
+//! ```text
+//!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access lies outside (where bounds are checked)
+//!        1 role   2 block   3 copy   4 instruction (its number)
+//!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index
+//!        8 expected, or the largest index allowed   9 seen, or 0
+//! ```
+
+use crate::ir::{Entity, Kernel, Param, ParamId};
+
+/// Byte offsets of the fixed part.
+pub const RANK: u32 = 0;
+/// Number of ranks.
+pub const WORLD_SIZE: u32 = 8;
+/// Address of the abort word.
+pub const ABORT: u32 = 16;
+/// Address of the report.
+pub const REPORT: u32 = 24;
+/// Nanoseconds that a wait may take.
+pub const DEADLINE: u32 = 32;
+/// Where the kernel's parameters begin.
+const PARAMS: u32 = 40;
+
+/// The most bytes a launch passes.
+pub const MOST_BYTES: u32 = 32_764;
+
+/// Words of a report.
+pub const REPORT_WORDS: usize = 10;
+
+/// State of the report of a wait that gave up.
+pub const GAVE_UP: u64 = 2;
+
+/// State of the report of an access outside of its buffer.
+pub const OUTSIDE: u64 = 3;
+
+/// What a wait that gives up sets the abort word to.
+pub const ABORTED_BY_TIMEOUT: u64 = 1 << 63;
+
+/// Where each parameter of a kernel lies in the parameter block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParamBlock {
+    offsets: Vec<u32>,
+    bytes: u64,
+}
+
+impl ParamBlock {
+    /// The layout for a kernel.
+    pub fn new(kernel: &Kernel) -> Self {
+        let (mut offsets, mut bytes) = (Vec::new(), u64::from(PARAMS));
+        for param in kernel.params.values() {
+            offsets.push(u32::try_from(bytes).unwrap_or(u32::MAX));
+            bytes += 8 * match param {
+                Param::Buffer { banks, .. } | Param::Slots { banks, .. } => u64::from(*banks),
+                Param::Scalar { .. } | Param::Queue { .. } => 1,
+            };
+        }
+        ParamBlock { offsets, bytes }
+    }
+
+    /// Byte offset of a parameter's first entry.
+    pub fn offset(&self, param: ParamId) -> u32 {
+        self.offsets[param.index()]
+    }
+
+    /// Size of the block.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

@@ -1,0 +1,296 @@
+//! The ops of an `each` body for a batch of elements: some vectors of neighbours on the innermost axis.
+//!
+//! Ops are written one after the other, each for all elements of the batch, as the evaluator runs them: so the loads of one op are all
+//! under way before the first is used. Neighbours that share a value (the access analysis says which do) share its register.
+
+use super::place::byte_of;
+use super::role::{RoleCode, pure};
+use super::text::{Label, Reg};
+use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess};
+use crate::ir::{Inst, Mask, Op, Order, Place, Scope, Shape, Type, Value};
+use std::collections::HashMap;
+
+/// What is known of a body, and how wide its accesses are.
+pub(super) struct Body<'k> {
+    pub insts: &'k [Inst],
+    pub analysis: Analysis<'k>,
+    pub accesses: Vec<MemoryAccess>,
+    /// Neighbours in a vector.
+    pub width: usize,
+    /// Bytes that one instruction moves, for contiguous accesses.
+    pub wide: HashMap<Inst, u32>,
+}
+
+/// Elements under way together: `groups` vectors of `width` neighbours, numbered vector by vector.
+pub(super) struct Batch {
+    pub width: usize,
+    pub groups: usize,
+    /// Where given, one per vector: what has effects happens only where it holds.
+    pub guards: Vec<Reg>,
+    pub lanes: HashMap<Value, Vec<Reg>>,
+    /// Where a lane goes that gives up.
+    pub end: Label,
+}
+
+impl Batch {
+    fn guard(&self, k: usize) -> Option<Reg> {
+        self.guards.get(k / self.width).copied()
+    }
+
+    fn count(&self) -> usize {
+        self.width * self.groups
+    }
+}
+
+impl Body<'_> {
+    /// Whether the neighbours of a vector share a value.
+    fn shares(&self, v: Value) -> bool {
+        match self.analysis.granularity(v) {
+            Granularity::Uniform | Granularity::Row => true,
+            Granularity::Group(size) => (size as usize).is_multiple_of(self.width),
+            Granularity::Lane => false,
+        }
+    }
+
+    /// Chooses the bytes of every contiguous access for vectors of `width`.
+    pub fn set_width(&mut self, kernel: &crate::ir::Kernel, width: usize) {
+        self.width = width;
+        self.wide.clear();
+        for access in &self.accesses {
+            if let Some(size) = vector_element(kernel, access) {
+                let bytes = access.align.min(16).min((width * size) as u32);
+                if bytes as usize > size {
+                    self.wide.insert(access.inst, bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Size of the elements that neighbours access side by side, without a mask.
+pub(super) fn vector_element(kernel: &crate::ir::Kernel, access: &MemoryAccess) -> Option<usize> {
+    if access.class != Class::Contiguous {
+        return None;
+    }
+    match &kernel.insts[access.inst].op {
+        Op::Load { at, mask: None } => kernel.base_type(at.base).map(Type::size),
+        Op::Get { to, mask: None, .. } => Some(to.size()),
+        Op::Store { x, mask: None, .. } | Op::Put { x, mask: None, .. } => Some(kernel.ty(*x).size()),
+        _ => None,
+    }
+}
+
+impl RoleCode<'_> {
+    /// One op, for every element.
+    pub fn batch_op(&mut self, body: &Body<'_>, batch: &mut Batch, inst: Inst) {
+        let kernel = self.kernel;
+        let data = &kernel.insts[inst];
+        if data.result.is_some_and(|v| kernel.shape(v) == Shape::Uniform) {
+            return self.uniform_value(inst);
+        }
+        match &data.op {
+            Op::Load { at, mask } => {
+                let ty = kernel.base_type(at.base).unwrap_or(Type::U8);
+                self.batch_load(body, batch, inst, at, (ty, ty.size() as u32), mask.as_ref());
+            }
+            Op::Get { at, to, mask } => self.batch_load(body, batch, inst, at, (*to, 1), mask.as_ref()),
+            Op::Store { at, x, mask } => {
+                let unit = kernel.ty(*x).size() as u32;
+                self.batch_store(body, batch, inst, at, *x, unit, *mask);
+            }
+            Op::Put { at, x, mask } => self.batch_store(body, batch, inst, at, *x, 1, *mask),
+            Op::AtomicAdd { at, x, mask, order, scope } => {
+                self.batch_atomic(batch, inst, at, *x, *mask, (*order, *scope));
+            }
+            Op::PacketPut { at, x, flag } => self.packet_put(batch, inst, at, *x, *flag),
+            Op::PacketGet { at, flag } => self.packet_get(batch, inst, at, *flag),
+            Op::Group { x, size: 0 | 1, .. } => {
+                let x = (0..batch.count()).map(|k| self.of(batch, *x, k)).collect();
+                self.set(batch, inst, x);
+            }
+            Op::Group { op, x, size } => self.group_shuffle(batch, inst, *op, *x, *size),
+            op => {
+                let result = data.result.expect("an op that only computes has a result");
+                let operands = op.operands();
+                let once = body.shares(result);
+                let mut out: Vec<Reg> = Vec::with_capacity(batch.count());
+                for k in 0..batch.count() {
+                    if once && k % batch.width != 0 {
+                        out.push(out[k - 1]);
+                        continue;
+                    }
+                    let operands: Vec<Reg> = operands.iter().map(|&v| self.of(batch, v, k)).collect();
+                    out.push(pure(&mut self.t, kernel, op, &operands));
+                }
+                self.set(batch, inst, out);
+            }
+        }
+    }
+
+    /// A value as element `k` sees it.
+    pub fn of(&self, batch: &Batch, v: Value, k: usize) -> Reg {
+        match batch.lanes.get(&v) {
+            Some(lanes) => lanes[k],
+            None => self.value(v),
+        }
+    }
+
+    pub fn set(&self, batch: &mut Batch, inst: Inst, lanes: Vec<Reg>) {
+        if let Some(result) = self.kernel.insts[inst].result {
+            batch.lanes.insert(result, lanes);
+        }
+    }
+
+    fn batch_load(
+        &mut self,
+        body: &Body<'_>,
+        batch: &mut Batch,
+        inst: Inst,
+        at: &Place,
+        (ty, unit): (Type, u32),
+        mask: Option<&Mask>,
+    ) {
+        let mut out: Vec<Reg> = Vec::with_capacity(batch.count());
+        let result = self.kernel.insts[inst].result.expect("a load has a result");
+        let wide = body.wide.get(&inst).copied().filter(|_| batch.width == body.width);
+        for k in 0..batch.count() {
+            let first = k % batch.width == 0;
+            if !first && (wide.is_some() || body.shares(result)) {
+                if wide.is_none() {
+                    out.push(out[k - 1]);
+                }
+                continue;
+            }
+            let index = self.of(batch, at.index, k);
+            let from = self.address(at, index, unit);
+            match wide {
+                Some(bytes) => {
+                    let all = (batch.width * ty.size()) as u64;
+                    let guard = self.bounded(inst, at, index, (unit, all), None);
+                    out.extend(self.load_wide(from, ty, batch.width, bytes, guard));
+                }
+                None => {
+                    let cond = mask.map(|mask| self.of(batch, mask.cond, k));
+                    let cond = self.bounded(inst, at, index, (unit, ty.size() as u64), cond);
+                    let mask = cond.map(|cond| match mask {
+                        Some(mask) => (cond, self.of(batch, mask.other, k)),
+                        None => (cond, self.t.constant(ty, 0)),
+                    });
+                    out.push(self.load(from, ty, mask));
+                }
+            }
+        }
+        self.set(batch, inst, out);
+    }
+
+    #[allow(clippy::too_many_arguments)] // one call site each for Store and Put; a struct would be the same list twice
+    fn batch_store(
+        &mut self,
+        body: &Body<'_>,
+        batch: &Batch,
+        inst: Inst,
+        at: &Place,
+        x: Value,
+        unit: u32,
+        mask: Option<Value>,
+    ) {
+        let ty = self.kernel.ty(x);
+        let wide = body.wide.get(&inst).copied().filter(|_| batch.width == body.width);
+        for k in 0..batch.count() {
+            if wide.is_some() && k % batch.width != 0 {
+                continue;
+            }
+            let index = self.of(batch, at.index, k);
+            let to = self.address(at, index, unit);
+            match wide {
+                Some(bytes) => {
+                    let lanes: Vec<Reg> = (k..k + batch.width).map(|k| self.of(batch, x, k)).collect();
+                    let all = (batch.width * ty.size()) as u64;
+                    let guard = self.bounded(inst, at, index, (unit, all), batch.guard(k));
+                    self.store_wide(to, ty, &lanes, bytes, guard);
+                }
+                None => {
+                    let guard = self.effect(batch, mask, k);
+                    let guard = self.bounded(inst, at, index, (unit, ty.size() as u64), guard);
+                    let x = self.of(batch, x, k);
+                    self.store(to, ty, x, guard);
+                }
+            }
+        }
+    }
+
+    /// Where an effect on element `k` happens.
+    fn effect(&mut self, batch: &Batch, mask: Option<Value>, k: usize) -> Option<Reg> {
+        let mask = mask.map(|mask| self.of(batch, mask, k));
+        match (batch.guard(k), mask) {
+            (Some(guard), Some(mask)) => Some(self.t.p("and.pred", &[&guard, &mask])),
+            (guard, mask) => guard.or(mask),
+        }
+    }
+
+    fn batch_atomic(
+        &mut self,
+        batch: &mut Batch,
+        inst: Inst,
+        at: &Place,
+        x: Value,
+        mask: Option<Value>,
+        (order, scope): (Order, Scope),
+    ) {
+        let ty = self.kernel.ty(x);
+        let mut out = Vec::with_capacity(batch.count());
+        for k in 0..batch.count() {
+            let guard = self.effect(batch, mask, k);
+            let index = self.of(batch, at.index, k);
+            let to = self.address(at, index, ty.size() as u32);
+            let guard = self.bounded(inst, at, index, (ty.size() as u32, ty.size() as u64), guard);
+            let x = self.of(batch, x, k);
+            out.push(self.atomic_add(to, ty, x, guard, order, scope));
+        }
+        self.set(batch, inst, out);
+    }
+
+    fn packet_put(&mut self, batch: &Batch, inst: Inst, at: &Place, x: Value, flag: Value) {
+        for k in 0..batch.count() {
+            let index = self.of(batch, at.index, k);
+            let to = self.address(at, index, 16);
+            let (x, flag) = (self.of(batch, x, k), self.of(batch, flag, k));
+            let (low, high) = (self.t.new_r(), self.t.new_r());
+            self.t.line(format_args!("mov.b64 {{{low}, {high}}}, {x};"));
+            let [low, high] = [low, high].map(|half| self.t.d("mov.b64", &[&format_args!("{{{half}, {flag}}}")]));
+            let guard = self.bounded(inst, at, index, (16, 16), batch.guard(k));
+            let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
+            let to = to.reg;
+            self.t.line(format_args!("{guard}st.relaxed.sys.global.v2.b64 [{to}], {{{low}, {high}}};"));
+        }
+    }
+
+    /// Looks at all packets first, so that the looks overlap, then waits for those that are missing.
+    fn packet_get(&mut self, batch: &mut Batch, inst: Inst, at: &Place, flag: Value) {
+        let mut looks = Vec::new();
+        for k in 0..batch.count() {
+            let index = self.of(batch, at.index, k);
+            let from = self.address(at, index, 16).reg;
+            if let Some(inside) = self.bounded(inst, at, index, (16, 16), None) {
+                self.t.line(format_args!("@!{inside} bra {};", batch.end));
+            }
+            let halves = [self.t.new_d(), self.t.new_d()];
+            self.packet_look(from, halves);
+            looks.push((index, from, halves));
+        }
+        let mut out = Vec::new();
+        for (k, (index, from, halves)) in looks.into_iter().enumerate() {
+            let flag = self.of(batch, flag, k);
+            let flag = self.t.d("cvt.u64.u32", &[&flag]);
+            self.packet_wait(inst, (at, index), flag, from, halves, batch.end);
+            let [low, high] = halves.map(|half| self.t.r("cvt.u32.u64", &[&half]));
+            out.push(self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")]));
+        }
+        self.set(batch, inst, out);
+    }
+
+    /// A register as it is kept in memory between two parts of a body: predicates become words.
+    pub fn kept(&mut self, x: Reg) -> Reg {
+        byte_of(&mut self.t, x)
+    }
+}

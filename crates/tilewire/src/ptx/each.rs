@@ -1,0 +1,294 @@
+//! Loops over the elements of an `each`.
+//!
+//! ```text
+//!   lane l of L takes vectors l, l + L, l + 2L, … of V neighbours each, U of them at a time:
+//!
+//!     while j + (U-1)L < vectors   U vectors    ── as many loads in flight as U · V · size / 16
+//!     while j < vectors            one vector
+//!     while i < elements           one element  ── the rest of the row, shorter than a vector
+//! ```
+//!
+//! In two dimensions vectors are numbered row by row; row and column move on by additions, the divisions come once per loop.
+
+use super::PtxError;
+use super::batch::{Batch, Body, vector_element};
+use super::role::RoleCode;
+use super::text::{Label, Reg};
+use crate::ir::access::Analysis;
+use crate::ir::{BinaryOp, Inst, Kernel, Op, Region, Shape, Type, UnaryOp};
+use std::collections::HashMap;
+
+/// The first element of a vector.
+#[derive(Clone, Copy)]
+pub(super) struct Position {
+    /// Its row, in two dimensions.
+    pub row: Option<Reg>,
+    /// Its place on the innermost axis.
+    pub col: Reg,
+    /// Whether the vector exists; where not, the position is that of another one.
+    pub guard: Option<Reg>,
+}
+
+/// What a loop runs over: `rows` (one where `None`) of `units` vectors of `1 << shift` elements, from element `offset`.
+#[derive(Clone, Copy)]
+pub(super) struct Walk {
+    pub rows: Option<Reg>,
+    pub units: Reg,
+    pub shift: u32,
+    pub offset: Option<Reg>,
+    /// Vectors of a lane at a time.
+    pub unroll: u32,
+    /// Whether the lanes of a warp stay together, with guards for those that have nothing left.
+    pub together: bool,
+}
+
+impl<'k> RoleCode<'k> {
+    /// An `each`, with its barrier.
+    pub fn each(&mut self, inst: Inst, extent: &[Reg], body: Region) -> Result<(), PtxError> {
+        let kernel = self.kernel;
+        let insts = &kernel.regions[body];
+        let extent: Vec<Reg> = extent.iter().map(|n| self.t.d("max.s64", &[n, &0])).collect();
+        let (rows, cols) = match extent[..] {
+            [rows, cols] => (Some(rows), cols),
+            _ => (None, extent[0]),
+        };
+        let mut analysis = Analysis::new(kernel, inst);
+        let accesses = analysis.accesses();
+        let mut body = Body { insts, analysis, accesses, width: 1, wide: HashMap::new() };
+        let end = self.t.label();
+        let groups = groups(kernel, insts);
+        if groups.is_empty() {
+            let weight = weight(kernel, insts);
+            body.set_width(kernel, width(kernel, &body, weight));
+            let unroll = self.unroll(&body, weight);
+            self.plain(inst, &mut body, (rows, cols), unroll, end);
+        } else {
+            self.grouped(inst, &mut body, (rows, cols), &groups, end);
+        }
+        self.t.at(end);
+        let packets = insts.iter().any(|&i| matches!(kernel.insts[i].op, Op::PacketGet { .. }));
+        match packets || self.options.bounds {
+            true => self.leave_if_failed(),
+            false => self.barrier(),
+        }
+        Ok(())
+    }
+
+    /// Elements that do not look at each other.
+    fn plain(&mut self, inst: Inst, body: &mut Body<'_>, (rows, cols): (Option<Reg>, Reg), unroll: u32, end: Label) {
+        let width = body.width;
+        let shift = width.trailing_zeros();
+        let units = if width > 1 { self.t.d("shr.s64", &[&cols, &shift]) } else { cols };
+        let walk = Walk { rows, units, shift, offset: None, unroll, together: false };
+        self.walk(walk, &mut |code, positions| code.elements(inst, body, positions, width, end));
+        let whole = self.whole_vectors(inst, width);
+        if width > 1 && !whole {
+            let covered = self.t.d("shl.b64", &[&units, &shift]);
+            let rest = self.t.d("sub.s64", &[&cols, &covered]);
+            let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false };
+            self.walk(walk, &mut |code, positions| code.elements(inst, body, positions, 1, end));
+        }
+    }
+
+    /// Whether rows are known to be whole vectors.
+    fn whole_vectors(&self, each: Inst, width: usize) -> bool {
+        let Op::Each { extent, .. } = &self.kernel.insts[each].op else { return false };
+        let cols = extent.last().and_then(|&v| self.kernel.as_const(v));
+        cols.is_some_and(|cols| cols.bits.is_multiple_of(width as u64))
+    }
+
+    /// The body, for vectors of `width` elements from these positions.
+    pub fn elements(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
+        let mut batch = self.batch(each, positions, width, end);
+        for &inst in body.insts {
+            self.batch_op(body, &mut batch, inst);
+        }
+    }
+
+    pub fn batch(&mut self, each: Inst, positions: &[Position], width: usize, end: Label) -> Batch {
+        let indices = &self.kernel.insts[each].indices;
+        let mut lanes = HashMap::new();
+        let mut cols = Vec::new();
+        for position in positions {
+            cols.push(position.col);
+            cols.extend((1..width).map(|k| self.t.d("add.s64", &[&position.col, &k])));
+        }
+        match indices[..] {
+            [row, col] => {
+                let rows = positions.iter().flat_map(|p| std::iter::repeat_n(p.row.expect("two dimensions"), width));
+                lanes.insert(row, rows.collect());
+                lanes.insert(col, cols);
+            }
+            _ => _ = lanes.insert(indices[0], cols),
+        }
+        let guards = positions.iter().filter_map(|p| p.guard).collect();
+        Batch { width, groups: positions.len(), guards, lanes, end }
+    }
+
+    /// Runs `body` for the vectors of this lane.
+    pub fn walk(&mut self, walk: Walk, body: &mut dyn FnMut(&mut Self, &[Position])) {
+        let lanes = u64::from(self.lanes);
+        let total = match walk.rows {
+            Some(rows) => self.t.d("mul.lo.s64", &[&rows, &walk.units]),
+            None => walk.units,
+        };
+        let (after, number) = (self.t.label(), self.t.copy(self.fixed.wide_lane));
+        if walk.together {
+            // The number of the warp's first lane: the same for all of them.
+            self.t.op("and.b64", number, &[&number, &-32]);
+        }
+        let mut state = walk.rows.map(|_| self.rows(walk, total, after));
+        let stages = if walk.unroll > 1 && !walk.together { vec![walk.unroll, 1] } else { vec![walk.unroll] };
+        for unroll in stages {
+            let limit = match unroll {
+                _ if walk.together => total,
+                1 => total,
+                _ => self.t.d("sub.s64", &[&total, &(u64::from(unroll - 1) * lanes)]),
+            };
+            let (again, next) = (self.t.label(), self.t.label());
+            self.t.at(again);
+            let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
+            self.t.branch_unless(inside, next);
+            let mut positions = Vec::new();
+            for k in 0..u64::from(unroll) {
+                positions.push(self.position(walk, state.as_mut(), (number, total), k * lanes));
+            }
+            body(self, &positions);
+            self.t.op("add.s64", number, &[&number, &(u64::from(unroll) * lanes)]);
+            self.t.line(format_args!("bra {again};"));
+            self.t.at(next);
+        }
+        self.t.at(after);
+    }
+
+    /// The vector `ahead` after `number`. Row and column, where kept, move on to the next.
+    fn position(&mut self, walk: Walk, rows: Option<&mut Rows>, (number, total): (Reg, Reg), ahead: u64) -> Position {
+        let mut mine = match ahead {
+            0 => number,
+            _ => self.t.d("add.s64", &[&number, &ahead]),
+        };
+        let mut guard = None;
+        if walk.together {
+            let lane = self.t.d("and.b64", &[&self.fixed.wide_lane, &31]);
+            mine = self.t.d("add.s64", &[&mine, &lane]);
+            guard = Some(self.t.p("setp.lt.s64", &[&mine, &total]));
+        }
+        let keep = |code: &mut Self, x: Reg| match guard {
+            Some(guard) => code.t.d("selp.b64", &[&x, &0, &guard]),
+            None => x,
+        };
+        let (row, unit) = match rows {
+            Some(rows) => {
+                let (row, col) = (self.t.copy(rows.row), self.t.copy(rows.col));
+                self.advance(rows);
+                (Some(keep(self, row)), keep(self, col))
+            }
+            None => (None, keep(self, mine)),
+        };
+        let mut col = if walk.shift > 0 { self.t.d("shl.b64", &[&unit, &walk.shift]) } else { self.t.copy(unit) };
+        if let Some(offset) = walk.offset {
+            col = self.t.d("add.s64", &[&col, &offset]);
+        }
+        Position { row, col, guard }
+    }
+
+    /// Where the lane begins in two dimensions; jumps to `after` where there is nothing to do.
+    fn rows(&mut self, walk: Walk, total: Reg, after: Label) -> Rows {
+        let nothing = self.t.p("setp.eq.s64", &[&total, &0]);
+        self.t.jump_if(nothing, after);
+        // Lanes are few: a row longer than 32 bits say divides like the longest that they can.
+        let units = self.t.d("min.u64", &[&walk.units, &u32::MAX]);
+        let units = self.t.r("cvt.u32.u64", &[&units]);
+        let [row, col] = ["div.u32", "rem.u32"].map(|op| {
+            let part = self.t.r(op, &[&self.fixed.lane, &units]);
+            self.t.d("cvt.u64.u32", &[&part])
+        });
+        let lanes = self.t.r_const(self.lanes);
+        let [row_step, col_step] = ["div.u32", "rem.u32"].map(|op| {
+            let part = self.t.r(op, &[&lanes, &units]);
+            self.t.d("cvt.u64.u32", &[&part])
+        });
+        Rows { row, col, row_step, col_step, units: walk.units }
+    }
+
+    fn advance(&mut self, rows: &mut Rows) {
+        self.t.op("add.s64", rows.col, &[&rows.col, &rows.col_step]);
+        self.t.op("add.s64", rows.row, &[&rows.row, &rows.row_step]);
+        let beyond = self.t.p("setp.ge.s64", &[&rows.col, &rows.units]);
+        self.t.line(format_args!("@{beyond} sub.s64 {0}, {0}, {1};", rows.col, rows.units));
+        self.t.line(format_args!("@{beyond} add.s64 {0}, {0}, 1;", rows.row));
+    }
+
+    /// Vectors of a lane at a time: as many as registers hold.
+    fn unroll(&self, body: &Body<'_>, weight: u32) -> u32 {
+        if self.options.unroll > 0 {
+            return self.options.unroll.next_power_of_two().min(16);
+        }
+        let bytes: usize = body.accesses.iter().map(|a| vector_element(self.kernel, a).unwrap_or(8)).sum();
+        let fits =
+            |unroll: &u32| unroll * body.width as u32 * weight <= 128 && *unroll as usize * body.width * bytes <= 512;
+        [8, 4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+}
+
+/// Row and column (in vectors) of a lane on its way, and its step.
+struct Rows {
+    row: Reg,
+    col: Reg,
+    row_step: Reg,
+    col_step: Reg,
+    units: Reg,
+}
+
+/// Sizes of the groups of a body, above 1.
+fn groups(kernel: &Kernel, insts: &[Inst]) -> Vec<u32> {
+    let size = |&inst: &Inst| match kernel.insts[inst].op {
+        Op::Group { size, .. } if size > 1 => Some(size),
+        _ => None,
+    };
+    insts.iter().filter_map(size).collect()
+}
+
+/// Neighbours in a vector: 16 bytes of the smallest element that is accessed side by side, fewer where the body is long.
+pub(super) fn width(kernel: &Kernel, body: &Body<'_>, weight: u32) -> usize {
+    let useful = body.accesses.iter().filter_map(|a| Some((vector_element(kernel, a)?, a.align)));
+    let smallest = useful.filter(|&(size, align)| align as usize >= 2 * size).map(|(size, _)| size).min();
+    let mut width = smallest.map_or(1, |size| 16 / size);
+    while width > 1 && width as u32 * weight > 384 {
+        width /= 2;
+    }
+    width
+}
+
+/// About how many instructions one element takes.
+pub(super) fn weight(kernel: &Kernel, insts: &[Inst]) -> u32 {
+    let of = |&inst: &Inst| {
+        let data = &kernel.insts[inst];
+        let Some(ty) = data.result.filter(|&v| kernel.shape(v) == Shape::Lane).map(|v| kernel.ty(v)) else {
+            return u32::from(data.result.is_none());
+        };
+        let narrow = if ty.is_float() && ty.size() < 4 { 4 } else { 1 };
+        match &data.op {
+            Op::Unary { op: UnaryOp::Exp | UnaryOp::Log | UnaryOp::Tanh, .. } => 30 * ty.size() as u32 / 2,
+            Op::Unary { op: UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Rcp, .. } => 16,
+            Op::Binary { op: BinaryOp::Div | BinaryOp::Rem, .. } => {
+                if ty.is_int() && ty.size() == 8 {
+                    60
+                } else {
+                    16
+                }
+            }
+            // Indices: mostly those of the vector's first element matter.
+            Op::Binary { .. } if ty == Type::I64 => 0,
+            Op::Cast { x, .. } => {
+                if kernel.ty(*x).is_float() || ty.is_float() {
+                    3 * narrow
+                } else {
+                    1
+                }
+            }
+            _ => narrow,
+        }
+    };
+    insts.iter().map(of).sum::<u32>().max(1)
+}

@@ -1,0 +1,194 @@
+//! IR → PTX text: the code generator for NVIDIA GPUs. No compiler is called; the driver assembles the text.
+//!
+//! - **In**: a verified [`Kernel`] (simplified, where speed counts) and a [`Target`]. **Out**: a [`Module`]: the text, and what
+//!   a launch must know (lanes of a block, bytes of shared memory, where each parameter lies).
+//! - **How**: a block has a warp group for every copy of every role. Uniform values are computed by every lane alike; an
+//!   `each` is a loop of the role copy's lanes over its elements, several neighbours at a time where accesses are contiguous
+//!   (the access analysis says so), so that loads and stores are 16 bytes wide and several are in flight.
+//! - **Invariants**: results have the bits that `ir/scalar` defines. Control flow outside of an `each` is the same for every lane of
+//!   a role copy, so its barriers are met by all. A role copy has its own barrier (named, or the warp's) and nothing waits at
+//!   any other. Every wait polls the abort word and a deadline, and gives up together with its role copy. Accesses are **not**
+//!   checked against the bounds of their buffers unless [`Options::bounds`] asks for it.
+//! - **Must not know**: devices, drivers, memory, streams.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `target.rs` | [`Target`]: architectures and what they have |
+//! | `abi.rs` | [`abi`]: parameters of a launch, the report of a wait that gave up |
+//! | `text.rs` | lines, registers, labels; which register holds which type |
+//! | `number.rs`, `math.rs` | arithmetic; exp, log, tanh by the expansions of `ir/scalar/math.rs` |
+//! | `convert.rs`, `narrow.rs` | conversions; floats of 8 and 16 bits |
+//! | `role.rs` | one role: uniform code, control flow, barriers |
+//! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
+//! | `wire.rs` | signals, waits, packets; giving up |
+//! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
+//! | `group.rs` | reductions over neighbours: by shuffles, or through shared memory |
+//! | `bulk.rs` | bulk copies |
+//!
+//! ```
+//! use tilewire::{Tensor, kernel, ptx};
+//! let x = Tensor::<f32>::zeros(64);
+//! let traced = kernel("halve", |k| {
+//!     let x = k.inout(&x);
+//!     k.main(|r| r.each(x.len(), |i| x.store(i, x.load(i) * 0.5)));
+//! })?;
+//! let module = ptx::emit(&traced.kernel, ptx::Options::new(ptx::Target::Sm90a))?;
+//! assert!(module.text.contains("st.global.v4.b32"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod abi;
+mod batch;
+mod bulk;
+mod convert;
+mod each;
+mod error;
+mod group;
+mod math;
+mod narrow;
+mod number;
+mod place;
+mod role;
+mod target;
+mod text;
+mod wire;
+
+pub use abi::ParamBlock;
+pub use error::PtxError;
+pub use target::Target;
+
+use crate::ir::Kernel;
+use role::{Fixed, RoleCode, Standing};
+use std::fmt::Write;
+use text::Text;
+
+/// How to write a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Options {
+    /// For which machine.
+    pub target: Target,
+    /// Vectors of neighbours that a lane has in flight in an `each`; 0 leaves it to the generator.
+    pub unroll: u32,
+    /// Whether loads, stores, atomics and packets are checked against the bounds of their buffers: for debugging, since it
+    /// costs speed. An access outside does not happen, is reported, and ends the launch. (Banks, slots and bulk copies are
+    /// not checked.)
+    pub bounds: bool,
+}
+
+impl Options {
+    /// What is usual for a target.
+    pub const fn new(target: Target) -> Self {
+        Options { target, unroll: 0, bounds: false }
+    }
+}
+
+/// A kernel as PTX.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Module {
+    /// The text, for `ptxas` or the driver.
+    pub text: String,
+    /// Name of the entry.
+    pub entry: String,
+    /// Lanes of a block.
+    pub threads: u32,
+    /// Blocks of a launch.
+    pub blocks: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Where each parameter lies.
+    pub params: ParamBlock,
+}
+
+/// Warps in a block.
+const MOST_WARPS: u32 = 32;
+/// Named barriers of a block that role copies may have: number 0 is the block's own.
+const MOST_BARRIERS: u32 = 15;
+/// The name of the one parameter.
+const ARGS: &str = "args";
+/// The name of the dynamic shared memory.
+const SHARED: &str = "frame";
+/// The name of the memory private to a lane.
+const DEPOT: &str = "depot";
+
+/// Writes a verified kernel as PTX.
+pub fn emit(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
+    let target = options.target;
+    let params = ParamBlock::new(kernel);
+    if params.bytes() > u64::from(abi::MOST_BYTES) {
+        return Err(PtxError::TooManyBanks { bytes: params.bytes(), most: abi::MOST_BYTES });
+    }
+    let warps: u32 =
+        kernel.roles.values().map(|role| role.warps.saturating_mul(role.copies)).fold(0, u32::saturating_add);
+    if warps > MOST_WARPS {
+        return Err(PtxError::TooManyWarps { warps, most: MOST_WARPS });
+    }
+    let copies = kernel.roles.values().filter(|role| role.warps > 1).map(|role| role.copies).sum();
+    if copies > MOST_BARRIERS {
+        return Err(PtxError::TooManyBarriers { copies, most: MOST_BARRIERS });
+    }
+
+    let mut text = Text::new(target);
+    let fixed = Fixed::new(&mut text);
+    let thread = text.r("mov.u32", &[&"%tid.x"]);
+    let warp = text.r("shr.u32", &[&thread, &5]);
+    let mut labels = Vec::new();
+    let mut first = 0;
+    for role in kernel.roles.values() {
+        let label = text.label();
+        first += role.warps * role.copies;
+        let mine = text.p("setp.lt.u32", &[&warp, &first]);
+        text.jump_if(mine, label);
+        labels.push(label);
+    }
+    text.line("exit;");
+
+    let (mut body, mut shared, mut local) = (text.take(), 0u64, 0);
+    let (mut first_warp, mut first_barrier) = (0, 1);
+    for ((id, role), label) in kernel.roles.iter().zip(labels) {
+        let mut code = RoleCode::new(kernel, options, &params, text, fixed, id, first_barrier);
+        code.body()?;
+        let frame_bytes = code.frame_bytes();
+        local = local.max(code.depot_bytes());
+        text = code.finish();
+        let lines = text.take();
+        text.at(label);
+        let standing = Standing { thread, first_warp, first_byte: shared, frame_bytes };
+        RoleCode::prologue(&mut text, fixed, role, standing);
+        body += &text.take();
+        body += &lines;
+        shared += u64::from(frame_bytes) * u64::from(role.copies);
+        first_warp += role.warps * role.copies;
+        first_barrier += if role.warps > 1 { role.copies } else { 0 };
+    }
+    if shared > u64::from(target.shared_bytes()) {
+        return Err(PtxError::SharedMemory { bytes: shared, most: target.shared_bytes(), target });
+    }
+
+    let (entry, threads) = (entry_name(&kernel.name), warps * 32);
+    let mut out = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| writeln!(out, "{line}").expect("writing to a string");
+    line(format_args!("// kernel {}, written by tilewire", kernel.name.replace('\n', " ")));
+    line(format_args!(".version {}", target.ptx_version()));
+    line(format_args!(".target {target}"));
+    line(format_args!(".address_size 64"));
+    line(format_args!(".extern .shared .align 128 .b8 {SHARED}[];"));
+    line(format_args!(".visible .entry {entry}(.param .align 8 .b8 {ARGS}[{}])", params.bytes()));
+    line(format_args!(".maxntid {threads}, 1, 1"));
+    // One block on a multiprocessor is enough: registers hold loads in flight, rather than spill for a second block.
+    line(format_args!(".minnctapersm 1"));
+    line(format_args!("{{"));
+    out += &text.declarations();
+    if local > 0 {
+        writeln!(out, "\t.local .align 8 .b8 {DEPOT}[{local}];").expect("writing to a string");
+    }
+    out += &body;
+    out += "}\n";
+    Ok(Module { text: out, entry, threads, blocks: kernel.blocks, shared_bytes: shared as u32, params })
+}
+
+/// The name of the entry: the kernel's, of the letters that PTX allows.
+fn entry_name(name: &str) -> String {
+    let letters = name.chars().take(64).map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    std::iter::once('k').chain(std::iter::once('_')).chain(letters).collect()
+}

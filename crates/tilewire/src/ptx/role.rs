@@ -1,0 +1,559 @@
+//! One role: uniform code and control flow.
+//!
+//! Every lane computes uniform values for itself, all alike. What happens once per role copy (a store, an atomic, a signal)
+//! the **leader** does, lane 0; what only one look at memory may decide (a load of memory that others write) the leader
+//! loads and hands to the others.
+
+use super::text::{Label, Reg, Text};
+use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
+use crate::ir::access::SCRATCH_ALIGN;
+use crate::ir::{
+    Access, Base, Entity, Inst, Kernel, Mask, Op, Order, Param, Place, Region, Role, RoleId, Special, Type, Value,
+    inst_text,
+};
+use std::collections::HashSet;
+
+/// The code of one role under construction.
+pub(super) struct RoleCode<'k> {
+    pub kernel: &'k Kernel,
+    pub options: Options,
+    pub params: &'k ParamBlock,
+    pub t: Text,
+    pub role: RoleId,
+    /// Lanes of one copy.
+    pub lanes: u32,
+    pub fixed: Fixed,
+    /// The barrier of this copy; one warp needs none.
+    barrier: Option<u32>,
+    /// Where all lanes go that give up or have finished.
+    pub exit: Label,
+    /// Registers of uniform values (and of loop indices).
+    pub values: Vec<Option<Reg>>,
+    vars: Vec<Option<Reg>>,
+    /// Byte offsets of the role's scratch in its frame.
+    scratches: Vec<u32>,
+    /// Where the leader leaves a value for the others.
+    mailbox: u32,
+    /// Where group ops exchange elements, and how many bytes they need there.
+    pub exchange: u32,
+    pub exchange_bytes: u32,
+    /// Bytes of the lane's own memory.
+    pub depot_bytes: u32,
+    /// Whether the leader may have written since the last barrier.
+    unsynced: bool,
+    /// Values that some op reads.
+    pub used: HashSet<Value>,
+}
+
+/// The registers that every role begins with: [`RoleCode::prologue`] fills them.
+#[derive(Clone, Copy)]
+pub(super) struct Fixed {
+    /// Number of the lane in its role copy, 32 bits.
+    pub lane: Reg,
+    /// The same, 64 bits.
+    pub wide_lane: Reg,
+    /// Whether this is lane 0.
+    pub leader: Reg,
+    /// Number of the copy, 32 bits.
+    pub copy: Reg,
+    /// First byte of the copy's shared memory, 32 bits.
+    pub frame: Reg,
+    /// Addresses and nanoseconds, 64 bits.
+    pub abort: Reg,
+    pub report: Reg,
+    pub deadline: Reg,
+    /// Whether this lane has given up.
+    pub failed: Reg,
+    /// When a failed test was first seen without progress since, 0 after progress.
+    pub since: Reg,
+}
+
+impl Fixed {
+    pub fn new(t: &mut Text) -> Self {
+        Fixed {
+            lane: t.new_r(),
+            wide_lane: t.new_d(),
+            leader: t.new_p(),
+            copy: t.new_r(),
+            frame: t.new_r(),
+            abort: t.new_d(),
+            report: t.new_d(),
+            deadline: t.new_d(),
+            failed: t.new_p(),
+            since: t.new_d(),
+        }
+    }
+}
+
+/// Where a role copy stands among the others of its block.
+#[derive(Clone, Copy)]
+pub(super) struct Standing {
+    /// The block's thread number.
+    pub thread: Reg,
+    /// First warp of the role.
+    pub first_warp: u32,
+    /// First byte of the role's shared memory.
+    pub first_byte: u64,
+    /// Bytes of shared memory of one copy.
+    pub frame_bytes: u32,
+}
+
+impl<'k> RoleCode<'k> {
+    pub fn new(
+        kernel: &'k Kernel,
+        options: Options,
+        params: &'k ParamBlock,
+        mut t: Text,
+        fixed: Fixed,
+        role: RoleId,
+        first_barrier: u32,
+    ) -> Self {
+        let data = &kernel.roles[role];
+        let mut end = 0;
+        let mut scratches = Vec::new();
+        for scratch in kernel.scratches.values() {
+            scratches.push(end);
+            if scratch.role == role {
+                let bytes = scratch.len.saturating_mul(scratch.ty.size() as u64);
+                end = u32::try_from(bytes)
+                    .ok()
+                    .and_then(|bytes| bytes.checked_next_multiple_of(SCRATCH_ALIGN))
+                    .map_or(u32::MAX / 2, |bytes| bytes.saturating_add(end).min(u32::MAX / 2));
+            }
+        }
+        let mut used = HashSet::new();
+        kernel.walk(data.body, &mut |inst| used.extend(kernel.insts[inst].op.operands()));
+        let exit = t.label();
+        RoleCode {
+            kernel,
+            options,
+            params,
+            t,
+            role,
+            lanes: data.warps * 32,
+            fixed,
+            barrier: (data.warps > 1).then_some(first_barrier),
+            exit,
+            values: vec![None; kernel.values.len()],
+            vars: vec![None; kernel.vars.len()],
+            scratches,
+            mailbox: end,
+            exchange: end + SCRATCH_ALIGN,
+            exchange_bytes: 0,
+            depot_bytes: 0,
+            unsynced: false,
+            used,
+        }
+    }
+
+    /// Fills the fixed registers.
+    pub fn prologue(t: &mut Text, fixed: Fixed, role: &Role, at: Standing) {
+        let lanes = role.warps * 32;
+        let thread = t.r("sub.u32", &[&at.thread, &(at.first_warp * 32)]);
+        t.op("div.u32", fixed.copy, &[&thread, &lanes]);
+        t.op("rem.u32", fixed.lane, &[&thread, &lanes]);
+        t.op("cvt.u64.u32", fixed.wide_lane, &[&fixed.lane]);
+        t.op("setp.eq.u32", fixed.leader, &[&fixed.lane, &0]);
+        let start = t.r("mov.u32", &[&SHARED]);
+        let start = t.r("add.u32", &[&start, &at.first_byte]);
+        t.op("mad.lo.u32", fixed.frame, &[&fixed.copy, &at.frame_bytes, &start]);
+        for (to, offset) in [(fixed.abort, abi::ABORT), (fixed.report, abi::REPORT), (fixed.deadline, abi::DEADLINE)] {
+            t.op("ld.param.u64", to, &[&format_args!("[{ARGS}+{offset}]")]);
+        }
+        t.op("mov.pred", fixed.failed, &[&0]);
+        t.op("mov.b64", fixed.since, &[&0]);
+    }
+
+    /// The whole body, to the exit.
+    pub fn body(&mut self) -> Result<(), PtxError> {
+        let body = self.kernel.roles[self.role].body;
+        self.t.comment(format_args!("role {}", self.kernel.roles[self.role].name));
+        if self.waits(body) {
+            self.enter();
+        }
+        self.region(body)?;
+        self.t.at(self.exit);
+        self.t.line("exit;");
+        Ok(())
+    }
+
+    /// Shared memory of one copy, in bytes.
+    pub fn frame_bytes(&self) -> u32 {
+        match self.exchange_bytes {
+            0 if self.mailbox == 0 && self.barrier.is_none() => 0,
+            bytes => (self.exchange.saturating_add(bytes)).next_multiple_of(SCRATCH_ALIGN),
+        }
+    }
+
+    /// Memory of one lane, in bytes.
+    pub fn depot_bytes(&self) -> u32 {
+        self.depot_bytes
+    }
+
+    pub fn finish(self) -> Text {
+        self.t
+    }
+
+    /// Whether a region waits for anybody.
+    fn waits(&self, region: Region) -> bool {
+        let mut found = false;
+        self.kernel.walk(region, &mut |inst| {
+            found |= matches!(self.kernel.insts[inst].op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. });
+        });
+        found
+    }
+
+    /// Whether a region writes by its leader alone.
+    fn writes_alone(&self, region: Region) -> bool {
+        let mut found = false;
+        self.kernel.walk(region, &mut |inst| {
+            found |= matches!(
+                self.kernel.insts[inst].op,
+                Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::BulkCopy { .. }
+            );
+        });
+        found
+    }
+
+    fn region(&mut self, region: Region) -> Result<(), PtxError> {
+        for &inst in &self.kernel.regions[region] {
+            self.inst(inst)?;
+        }
+        Ok(())
+    }
+
+    fn inst(&mut self, inst: Inst) -> Result<(), PtxError> {
+        let kernel = self.kernel;
+        let data = &kernel.insts[inst];
+        match &data.op {
+            Op::If { cond, then, otherwise } => {
+                let (cond, no, end) = (self.value(*cond), self.t.label(), self.t.label());
+                self.t.jump_unless(cond, no);
+                let before = self.unsynced;
+                self.region(*then)?;
+                let after = std::mem::replace(&mut self.unsynced, before);
+                self.t.jump(end);
+                self.t.at(no);
+                self.region(*otherwise)?;
+                self.unsynced |= after;
+                self.t.at(end);
+            }
+            Op::For { start, end, step, body } => self.for_loop(inst, [*start, *end, *step], *body)?,
+            Op::While { head, cond, body } => {
+                self.unsynced |= self.writes_alone(*head) || self.writes_alone(*body);
+                let before = self.unsynced;
+                let (again, end) = (self.t.label(), self.t.label());
+                self.t.at(again);
+                self.region(*head)?;
+                let cond = self.value(*cond);
+                self.t.jump_unless(cond, end);
+                self.region(*body)?;
+                self.t.jump(again);
+                self.t.at(end);
+                self.unsynced = before;
+            }
+            Op::Each { extent, body } => {
+                let extent: Vec<Reg> = extent.iter().map(|&v| self.value(v)).collect();
+                self.sync_leader();
+                self.each(inst, &extent, *body)?;
+            }
+            Op::WriteVar { var, x } => {
+                let x = self.value(*x);
+                let to = match self.vars[var.index()] {
+                    Some(to) => to,
+                    None => *self.vars[var.index()].insert(self.t.like(x)),
+                };
+                self.t.assign(to, x);
+            }
+            Op::Load { at, mask } => {
+                let ty = kernel.base_type(at.base).unwrap_or(Type::U8);
+                let x = self.uniform_load(inst, at, (ty, ty.size() as u32), mask.as_ref());
+                self.define(inst, x);
+            }
+            Op::Get { at, to, mask } => {
+                let x = self.uniform_load(inst, at, (*to, 1), mask.as_ref());
+                self.define(inst, x);
+            }
+            Op::Store { at, x, mask } => self.uniform_store(inst, at, *x, false, *mask),
+            Op::Put { at, x, mask } => self.uniform_store(inst, at, *x, true, *mask),
+            Op::AtomicAdd { at, x, mask, order, scope } => {
+                let ty = kernel.ty(*x);
+                if matches!(order, Order::Release | Order::AcqRel) {
+                    self.barrier();
+                }
+                let guard = self.leader_and(*mask);
+                let index = self.value(at.index);
+                let to = self.address(at, index, ty.size() as u32);
+                let guard = self.bounded(inst, at, index, (ty.size() as u32, ty.size() as u64), Some(guard));
+                let x = self.value(*x);
+                let old = self.atomic_add(to, ty, x, guard, *order, *scope);
+                self.leave_if_outside();
+                self.unsynced = true;
+                let result = data.result.expect("an atomic has a result");
+                if self.used.contains(&result) || matches!(order, Order::Acquire | Order::AcqRel) {
+                    let old = self.broadcast(old);
+                    self.define(inst, old);
+                }
+            }
+            Op::Signal { slot, x } => self.signal(slot, *x, "release"),
+            Op::SignalCredit { slot, x } => self.signal(slot, *x, "relaxed"),
+            Op::Wait { slot, x } => self.wait(inst, slot, *x),
+            Op::Test { slot, x } => {
+                let ok = self.test(inst, slot, *x);
+                self.define(inst, ok);
+            }
+            Op::BulkCopy { dst, src, count } => self.bulk_copy(dst, src, *count),
+            Op::BulkWait { .. } | Op::ProxyFence | Op::Barrier => self.barrier(),
+            Op::Post { .. } | Op::PostSignal { .. } => {
+                return Err(PtxError::Unsupported { op: inst_text(kernel, inst), at: kernel.line(inst).to_string() });
+            }
+            Op::Group { .. } | Op::PacketPut { .. } | Op::PacketGet { .. } => {
+                unreachable!("the verifier allows it in an `each` only")
+            }
+            _ => self.uniform_value(inst),
+        }
+        Ok(())
+    }
+
+    fn for_loop(&mut self, inst: Inst, [start, end, step]: [Value; 3], body: Region) -> Result<(), PtxError> {
+        let [start, end, step] = [start, end, step].map(|v| self.value(v));
+        self.unsynced |= self.writes_alone(body);
+        let before = self.unsynced;
+        let index = self.t.copy(start);
+        self.values[self.kernel.insts[inst].indices[0].index()] = Some(index);
+        let (again, done) = (self.t.label(), self.t.label());
+        let runs = self.t.p("setp.gt.s64", &[&step, &0]);
+        self.t.jump_unless(runs, done);
+        let runs = self.t.p("setp.lt.s64", &[&index, &end]);
+        self.t.jump_unless(runs, done);
+        self.t.at(again);
+        self.region(body)?;
+        // What is left is at least 1, so the sum cannot wrap where the step is smaller.
+        let left = self.t.d("sub.s64", &[&end, &index]);
+        let more = self.t.p("setp.lt.u64", &[&step, &left]);
+        self.t.op("add.s64", index, &[&index, &step]);
+        self.t.jump_if(more, again);
+        self.t.at(done);
+        self.unsynced = before;
+        Ok(())
+    }
+
+    // ---- values -----------------------------------------------------------------------------------------------------
+
+    /// The register of a uniform value.
+    pub fn value(&self, v: Value) -> Reg {
+        self.values[v.index()].expect("a value is defined before it is used")
+    }
+
+    pub fn define(&mut self, inst: Inst, x: Reg) {
+        if let Some(result) = self.kernel.insts[inst].result {
+            self.values[result.index()] = Some(x);
+        }
+    }
+
+    /// An op that only computes, on uniform values.
+    pub fn uniform_value(&mut self, inst: Inst) {
+        let op = &self.kernel.insts[inst].op;
+        let x = match op {
+            Op::Const(c) => self.t.constant(c.ty, c.bits),
+            Op::Special(special) => self.special(*special),
+            Op::Scalar(p) => self.scalar(*p),
+            Op::ReadVar(var) => {
+                let ty = self.kernel.vars[*var].ty;
+                let from = match self.vars[var.index()] {
+                    Some(from) => from,
+                    // Written in a branch that comes later in the text but earlier in time.
+                    None => *self.vars[var.index()].insert(self.t.new_of(ty)),
+                };
+                self.t.copy(from)
+            }
+            op => {
+                let operands: Vec<Reg> = op.operands().into_iter().map(|v| self.value(v)).collect();
+                pure(&mut self.t, self.kernel, op, &operands)
+            }
+        };
+        self.define(inst, x);
+    }
+
+    fn special(&mut self, special: Special) -> Reg {
+        match special {
+            Special::Rank => self.argument(abi::RANK),
+            Special::WorldSize => self.argument(abi::WORLD_SIZE),
+            Special::Block => {
+                let block = self.t.r("mov.u32", &[&"%ctaid.x"]);
+                self.t.d("cvt.u64.u32", &[&block])
+            }
+            Special::Blocks => self.t.d_const(u64::from(self.kernel.blocks)),
+            Special::Copy => self.t.d("cvt.u64.u32", &[&self.fixed.copy]),
+            Special::Copies => self.t.d_const(u64::from(self.kernel.roles[self.role].copies)),
+        }
+    }
+
+    fn scalar(&mut self, p: crate::ir::ParamId) -> Reg {
+        let bits = self.argument(self.params.offset(p));
+        let Param::Scalar { ty, .. } = self.kernel.params[p] else { unreachable!("the verifier says it is a scalar") };
+        match ty {
+            Type::Bool => {
+                let byte = self.t.d("and.b64", &[&bits, &0xff]);
+                self.t.p("setp.ne.u64", &[&byte, &0])
+            }
+            _ if ty.size() == 8 => bits,
+            _ => {
+                let low = self.t.r("cvt.u32.u64", &[&bits]);
+                convert::bitcast(&mut self.t, ty, low)
+            }
+        }
+    }
+
+    /// Eight bytes of the parameter block.
+    pub fn argument(&mut self, offset: u32) -> Reg {
+        self.t.d("ld.param.u64", &[&format_args!("[{ARGS}+{offset}]")])
+    }
+
+    /// First byte of a scratch, 32 bits.
+    pub fn scratch(&mut self, scratch: crate::ir::ScratchId) -> Reg {
+        self.t.r("add.u32", &[&self.fixed.frame, &self.scratches[scratch.index()]])
+    }
+
+    // ---- what one lane does for all -----------------------------------------------------------------------------------
+
+    fn leader_and(&mut self, mask: Option<Value>) -> Reg {
+        match mask {
+            Some(mask) => {
+                let mask = self.value(mask);
+                self.t.p("and.pred", &[&self.fixed.leader, &mask])
+            }
+            None => self.fixed.leader,
+        }
+    }
+
+    fn uniform_load(&mut self, inst: Inst, at: &Place, (ty, unit): (Type, u32), mask: Option<&Mask>) -> Reg {
+        let index = self.value(at.index);
+        let from = self.address(at, index, unit);
+        let mask = mask.map(|mask| (self.value(mask.cond), self.value(mask.other)));
+        // Nobody writes an input: all lanes read the same.
+        let input = match at.base {
+            Base::Param(p) => matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. }),
+            Base::Scratch(_) => false,
+        };
+        let bytes = (unit, ty.size() as u64);
+        if input {
+            let cond = self.bounded(inst, at, index, bytes, mask.map(|mask| mask.0));
+            let mask = cond.map(|cond| (cond, mask.map_or_else(|| self.t.constant(ty, 0), |mask| mask.1)));
+            let x = self.load(from, ty, mask);
+            self.leave_if_outside();
+            return x;
+        }
+        let (cond, other) = match mask {
+            Some((cond, other)) => (self.t.p("and.pred", &[&self.fixed.leader, &cond]), other),
+            None => (self.fixed.leader, self.t.constant(ty, 0)),
+        };
+        let cond = self.bounded(inst, at, index, bytes, Some(cond)).unwrap_or(cond);
+        let x = self.load(from, ty, Some((cond, other)));
+        self.leave_if_outside();
+        self.broadcast(x)
+    }
+
+    fn uniform_store(&mut self, inst: Inst, at: &Place, x: Value, bytes: bool, mask: Option<Value>) {
+        let ty = self.kernel.ty(x);
+        let guard = self.leader_and(mask);
+        let index = self.value(at.index);
+        let unit = if bytes { 1 } else { ty.size() as u32 };
+        let to = self.address(at, index, unit);
+        let guard = self.bounded(inst, at, index, (unit, ty.size() as u64), Some(guard));
+        let x = self.value(x);
+        self.store(to, ty, x, guard);
+        self.leave_if_outside();
+        self.unsynced = true;
+    }
+
+    /// The leader's value, for all lanes.
+    pub fn broadcast(&mut self, x: Reg) -> Reg {
+        if let Reg::P(_) = x {
+            let number = self.t.r("selp.b32", &[&1, &0, &x]);
+            let number = self.broadcast(number);
+            return self.t.p("setp.ne.u32", &[&number, &0]);
+        }
+        match (self.barrier, x) {
+            (None, Reg::D(_)) => {
+                let (low, high) = (self.t.new_r(), self.t.new_r());
+                self.t.line(format_args!("mov.b64 {{{low}, {high}}}, {x};"));
+                let [low, high] = [low, high].map(|half| self.t.r("shfl.sync.idx.b32", &[&half, &0, &31, &-1]));
+                self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")])
+            }
+            (None, _) => self.t.r("shfl.sync.idx.b32", &[&x, &0, &31, &-1]),
+            (Some(_), _) => {
+                let place = format!("[{}+{}]", self.fixed.frame, self.mailbox);
+                let bits = if matches!(x, Reg::D(_)) { "b64" } else { "b32" };
+                // Everybody has taken what was there before.
+                self.barrier();
+                self.t.line(format_args!("@{} st.shared.{bits} {place}, {x};", self.fixed.leader));
+                self.barrier();
+                let new = self.t.like(x);
+                self.t.op(&format!("ld.shared.{bits}"), new, &[&place])
+            }
+        }
+    }
+
+    // ---- barriers -----------------------------------------------------------------------------------------------------
+
+    /// Barrier of the role copy.
+    pub fn barrier(&mut self) {
+        match self.barrier_number() {
+            Some(number) => self.t.line(format_args!("bar.sync {number}, {};", self.lanes)),
+            None => self.t.line("bar.warp.sync 0xffffffff;"),
+        }
+        self.unsynced = false;
+    }
+
+    /// Barrier that tells all lanes whether the predicate holds for any of them.
+    pub fn any(&mut self, p: Reg) -> Reg {
+        self.unsynced = false;
+        match self.barrier_number() {
+            Some(number) => self.t.p("bar.red.or.pred", &[&number, &self.lanes, &p]),
+            None => self.t.p("vote.sync.any.pred", &[&p, &"0xffffffff"]),
+        }
+    }
+
+    /// All lanes leave when one of them has given up; a barrier.
+    pub fn leave_if_failed(&mut self) {
+        let failed = self.any(self.fixed.failed);
+        self.t.jump_if(failed, self.exit);
+    }
+
+    /// All lanes leave when a lane's uniform access, just done, lies outside; nothing where bounds are not checked.
+    fn leave_if_outside(&mut self) {
+        if self.options.bounds {
+            self.leave_if_failed();
+        }
+    }
+
+    /// Makes what the leader wrote visible to all.
+    fn sync_leader(&mut self) {
+        if self.unsynced {
+            self.barrier();
+        }
+    }
+
+    fn barrier_number(&mut self) -> Option<String> {
+        let first = self.barrier?;
+        Some(match self.kernel.roles[self.role].copies {
+            1 => first.to_string(),
+            _ => self.t.r("add.u32", &[&self.fixed.copy, &first]).to_string(),
+        })
+    }
+}
+
+/// An op that only computes; operands in the order of its fields.
+pub(super) fn pure(t: &mut Text, kernel: &Kernel, op: &Op, operands: &[Reg]) -> Reg {
+    match (op, operands) {
+        (Op::Unary { op, x: v }, &[x]) => number::unary(t, *op, kernel.ty(*v), x),
+        (Op::Binary { op, a: v, .. }, &[a, b]) => number::binary(t, *op, kernel.ty(*v), a, b),
+        (Op::Compare { op, a: v, .. }, &[a, b]) => number::compare(t, *op, kernel.ty(*v), a, b),
+        (Op::Select { a: v, .. }, &[cond, a, b]) => t.op_select(kernel.ty(*v), cond, a, b),
+        (Op::Fma { a: v, .. }, &[a, b, c]) => number::fma(t, kernel.ty(*v), a, b, c),
+        (Op::Cast { x: v, to }, &[x]) => convert::cast(t, kernel.ty(*v), *to, x),
+        (Op::Bitcast { to, .. }, &[x]) => convert::bitcast(t, *to, x),
+        _ => unreachable!("not an op that only computes: {op:?}"),
+    }
+}

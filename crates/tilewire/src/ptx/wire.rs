@@ -1,0 +1,250 @@
+//! Signals, waits, tests and packets, and how a role copy gives up.
+//!
+//! ```text
+//!   signal   barrier, then the leader's st.release.sys: what the lanes did happens before the barrier, the barrier before
+//!            the release, and release is cumulative
+//!   credit   barrier, then a relaxed store: that the barrier completes the lanes' reads is an assumption outside of the
+//!            formal PTX model
+//!   wait     the leader polls ld.acquire.sys; the barrier after it passes what it saw on to the lanes
+//! ```
+//!
+//! Every 32nd look that finds nothing also looks at the abort word and at the clock. When either ends the wait, the lane marks
+//! itself as failed, and the barrier that follows (an or over all lanes) takes the whole role copy to its exit. Other role
+//! copies find the abort word set.
+
+use super::abi;
+use super::role::RoleCode;
+use super::text::{Hex, Label, Reg};
+use crate::ir::{Base, Entity, Inst, Param, Place, Slot, Value};
+use std::fmt::Display;
+
+/// What the report says a wait was for.
+#[derive(Clone, Copy)]
+struct Awaited {
+    inst: Inst,
+    param: usize,
+    bank: Option<Value>,
+    index: Reg,
+    expected: Reg,
+    seen: Reg,
+}
+
+impl RoleCode<'_> {
+    /// Nobody begins after an abort: a captured launch may be replayed then.
+    pub fn enter(&mut self) {
+        let word = self.t.d("ld.relaxed.sys.global.u64", &[&format_args!("[{}]", self.fixed.abort)]);
+        self.t.op("setp.ne.u64", self.fixed.failed, &[&word, &0]);
+        self.leave_if_failed();
+    }
+
+    pub fn signal(&mut self, slot: &Slot, x: Value, order: &str) {
+        let (address, _) = self.slot(slot);
+        let x = self.value(x);
+        self.barrier();
+        self.t.line(format_args!("@{} st.{order}.sys.global.u64 [{address}], {x};", self.fixed.leader));
+        self.progress();
+    }
+
+    pub fn wait(&mut self, inst: Inst, slot: &Slot, x: Value) {
+        let (address, index) = self.slot(slot);
+        let expected = self.value(x);
+        let (again, done) = (self.t.label(), self.t.label());
+        self.t.branch_unless(self.fixed.leader, done);
+        let seen = self.t.new_d();
+        let look = |code: &mut Self| {
+            code.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{address}]")]);
+            let there = code.t.p("setp.ge.u64", &[&seen, &expected]);
+            code.t.branch_if(there, done);
+        };
+        look(self);
+        let started = self.t.d("mov.u64", &[&"%globaltimer"]);
+        let looks = self.t.r_const(0);
+        self.t.at(again);
+        look(self);
+        let over = self.poll_rarely(looks, started, again);
+        look(self);
+        let what = Awaited { inst, param: slot.slots.index(), bank: slot.bank, index, expected, seen };
+        self.give_up(what, over);
+        self.t.at(done);
+        self.progress();
+        self.leave_if_failed();
+    }
+
+    /// Whether the slot has the value now. A role may poll so in a loop: a test that fails ends the launch when aborted, or when
+    /// no wait, test or signal of the role copy succeeded for as long as the deadline says.
+    pub fn test(&mut self, inst: Inst, slot: &Slot, x: Value) -> Reg {
+        let (address, index) = self.slot(slot);
+        let expected = self.value(x);
+        let (over, done) = (self.t.label(), self.t.label());
+        let there = self.t.p("mov.pred", &[&0]);
+        self.t.branch_unless(self.fixed.leader, done);
+        let seen = self.t.d("ld.acquire.sys.global.u64", &[&format_args!("[{address}]")]);
+        self.t.op("setp.ge.u64", there, &[&seen, &expected]);
+        let since = self.fixed.since;
+        self.t.line(format_args!("@{there} mov.b64 {since}, 0;"));
+        self.t.branch_if(there, done);
+        let word = self.t.d("ld.relaxed.sys.global.u64", &[&format_args!("[{}]", self.fixed.abort)]);
+        let aborted = self.t.p("setp.ne.u64", &[&word, &0]);
+        self.t.branch_if(aborted, over);
+        let now = self.t.d("mov.u64", &[&"%globaltimer"]);
+        let first = self.t.p("setp.eq.u64", &[&since, &0]);
+        self.t.line(format_args!("@{first} mov.b64 {since}, {now};"));
+        let waited = self.t.d("sub.u64", &[&now, &since]);
+        let early = self.t.p("setp.lt.u64", &[&waited, &self.fixed.deadline]);
+        self.t.branch_if(early, done);
+        let what = Awaited { inst, param: slot.slots.index(), bank: slot.bank, index, expected, seen };
+        self.give_up(what, over);
+        self.t.at(done);
+        self.leave_if_failed();
+        self.any(there)
+    }
+
+    /// Waits for one packet whose first look (in `halves`) found it missing; a lane that gives up goes to `end`.
+    pub fn packet_wait(
+        &mut self,
+        inst: Inst,
+        (at, index): (&Place, Reg),
+        flag: Reg,
+        address: Reg,
+        halves: [Reg; 2],
+        end: Label,
+    ) {
+        let (again, done) = (self.t.label(), self.t.label());
+        let look = |code: &mut Self| {
+            let [low, high] = halves.map(|half| code.t.d("shr.u64", &[&half, &32]));
+            let (first, second) = (code.t.p("setp.eq.u64", &[&low, &flag]), code.t.p("setp.eq.u64", &[&high, &flag]));
+            let there = code.t.p("and.pred", &[&first, &second]);
+            code.t.branch_if(there, done);
+            (low, high, first)
+        };
+        look(self);
+        let started = self.t.d("mov.u64", &[&"%globaltimer"]);
+        let looks = self.t.r_const(0);
+        self.t.at(again);
+        self.packet_look(address, halves);
+        look(self);
+        let stop = self.poll_rarely(looks, started, again);
+        self.packet_look(address, halves);
+        let (low, high, first) = look(self);
+        let seen = self.t.d("selp.b64", &[&high, &low, &first]);
+        let param = match at.base {
+            Base::Param(p) => p.index(),
+            Base::Scratch(_) => unreachable!("the verifier wants a parameter"),
+        };
+        self.give_up(Awaited { inst, param, bank: at.bank, index, expected: flag, seen }, stop);
+        self.t.line(format_args!("bra {end};"));
+        self.t.at(done);
+    }
+
+    /// Reads both halves of a packet; each is one access.
+    pub fn packet_look(&mut self, address: Reg, [low, high]: [Reg; 2]) {
+        self.t.line(format_args!("ld.relaxed.sys.global.v2.b64 {{{low}, {high}}}, [{address}];"));
+    }
+
+    /// Address and number of a slot.
+    fn slot(&mut self, slot: &Slot) -> (Reg, Reg) {
+        let Param::Slots { stride, .. } = self.kernel.params[slot.slots] else {
+            unreachable!("the verifier says these are slots")
+        };
+        let bank = self.bank(slot.slots, slot.bank);
+        let index = self.value(slot.index);
+        (self.t.d("mad.lo.s64", &[&index, &stride, &bank]), index)
+    }
+
+    /// Goes back to look again, but every 32nd time looks at the abort word and the clock first. Gives the label where an
+    /// aborted wait goes; falls through when the deadline has passed.
+    fn poll_rarely(&mut self, looks: Reg, started: Reg, again: Label) -> Label {
+        let over = self.t.label();
+        self.t.op("add.u32", looks, &[&looks, &1]);
+        let rest = self.t.r("and.b32", &[&looks, &31]);
+        let often = self.t.p("setp.ne.u32", &[&rest, &0]);
+        self.t.branch_if(often, again);
+        let word = self.t.d("ld.relaxed.sys.global.u64", &[&format_args!("[{}]", self.fixed.abort)]);
+        let aborted = self.t.p("setp.ne.u64", &[&word, &0]);
+        self.t.branch_if(aborted, over);
+        let now = self.t.d("mov.u64", &[&"%globaltimer"]);
+        let waited = self.t.d("sub.u64", &[&now, &started]);
+        let early = self.t.p("setp.lt.u64", &[&waited, &self.fixed.deadline]);
+        self.t.branch_if(early, again);
+        over
+    }
+
+    /// Where an access of `bytes` bytes at place `at`, whose index counts units of `unit` bytes, may happen: where `active` holds,
+    /// and, if bounds are checked, where it lies inside. A lane whose access does not reports it and has failed.
+    pub fn bounded(
+        &mut self,
+        inst: Inst,
+        at: &Place,
+        index: Reg,
+        (unit, bytes): (u32, u64),
+        active: Option<Reg>,
+    ) -> Option<Reg> {
+        if !self.options.bounds {
+            return active;
+        }
+        let size = self.kernel.base_type(at.base).map_or(1, |ty| ty.size() as u64);
+        let all = self.kernel.base_len(at.base).unwrap_or(0).saturating_mul(size);
+        let (inside, most) = match all.checked_sub(bytes) {
+            Some(room) => {
+                let most = self.t.d_const(room / u64::from(unit));
+                (self.t.p("setp.le.u64", &[&index, &most]), most)
+            }
+            None => (self.t.p("mov.pred", &[&0]), self.t.d_const(0)),
+        };
+        let (may, fine) = match active {
+            Some(active) => {
+                let idle = self.t.p("not.pred", &[&active]);
+                (self.t.p("and.pred", &[&active, &inside]), self.t.p("or.pred", &[&idle, &inside]))
+            }
+            None => (inside, inside),
+        };
+        let done = self.t.label();
+        self.t.branch_if(fine, done);
+        let param = match at.base {
+            Base::Param(p) => p.index(),
+            Base::Scratch(s) => self.kernel.params.len() + s.index(),
+        };
+        let seen = self.t.d_const(0);
+        self.report(Awaited { inst, param, bank: at.bank, index, expected: most, seen }, abi::OUTSIDE);
+        self.t.op("mov.pred", self.fixed.failed, &[&-1]);
+        self.t.at(done);
+        Some(may)
+    }
+
+    /// Reports; the label of aborted waits stands after it: both have failed.
+    fn give_up(&mut self, what: Awaited, over: Label) {
+        self.report(what, abi::GAVE_UP);
+        self.t.at(over);
+        self.t.op("mov.pred", self.fixed.failed, &[&-1]);
+    }
+
+    /// Fills the report unless somebody has, and sets the abort word unless it is set.
+    fn report(&mut self, what: Awaited, state: u64) {
+        let (report, taken) = (self.fixed.report, self.t.label());
+        let before = self.t.d("atom.relaxed.sys.global.cas.b64", &[&format_args!("[{report}]"), &0, &1]);
+        let other = self.t.p("setp.ne.u64", &[&before, &0]);
+        self.t.branch_if(other, taken);
+        let block = self.t.r("mov.u32", &[&"%ctaid.x"]);
+        let block = self.t.d("cvt.u64.u32", &[&block]);
+        let copy = self.t.d("cvt.u64.u32", &[&self.fixed.copy]);
+        let bank = match what.bank {
+            Some(bank) => self.value(bank),
+            None => self.t.d_const(0),
+        };
+        let [role, inst, param] = [self.role.index(), what.inst.index(), what.param].map(|n| self.t.d_const(n as u64));
+        let words: [&dyn Display; abi::REPORT_WORDS - 1] =
+            [&role, &block, &copy, &inst, &param, &bank, &what.index, &what.expected, &what.seen];
+        for (i, word) in words.into_iter().enumerate() {
+            self.t.line(format_args!("st.relaxed.sys.global.u64 [{report}+{}], {word};", 8 * (i + 1)));
+        }
+        self.t.line(format_args!("st.release.sys.global.u64 [{report}], {state};"));
+        self.t.at(taken);
+        let place = format!("[{}]", self.fixed.abort);
+        self.t.d("atom.relaxed.sys.global.cas.b64", &[&place, &0, &Hex(abi::ABORTED_BY_TIMEOUT)]);
+    }
+
+    /// A wait, test or signal succeeded: failed tests count their time anew.
+    fn progress(&mut self) {
+        self.t.op("mov.b64", self.fixed.since, &[&0]);
+    }
+}

@@ -1,0 +1,206 @@
+//! The PTX of random programs, on a machine that runs PTX by its manual, gives the bytes that the reference evaluator gives. No GPU
+//! and no assembler is needed. What this cannot see: missing fences (the machine's memory is sequentially consistent) and
+//! where hardware differs from the manual.
+
+mod support;
+
+use proptest::prelude::*;
+use support::code::{Code, at, slot};
+use support::programs::Program;
+use support::ptx_machine::{self, Memory};
+use support::simulated::{Launch, simulate, simulate_world};
+use tilewire::check::{self, Options as Schedule};
+use tilewire::ir::{Access, Kernel, Op, Type, simplify};
+use tilewire::ptx::{Options, PtxError, Target, abi, emit};
+use tilewire::{Memory as HostMemory, Tensor, kernel};
+
+fn agree(program: &Program, target: Target, unroll: u32, [simplified, bounds]: [bool; 2]) {
+    let (binding, memories) = program.bind();
+    let after = check::run(&program.kernel, &binding, memories, Schedule::default());
+    let expected =
+        program.results(&binding, &after.unwrap_or_else(|e| panic!("the evaluator refused: {e}\n{program:?}")));
+    let kernel = if simplified { simplify(&program.kernel) } else { program.kernel.clone() };
+    let module = match emit(&kernel, Options { unroll, bounds, ..Options::new(target) }) {
+        Ok(module) => module,
+        Err(PtxError::SharedMemory { .. }) => return,
+        Err(error) => panic!("no PTX: {error}\n{program:?}"),
+    };
+    let got = simulate(program, &module).unwrap_or_else(|fault| panic!("{target}: {}\n{program:?}", fault.0));
+    for (p, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        for (bank, (got, expected)) in got.iter().zip(expected).enumerate() {
+            if let Some(k) = (0..got.len()).find(|&k| got[k] != expected[k]) {
+                let end = (k + 8).min(got.len());
+                let (got, expected) = (&got[k..end], &expected[k..end]);
+                panic!(
+                    "{target}: parameter {p} bank {bank} byte {k}: {got:02x?} instead of {expected:02x?}\n{program:?}"
+                );
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ptx_and_evaluator_agree(
+        program in Program::strategy(),
+        target in prop::sample::select(Target::ALL.to_vec()),
+        unroll in prop::sample::select(vec![0, 0, 1, 2]),
+        ways in any::<[bool; 2]>(),
+    ) {
+        agree(&program, target, unroll, ways);
+    }
+}
+
+/// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.
+fn cases() -> u32 {
+    std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(40)
+}
+
+/// Ranks in a ring: each sends its input tile by tile to the next, through a staging slot per step mod depth; copies of the roles
+/// take the steps in turn.
+#[test]
+fn ranks_in_a_ring_pass_their_tiles_on() {
+    const TILE: i64 = 37;
+    const STEPS: i64 = 7;
+    const DEPTH: i64 = 4;
+    for ranks in [1usize, 2, 3] {
+        let shared = |bytes: i64| (0..ranks).map(|_| HostMemory::zeroed(bytes as usize)).collect::<Vec<_>>();
+        let (staging, tails, heads) = (shared(DEPTH * TILE * 4), shared(DEPTH * 64), shared(DEPTH * 64));
+        let count = (STEPS * TILE) as usize;
+        let inputs: Vec<Tensor<f32>> =
+            (0..ranks).map(|rank| Tensor::from_fn(count, |k| (rank * count + k) as f32)).collect();
+        let member = |input: &Tensor<f32>| {
+            let output = Tensor::<f32>::zeros(count);
+            kernel("ring", |k| {
+                let (x, y) = (k.input(input), k.output(&output));
+                let staging = k.region("staging", &staging);
+                let (tails, heads) = (k.slots("tails", &tails, 64), k.slots("heads", &heads, 64));
+                k.role("send", 1).copies(2, |r| {
+                    let (me, next) = (r.rank(), (r.rank() + 1) % r.world_size());
+                    r.for_turns(STEPS, |step| {
+                        let slot = step % DEPTH;
+                        r.wait(heads.slot(me, slot), (step + 1 - DEPTH).max(0));
+                        r.each(TILE, |i| staging.put(next, (slot * TILE + i) * 4, x.load(step * TILE + i)));
+                        r.signal(tails.slot(next, slot), step + 1);
+                    });
+                });
+                k.role("receive", 2).copies(2, |r| {
+                    let (me, before) = (r.rank(), (r.rank() + r.world_size() - 1) % r.world_size());
+                    r.for_turns(STEPS, |step| {
+                        let slot = step % DEPTH;
+                        r.wait(tails.slot(me, slot), step + 1);
+                        r.each(TILE, |i| y.store(step * TILE + i, staging.get::<f32>(me, (slot * TILE + i) * 4) * 2.0));
+                        r.signal_credit(heads.slot(before, slot), step + 1);
+                    });
+                });
+            })
+            .unwrap()
+        };
+        let traced: Vec<_> = inputs.iter().map(member).collect();
+        let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
+        for rank in 0..ranks {
+            let sent = inputs[(rank + ranks - 1) % ranks].to_vec();
+            let wanted: Vec<u8> = sent.iter().flat_map(|x| (x * 2.0).to_le_bytes()).collect();
+            assert!(results[rank][1][0] == wanted, "rank {rank} of {ranks}");
+        }
+    }
+}
+
+/// Slot 2 is waited for, or packet 5; the other role only computes.
+fn waiter(packet: bool) -> Kernel {
+    let mut code = Code::new("waiter");
+    let area = code.buffer("area", Access::InOut, Type::U8, 1024);
+    let slots = code.slots("slots", 4, 1);
+    code.role("other", 1, 1, |c, _| {
+        let zero = c.int(0);
+        c.value(Op::Binary { op: tilewire::ir::BinaryOp::Add, a: zero, b: zero });
+    });
+    code.role("waiter", 2, 1, |c, _| {
+        if packet {
+            let (n, five, flag) = (c.int(1), c.int(5), c.constant(Type::U32, 9));
+            c.each(&[n], |c, _| {
+                c.value(Op::PacketGet { at: at(area, five), flag });
+            });
+        } else {
+            let (two, x) = (c.int(2), c.constant(Type::U64, 7));
+            c.run(Op::Wait { slot: slot(slots, two), x });
+        }
+    });
+    code.finish()
+}
+
+#[test]
+fn a_wait_in_vain_is_reported_and_ends_the_launch() {
+    for (packet, param, index, expected) in [(false, 1, 2, 7), (true, 0, 5, 9)] {
+        let kernel = waiter(packet);
+        let module = emit(&kernel, Options::new(Target::Sm90a)).unwrap();
+        let mut memory = Memory::default();
+        let mut launch = Launch::new(&mut memory, 0, 1, 1_000_000);
+        launch.words.extend([memory.add(vec![0; 1024]), memory.add(vec![0; 4096])]);
+        ptx_machine::run(&module, &launch.args(), &mut memory).unwrap_or_else(|fault| panic!("{}", fault.0));
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        let report: Vec<u64> = memory.pieces[launch.report].chunks(8).map(word).collect();
+        assert_eq!(report.len(), abi::REPORT_WORDS);
+        let [state, role, block, copy, inst, ..] = report[..] else { panic!("{report:?}") };
+        assert_eq!([state, role, block, copy], [2, 1, 0, 0]);
+        assert_eq!(report[5..], [param, 0, index, expected, 0]);
+        let waits: Vec<u64> = (0..kernel.insts.len() as u64)
+            .filter(|&i| {
+                let op = &kernel.insts[tilewire::ir::Entity::new(i as usize)].op;
+                matches!(op, Op::Wait { .. } | Op::PacketGet { .. })
+            })
+            .collect();
+        assert_eq!(waits, [inst]);
+        assert_eq!(word(&memory.pieces[launch.abort]), abi::ABORTED_BY_TIMEOUT);
+    }
+}
+
+/// `y[i + shift] = x[i]` for 100 elements of 100.
+fn shifted(shift: i64) -> Kernel {
+    let mut code = Code::new("shifted");
+    let (x, y) = (code.buffer("x", Access::In, Type::F32, 100), code.buffer("y", Access::Out, Type::F32, 100));
+    code.role("main", 2, 1, |c, _| {
+        let (n, shift) = (c.int(100), c.int(shift));
+        c.each(&[n], |c, i| {
+            let loaded = c.load(at(x, i[0]));
+            let to = c.value(Op::Binary { op: tilewire::ir::BinaryOp::Add, a: i[0], b: shift });
+            c.store(at(y, to), loaded);
+        });
+    });
+    code.finish()
+}
+
+#[test]
+fn bounds_are_checked_where_asked() {
+    for (shift, outside) in [(0, false), (1, true), (-1, true), (4, true), (-4, true), (1 << 40, true)] {
+        let module = emit(&shifted(shift), Options { bounds: true, ..Options::new(Target::Sm90a) }).unwrap();
+        let mut memory = Memory::default();
+        let mut launch = Launch::new(&mut memory, 0, 1, u64::MAX);
+        launch.words.extend([memory.add(vec![1; 400]), memory.add(vec![0; 400])]);
+        ptx_machine::run(&module, &launch.args(), &mut memory).unwrap_or_else(|fault| panic!("{shift}: {}", fault.0));
+        let word = |at: usize| u64::from_le_bytes(memory.pieces[launch.report][8 * at..8 * at + 8].try_into().unwrap());
+        match outside {
+            false => assert_eq!((word(0), &memory.pieces[3]), (0, &vec![1; 400])),
+            true => {
+                assert_eq!((word(0), word(5)), (abi::OUTSIDE, 1));
+                assert!((word(7) as i64) < 0 || word(7) > word(8), "{shift}: index {} of {}", word(7), word(8));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_aborted_rank_ends_its_waits_and_reports_nothing() {
+    for packet in [false, true] {
+        let module = emit(&waiter(packet), Options::new(Target::Sm90a)).unwrap();
+        let mut memory = Memory::default();
+        let mut launch = Launch::new(&mut memory, 0, 1, u64::MAX);
+        launch.words.extend([memory.add(vec![0; 1024]), memory.add(vec![0; 4096])]);
+        memory.pieces[launch.abort] = 3u64.to_le_bytes().to_vec();
+        ptx_machine::run(&module, &launch.args(), &mut memory).unwrap_or_else(|fault| panic!("{}", fault.0));
+        assert_eq!(memory.pieces[launch.report], [0; 80]);
+        assert_eq!(memory.pieces[launch.abort], 3u64.to_le_bytes());
+    }
+}

@@ -1,0 +1,149 @@
+//! A machine that runs the PTX tilewire writes, thread by thread, by the words of the PTX manual: so that machines without a GPU can
+//! compare what the text does with what the kernel means.
+//!
+//! Threads run on their own until they meet: named barriers, and the warp's collectives, which want all 32 lanes at the same
+//! instruction. A thread that waits at a barrier nobody else comes to, an access outside of its memory or off its
+//! alignment, and an instruction that is not known are errors. Memory is sequentially consistent: missing fences and
+//! acquires are *not* found here.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `parse.rs` | text → instructions |
+//! | `execute.rs` | what one instruction does to one thread |
+//! | `arith.rs` | arithmetic and conversions |
+
+mod arith;
+mod execute;
+mod parse;
+
+use execute::Thread;
+use parse::Code;
+use tilewire::ptx::Module;
+
+/// Memory of a machine: pieces that lie far apart.
+#[derive(Default)]
+pub struct Memory {
+    pub pieces: Vec<Vec<u8>>,
+}
+
+/// Distance of two pieces.
+const FAR: u64 = 1 << 36;
+
+impl Memory {
+    /// Adds a piece; gives its address.
+    pub fn add(&mut self, bytes: Vec<u8>) -> u64 {
+        self.pieces.push(bytes);
+        FAR * self.pieces.len() as u64
+    }
+
+    fn at(&mut self, address: u64, bytes: u64) -> Result<&mut [u8], String> {
+        let (piece, offset) = ((address / FAR) as usize, address % FAR);
+        let found = piece.checked_sub(1).and_then(|piece| self.pieces.get_mut(piece));
+        let range = offset as usize..(offset + bytes) as usize;
+        found.and_then(|piece| piece.get_mut(range)).ok_or_else(|| format!("no memory at {address:#x}, {bytes} bytes"))
+    }
+}
+
+/// Why a run ended badly, and at which line.
+#[derive(Debug)]
+pub struct Fault(pub String);
+
+/// Steps of one thread before the next has its turn.
+const QUANTUM: u32 = 4000;
+/// Turns without any thread getting past a meeting or its end, after which a run is given up.
+const PATIENCE: u32 = 3000;
+
+/// Runs one launch; the parameter block is `args`.
+pub fn run(module: &Module, args: &[u8], memory: &mut Memory) -> Result<(), Fault> {
+    run_world(&[(module, args)], memory)
+}
+
+/// Runs one launch of every rank at the same time.
+pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), Fault> {
+    let codes =
+        ranks.iter().map(|(module, _)| Code::parse(&module.text)).collect::<Result<Vec<Code>, _>>().map_err(Fault)?;
+    let mut blocks = Vec::new();
+    for (rank, (module, _)) in ranks.iter().enumerate() {
+        blocks.extend((0..module.blocks).map(|block| (rank, Block::new(&codes[rank], module, block))));
+    }
+    let (mut clock, mut idle) = (0u64, 0);
+    loop {
+        let (mut live, mut moved) = (false, false);
+        for (rank, block) in &mut blocks {
+            let (code, args) = (&codes[*rank], ranks[*rank].1);
+            for thread in &mut block.threads {
+                if !thread.is_running() {
+                    continue;
+                }
+                clock += 1000;
+                thread
+                    .run(code, args, memory, &mut block.shared, clock, QUANTUM)
+                    .map_err(|what| Fault(format!("{what}\nat {}", code.lines[thread.at.min(code.lines.len() - 1)])))?;
+                moved |= !thread.is_running();
+            }
+            moved |= block.meet(code).map_err(Fault)?;
+            live |= block.threads.iter().any(|thread| !thread.is_done());
+        }
+        if !live {
+            return Ok(());
+        }
+        idle = if moved { 0 } else { idle + 1 };
+        let running = blocks.iter().any(|(_, block)| block.threads.iter().any(Thread::is_running));
+        if idle > PATIENCE || (!moved && !running) {
+            let threads =
+                blocks.iter().flat_map(|(rank, block)| block.threads.iter().map(move |thread| (*rank, thread)));
+            let stuck: Vec<String> = threads
+                .filter(|(_, thread)| !thread.is_done())
+                .take(3)
+                .map(|(rank, thread)| {
+                    format!("rank {rank}, thread {} at {}", thread.number, codes[rank].lines[thread.at])
+                })
+                .collect();
+            return Err(Fault(format!("no progress: {}", stuck.join("; "))));
+        }
+    }
+}
+
+struct Block {
+    threads: Vec<Thread>,
+    shared: Vec<u8>,
+}
+
+impl Block {
+    fn new(code: &Code, module: &Module, block: u32) -> Self {
+        let threads = (0..module.threads).map(|number| Thread::new(code, number, block)).collect();
+        // Undefined at launch: neither zero nor small.
+        Block { threads, shared: vec![0xa5; module.shared_bytes as usize] }
+    }
+
+    /// Lets threads go on that have met at a barrier or in a collective of their warp.
+    fn meet(&mut self, code: &Code) -> Result<bool, String> {
+        let mut met = false;
+        for warp in self.threads.chunks_mut(32) {
+            if warp.iter().all(|thread| thread.waits_for_warp()) {
+                let at = warp[0].at;
+                if let Some(other) = warp.iter().find(|thread| thread.at != at) {
+                    return Err(format!("a warp diverges: {} and {}", code.lines[at], code.lines[other.at]));
+                }
+                execute::collective(code, warp)?;
+                met = true;
+            }
+        }
+        for number in 0..16 {
+            let waiting: Vec<usize> = (0..self.threads.len())
+                .filter(|&t| self.threads[t].barrier().is_some_and(|(n, _)| n == number))
+                .collect();
+            let Some(&first) = waiting.first() else { continue };
+            let count = self.threads[first].barrier().expect("waiting").1;
+            if waiting.len() as u64 > count {
+                return Err(format!("{} threads at barrier {number} for {count}", waiting.len()));
+            }
+            if waiting.len() as u64 == count {
+                let any = waiting.iter().any(|&t| self.threads[t].offers(code));
+                waiting.iter().for_each(|&t| self.threads[t].pass(code, any));
+                met = true;
+            }
+        }
+        Ok(met)
+    }
+}

@@ -1,0 +1,105 @@
+//! A program on the machine of `ptx_machine/`: its arguments in that machine's memory.
+
+use super::programs::{BufferSpec, ParamSpec, Program};
+use super::ptx_machine::{self, Fault, Memory};
+use tilewire::ir::simplify;
+use tilewire::ptx::{Module, Options, Target, emit};
+use tilewire::{Arg, Traced};
+
+/// Runs a program's module; gives the bytes of every parameter's banks afterwards, made comparable.
+pub fn simulate(program: &Program, module: &Module) -> Result<Vec<Vec<Vec<u8>>>, Fault> {
+    let mut memory = Memory::default();
+    let mut launch = Launch::new(&mut memory, 0, 1, u64::MAX);
+    let mut places: Vec<Vec<Place>> = Vec::new();
+    for spec in &program.params {
+        let place = match spec {
+            ParamSpec::Scalar { bits, .. } => {
+                launch.words.push(*bits);
+                Vec::new()
+            }
+            ParamSpec::Slots { len, stride } => {
+                let bytes = (len * u64::from(*stride)) as usize;
+                vec![Place { piece: memory.pieces.len(), address: memory.add(vec![0; bytes]), offset: 0, bytes }]
+            }
+            ParamSpec::Buffer(BufferSpec { alias: Some(other), .. }) => places[*other].clone(),
+            ParamSpec::Buffer(spec) => {
+                spec.banks.iter().map(|bank| put(&mut memory, spec.offset as usize, bank)).collect()
+            }
+        };
+        launch.words.extend(place.iter().map(|place: &Place| place.address + place.offset as u64));
+        places.push(place);
+    }
+    ptx_machine::run(module, &launch.args(), &mut memory)?;
+    let bytes = |place: &Place| memory.pieces[place.piece][place.offset..place.offset + place.bytes].to_vec();
+    Ok(program.comparable(places.iter().map(|banks| banks.iter().map(bytes).collect()).collect()))
+}
+
+/// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are one. Gives for
+/// every rank and parameter the bytes of every bank afterwards.
+pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Vec<u8>>>>, Fault> {
+    let mut memory = Memory::default();
+    // By host address; a memory is named whole or not at all here.
+    let mut known: Vec<(usize, Place)> = Vec::new();
+    let mut launches = Vec::new();
+    let mut places = Vec::new();
+    for (rank, traced) in ranks.iter().enumerate() {
+        let mut launch = Launch::new(&mut memory, rank as u64, ranks.len() as u64, u64::MAX);
+        let mut mine = Vec::new();
+        for arg in &traced.args {
+            let (Arg::Buffer(banks) | Arg::Slots(banks)) = arg else { panic!("only memory is simulated") };
+            let mut of_arg = Vec::new();
+            for bank in banks {
+                let address = bank.start().as_ptr() as usize;
+                let place = match known.iter().find(|(at, _)| *at == address) {
+                    Some((_, place)) => *place,
+                    None => put(&mut memory, 0, &bank.read()),
+                };
+                known.push((address, place));
+                launch.words.push(place.address);
+                of_arg.push(place);
+            }
+            mine.push(of_arg);
+        }
+        let module = emit(&simplify(&traced.kernel), Options::new(target)).expect("a kernel that has PTX");
+        launches.push((module, launch.args()));
+        places.push(mine);
+    }
+    let all: Vec<(&Module, &[u8])> = launches.iter().map(|(module, args)| (module, &args[..])).collect();
+    ptx_machine::run_world(&all, &mut memory)?;
+    let bytes = |place: &Place| memory.pieces[place.piece][..place.bytes].to_vec();
+    Ok(places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(bytes).collect()).collect()).collect())
+}
+
+/// The parameter block of a launch: see `tilewire::ptx::abi`.
+pub struct Launch {
+    pub words: Vec<u64>,
+    /// Numbers of the pieces of the abort word and the report.
+    pub abort: usize,
+    pub report: usize,
+}
+
+impl Launch {
+    pub fn new(memory: &mut Memory, rank: u64, world_size: u64, deadline: u64) -> Self {
+        let (abort, report) = (memory.pieces.len(), memory.pieces.len() + 1);
+        let words = vec![rank, world_size, memory.add(vec![0; 8]), memory.add(vec![0; 80]), deadline];
+        Launch { words, abort, report }
+    }
+
+    pub fn args(&self) -> Vec<u8> {
+        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    piece: usize,
+    address: u64,
+    offset: usize,
+    bytes: usize,
+}
+
+fn put(memory: &mut Memory, offset: usize, bank: &[u8]) -> Place {
+    let mut bytes = vec![0xcc; offset];
+    bytes.extend_from_slice(bank);
+    Place { piece: memory.pieces.len(), address: memory.add(bytes), offset, bytes: bank.len() }
+}
