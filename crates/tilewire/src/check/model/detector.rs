@@ -329,10 +329,12 @@ impl<'k> Detector<'k> {
         if self.sightings.len() == MOST_SIGHTINGS {
             return;
         }
-        // Only what the two know of had to happen: the rest of the schedule is left out.
-        let mut needed = Knowledge::default();
-        parties.iter().for_each(|&party| needed.join(&self.parties[party as usize].knowledge));
-        let prefix = self.log.needed(&needed.over, LONGEST_PREFIX);
+        // Only what leads to the two had to happen: the rest of the schedule is left out.
+        let ends: Vec<(PartyId, u32)> = match &seen {
+            Seen::Race { first, second, .. } => vec![(first.party, first.epoch), (second.party, second.epoch)],
+            _ => parties.iter().map(|&party| (party, self.parties[party as usize].epoch)).collect(),
+        };
+        let prefix = self.log.leading_to(&ends, LONGEST_PREFIX);
         self.known.insert(key, self.sightings.len());
         self.sightings.push(Sighting { seen, times: 1, prefix });
     }

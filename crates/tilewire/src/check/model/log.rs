@@ -1,8 +1,9 @@
 //! What happened between parties, in the order of the run: the raw material of prefixes and pictures.
 
-use super::clock::{Clock, PartyId};
+use super::clock::PartyId;
 use crate::check::observer::SlotRef;
 use crate::ir::Inst;
+use std::collections::HashMap;
 
 /// Signals and waits of a run.
 #[derive(Clone, Default, Debug)]
@@ -60,13 +61,33 @@ impl Log {
         &self.entries[place]
     }
 
-    /// The last `most` entries that whoever has this clock knows of.
-    pub fn needed(&self, clock: &Clock, most: usize) -> Vec<usize> {
-        let known = |&place: &usize| {
-            let entry = &self.entries[place];
-            clock.covers(entry.party, entry.epoch)
+    /// The last `most` entries that had to happen before these epochs of these parties: their own, and those that their waits were for.
+    pub fn leading_to(&self, ends: &[(PartyId, u32)], most: usize) -> Vec<usize> {
+        // By party: signals of epochs below the first number, waits of epochs up to the second.
+        let mut limits: HashMap<PartyId, (u32, u32)> = HashMap::new();
+        let raise = |limits: &mut HashMap<PartyId, (u32, u32)>, party: PartyId, signals: u32, waits: u32| {
+            let limit = limits.entry(party).or_default();
+            *limit = (limit.0.max(signals), limit.1.max(waits));
         };
-        let mut needed: Vec<usize> = (0..self.entries.len()).rev().filter(known).take(most).collect();
+        ends.iter().for_each(|&(party, epoch)| raise(&mut limits, party, epoch, epoch));
+        let mut needed = Vec::new();
+        // Backwards: what a wait was for stands before it.
+        for (place, entry) in self.entries.iter().enumerate().rev() {
+            let Some(&(signals, waits)) = limits.get(&entry.party) else { continue };
+            match entry.deed {
+                Deed::Signal { .. } if entry.epoch < signals => needed.push(place),
+                Deed::Wait { from, .. } if entry.epoch <= waits => {
+                    needed.push(place);
+                    if let Some(signal) = from.map(|from| &self.entries[from]) {
+                        raise(&mut limits, signal.party, signal.epoch + 1, signal.epoch);
+                    }
+                }
+                _ => {}
+            }
+            if needed.len() == most {
+                break;
+            }
+        }
         needed.reverse();
         needed
     }
