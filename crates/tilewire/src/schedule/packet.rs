@@ -4,8 +4,8 @@
 //!   a block's packets    ├ message 8k ┼ message 8k + 1 ┼ … ┼ message 8k + 7 ┤     message m of a block lies at m mod 8
 //!
 //!   sender, message m                                   receiver, message m
-//!   m a multiple of 4: wait PACKET HEAD ≥ m - 4         get packets with flag m mod 2³¹ + 1
-//!   put packets with flag m mod 2³¹ + 1                 m + 1 a multiple of 4: PACKET HEAD := m + 1
+//!   m a multiple of 4: wait PACKET HEAD ≥ m - 4         get packets with flag m mod 2³¹ + 2³¹
+//!   put packets with flag m mod 2³¹ + 2³¹               m + 1 a multiple of 4: PACKET HEAD := m + 1
 //! ```
 //! **Credits** are given and asked for once in four messages: a credit for each would cost every message the way of a cache line.
 //! At a multiple of four the sender makes sure of the four messages to come: they lie where messages m - 8 … m - 5 lay.
@@ -27,8 +27,9 @@ use crate::transport::layout::{PACKET, PACKET_DEPTH, Side, StartWord};
 
 /// Credits come in halves of what may be under way.
 const HALF: u64 = PACKET_DEPTH as u64 / 2;
-/// Flags are numbers of messages modulo this, plus 1: a power of two, below 2³².
+/// Flags are numbers of messages modulo this, with a bit that makes none of them 0: a power of two.
 const FLAGS: u64 = 1 << 31;
+const NOT_ZERO: u32 = FLAGS as u32;
 
 /// The packets of a transfer: numbers of the host, equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl<'t> Message<'t> {
         let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
         let counters = Counters::of(r, ops, block, side, shape);
         let number = counters.get(StartWord::Packet);
-        let flag = ((number & (FLAGS - 1)) + 1).cast::<u32>();
+        let flag = number.cast::<u32>() | NOT_ZERO;
         let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
         let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
         Message { counters, block, number, flag, first }

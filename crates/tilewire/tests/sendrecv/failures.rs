@@ -81,7 +81,8 @@ fn receiver_waits(way: Way, blocks: usize) -> Timeout {
 
 #[test]
 fn a_receiver_says_what_it_waits_for() {
-    for (way, op, expected) in [(Way::Packet, "packet", 1), (Way::staged(128, 2), "tail", 1), (Way::Direct, "done", 1)]
+    for (way, op, expected) in
+        [(Way::Packet, "packet", 1 << 31), (Way::staged(128, 2), "tail", 1), (Way::Direct, "done", 1)]
     {
         for blocks in [1, 3] {
             let error = receiver_waits(way, blocks);
