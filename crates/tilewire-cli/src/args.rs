@@ -72,10 +72,10 @@ pub enum Command {
         /// What of it.
         parts: Parts,
     },
-    /// Look for races and deadlocks.
-    Check(Task),
     /// Compare an engine with the definition of the language.
     Verify(Request),
+    /// Look for races and deadlocks.
+    Check(Task),
     /// Start the ranks of a job.
     Launch(Job),
     /// Run a collective and check it.
@@ -178,6 +178,32 @@ fn bench_kernels(mut words: Words) -> Result<Command, String> {
     Ok(Command::BenchKernels { sizes, cases, json })
 }
 
+fn verify(mut words: Words) -> Result<Command, String> {
+    let mut request = Request::default();
+    let number =
+        |option: &str, text: String| text.parse().map_err(|_| format!("verify: {option} takes a number, not '{text}'"));
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--engine" => {
+                request.engine = match words.value("--engine")?.as_str() {
+                    "cpu" => Engine::Cpu,
+                    "cuda" => Engine::Cuda,
+                    other => return Err(format!("verify: there is no engine '{other}'; there are cpu and cuda")),
+                }
+            }
+            "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
+            "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
+            "--ranks" => {
+                let ranks =
+                    words.value("--ranks")?.split(',').map(|text| ranks_of(text.trim())).collect::<Result<_, _>>();
+                request.ranks = ranks.map_err(|error| error.replace("launch:", "verify:"))?;
+            }
+            _ => return Err(format!("verify: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::Verify(request))
+}
+
 /// More ranks or blocks than this are no small world.
 const MOST_CHECKED: usize = 64;
 
@@ -223,32 +249,6 @@ fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
     mutation
         .map(|mutation| vec![mutation])
         .ok_or_else(|| format!("check: there is no mutation '{name}'; there are: {}", names.join(", ")))
-}
-
-fn verify(mut words: Words) -> Result<Command, String> {
-    let mut request = Request::default();
-    let number =
-        |option: &str, text: String| text.parse().map_err(|_| format!("verify: {option} takes a number, not '{text}'"));
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--engine" => {
-                request.engine = match words.value("--engine")?.as_str() {
-                    "cpu" => Engine::Cpu,
-                    "cuda" => Engine::Cuda,
-                    other => return Err(format!("verify: there is no engine '{other}'; there are cpu and cuda")),
-                }
-            }
-            "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
-            "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
-            "--ranks" => {
-                let ranks =
-                    words.value("--ranks")?.split(',').map(|text| ranks_of(text.trim())).collect::<Result<_, _>>();
-                request.ranks = ranks.map_err(|error| error.replace("launch:", "verify:"))?;
-            }
-            _ => return Err(format!("verify: unknown word '{word}'")),
-        }
-    }
-    Ok(Command::Verify(request))
 }
 
 fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
