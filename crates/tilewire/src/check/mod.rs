@@ -119,4 +119,4 @@ pub use report::{Certainty, Event, Fault, Found, Moment, Report, Waiter};
 pub use run::{Options, Schedule, instances, launch, run, run_world};
 pub use snapshot::evaluate;
 pub use verify::{Settings, verify_world};
-pub use world::Plan;
+pub use world::{After, Plan};

@@ -2,6 +2,7 @@
 
 mod brute;
 mod bugs;
+mod differential;
 mod links;
 mod litmus;
 mod mutations;

@@ -4,7 +4,7 @@ use super::choose::Chooser;
 use super::plan::{Plan, Stage};
 use crate::check::error::EvalError;
 use crate::check::eval::{Blocked, Instance, InstanceOptions, Step};
-use crate::check::memory::World;
+use crate::check::memory::{Memories, World};
 use crate::check::model::{Detector, Watch};
 use crate::check::observer::{AccessKind, Actor};
 use crate::ir::{Kernel, Op};
@@ -30,6 +30,8 @@ pub struct Outcome<'p> {
     pub choices: u64,
     /// Steps taken.
     pub steps: u64,
+    /// All memory as the run left it.
+    pub memories: Memories,
 }
 
 /// How a run ended.
@@ -78,7 +80,7 @@ pub(in crate::check) fn execute<'p>(
 ) -> Outcome<'p> {
     let mut detector = Detector::new(plan.kernels(), watch);
     stage.given.iter().for_each(|(memory, bytes)| detector.given(*memory, bytes.clone()));
-    let world = World::new(stage.memories.clone());
+    let world = World::new(stage.snapshot.memories.clone());
     let ranks = (0..plan.ranks()).map(|_| RankState::default()).collect();
     let run = Run {
         plan,
@@ -133,8 +135,8 @@ impl<'p> Run<'p> {
             Err(error) => Ending::Error(error),
         };
         self.detector.finish(matches!(ending, Ending::Complete));
-        let Run { detector, choices, steps, .. } = self;
-        Outcome { detector, ending, choices, steps }
+        let Run { detector, choices, steps, world, .. } = self;
+        Outcome { detector, ending, choices, steps, memories: world.memories }
     }
 
     fn drive(&mut self, chooser: &mut dyn Chooser) -> Result<Ending, EvalError> {

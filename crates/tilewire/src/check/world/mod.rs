@@ -9,12 +9,15 @@
 //! |---|---|
 //! | `plan.rs` | [`Plan`]: launches, memory, what hosts read and write |
 //! | `execute.rs` | one run under a chooser |
+//! | `after.rs` | [`After`]: the bytes that a run leaves |
 //! | `choose.rs` | who runs next: to the next wait, all schedules in turn, or by random priorities |
 
+mod after;
 mod choose;
 mod execute;
 mod plan;
 
+pub use after::After;
 pub use choose::{Chooser, Exhaustive, Priorities, ToBlock};
 pub(super) use execute::{Ending, Limits, Outcome, Waiting, execute};
 pub use plan::Plan;

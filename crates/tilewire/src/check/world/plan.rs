@@ -1,7 +1,7 @@
 //! What is to be checked: launches of every rank, one after the other, and what the hosts do between them.
 
 use crate::check::error::EvalError;
-use crate::check::memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute};
+use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
 use crate::check::snapshot::{Snapshot, memories_of};
 use crate::ir::{Access, Base, Entity, Kernel, Op, Param, ParamId};
 use crate::tensor::{Arg, Memory};
@@ -135,7 +135,7 @@ impl Plan {
         let bindings = bindings.collect::<Result<Vec<Vec<Binding>>, EvalError>>()?;
         let reads = self.reads.iter().map(|(rank, memory)| (*rank, span(&snapshot.bank(memory)))).collect();
         let given = self.routes.iter().map(|route| span(&snapshot.bank(&route.slots))).collect();
-        let mut stage = Stage { memories: snapshot.memories, bindings, hosts: Vec::new(), given };
+        let mut stage = Stage { snapshot, bindings, hosts: Vec::new(), given };
         stage.assign(self, reads);
         Ok(stage)
     }
@@ -183,7 +183,7 @@ fn meets(a: &Span, b: &Span) -> bool {
 
 /// Memory and bindings of a plan, and what its hosts do.
 pub(in crate::check) struct Stage {
-    pub memories: Memories,
+    pub snapshot: Snapshot,
     /// By launch, then by rank.
     pub bindings: Vec<Vec<Binding>>,
     /// By launch, then by rank.
