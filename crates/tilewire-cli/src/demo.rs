@@ -43,12 +43,15 @@ pub fn demo() -> Result<()> {
 }
 
 const NEXT: &str = "
-Hooks run on one rank today. Ranks can be started (tilewire launch) and share memory; send/recv and collectives are next.
+This was one rank. Between ranks the same hooks run in send, recv and sendrecv; the other collectives are next.
 
 Try next:
   tilewire emit transpose --ir --lines      the kernel a hook becomes, with the source line of every instruction
   tilewire emit quantise --bytecode         what the CPU engine runs
   tilewire bench kernels                    all figures, from 64 KiB to 64 MiB
+  tilewire run sendrecv --ranks 4 --hook transpose --world processes
+                                            a ring of transfers, every byte checked
+  tilewire check all --ranks 3              races and deadlocks of what ships
 ";
 
 /// Builds and runs the hook, and compares it with a plain loop.
