@@ -4,7 +4,7 @@
 //! ```text
 //!   put ──▶ outbox (the sender's own memory) ── deliver: copy the span, then signal ──▶ staging of the receiver ──▶ get
 //! ```
-//! Everything here is public API of tilewire: [`P2pTransport`], [`Host`] and [`Link`] for the transport, [`Ops`] for what its kernels do.
+//! Everything here is public API of tilewire: [`P2pTransport`], [`Host`] and [`Link`] for the transport, [`Ops`](tilewire::schedule::Ops) for what its kernels do.
 #![forbid(unsafe_code)]
 
 mod ops;
