@@ -23,6 +23,7 @@ impl Buffer {
         let buffer = Buffer { device: device.clone(), address, bytes };
         // SAFETY: the memory has just been allocated with this size.
         unsafe { result::memset_d8_sync(address, 0, size) }.called("cuMemsetD8")?;
+        settle()?;
         Ok(buffer)
     }
 
@@ -54,7 +55,8 @@ impl Buffer {
         }
         self.device.bind()?;
         // SAFETY: the range lies inside of this allocation.
-        unsafe { result::memcpy_htod_sync(self.address + offset as u64, bytes) }.called("cuMemcpyHtoD")
+        unsafe { result::memcpy_htod_sync(self.address + offset as u64, bytes) }.called("cuMemcpyHtoD")?;
+        settle()
     }
 
     /// A copy of all bytes; waits for it.
@@ -67,6 +69,13 @@ impl Buffer {
         }
         Ok(out)
     }
+}
+
+/// Waits until what was written to device memory is there. A copy from the host returns when its bytes are on their way, and streams of
+/// launches do not wait for it. It does not wait for launches that run.
+fn settle() -> Result<(), CudaError> {
+    // SAFETY: the null stream is the default one of the context, which the caller made current.
+    unsafe { result::stream::synchronize(std::ptr::null_mut()) }.called("cuStreamSynchronize")
 }
 
 impl Drop for Buffer {

@@ -43,7 +43,7 @@ pub fn evaluate_world(
     deadline: Option<Duration>,
 ) -> Result<Vec<Results>, CudaError> {
     let copies = Copies::take(device, ranks)?;
-    let mut launches = Vec::new();
+    let (mut launches, mut aborts) = (Vec::new(), Vec::new());
     for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
         let program = Program::load(device, kernel)?;
         let abort = Arc::new(Buffer::zeroed(device, 8)?);
@@ -53,12 +53,23 @@ pub fn evaluate_world(
             arg => Bound::Banks(memories(arg).iter().map(|memory| copies.place(memory)).collect()),
         });
         launches.push((Launch::new(&program, bound.collect(), &abort, settings)?, Stream::new(device)?));
+        aborts.push(abort);
     }
-    for (launch, stream) in &mut launches {
-        launch.start(stream)?;
+    let mut started = Ok(());
+    for (k, (launch, stream)) in launches.iter_mut().enumerate() {
+        started = launch.start(stream);
+        if started.is_err() {
+            // Those that run would wait for one that never comes.
+            for abort in &aborts[..k] {
+                abort.write(0, &1u64.to_le_bytes())?;
+            }
+            launches.truncate(k);
+            break;
+        }
     }
     // All are waited for, whatever the first says: their memory goes when this returns.
     let ends: Vec<_> = launches.iter().map(|(launch, stream)| launch.finish(stream)).collect();
+    started?;
     ends.into_iter().collect::<Result<(), _>>()?;
     let bytes = copies.read()?;
     Ok(ranks.iter().map(|rank| rank.args.iter().map(|arg| copies.results(arg, &bytes)).collect()).collect())
