@@ -13,7 +13,6 @@ pub use ops::Outbox;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tilewire::collective::{Host, Link};
@@ -22,7 +21,7 @@ use tilewire::schedule::LoadStore;
 use tilewire::transport::layout::{Geometry, Layout, Side};
 use tilewire::transport::{
     Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentError,
-    SegmentSet, Signals, Ticket, TransportError,
+    SegmentSet, Ticket, TransportError,
 };
 use tilewire::{Memory, World};
 
@@ -125,32 +124,8 @@ impl P2pTransport for OutboxTransport {
     }
 
     fn endpoint(&self, peer: Rank) -> PeerEndpoint {
-        let (layout, me, peer) = (&self.layout, self.rank.index(), peer.index());
-        let (mine, theirs) = (self.segments.segment(me), self.segments.segment(peer));
-        let part = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
-        let here = |area: Range<usize>| part(&mine, layout.of_peer(&area, peer));
-        let there = |area: Range<usize>| part(&theirs, layout.of_peer(&area, me));
-        PeerEndpoint {
-            send_dst: part(&theirs, layout.peer_staging(me)),
-            recv_src: part(&mine, layout.peer_staging(peer)),
-            send_packets: part(&theirs, layout.peer_packets(me)),
-            recv_packets: part(&mine, layout.peer_packets(peer)),
-            send: Signals {
-                tail: there(layout.tails()),
-                head: here(layout.heads()),
-                packet_head: here(layout.packet_heads()),
-                ready: here(layout.ready()),
-                done: there(layout.done()),
-            },
-            recv: Signals {
-                tail: here(layout.tails()),
-                head: there(layout.heads()),
-                packet_head: there(layout.packet_heads()),
-                ready: there(layout.ready()),
-                done: here(layout.done()),
-            },
-            starts: here(layout.starts()),
-        }
+        let of = |rank: Rank| self.segments.segment(rank.index());
+        PeerEndpoint::between(&self.layout, (self.rank, &of(self.rank)), (peer, &of(peer)))
     }
 
     fn broken(&self) -> Option<Cause> {

@@ -41,8 +41,7 @@ use crate::hook::Block;
 use crate::schedule::LoadStore;
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
-use crate::transport::{LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, Signals, Ticket, TransportError};
-use std::ops::Range;
+use crate::transport::{LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -140,32 +139,8 @@ impl P2pTransport for RehearsalRank {
     }
 
     fn endpoint(&self, peer: Rank) -> PeerEndpoint {
-        let (layout, me, peer) = (&self.world.layout, self.rank.index(), peer.index());
-        let (mine, theirs) = (self.world.segments[me].memory(), self.world.segments[peer].memory());
-        let at = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
-        let here = |area: Range<usize>| at(mine, layout.of_peer(&area, peer));
-        let there = |area: Range<usize>| at(theirs, layout.of_peer(&area, me));
-        PeerEndpoint {
-            send_dst: at(theirs, layout.peer_staging(me)),
-            recv_src: at(mine, layout.peer_staging(peer)),
-            send_packets: at(theirs, layout.peer_packets(me)),
-            recv_packets: at(mine, layout.peer_packets(peer)),
-            send: Signals {
-                tail: there(layout.tails()),
-                head: here(layout.heads()),
-                packet_head: here(layout.packet_heads()),
-                ready: here(layout.ready()),
-                done: there(layout.done()),
-            },
-            recv: Signals {
-                tail: here(layout.tails()),
-                head: there(layout.heads()),
-                packet_head: there(layout.packet_heads()),
-                ready: there(layout.ready()),
-                done: here(layout.done()),
-            },
-            starts: here(layout.starts()),
-        }
+        let of = |rank: Rank| self.world.segments[rank.index()].memory();
+        PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer)))
     }
 
     fn max_slots(&self) -> usize {

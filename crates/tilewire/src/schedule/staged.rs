@@ -75,12 +75,13 @@ impl StagedPlan {
     fn slot<'t>(&self, block: Value<'t, i64>, g: Value<'t, u64>) -> SlotAt<'t> {
         let slot = (g % self.depth as u64).cast::<i64>();
         let offset = slot * self.slot_bytes as i64;
-        let (number, offset) = if self.blocks == 1 {
-            (slot, offset)
-        } else {
-            (block * self.max_slots as i64 + slot, block * self.block_bytes as i64 + offset)
-        };
-        SlotAt { slot, number, offset }
+        let offset = if self.blocks == 1 { offset } else { block * self.block_bytes as i64 + offset };
+        SlotAt { slot, number: self.number(block, slot), offset }
+    }
+
+    /// Number of a slot among the TAILs and HEADs of a peer.
+    fn number<'t>(&self, block: Value<'t, i64>, slot: Value<'t, i64>) -> Value<'t, i64> {
+        if self.blocks == 1 { slot } else { block * self.max_slots as i64 + slot }
     }
 
     /// Runs the body for the steps of this copy. Copy c takes the steps that are c modulo the copies, counted from the first launch on, so
@@ -140,8 +141,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
             r.for_((first, start), |step| {
                 let step = step.cast::<u64>();
                 let slot = (step % depth).cast::<i64>();
-                let number = if plan.blocks == 1 { slot } else { block * plan.max_slots as i64 + slot };
-                ops.wait(r, Word::Head(number), step + 1);
+                ops.wait(r, Word::Head(plan.number(block, slot)), step + 1);
             });
             counters.set(StartWord::Geometry, r.constant(plan.word()));
             counters.set(StartWord::Since, start);

@@ -2,10 +2,11 @@
 #![forbid(unsafe_code)]
 
 use super::abort::Cause;
-use super::layout::{LINE, block_share};
+use super::layout::{LINE, Layout, block_share};
 use super::rank::Rank;
 use crate::tensor::Memory;
 use std::fmt;
+use std::ops::Range;
 
 /// Memory and signals between each two ranks of a world.
 ///
@@ -129,6 +130,39 @@ pub struct PeerEndpoint {
 impl PeerEndpoint {
     /// Bytes from one slot to the next.
     pub const SLOT_STRIDE: u32 = LINE as u32;
+
+    /// The memories between two ranks whose segments are cut as `layout` says: `mine` is that of `rank`, `theirs` that of `peer`.
+    ///
+    /// # Panics
+    /// When there is no such rank, or a segment is smaller than its layout.
+    pub fn between(layout: &Layout, (rank, mine): (Rank, &Memory), (peer, theirs): (Rank, &Memory)) -> PeerEndpoint {
+        let (me, peer) = (rank.index(), peer.index());
+        let at = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
+        // In a segment, what a rank writes or is waited for by stands under that rank's number.
+        let here = |area: Range<usize>| at(mine, layout.of_peer(&area, peer));
+        let there = |area: Range<usize>| at(theirs, layout.of_peer(&area, me));
+        PeerEndpoint {
+            send_dst: at(theirs, layout.peer_staging(me)),
+            recv_src: at(mine, layout.peer_staging(peer)),
+            send_packets: at(theirs, layout.peer_packets(me)),
+            recv_packets: at(mine, layout.peer_packets(peer)),
+            send: Signals {
+                tail: there(layout.tails()),
+                head: here(layout.heads()),
+                packet_head: here(layout.packet_heads()),
+                ready: here(layout.ready()),
+                done: there(layout.done()),
+            },
+            recv: Signals {
+                tail: here(layout.tails()),
+                head: there(layout.heads()),
+                packet_head: there(layout.packet_heads()),
+                ready: there(layout.ready()),
+                done: here(layout.done()),
+            },
+            starts: here(layout.starts()),
+        }
+    }
 }
 
 /// The slots of one direction between two ranks. Each has exactly one writer.

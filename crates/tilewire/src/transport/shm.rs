@@ -301,33 +301,8 @@ impl P2pTransport for ShmTransport {
     }
 
     fn endpoint(&self, peer: Rank) -> PeerEndpoint {
-        let (layout, me, peer) = (&self.layout, self.rank().index(), peer.index());
-        let (mine, theirs) = (self.segments.segment(me), self.segments.segment(peer));
-        let at = |memory: &Memory, range: Range<usize>| memory.part(range.start, range.len());
-        // In a segment, what a rank writes or is waited for by stands under that rank's number.
-        let here = |area: Range<usize>| at(&mine, layout.of_peer(&area, peer));
-        let there = |area: Range<usize>| at(&theirs, layout.of_peer(&area, me));
-        PeerEndpoint {
-            send_dst: at(&theirs, layout.peer_staging(me)),
-            recv_src: at(&mine, layout.peer_staging(peer)),
-            send_packets: at(&theirs, layout.peer_packets(me)),
-            recv_packets: at(&mine, layout.peer_packets(peer)),
-            send: Signals {
-                tail: there(layout.tails()),
-                head: here(layout.heads()),
-                packet_head: here(layout.packet_heads()),
-                ready: here(layout.ready()),
-                done: there(layout.done()),
-            },
-            recv: Signals {
-                tail: here(layout.tails()),
-                head: there(layout.heads()),
-                packet_head: there(layout.packet_heads()),
-                ready: there(layout.ready()),
-                done: here(layout.done()),
-            },
-            starts: here(layout.starts()),
-        }
+        let of = |rank: Rank| self.segments.segment(rank.index());
+        PeerEndpoint::between(&self.layout, (self.rank(), &of(self.rank())), (peer, &of(peer)))
     }
 
     fn max_slots(&self) -> usize {
