@@ -22,12 +22,13 @@ usage:
                                             print a kernel's intermediate representation
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
-  tilewire verify [--engine cpu|cuda] [--programs N] [--seed S] [--ranks LIST]
+  tilewire verify [--engine cpu|cuda] [--programs N] [--shifts N] [--seed S] [--ranks LIST]
                                             random programs on an engine against their definition, bit for bit
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
   tilewire run sendrecv [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
                [--protocol packet|staged|direct] [--blocks K] [--world threads|processes|env] [--launches L] [--seed S]
+               [--engine cpu|cuda]
                                             a ring shift among N ranks with a hook, every byte checked
   tilewire soak --minutes M [--ranks N] [--seed S]
                                             random transfers among N processes, every byte checked, nothing may grow
@@ -185,12 +186,9 @@ fn verify(mut words: Words) -> Result<Command, String> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--engine" => {
-                request.engine = match words.value("--engine")?.as_str() {
-                    "cpu" => Engine::Cpu,
-                    "cuda" => Engine::Cuda,
-                    other => return Err(format!("verify: there is no engine '{other}'; there are cpu and cuda")),
-                }
+                request.engine = Engine::parse(&words.value("--engine")?).map_err(|why| format!("verify: {why}"))?;
             }
+            "--shifts" => request.shifts = number("--shifts", words.value("--shifts")?)? as usize,
             "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
             "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
             "--ranks" => {

@@ -5,7 +5,8 @@ use std::fmt;
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::ir::Type;
 use tilewire::ir::scalar::{Element, Number};
-use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use super::place::Place;
+use tilewire::transport::{Rank, Window};
 use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Scalar, Tensor, Value, recv, send, sendrecv};
 
 /// What happens to the elements on their way.
@@ -119,33 +120,33 @@ impl fmt::Display for Wrong {
 }
 
 /// Prepares a transfer. Where it goes through windows this is collective: ranks that sit out call it too.
-pub fn prepare<'l>(
-    link: &'l ShmTransport,
+pub fn prepare<'l, L: Place>(
+    link: &'l L,
     case: &Case,
     peers: Peers,
     seed: u64,
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
     match case.dtype {
-        Type::Bool => typed::<bool>(link, case, peers, seed),
-        Type::I8 => typed::<i8>(link, case, peers, seed),
-        Type::I16 => typed::<i16>(link, case, peers, seed),
-        Type::I32 => typed::<i32>(link, case, peers, seed),
-        Type::I64 => typed::<i64>(link, case, peers, seed),
-        Type::U8 => typed::<u8>(link, case, peers, seed),
-        Type::U16 => typed::<u16>(link, case, peers, seed),
-        Type::U32 => typed::<u32>(link, case, peers, seed),
-        Type::U64 => typed::<u64>(link, case, peers, seed),
-        Type::F16 => typed::<F16>(link, case, peers, seed),
-        Type::BF16 => typed::<Bf16>(link, case, peers, seed),
-        Type::F32 => typed::<f32>(link, case, peers, seed),
-        Type::F64 => typed::<f64>(link, case, peers, seed),
-        Type::F8E4M3 => typed::<F8E4M3>(link, case, peers, seed),
-        Type::F8E5M2 => typed::<F8E5M2>(link, case, peers, seed),
+        Type::Bool => typed::<bool, L>(link, case, peers, seed),
+        Type::I8 => typed::<i8, L>(link, case, peers, seed),
+        Type::I16 => typed::<i16, L>(link, case, peers, seed),
+        Type::I32 => typed::<i32, L>(link, case, peers, seed),
+        Type::I64 => typed::<i64, L>(link, case, peers, seed),
+        Type::U8 => typed::<u8, L>(link, case, peers, seed),
+        Type::U16 => typed::<u16, L>(link, case, peers, seed),
+        Type::U32 => typed::<u32, L>(link, case, peers, seed),
+        Type::U64 => typed::<u64, L>(link, case, peers, seed),
+        Type::F16 => typed::<F16, L>(link, case, peers, seed),
+        Type::BF16 => typed::<Bf16, L>(link, case, peers, seed),
+        Type::F32 => typed::<f32, L>(link, case, peers, seed),
+        Type::F64 => typed::<f64, L>(link, case, peers, seed),
+        Type::F8E4M3 => typed::<F8E4M3, L>(link, case, peers, seed),
+        Type::F8E5M2 => typed::<F8E5M2, L>(link, case, peers, seed),
     }
 }
 
-fn typed<'l, T: Scaled>(
-    link: &'l ShmTransport,
+fn typed<'l, T: Scaled, L: Place>(
+    link: &'l L,
     case: &Case,
     peers: Peers,
     seed: u64,
@@ -156,9 +157,9 @@ fn typed<'l, T: Scaled>(
     let guard = if direct { 0 } else { GUARD };
     let around = match &window {
         Some(window) => window.tensor().clone(),
-        None => Tensor::zeros(case.len + 2 * guard),
+        None => link.zeros(case.len + 2 * guard)?,
     };
-    let (out, inp) = (around.slice(guard..guard + case.len), Tensor::zeros(case.len));
+    let (out, inp) = (around.slice(guard..guard + case.len), link.zeros(case.len)?);
     let exchange = match peers {
         Peers { to: Some(to), from: Some(from) } => Some(sendrecv(link, &out, &inp, to, from)),
         Peers { to: Some(to), from: None } => Some(send(link, &inp, to)),
@@ -174,10 +175,10 @@ fn typed<'l, T: Scaled>(
 }
 
 /// The exchange with its hook. A side that does not send never calls `produce`, so both sides say the same.
-fn hooked<'l, T: Scaled>(
-    exchange: Exchange<'_, 'l, ShmTransport, T, T>,
+fn hooked<'l, T: Scaled, L: Place>(
+    exchange: Exchange<'_, 'l, L, T, T>,
     case: &Case,
-) -> Result<PreparedExchange<'l, ShmTransport>, RunError> {
+) -> Result<PreparedExchange<'l, L>, RunError> {
     match case.hook {
         Hook::Copy => exchange.build(),
         Hook::Scale => {
@@ -230,33 +231,35 @@ fn product<'t, T: Number>(x: Value<'t, T>, factor: &Scalar<T>) -> Value<'t, T> {
 /// Elements before and after an output.
 const GUARD: usize = 64;
 
-struct Typed<'l, T: Element> {
+struct Typed<'l, T: Element, L: Place> {
     case: Case,
     seed: u64,
     me: Rank,
     from: Option<Rank>,
-    op: Option<PreparedExchange<'l, ShmTransport>>,
+    op: Option<PreparedExchange<'l, L>>,
     inp: Tensor<T>,
     /// The output with its guards.
     around: Tensor<T>,
     guard: usize,
 }
 
-impl<T: Element> Typed<'_, T> {
+impl<T: Element, L: Place> Typed<'_, T, L> {
     fn data(&self, turn: u64, rank: Rank) -> Data {
         Data::new(self.case, self.seed, turn, rank.index())
     }
 }
 
-impl<T: Element> Transfer for Typed<'_, T> {
+impl<T: Element, L: Place> Transfer for Typed<'_, T, L> {
     fn fill(&self, turn: u64) {
         let data = self.data(turn, self.me);
-        (0..self.case.len).for_each(|i| self.inp.set(i, data.sent(i)));
+        self.inp.copy_from(&(0..self.case.len).map(|i| data.sent(i)).collect::<Vec<T>>());
         self.around.fill(T::from_bits(POISON));
     }
 
     fn launch(&mut self) -> Result<(), RunError> {
-        self.op.as_mut().map_or(Ok(()), PreparedExchange::run)
+        let Some(op) = &mut self.op else { return Ok(()) };
+        op.run()?;
+        op.sync()
     }
 
     fn check(&self, turn: u64) -> Result<(), Wrong> {
@@ -284,7 +287,7 @@ impl<T: Element> Transfer for Typed<'_, T> {
 mod tests {
     use super::*;
     use tilewire::World;
-    use tilewire::transport::ShmOptions;
+    use tilewire::transport::{ShmOptions, ShmTransport};
 
     #[test]
     fn one_wrong_bit_is_seen_and_so_is_one_outside() {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `options.rs` | [`Run`]: the words of the command line |
 //! | `case.rs` | [`Case`], [`Hook`]: one transfer, prepared for any element type |
+//! | `place.rs` | [`Place`]: where tensors are, with each transport |
 //! | `data.rs` | what is sent, and a plain computation of what must arrive |
 //! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
 //! | `ring.rs` | the ring shift, and its table |
@@ -16,6 +17,7 @@
 mod case;
 mod data;
 mod options;
+mod place;
 mod ring;
 mod worlds;
 

@@ -4,6 +4,7 @@ use super::case::{Case, Hook};
 use super::worlds::Ranks;
 use crate::args::Words;
 use crate::bench::Size;
+use crate::verify::Engine;
 use tilewire::ir::Type;
 use tilewire::{Config, Primitive};
 
@@ -15,6 +16,8 @@ const LARGEST: Size = Size(4 << 30);
 /// What to run: a ring shift.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
+    /// What runs the kernels.
+    pub engine: Engine,
     /// How many ranks, where it is said.
     pub count: Option<usize>,
     /// Where they run, where it is said.
@@ -40,11 +43,12 @@ fn read(mut words: Words) -> Result<Run, String> {
     }
     let (mut count, mut ranks, mut bytes) = (None, None, Size(1 << 20));
     let (mut dtype, mut hook, mut config) = (Type::F32, Hook::Copy, Config::default());
-    let (mut launches, mut seed) = (10, 1);
+    let (mut launches, mut seed, mut engine) = (10, 1, Engine::Cpu);
     while let Some(word) = words.next() {
         let mut value = || words.value(&word);
         match word.as_str() {
             "--ranks" => count = Some(number_of(&value()?, "ranks", 2..=MOST_RANKS as u64)? as usize),
+            "--engine" => engine = Engine::parse(&value()?)?,
             "--world" => ranks = Some(Ranks::parse(&value()?)?),
             "--bytes" => bytes = Size::parse(&value()?)?,
             "--dtype" => dtype = dtype_of(&value()?)?,
@@ -69,7 +73,7 @@ fn read(mut words: Words) -> Result<Run, String> {
         let why = "what travels is not what is stored; use staged or packet";
         return Err(format!("--hook quantise with --protocol direct: {why}"));
     }
-    Ok(Run { count, ranks, case: Case { dtype, hook, len: bytes.0 / dtype.size(), config }, launches, seed })
+    Ok(Run { engine, count, ranks, case: Case { dtype, hook, len: bytes.0 / dtype.size(), config }, launches, seed })
 }
 
 /// Reads a number that must lie in a range.

@@ -2,6 +2,8 @@
 
 use super::case::{Peers, prepare, protocol_name};
 use super::options::Run;
+use super::place::Place;
+use crate::verify::Engine;
 use super::worlds::{Ranks, everywhere};
 use crate::bench::Size;
 use anyhow::Result;
@@ -9,7 +11,9 @@ use std::fmt::Write as _;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, World};
+use std::sync::Arc;
+use tilewire::cuda::Device;
+use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
 
 /// Runs it; the status says whether every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
@@ -26,10 +30,32 @@ struct Outcome {
 }
 
 fn shift(world: &World, run: &Run) -> Result<bool, RankError> {
+    match run.engine {
+        Engine::Cpu => {
+            let link = ShmTransport::rendezvous(world, options(world.size()))?;
+            let held = shift_over(&link, world, run)?;
+            link.close()?;
+            Ok(held)
+        }
+        Engine::Cuda => {
+            let link = NvlTransport::rendezvous(world, &gpu(world)?, NvlOptions::default())?;
+            let held = shift_over(&link, world, run)?;
+            link.close()?;
+            Ok(held)
+        }
+    }
+}
+
+/// The GPU of a rank: one each if there are as many, otherwise ranks share.
+fn gpu(world: &World) -> Result<Arc<Device>, RankError> {
+    let local = world.local_rank().unwrap_or(world.rank().index()) as u32;
+    Ok(Device::open(local % Device::count()?.max(1))?)
+}
+
+fn shift_over<L: Place>(link: &L, world: &World, run: &Run) -> Result<bool, RankError> {
     let (me, size) = (world.rank(), world.size());
-    let link = ShmTransport::rendezvous(world, options(size))?;
     let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
-    let mut ring = prepare(&link, &run.case, peers, run.seed)?;
+    let mut ring = prepare(link, &run.case, peers, run.seed)?;
     let (mut times, mut wrong) = (Vec::new(), None);
     for turn in 0..run.launches {
         ring.fill(turn);
@@ -46,7 +72,6 @@ fn shift(world: &World, run: &Run) -> Result<bool, RankError> {
     let own = Outcome { median: times[times.len() / 2], wrong };
     let all = world.bootstrap().all_gather("run/outcomes", &own.to_bytes(), world.deadline())?;
     drop(ring);
-    link.close()?;
     let all: Vec<Outcome> = all.iter().map(|bytes| Outcome::from_bytes(bytes)).collect();
     if me.index() == 0 {
         stdout().write_all(table(run, &all, world.are_threads()).as_bytes())?;

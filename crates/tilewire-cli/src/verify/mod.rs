@@ -5,6 +5,7 @@
 //! each on a stream of its own, that wait for each other.
 
 mod ring;
+mod shifts;
 
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
@@ -28,6 +29,17 @@ pub enum Engine {
     Cuda,
 }
 
+impl Engine {
+    /// Reads the value of `--engine`.
+    pub fn parse(word: &str) -> Result<Engine, String> {
+        match word {
+            "cpu" => Ok(Engine::Cpu),
+            "cuda" => Ok(Engine::Cuda),
+            other => Err(format!("there is no engine '{other}'; there are cpu and cuda")),
+        }
+    }
+}
+
 /// What to verify.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
@@ -39,11 +51,13 @@ pub struct Request {
     pub seed: u64,
     /// Numbers of virtual ranks, on a GPU.
     pub ranks: Vec<usize>,
+    /// Random transfers for each number of ranks, on a GPU.
+    pub shifts: usize,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks: vec![1, 2, 3, 4, 8] }
+        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks: vec![1, 2, 3, 4, 8], shifts: 60 }
     }
 }
 
@@ -97,6 +111,13 @@ pub fn verify(request: &Request) -> Result<ExitCode> {
                     Err(error) => Outcome::Differs(format!("ring of {ranks} ranks, {blocks} blocks: {error:#}")),
                 };
                 tally.count("cuda, rings of virtual ranks", outcome);
+            }
+            for case in shifts::cases(ranks, request.seed, request.shifts) {
+                let outcome = match shifts::shift(device, ranks, &case, request.seed) {
+                    Ok(()) => Outcome::Agrees,
+                    Err(error) => Outcome::Differs(format!("sendrecv among {ranks} ranks, {case}: {error:#}")),
+                };
+                tally.count("cuda, sendrecv", outcome);
             }
         }
     }

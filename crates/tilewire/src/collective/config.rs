@@ -1,9 +1,10 @@
 //! The knobs of a transfer, and what is chosen where the user says nothing.
 
+use super::link::Host;
 use crate::ir::Type;
 use crate::schedule::{PacketPlan, Packing};
 use crate::transport::layout::LINE;
-use crate::transport::{P2pTransport, Protocol};
+use crate::transport::Protocol;
 
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +32,8 @@ pub struct Config {
     pub depth: Option<usize>,
     /// Groups of so many neighbours stay in one tile. 64 unless said, and 1024 where tiles are large.
     pub granule: Option<usize>,
+    /// Warps of one copy of a role, on a GPU; both sides may differ in it.
+    pub warps: Option<u32>,
 }
 
 /// One leg of a transfer, decided.
@@ -43,15 +46,45 @@ pub(super) struct Decision {
     pub granule: usize,
 }
 
-/// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
-const PACKETS_UP_TO: usize = 1 << 10;
-/// Steps a block's share is cut into where it is large: fewer, larger steps then.
-const STEPS: usize = 64;
-/// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of
-/// the one before.
-const LEAST_SLOT: usize = 32 << 10;
-/// Larger steps leave the second-level cache before the receiver has read them.
-const LARGEST_SLOT: usize = 64 << 10;
+/// What is chosen for an engine where the user says nothing.
+struct Choices {
+    /// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
+    packets_up_to: usize,
+    /// A block for each so many bytes, of packets and otherwise, up to the most blocks.
+    packets_for_block: usize,
+    bytes_for_block: usize,
+    most_blocks: usize,
+    /// Steps a block's share is cut into where it is large: fewer, larger steps then.
+    steps: usize,
+    /// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of
+    /// the one before.
+    least_slot: usize,
+    /// Larger steps leave the cache before the receiver has read them.
+    largest_slot: usize,
+}
+
+/// One thread runs all blocks: more of them gain nothing. Slots stay in the second-level cache.
+const CPU: Choices = Choices {
+    packets_up_to: 1 << 10,
+    packets_for_block: usize::MAX,
+    bytes_for_block: usize::MAX,
+    most_blocks: 1,
+    steps: 64,
+    least_slot: 32 << 10,
+    largest_slot: 64 << 10,
+};
+
+/// A block copies some 50 GB/s. Copies of a role take slots in turn, so a share is cut into at least one for each.
+const GPU: Choices = Choices {
+    packets_up_to: 128 << 10,
+    packets_for_block: 8 << 10,
+    bytes_for_block: 64 << 10,
+    most_blocks: 16,
+    steps: 4,
+    least_slot: 16 << 10,
+    largest_slot: 128 << 10,
+};
+
 const DEPTH: usize = 8;
 const GRANULE: usize = 64;
 
@@ -59,20 +92,27 @@ impl Config {
     /// Decides how `len` elements of these parts travel. Never fails: what cannot be is refused by `check_transfer`.
     pub(super) fn decide(
         &self,
-        transport: &impl P2pTransport,
+        transport: &impl Host,
         types: &'static [Type],
         len: usize,
         window_bytes: Option<usize>,
     ) -> Decision {
-        let blocks = self.blocks.unwrap_or(1);
+        let choices = if transport.seat().is_some() { &GPU } else { &CPU };
         let bytes = types.iter().map(|ty| ty.size()).sum::<usize>().saturating_mul(len);
         let granule = self.granule.unwrap_or(GRANULE).max(1);
+        let small = match self.primitive {
+            Some(primitive) => primitive == Primitive::Packet,
+            None => window_bytes.is_none() && bytes <= choices.packets_up_to,
+        };
+        let for_block = if small { choices.packets_for_block } else { choices.bytes_for_block };
+        let most = choices.most_blocks.min(transport.max_blocks_per_peer()).max(1);
+        let blocks = self.blocks.unwrap_or_else(|| bytes.div_ceil(for_block).clamp(1, most));
         let share = len.div_ceil(blocks.max(1));
         let primitive = self.primitive.unwrap_or_else(|| {
             let packets = PacketPlan::new(transport, blocks).message_packets();
             match window_bytes {
                 Some(_) => Primitive::Direct,
-                None if bytes <= PACKETS_UP_TO && PacketPlan::packets(types, share) <= packets => Primitive::Packet,
+                None if small && PacketPlan::packets(types, share) <= packets => Primitive::Packet,
                 None => Primitive::Staged,
             }
         });
@@ -81,13 +121,15 @@ impl Config {
             Primitive::Direct => Protocol::Direct { window_bytes: window_bytes.unwrap_or(0) },
             Primitive::Staged => {
                 let lines = transport.block_bytes() / LINE;
-                let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()).min(lines).max(2));
+                let copies = transport.copies() as usize;
+                let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()).min(lines) / copies * copies);
+                let depth = depth.max(2.max(copies));
                 let room = transport.block_bytes() / depth.max(1);
                 // Slots begin on lines where there is room for that, and on the largest element in any case.
                 let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };
                 let slot_bytes = self.slot_bytes.unwrap_or_else(|| {
-                    let wanted = (bytes / blocks.max(1) / STEPS).checked_next_power_of_two().unwrap_or(LARGEST_SLOT);
-                    wanted.clamp(LEAST_SLOT, LARGEST_SLOT).min(room)
+                    let wanted = (bytes / blocks.max(1) / choices.steps).checked_next_power_of_two();
+                    wanted.unwrap_or(usize::MAX).clamp(choices.least_slot, choices.largest_slot).min(room)
                 });
                 Protocol::Staged { slot_bytes, depth }
             }

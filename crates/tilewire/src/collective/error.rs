@@ -1,5 +1,6 @@
 //! What can go wrong between a collective's call and its result.
 
+use crate::cuda::CudaError;
 use crate::hook::BuildError;
 use crate::ir::SourceLine;
 use crate::transport::{Rank, TransferError, TransportError};
@@ -26,6 +27,8 @@ pub enum RunError {
     Prepare(PrepareError),
     /// A launch failed; what it had written by then stays written.
     Launch(LaunchError),
+    /// The GPU engine cannot take the kernel, or a launch on a GPU failed.
+    Cuda(CudaError),
     /// The transport cannot do the transfer, or broke before.
     Transfer(TransferError),
     /// The ranks could not meet.
@@ -100,6 +103,7 @@ impl fmt::Display for RunError {
             RunError::Build(error) => error.fmt(f),
             RunError::Prepare(error) => error.fmt(f),
             RunError::Launch(error) => error.fmt(f),
+            RunError::Cuda(error) => error.fmt(f),
             RunError::Transfer(error) => error.fmt(f),
             RunError::Transport(error) => error.fmt(f),
             RunError::Mismatch(error) => error.fmt(f),
@@ -115,6 +119,7 @@ impl std::error::Error for RunError {
             RunError::Build(error) => error.source(),
             RunError::Prepare(error) => error.source(),
             RunError::Launch(error) => error.source(),
+            RunError::Cuda(error) => error.source(),
             RunError::Transfer(error) => error.source(),
             RunError::Transport(error) => error.source(),
             RunError::Mismatch(_) | RunError::Timeout(_) => None,
@@ -137,6 +142,12 @@ impl From<PrepareError> for RunError {
 impl From<LaunchError> for RunError {
     fn from(error: LaunchError) -> Self {
         RunError::Launch(error)
+    }
+}
+
+impl From<CudaError> for RunError {
+    fn from(error: CudaError) -> Self {
+        RunError::Cuda(error)
     }
 }
 

@@ -103,7 +103,7 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     pub(super) from: Option<Rank>,
     /// Positions sent, where the user says so.
     send_len: Option<usize>,
-    config: Config,
+    pub(super) config: Config,
     pub(super) window: Option<WindowOf>,
     deadline: Option<Duration>,
     watched: bool,
@@ -388,7 +388,10 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 Ok(())
             }
             Protocol::Packet => self.check_packets(tiling),
-            Protocol::Staged { slot_bytes, .. } => {
+            Protocol::Staged { slot_bytes, depth } => {
+                if !depth.is_multiple_of(self.link.copies() as usize) {
+                    return unable("its slots are shared out to copies of a role: use a depth that is a multiple of the copies");
+                }
                 if R::TYPES.len() > 1 && !slot_bytes.is_multiple_of(Packing::ALIGN) {
                     return unable("the parts of a slot begin on 64 bytes: use slots of a multiple of 64");
                 }

@@ -4,6 +4,7 @@ use super::RunError;
 use super::error::Timeout;
 use super::link::{Launch, Link};
 use super::pair::{Card, Pending};
+use crate::cuda::{CudaError, Stopped};
 use crate::transport::layout::Side;
 use crate::transport::{AbortCode, Cause, Rank};
 use crate::vm::LaunchError;
@@ -51,7 +52,9 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
         Ok(())
     }
 
-    /// Runs the transfer to the end: what is sent may be overwritten then, and what is received is there.
+    /// Runs the transfer to the end: what is sent may be overwritten then, and what is received is there. On a GPU the launch is only
+    /// started: what comes next on the rank's stream, and host access to its tensors, waits for it, and [`sync`](Self::sync) or the
+    /// next call says how it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
         if !matches!(self.peers, Peers::Agree) {
@@ -60,7 +63,12 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
         self.launch.run().map_err(|error| self.name_peer(error))
     }
 
-    /// The bytecode, for people.
+    /// Waits until all launches have ended, and says how. On the CPU they have.
+    pub fn sync(&mut self) -> Result<(), RunError> {
+        self.launch.sync().map_err(|error| self.name_peer(error))
+    }
+
+    /// The bytecode, or the PTX, for people.
     pub fn disassembly(&self) -> String {
         self.launch.disassembly()
     }
@@ -93,25 +101,23 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Says for whom a wait was.
     #[cold]
     fn name_peer(&self, error: RunError) -> RunError {
-        let RunError::Launch(LaunchError::Timeout { what, index, expected, seen, after, by, at, .. }) = error else {
-            return error;
+        let (what, block, role, slot, expected, seen, after, at) = match error {
+            RunError::Launch(LaunchError::Timeout { what, index, expected, seen, after, by, at, .. }) => {
+                (what, by.block, by.role, index.unwrap_or(0), expected, seen, after, at)
+            }
+            RunError::Cuda(CudaError::Timeout(stopped)) => {
+                let Stopped { block, role, param, index, expected, seen, at, .. } = *stopped;
+                let what = format!("{param}[{index}]");
+                (what, block as usize, role, index as i64, expected, seen, self.deadline.unwrap_or_default(), at)
+            }
+            other => return other,
         };
         // Credits and permissions come from whom this rank sends to, everything else from whom it receives from.
         let for_credit = what.contains("head") || what.contains("ready");
         let peer = if for_credit { self.to } else { self.from };
         let peer = peer.or(self.to).or(self.from).expect("an exchange has a peer");
-        let timeout = Timeout {
-            rank: self.link.rank(),
-            peer,
-            block: by.block,
-            role: by.role,
-            op: what,
-            slot: index.unwrap_or(0),
-            expected,
-            seen,
-            after,
-            at,
-        };
+        let rank = self.link.rank();
+        let timeout = Timeout { rank, peer, block, role, op: what, slot, expected, seen, after, at };
         RunError::Timeout(Box::new(timeout))
     }
 }

@@ -14,8 +14,10 @@ use crate::tensor::Memory;
 use crate::transport::Protocol;
 use crate::transport::layout::Side;
 
-/// Warps of a role.
-const WARPS: u32 = 4;
+/// Warps of a block on a GPU, which all its role copies share unless the user says otherwise.
+const WARPS: u32 = 32;
+/// Warps of a role elsewhere, where nobody looks at them.
+const NO_WARPS: u32 = 4;
 
 /// Declares the parameters and gives every leg its role.
 ///
@@ -29,7 +31,7 @@ pub(super) fn roles<L: Link, In: Element, Out: Element, R: Regs>(
     let bodies: Vec<Body<'_, '_, '_, '_, L, In, Out, R>> = legs.iter().map(|leg| Body::new(exchange, k, leg)).collect();
     match &bodies[..] {
         [send, receive] if legs.iter().all(|leg| leg.protocol == Protocol::Packet) => {
-            k.role("exchange", WARPS).run(|r| {
+            k.role("exchange", warps(exchange, 1)).run(|r| {
                 send.run(r);
                 receive.run(r);
             });
@@ -37,10 +39,22 @@ pub(super) fn roles<L: Link, In: Element, Out: Element, R: Regs>(
         bodies => {
             // The receiver first: what it permits (READY) must not wait until this rank has sent its own, where one thread runs both.
             for body in bodies.iter().rev() {
-                k.role(body.leg.side.to_string(), WARPS).run(|r| body.run(r));
+                let staged = matches!(body.leg.protocol, Protocol::Staged { .. });
+                let copies = if staged { exchange.link.copies() } else { 1 };
+                let warps = warps(exchange, bodies.len() as u32 * copies);
+                k.role(body.leg.side.to_string(), warps).copies(copies, |r| body.run(r));
             }
         }
     }
+}
+
+/// Warps of a role copy, of so many in a block.
+fn warps<L: Link, In: Element, Out: Element, R: Regs>(
+    exchange: &Exchange<'_, '_, L, In, Out, R>,
+    role_copies: u32,
+) -> u32 {
+    let usual = if exchange.link.seat().is_some() { (WARPS / role_copies).max(1) } else { NO_WARPS };
+    exchange.config.warps.unwrap_or(usual)
 }
 
 /// One leg in a kernel being traced.

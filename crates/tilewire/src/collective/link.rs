@@ -2,12 +2,14 @@
 
 use super::RunError;
 use super::wait_host::waits_over_all;
+use crate::cuda::{self, CudaError, Seat};
 use crate::hook::{Block, Traced};
+use crate::ir::simplify;
 use crate::schedule::{LoadStore, Ops};
 use crate::tensor::Memory;
 use crate::transport::layout::Side;
 use crate::transport::{
-    AbortCode, Cause, P2pTransport, Protocol, Rank, SegmentSet, ShmTransport, Ticket, TransferError, TransportError,
+    AbortCode, Cause, NvlTransport, P2pTransport, Protocol, Rank, SegmentSet, ShmTransport, Ticket, TransferError, TransportError,
 };
 use crate::vm::{LaunchError, Prepared, Settings};
 use std::fmt;
@@ -23,6 +25,11 @@ pub trait Host: P2pTransport {
     /// How long a wait may last; `None`: without end.
     fn deadline(&self) -> Option<Duration> {
         Some(Duration::from_secs(30))
+    }
+
+    /// Where its kernels run, if that is on a GPU; none: on the CPU.
+    fn seat(&self) -> Option<&Seat> {
+        None
     }
 
     /// A launch of this rank has failed: ends the waits of all ranks on this transport, and makes later calls fail.
@@ -89,12 +96,52 @@ impl Link for ShmTransport {
     }
 }
 
+impl Host for NvlTransport {
+    fn deadline(&self) -> Option<Duration> {
+        NvlTransport::deadline(self)
+    }
+
+    fn seat(&self) -> Option<&Seat> {
+        Some(NvlTransport::seat(self))
+    }
+
+    fn fail(&self, cause: Cause) {
+        self.mark_broken(cause);
+    }
+}
+
+impl Link for NvlTransport {
+    type Ops<'t> = LoadStore<'t>;
+
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> LoadStore<'t> {
+        LoadStore::sender(k, &self.endpoint(peer), protocol, window)
+    }
+
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> LoadStore<'t> {
+        LoadStore::receiver(k, &self.endpoint(peer), protocol)
+    }
+
+    fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
+        NvlTransport::tell(self, side, peer, card)
+    }
+
+    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        NvlTransport::hear(self, ticket, deadline)
+    }
+}
+
 /// A kernel compiled for launches over transports. A launch that fails breaks them all: their counters are undefined then.
 ///
 /// It borrows the transports, so none can be closed under it.
 pub struct Launch<'l> {
     hosts: Vec<&'l dyn Host>,
-    prepared: Prepared,
+    engine: Engine,
+}
+
+/// What runs the kernel.
+enum Engine {
+    Cpu(Prepared),
+    Gpu(Box<cuda::Launch>),
 }
 
 /// How a kernel is launched.
@@ -132,6 +179,15 @@ impl<'l> Launch<'l> {
     pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
         let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
+        if let Some(seat) = first.seat() {
+            let settings = cuda::Settings {
+                rank: first.rank().number(),
+                world_size: first.world_size() as u32,
+                deadline: deadline.filter(|_| watched),
+            };
+            let launch = cuda::Launch::new(&simplify(&traced.kernel), &traced.args, seat, settings)?;
+            return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)) });
+        }
         let segments: Vec<&SegmentSet> = hosts.iter().filter(|_| watched).filter_map(|host| host.segments()).collect();
         let usual = Settings::default();
         let settings = Settings {
@@ -143,10 +199,10 @@ impl<'l> Launch<'l> {
             ..usual
         };
         let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;
-        Ok(Launch { hosts: hosts.to_vec(), prepared })
+        Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Cpu(prepared) })
     }
 
-    /// Runs the kernel to the end.
+    /// Runs the kernel: on the CPU to the end; on a GPU it is started, and [`Launch::sync`] or a later call says how it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
         for host in &self.hosts {
@@ -154,12 +210,45 @@ impl<'l> Launch<'l> {
                 return Err(TransferError::Broken { cause }.into());
             }
         }
-        self.prepared.run().map_err(|error| self.failed(error))
+        match &mut self.engine {
+            Engine::Cpu(prepared) => prepared.run().map_err(|error| self.failed(error)),
+            Engine::Gpu(launch) => launch.start().map_err(|error| self.gpu_failed(error)),
+        }
     }
 
-    /// The bytecode, for people.
+    /// Waits until all launches have ended, and says how. On the CPU they have.
+    pub fn sync(&mut self) -> Result<(), RunError> {
+        match &mut self.engine {
+            Engine::Cpu(_) => Ok(()),
+            Engine::Gpu(launch) => launch.sync().map_err(|error| self.gpu_failed(error)),
+        }
+    }
+
+    /// The bytecode, or the PTX, for people.
     pub fn disassembly(&self) -> String {
-        self.prepared.disassembly()
+        match &self.engine {
+            Engine::Cpu(prepared) => prepared.disassembly(),
+            Engine::Gpu(launch) => launch.text().to_string(),
+        }
+    }
+
+    #[cold]
+    fn gpu_failed(&self, error: CudaError) -> RunError {
+        let rank = self.hosts[0].rank().index();
+        let own = |code| Cause { code, rank, reason: 0 };
+        let cause = match &error {
+            CudaError::Timeout(_) => own(AbortCode::TimedOut),
+            CudaError::Aborted { word } => Cause::from_word(*word).unwrap_or(own(AbortCode::Failed)),
+            // Nothing was started, and nothing is lost.
+            CudaError::NotResident { .. } | CudaError::Capturing { .. } => return error.into(),
+            _ => own(AbortCode::Failed),
+        };
+        self.hosts.iter().for_each(|host| host.fail(cause));
+        match error {
+            // What ended the waits of this rank is for the transport to say.
+            CudaError::Aborted { .. } => TransferError::Broken { cause }.into(),
+            error => error.into(),
+        }
     }
 
     #[cold]
@@ -179,6 +268,9 @@ impl<'l> Launch<'l> {
 
 impl fmt::Debug for Launch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Launch({:?} over {} transports)", self.prepared, self.hosts.len())
+        match &self.engine {
+            Engine::Cpu(prepared) => write!(f, "Launch({prepared:?} over {} transports)", self.hosts.len()),
+            Engine::Gpu(_) => write!(f, "Launch(on a GPU, over {} transports)", self.hosts.len()),
+        }
     }
 }

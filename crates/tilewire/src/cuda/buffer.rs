@@ -2,29 +2,83 @@
 
 use super::device::Device;
 use super::error::{Called, CudaError};
+use super::mapped::Mapped;
+use super::stream::settle_launches;
+use crate::tensor::{DeviceBytes, Element, Memory, Tensor};
 use cudarc::driver::{result, sys};
+use std::error::Error;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Bytes on a device, freed with the last handle. Aligned to 256 bytes.
+///
+/// Launches keep the memory they use until they are done, so freeing waits for none.
 pub struct Buffer {
     device: Arc<Device>,
     address: sys::CUdeviceptr,
     bytes: usize,
+    /// Where it is not from the device's pool.
+    mapped: Option<Mapped>,
+}
+
+impl Device {
+    /// A tensor of zeros on this device.
+    ///
+    /// ```no_run
+    /// use tilewire::cuda::Device;
+    /// let x = Device::open(0)?.zeros::<f32>(1000)?;
+    /// x.fill(1.0); // a copy to the device
+    /// assert_eq!(x.get(999), 1.0); // and one back
+    /// # Ok::<(), tilewire::cuda::CudaError>(())
+    /// ```
+    pub fn zeros<T: Element>(self: &Arc<Self>, len: usize) -> Result<Tensor<T>, CudaError> {
+        let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
+        Ok(Tensor::on_device(Arc::new(Buffer::zeroed(self, bytes)?).memory(), len))
+    }
+
+    /// A copy of a slice on this device.
+    pub fn tensor<T: Element>(self: &Arc<Self>, data: &[T]) -> Result<Tensor<T>, CudaError> {
+        let tensor = self.zeros(data.len())?;
+        tensor.copy_from(data);
+        Ok(tensor)
+    }
 }
 
 impl Buffer {
     /// Fresh zeroed memory.
     pub fn zeroed(device: &Arc<Device>, bytes: usize) -> Result<Buffer, CudaError> {
         device.bind()?;
-        let size = bytes.max(1);
         // SAFETY: a context is current; `drop` frees what is allocated here.
-        let address = unsafe { result::malloc_sync(size) }.called("cuMemAlloc")?;
-        let buffer = Buffer { device: device.clone(), address, bytes };
-        // SAFETY: the memory has just been allocated with this size.
-        unsafe { result::memset_d8_sync(address, 0, size) }.called("cuMemsetD8")?;
-        settle()?;
-        Ok(buffer)
+        let address = unsafe { result::malloc_async(device.chores(), bytes.max(1)) }.called("cuMemAllocAsync")?;
+        Buffer { device: device.clone(), address, bytes, mapped: None }.cleared()
+    }
+
+    /// Fresh zeroed memory that kernels of other devices, and other processes, can be let at.
+    pub fn shareable(device: &Arc<Device>, bytes: usize, peers: &[Arc<Device>]) -> Result<Buffer, CudaError> {
+        let mapped = Mapped::create(device, bytes, peers)?;
+        Buffer { device: device.clone(), address: mapped.address(), bytes, mapped: Some(mapped) }.cleared()
+    }
+
+    /// Memory that another process made by [`Buffer::shareable`] and exported.
+    #[cfg(target_os = "linux")]
+    pub fn import(device: &Arc<Device>, bytes: usize, handle: std::os::fd::BorrowedFd<'_>) -> Result<Buffer, CudaError> {
+        let mapped = Mapped::import(device, bytes, handle)?;
+        Ok(Buffer { device: device.clone(), address: mapped.address(), bytes, mapped: Some(mapped) })
+    }
+
+    /// A descriptor by which another process can map memory made by [`Buffer::shareable`]; `None` for other memory.
+    #[cfg(target_os = "linux")]
+    pub fn export(&self) -> Option<Result<std::os::fd::OwnedFd, CudaError>> {
+        self.mapped.as_ref().map(Mapped::export)
+    }
+
+    fn cleared(self) -> Result<Buffer, CudaError> {
+        // SAFETY: the memory has at least this size, and nobody knows of it yet.
+        unsafe { result::memset_d8_async(self.address, 0, self.bytes.max(1), self.device.chores()) }
+            .called("cuMemsetD8Async")?;
+        self.device.settle()?;
+        Ok(self)
     }
 
     /// Memory with these bytes.
@@ -32,6 +86,11 @@ impl Buffer {
         let buffer = Buffer::zeroed(device, bytes.len())?;
         buffer.write(0, bytes)?;
         Ok(buffer)
+    }
+
+    /// The device that has it.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Address on the device.
@@ -44,7 +103,13 @@ impl Buffer {
         self.bytes
     }
 
-    /// Overwrites bytes from `offset`; waits for the copy.
+    /// All of it, for arguments of kernels and tensors.
+    pub fn memory(self: &Arc<Self>) -> Memory {
+        // SAFETY: the bytes are this buffer's, which the handle keeps.
+        unsafe { Memory::on_device(self.address, self.bytes, Rc::new(Handle(self.clone()))) }
+    }
+
+    /// Overwrites bytes from `offset`; waits for the copy, not for launches.
     ///
     /// # Panics
     /// When they do not lie inside.
@@ -54,35 +119,62 @@ impl Buffer {
             return Ok(());
         }
         self.device.bind()?;
-        // SAFETY: the range lies inside of this allocation.
-        unsafe { result::memcpy_htod_sync(self.address + offset as u64, bytes) }.called("cuMemcpyHtoD")?;
-        settle()
+        // SAFETY: the range lies inside of this allocation, and `bytes` outlives the copy, which is waited for.
+        unsafe { result::memcpy_htod_async(self.address + offset as u64, bytes, self.device.chores()) }
+            .called("cuMemcpyHtoDAsync")?;
+        self.device.settle()
     }
 
-    /// A copy of all bytes; waits for it.
+    /// A copy of all bytes; waits for it, not for launches.
     pub fn read(&self) -> Result<Vec<u8>, CudaError> {
         let mut out = vec![0; self.bytes];
-        if !out.is_empty() {
-            self.device.bind()?;
-            // SAFETY: the allocation has as many bytes.
-            unsafe { result::memcpy_dtoh_sync(&mut out, self.address) }.called("cuMemcpyDtoH")?;
-        }
+        self.read_into(0, &mut out)?;
         Ok(out)
+    }
+
+    fn read_into(&self, offset: usize, out: &mut [u8]) -> Result<(), CudaError> {
+        assert!(offset.checked_add(out.len()).is_some_and(|end| end <= self.bytes), "read beyond the buffer");
+        if out.is_empty() {
+            return Ok(());
+        }
+        self.device.bind()?;
+        // SAFETY: the range lies inside of this allocation, and `out` outlives the copy, which is waited for.
+        unsafe { result::memcpy_dtoh_async(out, self.address + offset as u64, self.device.chores()) }
+            .called("cuMemcpyDtoHAsync")?;
+        self.device.settle()
     }
 }
 
-/// Waits until what was written to device memory is there. A copy from the host returns when its bytes are on their way, and streams of
-/// launches do not wait for it. It does not wait for launches that run.
-fn settle() -> Result<(), CudaError> {
-    // SAFETY: the null stream is the default one of the context, which the caller made current.
-    unsafe { result::stream::synchronize(std::ptr::null_mut()) }.called("cuStreamSynchronize")
+/// A buffer as memory of tensors: host access waits for what this thread has launched.
+struct Handle(Arc<Buffer>);
+
+impl Handle {
+    fn offset(&self, address: u64) -> usize {
+        (address - self.0.address) as usize
+    }
+}
+
+impl DeviceBytes for Handle {
+    fn device(&self) -> u32 {
+        self.0.device.ordinal()
+    }
+
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error>> {
+        settle_launches(&self.0.device)?;
+        Ok(self.0.read_into(self.offset(address), out)?)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+        settle_launches(&self.0.device)?;
+        Ok(self.0.write(self.offset(address), bytes)?)
+    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.device.bind().is_ok() {
-            // SAFETY: allocated by `zeroed`, freed once. The driver waits for launches that may use it.
-            _ = unsafe { result::free_sync(self.address) };
+        if self.mapped.is_none() && self.device.bind().is_ok() {
+            // SAFETY: allocated by `zeroed`, freed once; launches keep what they use until they are done.
+            _ = unsafe { result::free_async(self.address, self.device.chores()) };
         }
     }
 }

@@ -3,10 +3,9 @@
 use super::buffer::Buffer;
 use super::device::Device;
 use super::error::CudaError;
-use super::launch::{Bound, Launch, Settings};
-use super::program::Program;
+use super::launch::{AbortWord, Launch, Seat, Settings};
 use super::stream::Stream;
-use crate::ir::Kernel;
+use crate::ir::{self, Kernel};
 use crate::tensor::{Arg, Memory};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,34 +42,31 @@ pub fn evaluate_world(
     deadline: Option<Duration>,
 ) -> Result<Vec<Results>, CudaError> {
     let copies = Copies::take(device, ranks)?;
-    let (mut launches, mut aborts) = (Vec::new(), Vec::new());
+    // One word for all: the first that gives up ends the others, and says why.
+    let abort = AbortWord::new(device)?;
+    let mut launches = Vec::new();
     for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
-        let program = Program::load(device, kernel)?;
-        let abort = Arc::new(Buffer::zeroed(device, 8)?);
         let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline };
-        let bound = args.iter().map(|arg| match arg {
-            Arg::Scalar(memory) => Bound::Scalar(scalar(memory)),
-            arg => Bound::Banks(memories(arg).iter().map(|memory| copies.place(memory)).collect()),
-        });
-        launches.push((Launch::new(&program, bound.collect(), &abort, settings)?, Stream::new(device)?));
-        aborts.push(abort);
+        let args: Vec<Arg> = args.iter().map(|arg| copies.arg(arg)).collect();
+        let seat = Seat { stream: Stream::new(device)?, abort: abort.clone(), sharers: 1 };
+        launches.push(Launch::new(&ir::simplify(kernel), &args, &seat, settings)?);
     }
     let mut started = Ok(());
-    for (k, (launch, stream)) in launches.iter_mut().enumerate() {
-        started = launch.start(stream);
+    for (k, launch) in launches.iter_mut().enumerate() {
+        started = launch.start();
         if started.is_err() {
             // Those that run would wait for one that never comes.
-            for abort in &aborts[..k] {
-                abort.write(0, &1u64.to_le_bytes())?;
-            }
+            abort.set(1)?;
             launches.truncate(k);
             break;
         }
     }
-    // All are waited for, whatever the first says: their memory goes when this returns.
-    let ends: Vec<_> = launches.iter().map(|(launch, stream)| launch.finish(stream)).collect();
+    // All are waited for, whatever the first says; who reports more than that the word was set says what happened.
+    let ends: Vec<Result<(), CudaError>> = launches.iter_mut().map(Launch::sync).collect();
     started?;
-    ends.into_iter().collect::<Result<(), _>>()?;
+    let (aborted, others): (Vec<_>, Vec<_>) =
+        ends.into_iter().partition(|end| matches!(end, Err(CudaError::Aborted { .. })));
+    others.into_iter().chain(aborted).collect::<Result<(), _>>()?;
     let bytes = copies.read()?;
     Ok(ranks.iter().map(|rank| rank.args.iter().map(|arg| copies.results(arg, &bytes)).collect()).collect())
 }
@@ -120,9 +116,17 @@ impl Copies {
         self.pieces.iter().position(inside).expect("every argument was copied")
     }
 
-    fn place(&self, memory: &Memory) -> (Arc<Buffer>, usize) {
-        let piece = &self.pieces[self.find(memory)];
-        (piece.buffer.clone(), address(memory) - piece.start + piece.skew)
+    /// The argument with the copies in place of what they are copies of.
+    fn arg(&self, arg: &Arg) -> Arg {
+        let place = |memory: &Memory| {
+            let piece = &self.pieces[self.find(memory)];
+            piece.buffer.memory().part(address(memory) - piece.start + piece.skew, memory.bytes())
+        };
+        match arg {
+            Arg::Buffer(banks) => Arg::Buffer(banks.iter().map(place).collect()),
+            Arg::Slots(banks) => Arg::Slots(banks.iter().map(place).collect()),
+            other => other.clone(),
+        }
     }
 
     fn read(&self) -> Result<Vec<Vec<u8>>, CudaError> {
@@ -141,14 +145,6 @@ impl Copies {
 
 fn address(memory: &Memory) -> usize {
     memory.start().as_ptr() as usize
-}
-
-fn scalar(memory: &Memory) -> u64 {
-    let bytes = memory.read();
-    let mut bits = [0; 8];
-    let size = bytes.len().min(8);
-    bits[..size].copy_from_slice(&bytes[..size]);
-    u64::from_le_bytes(bits)
 }
 
 fn memories(arg: &Arg) -> Vec<Memory> {

@@ -1,12 +1,16 @@
 //! The driver and a GPU.
 
 use super::error::{Called, CudaError};
+use super::program::Program;
+use super::report::Reports;
+use super::residency::Residency;
 use crate::ptx::Target;
 use cudarc::driver::{result, sys};
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// A GPU, with its primary context. All that lives on it keeps it.
+/// A GPU, with its primary context. All that lives on it keeps it, and whoever opens it gets the same one.
 pub struct Device {
     ordinal: u32,
     handle: sys::CUdevice,
@@ -14,9 +18,16 @@ pub struct Device {
     name: String,
     target: Target,
     multiprocessors: u32,
+    /// Where allocations, copies and frees go: none of them waits for a launch on another stream, so that a rank can do them while
+    /// the kernel of a peer spins.
+    chores: sys::CUstream,
+    reports: Reports,
+    pub(super) residency: Mutex<Residency>,
+    /// By their PTX, so that a kernel is assembled once. Weak, since a program keeps its device.
+    programs: Mutex<HashMap<String, Weak<Program>>>,
 }
 
-// SAFETY: the driver's handles may be used from any thread; nothing in a device changes.
+// SAFETY: the driver's handles may be used from any thread; what changes in a device is behind a lock.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -24,49 +35,97 @@ unsafe impl Sync for Device {}
 /// The oldest driver whose functions tilewire calls: CUDA 12.4.
 const NEEDED: i32 = 12_040;
 
+/// The devices that are open, by number.
+static OPEN: Mutex<Vec<(u32, Weak<Device>)>> = Mutex::new(Vec::new());
+
 impl Device {
     /// Opens the driver and a GPU.
     pub fn open(ordinal: u32) -> Result<Arc<Device>, CudaError> {
+        let mut open = held(&OPEN);
+        open.retain(|(_, device)| device.strong_count() > 0);
+        if let Some(device) = open.iter().find(|(n, _)| *n == ordinal).and_then(|(_, device)| device.upgrade()) {
+            device.bind()?;
+            return Ok(device);
+        }
+        let device = Device::open_new(ordinal)?;
+        open.push((ordinal, Arc::downgrade(&device)));
+        Ok(device)
+    }
+
+    /// How many GPUs there are.
+    pub fn count() -> Result<u32, CudaError> {
         // SAFETY: opens libraries by the names of the CUDA driver, and closes them again.
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
         }
         result::init().called("cuInit")?;
+        Ok(result::device::get_count().called("cuDeviceGetCount")? as u32)
+    }
+
+    /// CUDA version of the driver, as 1000 · major + 10 · minor.
+    pub fn driver_version() -> Result<i32, CudaError> {
+        Device::count()?;
         let mut version = 0;
         // SAFETY: writes one integer.
         unsafe { sys::cuDriverGetVersion(&mut version) }.result().called("cuDriverGetVersion")?;
+        Ok(version)
+    }
+
+    fn open_new(ordinal: u32) -> Result<Arc<Device>, CudaError> {
+        let (count, version) = (Device::count()?, Device::driver_version()?);
         if version < NEEDED {
             return Err(CudaError::OldDriver { version, needed: NEEDED });
         }
-        let count = result::device::get_count().called("cuDeviceGetCount")? as u32;
         if ordinal >= count {
             return Err(CudaError::NoDevice { ordinal, count });
         }
         let handle = result::device::get(ordinal as i32).called("cuDeviceGet")?;
         let name = result::device::get_name(handle).called("cuDeviceGetName")?;
-        let attribute = |which| {
-            // SAFETY: the handle is the device's.
-            unsafe { result::device::get_attribute(handle, which) }.called("cuDeviceGetAttribute").map(|n| n as u32)
-        };
         use sys::CUdevice_attribute as A;
         let capability = (
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            attribute(handle, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(handle, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
-        let multiprocessors = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let multiprocessors = attribute(handle, A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let Some(target) = Target::for_capability(capability.0, capability.1) else {
             return Err(CudaError::OldDevice { name, capability });
         };
         // SAFETY: the handle is the device's; `drop` releases what is retained here.
         let context = unsafe { result::primary_ctx::retain(handle) }.called("cuDevicePrimaryCtxRetain")?;
-        let device = Device { ordinal, handle, context, name, target, multiprocessors };
+        let mut device = Device {
+            ordinal,
+            handle,
+            context,
+            name,
+            target,
+            multiprocessors,
+            chores: std::ptr::null_mut(),
+            reports: Reports::default(),
+            residency: Mutex::new(Residency::new(multiprocessors)),
+            programs: Mutex::new(HashMap::new()),
+        };
         device.bind()?;
+        device.chores = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
+        // Now, since allocating pinned memory may wait for kernels that spin.
+        device.reports.grow()?;
+        device.keep_freed_memory()?;
         Ok(Arc::new(device))
+    }
+
+    /// Number of the device.
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
     }
 
     /// What the driver calls it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What names it for all processes.
+    pub fn uuid(&self) -> String {
+        let uuid = result::device::get_uuid(self.handle);
+        uuid.map_or_else(|_| format!("device {}", self.ordinal), |uuid| uuid.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect())
     }
 
     /// What PTX is written for it.
@@ -79,16 +138,82 @@ impl Device {
         self.multiprocessors
     }
 
+    /// Free and all memory, in bytes.
+    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+        self.bind()?;
+        result::mem_get_info().called("cuMemGetInfo")
+    }
+
+    /// Whether kernels here can load and store in memory of another device.
+    pub fn reaches(&self, other: &Device) -> Result<bool, CudaError> {
+        if self.ordinal == other.ordinal {
+            return Ok(true);
+        }
+        let mut can = 0;
+        // SAFETY: writes one integer; both handles are of devices.
+        unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.handle, other.handle) }
+            .result()
+            .called("cuDeviceCanAccessPeer")?;
+        Ok(can != 0)
+    }
+
     /// Makes its context the one that calls of this thread go to.
     pub(super) fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained while the device lives.
         unsafe { result::ctx::set_current(self.context) }.called("cuCtxSetCurrent")
     }
+
+    /// The stream of allocations and copies.
+    pub(super) fn chores(&self) -> sys::CUstream {
+        self.chores
+    }
+
+    /// Waits for allocations and copies.
+    pub(super) fn settle(&self) -> Result<(), CudaError> {
+        // SAFETY: the stream lives as long as the device.
+        unsafe { result::stream::synchronize(self.chores) }.called("cuStreamSynchronize")
+    }
+
+    pub(super) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    pub(super) fn programs(&self) -> MutexGuard<'_, HashMap<String, Weak<Program>>> {
+        held(&self.programs)
+    }
+
+    /// Freed memory stays with the process, so that the next allocation needs nothing from the system.
+    fn keep_freed_memory(&self) -> Result<(), CudaError> {
+        // SAFETY: the handle is the device's; the attribute is a u64.
+        unsafe {
+            let pool = result::device::get_default_mem_pool(self.handle).called("cuDeviceGetDefaultMemPool")?;
+            let mut most = u64::MAX;
+            let which = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            result::mem_pool::set_attribute(pool, which, (&raw mut most).cast()).called("cuMemPoolSetAttribute")
+        }
+    }
+}
+
+fn attribute(handle: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CudaError> {
+    // SAFETY: the handle is the device's.
+    unsafe { result::device::get_attribute(handle, which) }.called("cuDeviceGetAttribute").map(|n| n as u32)
+}
+
+/// A lock whose holder never leaves things half done.
+pub(super) fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: retained once in `open`; everything that uses the context held an `Arc` of this device.
+        if self.bind().is_ok() {
+            self.reports.free();
+            if !self.chores.is_null() {
+                // SAFETY: created in `open_new`, destroyed once.
+                _ = unsafe { result::stream::destroy(self.chores) };
+            }
+        }
+        // SAFETY: retained once in `open_new`; everything that uses the context held an `Arc` of this device.
         _ = unsafe { result::primary_ctx::release(self.handle) };
     }
 }

@@ -55,6 +55,22 @@ pub enum CudaError {
         /// What is wrong, with the values.
         what: String,
     },
+    /// Blocks that wait for each other do not all run at the same time.
+    NotResident {
+        /// Blocks of the launch.
+        blocks: u32,
+        /// How many of them one multiprocessor runs at once.
+        per_multiprocessor: u32,
+        /// Multiprocessors that other launches fill.
+        others: u32,
+        /// Multiprocessors of the device.
+        multiprocessors: u32,
+    },
+    /// Something that cannot be done while launches are recorded.
+    Capturing {
+        /// What it is.
+        what: &'static str,
+    },
     /// A wait took longer than the deadline.
     Timeout(Box<Stopped>),
     /// An access outside of its buffer, where bounds are checked: `index` is it, `expected` the largest one allowed.
@@ -123,6 +139,14 @@ impl fmt::Display for CudaError {
                 write!(f, "tilewire bug: the driver refuses the PTX of kernel {kernel}: {log}")
             }
             CudaError::Argument { param, what } => write!(f, "argument {param}: {what}"),
+            CudaError::NotResident { blocks, per_multiprocessor, others, multiprocessors } => write!(
+                f,
+                "{blocks} blocks, {per_multiprocessor} at once on a multiprocessor, do not all run beside other ranks' launches, which fill \
+                 {others} of {multiprocessors} multiprocessors: those that wait would wait for ever; use fewer blocks"
+            ),
+            CudaError::Capturing { what } => {
+                write!(f, "{what} while launches are recorded: do it before the capture")
+            }
             CudaError::Timeout(stopped) => stopped.fmt(f),
             CudaError::OutOfBounds(by) => write!(
                 f,

@@ -1,14 +1,20 @@
 //! A program with its arguments.
 
 use super::buffer::Buffer;
+use super::device::{Device, held};
 use super::error::Called;
 use super::error::{CudaError, Stopped};
 use super::program::Program;
+use super::report::Report;
+use super::residency::Need;
 use super::stream::Stream;
-use crate::ir::{Entity, Inst, Param, RoleId, Type};
+use crate::ir::{Base, Entity, Inst, Kernel, Op, Param, ParamId, RoleId, Type};
 use crate::ptx::abi;
+use crate::tensor::{Arg, Memory};
 use cudarc::driver::result;
+use std::cell::RefCell;
 use std::ffi::c_void;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,59 +35,142 @@ impl Default for Settings {
     }
 }
 
-/// What is bound to one parameter, in the order of the parameters.
-#[derive(Clone, Debug)]
-pub enum Bound {
-    /// Buffer or slots: for every bank the memory that holds it, and its first byte there.
-    Banks(Vec<(Arc<Buffer>, usize)>),
-    /// The bits of a scalar, zero-extended.
-    Scalar(u64),
+/// A word on a device: when it is not 0, launches that were given it end their waits.
+#[derive(Clone)]
+pub struct AbortWord(Arc<Buffer>);
+
+impl AbortWord {
+    /// One that says nothing.
+    pub fn new(device: &Arc<Device>) -> Result<AbortWord, CudaError> {
+        Ok(AbortWord(Arc::new(Buffer::zeroed(device, 8)?)))
+    }
+
+    /// Ends the waits. Launches that run see it.
+    pub fn set(&self, word: u64) -> Result<(), CudaError> {
+        self.0.write(0, &word.to_le_bytes())
+    }
+
+    /// What it says.
+    pub fn get(&self) -> Result<u64, CudaError> {
+        Ok(u64::from_le_bytes(self.0.read()?.try_into().expect("eight bytes")))
+    }
 }
 
-/// A program bound to memory: run it any number of times.
+/// Where launches go.
+#[derive(Clone)]
+pub struct Seat {
+    /// In which order they run.
+    pub stream: Arc<Stream>,
+    /// What ends their waits.
+    pub abort: AbortWord,
+    /// Launches of this kind that must run at the same time on the device, this one included: as many ranks as share it.
+    pub sharers: u32,
+}
+
+impl Seat {
+    /// A seat with a stream and an abort word of its own.
+    pub fn new(device: &Arc<Device>) -> Result<Seat, CudaError> {
+        Ok(Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers: 1 })
+    }
+}
+
+/// A program bound to memory: start it any number of times.
+///
+/// Dropping it waits until its launches are done.
 pub struct Launch {
-    program: Arc<Program>,
     settings: Settings,
+    stream: Arc<Stream>,
+    /// The parameters, as the driver takes them.
     block: Vec<u64>,
-    abort: Arc<Buffer>,
-    report: Buffer,
-    _memory: Vec<Bound>,
+    /// Scalars, read when a launch starts: which word, from where.
+    scalars: Vec<(usize, Type, Memory)>,
+    /// What must run at once, for kernels that wait.
+    need: Option<Need>,
+    kept: Rc<Kept>,
+    in_flight: bool,
+}
+
+/// What must live until the launches are done.
+pub(super) struct Kept {
+    program: Arc<Program>,
+    kernel: Kernel,
+    abort: AbortWord,
+    report: Report,
+    _args: Vec<Arg>,
+}
+
+thread_local! {
+    /// What the launches of a capture on this thread keep; `None` outside of one.
+    pub(super) static CAPTURED: RefCell<Option<Vec<Rc<Kept>>>> = const { RefCell::new(None) };
 }
 
 impl Launch {
-    /// Binds a program. `abort` is the abort word of the rank (8 bytes), which other launches may share.
-    pub fn new(
+    /// Binds a kernel, which is assembled if it was not before, to memory of the seat's device.
+    pub fn new(kernel: &Kernel, args: &[Arg], seat: &Seat, settings: Settings) -> Result<Launch, CudaError> {
+        let program = Program::load(seat.stream.device(), kernel)?;
+        Launch::of(&program, kernel, args, seat, settings)
+    }
+
+    /// Binds a program of a kernel.
+    pub fn of(
         program: &Arc<Program>,
-        memory: Vec<Bound>,
-        abort: &Arc<Buffer>,
+        kernel: &Kernel,
+        args: &[Arg],
+        seat: &Seat,
         settings: Settings,
     ) -> Result<Launch, CudaError> {
-        let report = Buffer::zeroed(program.device(), abi::REPORT_WORDS * 8)?;
+        let device = program.device();
+        let need = if waits(kernel) {
+            let need =
+                Need { blocks: program.module().blocks, per_multiprocessor: program.blocks_per_multiprocessor()? };
+            super::residency::all_resident(need, seat.sharers, device.multiprocessors())?;
+            Some(need)
+        } else {
+            None
+        };
+        let report = Report::new(device)?;
         let mut block = vec![0; program.module().params.bytes().div_ceil(8) as usize];
         let deadline = settings.deadline.map_or(u64::MAX, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         for (offset, word) in [
             (abi::RANK, settings.rank.into()),
             (abi::WORLD_SIZE, settings.world_size.into()),
-            (abi::ABORT, abort.address()),
+            (abi::ABORT, seat.abort.0.address()),
             (abi::REPORT, report.address()),
             (abi::DEADLINE, deadline),
         ] {
             block[offset as usize / 8] = word;
         }
-        bind(program, &memory, &mut block)?;
-        Ok(Launch { program: program.clone(), settings, block, abort: abort.clone(), report, _memory: memory })
+        let scalars = bind(program, kernel, args, &mut block)?;
+        let (kernel, abort) = (kernel.clone(), seat.abort.clone());
+        let kept = Kept { program: program.clone(), kernel, abort, report, _args: args.to_vec() };
+        let stream = seat.stream.clone();
+        Ok(Launch { settings, stream, block, scalars, need, kept: Rc::new(kept), in_flight: false })
     }
 
-    /// Puts a launch on a stream; returns at once.
-    pub fn start(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        let module = self.program.module();
-        self.program.device().bind()?;
+    /// Puts a launch on the stream; returns at once. The error of an earlier launch, if it is known by now, comes first.
+    pub fn start(&mut self) -> Result<(), CudaError> {
+        self.reported()?;
+        for (word, ty, memory) in &self.scalars {
+            self.block[*word] = scalar(*ty, memory);
+        }
+        let (program, stream) = (&self.kept.program, &self.stream);
+        let module = program.module();
+        program.device().bind()?;
+        CAPTURED.with_borrow_mut(|captured| match captured {
+            Some(captured) => captured.push(self.kept.clone()),
+            None => self.in_flight = true,
+        });
+        if let Some(need) = self.need {
+            held(&program.device().residency).claim(stream.handle() as usize, need)?;
+        }
+        stream.busy();
         let mut params = [self.block.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the function takes one parameter, whose size is the block's; the driver copies it during the call. The
-        // addresses in it are of memory that this launch keeps.
+        // addresses in it are of memory that `kept` keeps: `drop` waits for the stream before it lets go of it, and a graph
+        // that captures the launch has a share of it.
         unsafe {
             result::launch_kernel(
-                self.program.function(),
+                program.function(),
                 (module.blocks, 1, 1),
                 (module.threads, 1, 1),
                 module.shared_bytes,
@@ -92,28 +181,37 @@ impl Launch {
         .called("cuLaunchKernel")
     }
 
-    /// Waits for the stream and says how the launches on it ended.
-    pub fn finish(&self, stream: &Stream) -> Result<(), CudaError> {
-        stream.sync()?;
-        let words = words(&self.report.read()?);
-        match words[0] {
-            0 => {}
-            abi::OUTSIDE => return Err(CudaError::OutOfBounds(Box::new(self.stopped(&words)))),
-            _ => return Err(CudaError::Timeout(Box::new(self.stopped(&words)))),
-        }
-        match word(&self.abort.read()?) {
+    /// Waits for the launches and says how they ended.
+    pub fn sync(&mut self) -> Result<(), CudaError> {
+        self.stream.sync()?;
+        self.in_flight = false;
+        self.reported()?;
+        match self.kept.abort.get()? {
             0 => Ok(()),
             cause => Err(CudaError::Aborted { word: cause }),
         }
     }
 
-    fn stopped(&self, words: &[u64]) -> Stopped {
-        let kernel = self.program.kernel();
-        let &[_, role, block, copy, inst, param, bank, index, expected, seen] = words else {
-            unreachable!("a report has as many words")
-        };
+    /// The PTX.
+    pub fn text(&self) -> &str {
+        &self.kept.program.module().text
+    }
+
+    /// What the launches have reported so far.
+    #[inline]
+    fn reported(&self) -> Result<(), CudaError> {
+        match self.kept.report.get() {
+            None => Ok(()),
+            Some(words) => Err(self.stopped(&words)),
+        }
+    }
+
+    #[cold]
+    fn stopped(&self, words: &[u64; abi::REPORT_WORDS]) -> CudaError {
+        let kernel = &self.kept.kernel;
+        let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
         let name = kernel.params.values().nth(param as usize).map_or("scratch", Param::name);
-        Stopped {
+        let stopped = Box::new(Stopped {
             rank: self.settings.rank,
             block,
             role: kernel.roles[RoleId::new(role as usize)].name.clone(),
@@ -124,58 +222,101 @@ impl Launch {
             expected,
             seen,
             at: kernel.line(Inst::new(inst as usize)).clone(),
+        });
+        if state == abi::OUTSIDE { CudaError::OutOfBounds(stopped) } else { CudaError::Timeout(stopped) }
+    }
+}
+
+impl Drop for Launch {
+    fn drop(&mut self) {
+        if self.in_flight {
+            _ = self.stream.sync();
         }
     }
 }
 
-/// Checks that memory fits the parameters, and writes its addresses into the parameter block.
-fn bind(program: &Program, memory: &[Bound], block: &mut [u64]) -> Result<(), CudaError> {
-    let kernel = program.kernel();
+/// Checks that memory fits the parameters, and writes its addresses into the parameter block; gives the scalars.
+fn bind(
+    program: &Program,
+    kernel: &Kernel,
+    args: &[Arg],
+    block: &mut [u64],
+) -> Result<Vec<(usize, Type, Memory)>, CudaError> {
     let wrong = |param: &str, what: String| Err(CudaError::Argument { param: param.to_string(), what });
-    if memory.len() != kernel.params.len() {
-        return wrong(&kernel.name, format!("{} arguments for {} parameters", memory.len(), kernel.params.len()));
+    if args.len() != kernel.params.len() {
+        return wrong(&kernel.name, format!("{} arguments for {} parameters", args.len(), kernel.params.len()));
     }
-    for ((id, param), bound) in kernel.params.iter().zip(memory) {
+    let (packets, device, mut scalars) = (packet_areas(kernel), program.device().ordinal(), Vec::new());
+    for ((id, param), arg) in kernel.params.iter().zip(args) {
         let (name, first) = (param.name(), program.module().params.offset(id) as usize / 8);
         let (banks, bytes, align) = match param {
-            Param::Buffer { ty, len, banks, align, .. } => (*banks, len.saturating_mul(ty.size() as u64), *align),
+            Param::Buffer { ty, len, banks, align, .. } => {
+                let align = if packets.contains(&id) { (*align).max(16) } else { *align };
+                (*banks, len.saturating_mul(ty.size() as u64), align)
+            }
             Param::Slots { len, stride, banks, .. } => (
                 *banks,
                 len.checked_sub(1).map_or(0, |last| last.saturating_mul(u64::from(*stride)).saturating_add(8)),
                 8,
             ),
-            Param::Scalar { ty, .. } => match bound {
-                Bound::Scalar(bits) => {
-                    block[first] = if *ty == Type::Bool { u64::from(*bits != 0) } else { *bits };
+            Param::Scalar { ty, .. } => match arg {
+                Arg::Scalar(memory) if memory.device().is_none() && memory.bytes() >= ty.size() => {
+                    scalars.push((first, *ty, memory.clone()));
                     continue;
                 }
-                Bound::Banks(_) => return wrong(name, "memory is bound to a scalar".into()),
+                arg => return wrong(name, format!("{arg:?} is bound to a scalar")),
             },
             Param::Queue { .. } => return wrong(name, "the GPU engine has no network queue yet".into()),
         };
-        let Bound::Banks(places) = bound else { return wrong(name, "a scalar is bound to memory".into()) };
+        let (Arg::Buffer(places) | Arg::Slots(places)) = arg else {
+            return wrong(name, format!("{arg:?} is bound to memory"));
+        };
         if places.len() != banks as usize {
             return wrong(name, format!("{} memories for {banks} banks", places.len()));
         }
-        for (k, (buffer, offset)) in places.iter().enumerate() {
-            let room = buffer.bytes().saturating_sub(*offset) as u64;
-            if room < bytes {
-                return wrong(name, format!("{room} bytes of memory where the kernel uses {bytes}"));
+        for (k, memory) in places.iter().enumerate() {
+            if (memory.bytes() as u64) < bytes {
+                return wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes()));
             }
-            let address = buffer.address() + *offset as u64;
+            // Memory of another device is reached over the links between them, where a transport has mapped it.
+            if memory.device().is_none() {
+                return wrong(name, format!("it is the host's: make it on the device, as by Device::tensor (GPU {device})"));
+            }
+            let address = memory.start().addr().get() as u64;
             if bytes > 0 && !address.is_multiple_of(align.into()) {
                 return wrong(name, format!("its address {address:#x} is no multiple of {align}"));
             }
             block[first + k] = address;
         }
     }
-    Ok(())
+    Ok(scalars)
 }
 
-fn words(bytes: &[u8]) -> Vec<u64> {
-    bytes.chunks_exact(8).map(word).collect()
+/// Whether a kernel waits for anybody.
+fn waits(kernel: &Kernel) -> bool {
+    kernel.insts.values().any(|inst| matches!(inst.op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. }))
 }
 
-fn word(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+/// The parameters that packets go to: both halves of one are read at once.
+fn packet_areas(kernel: &Kernel) -> Vec<ParamId> {
+    let mut found = Vec::new();
+    for role in kernel.roles.values() {
+        kernel.walk(role.body, &mut |inst| {
+            if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[inst].op
+                && let Base::Param(p) = at.base
+            {
+                found.push(p);
+            }
+        });
+    }
+    found
+}
+
+/// The bits of a scalar, zero-extended.
+fn scalar(ty: Type, memory: &Memory) -> u64 {
+    let bytes = memory.read();
+    let mut bits = [0; 8];
+    bits[..ty.size()].copy_from_slice(&bytes[..ty.size()]);
+    let bits = u64::from_le_bytes(bits);
+    if ty == Type::Bool { u64::from(bits != 0) } else { bits }
 }

@@ -3,33 +3,50 @@
 //! - **In**: kernels ([`Program::load`] writes and assembles their PTX) and device memory. **Out**: launches on streams, their
 //!   errors, and results. [`evaluate`] is the short way for host tensors: it copies them to the device and back.
 //! - **Invariants**: without the library, with an old driver or without a device there is a typed error, never a panic. A
-//!   program is assembled and loaded when it is made, so no launch loads code while another one spins. Handles keep what
-//!   they name alive. Nothing checks what kernels do with addresses: that their parameters fit their memory is checked when a
-//!   launch is made, as on the CPU, and indices are not checked at all.
+//!   program is assembled and loaded when it is made, so no launch loads code while another one spins; no allocation, copy or free
+//!   waits for a launch of another thread. Handles keep what they name alive, and launches what they use until they are done.
+//!   Nothing checks what kernels do with addresses: that their parameters fit their memory is checked when a launch is made,
+//!   as on the CPU, and indices are not checked at all.
 //! - **Must not know**: schedules, transports, ranks beyond a number.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `device.rs` | [`Device`]: the driver, a GPU, its context |
-//! | `buffer.rs` | [`Buffer`]: device memory |
+//! | `buffer.rs` | [`Buffer`]: device memory, and tensors in it |
+//! | `mapped.rs` | device memory that other devices and processes can map |
 //! | `stream.rs` | [`Stream`]: an order of launches |
+//! | `graph.rs` | [`Graph`]: launches that were recorded, to be replayed |
 //! | `program.rs` | [`Program`]: a kernel assembled and loaded |
-//! | `launch.rs` | [`Launch`]: a program with its arguments; reports of waits that gave up |
+//! | `launch.rs` | [`Launch`]: a program with its arguments |
+//! | `report.rs` | where launches report that they gave up |
+//! | `residency.rs` | how many blocks run at once |
 //! | `copied.rs` | [`evaluate`], [`evaluate_world`]: launches on a device copy of host tensors |
+//! | `event.rs` | [`Event`]: times on a stream |
+//! | `foreign.rs` | [`Foreign`]: hand-written kernels, to compare with |
 //! | `error.rs` | [`CudaError`] |
 
 mod buffer;
 mod copied;
 mod device;
 mod error;
+mod event;
+mod foreign;
+mod graph;
 mod launch;
+mod mapped;
 mod program;
+mod report;
+mod residency;
 mod stream;
 
 pub use buffer::Buffer;
 pub use copied::{RankLaunch, evaluate, evaluate_world};
 pub use device::Device;
 pub use error::{CudaError, Stopped};
-pub use launch::{Bound, Launch, Settings};
+pub use event::Event;
+pub use foreign::{Foreign, ForeignEntry, Grid};
+pub use graph::Graph;
+pub use launch::{AbortWord, Launch, Seat, Settings};
 pub use program::Program;
+pub use residency::{Need, all_resident};
 pub use stream::Stream;

@@ -2,16 +2,15 @@
 
 use super::device::Device;
 use super::error::{Called, CudaError};
-use crate::ir::{self, Kernel};
+use crate::ir::Kernel;
 use crate::ptx;
 use cudarc::driver::{result, sys};
 use std::ffi::{CString, c_uint, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A kernel that can be launched.
 pub struct Program {
     device: Arc<Device>,
-    kernel: Kernel,
     module: ptx::Module,
     loaded: sys::CUmodule,
     function: sys::CUfunction,
@@ -28,35 +27,33 @@ impl Program {
         Program::load_with(device, kernel, ptx::Options::new(device.target()))
     }
 
-    /// The same with options; their target must be one that the device runs.
+    /// The same with options; their target must be one that the device runs. A program that is loaded is not loaded again.
     pub fn load_with(device: &Arc<Device>, kernel: &Kernel, options: ptx::Options) -> Result<Arc<Program>, CudaError> {
-        let kernel = ir::simplify(kernel);
-        let module = ptx::emit(&kernel, options)?;
+        let module = ptx::emit(kernel, options)?;
+        let known = device.programs().get(&module.text).and_then(Weak::upgrade);
+        if let Some(program) = known {
+            return Ok(program);
+        }
         device.bind()?;
-        let loaded = assemble(&kernel.name, &module.text)?;
-        let mut program = Program { device: device.clone(), kernel, module, loaded, function: std::ptr::null_mut() };
-        let entry = CString::new(program.module.entry.clone()).expect("an entry name has no zero byte");
-        // SAFETY: the module is loaded.
-        program.function = unsafe { result::module::get_function(loaded, entry) }.called("cuModuleGetFunction")?;
-        // SAFETY: the function is of a loaded module. Loading it now keeps the first launch from doing so while others spin.
-        unsafe { sys::cuFuncLoad(program.function) }.result().called("cuFuncLoad")?;
+        let handle = assemble(&kernel.name, &module.text)?;
+        let mut program = Program { device: device.clone(), module, loaded: handle, function: std::ptr::null_mut() };
+        program.function = loaded(program.loaded, &program.module.entry)?;
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is of a loaded module.
         unsafe {
             result::function::set_function_attribute(program.function, attribute, program.module.shared_bytes as i32)
         }
         .called("cuFuncSetAttribute")?;
-        Ok(Arc::new(program))
+        let program = Arc::new(program);
+        let mut programs = device.programs();
+        programs.retain(|_, program| program.strong_count() > 0);
+        programs.insert(program.module.text.clone(), Arc::downgrade(&program));
+        Ok(program)
     }
 
     /// The device it is on.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
-    }
-
-    /// The kernel, simplified.
-    pub fn kernel(&self) -> &Kernel {
-        &self.kernel
     }
 
     /// Its PTX.
@@ -88,8 +85,18 @@ impl Drop for Program {
     }
 }
 
+/// An entry of a module, with its code on the device: no launch has to load it while another one spins.
+pub(super) fn loaded(module: sys::CUmodule, entry: &str) -> Result<sys::CUfunction, CudaError> {
+    let entry = CString::new(entry).expect("an entry name has no zero byte");
+    // SAFETY: the module is loaded.
+    let function = unsafe { result::module::get_function(module, entry) }.called("cuModuleGetFunction")?;
+    // SAFETY: the function is of a loaded module.
+    unsafe { sys::cuFuncLoad(function) }.result().called("cuFuncLoad")?;
+    Ok(function)
+}
+
 /// Lets the driver assemble PTX; what it says against it comes with the error.
-fn assemble(kernel: &str, text: &str) -> Result<sys::CUmodule, CudaError> {
+pub(super) fn assemble(kernel: &str, text: &str) -> Result<sys::CUmodule, CudaError> {
     use sys::CUjit_option as O;
     let mut log = vec![0u8; 8192];
     let image = CString::new(text).expect("PTX has no zero byte");

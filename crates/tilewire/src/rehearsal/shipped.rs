@@ -60,6 +60,7 @@ fn staged(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
                 blocks: Some(blocks),
                 slot_bytes: Some(slot_bytes),
                 depth: Some(depth),
+                warps: None,
                 granule: Some(1),
             };
             sendrecv(link, &y, &x, to, from).config(config).trace()

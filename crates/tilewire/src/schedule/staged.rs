@@ -42,7 +42,7 @@ pub struct StagedPlan {
 }
 
 impl StagedPlan {
-    /// A plan for a role of one copy, with the constants of a transport. `blocks` is the number of blocks of the kernel.
+    /// A plan with the constants of a transport. `blocks` is the number of blocks of the kernel.
     ///
     /// # Panics
     /// When the slots do not fit what the transport has for a block: they would lie over those of the next.
@@ -51,11 +51,13 @@ impl StagedPlan {
         assert!((2..=max_slots).contains(&depth), "a depth of {depth}, of 2 to {max_slots}");
         assert!(slot_bytes <= room / depth, "{depth} slots of {slot_bytes} bytes in {room}");
         assert!((1..=transport.max_blocks_per_peer()).contains(&blocks), "{blocks} blocks");
+        let copies = transport.copies();
+        assert!(depth.is_multiple_of(copies as usize), "a depth of {depth} for {copies} copies of a role");
         StagedPlan {
             slot_bytes,
             depth,
             blocks,
-            copies: 1,
+            copies,
             max_slots: transport.max_slots(),
             max_blocks: transport.max_blocks_per_peer(),
             block_bytes: transport.block_bytes(),

@@ -2,12 +2,13 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
+use std::error::Error;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes in host memory, shared by every clone of the handle and freed (or the keep-alive dropped) with the last.
+/// Bytes in host memory or on a device, shared by every clone of the handle and freed (or the keep-alive dropped) with the last.
 ///
 /// The handle is neither `Send` nor `Sync`: a rank's tensors, and the prepared kernels that hold them, live on the rank's
 /// thread. That is what makes host access to a tensor sound without a lock: a launch from this thread has returned before
@@ -18,7 +19,26 @@ pub struct Memory {
     bytes: usize,
     /// Whether other threads or processes may write the bytes at any time.
     shared: bool,
-    keep: Rc<dyn Any>,
+    keep: Keep,
+}
+
+/// What keeps the bytes alive.
+#[derive(Clone)]
+enum Keep {
+    Host(#[expect(dead_code, reason = "dropped with the last handle")] Rc<dyn Any>),
+    Device(Rc<dyn DeviceBytes>),
+}
+
+/// Bytes that host code cannot touch, only copy: those of a GPU. Dropped with the last handle to them.
+pub trait DeviceBytes {
+    /// Number of the device.
+    fn device(&self) -> u32;
+
+    /// Copies from the device, after what this thread has launched there.
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error>>;
+
+    /// Copies to the device, after what this thread has launched there; the bytes are there when it returns.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error>>;
 }
 
 impl Memory {
@@ -29,7 +49,7 @@ impl Memory {
     /// Fresh zeroed memory.
     pub fn zeroed(bytes: usize) -> Memory {
         let block = Block::new(bytes);
-        Memory { start: block.start, bytes, shared: false, keep: Rc::new(block) }
+        Memory { start: block.start, bytes, shared: false, keep: Keep::Host(Rc::new(block)) }
     }
 
     /// Memory of somebody else, kept alive by `keep`.
@@ -38,7 +58,7 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped, and while a kernel that has it
     /// runs nobody else may touch it except by the protocols of tilewire.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: false, keep }
+        Memory { start, bytes, shared: false, keep: Keep::Host(keep) }
     }
 
     /// As [`Memory::foreign`], for memory that peers (other threads or processes) may write at any time.
@@ -47,7 +67,27 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped; nobody may hold a
     /// reference to it.
     pub unsafe fn shared(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: true, keep }
+        Memory { start, bytes, shared: true, keep: Keep::Host(keep) }
+    }
+
+    /// Memory of a device: the host never follows its address, `keep` copies for it.
+    ///
+    /// # Safety
+    /// `address..address + bytes` must be memory of `keep`'s device, valid for kernels there until `keep` is dropped.
+    ///
+    /// # Panics
+    /// At address 0.
+    pub unsafe fn on_device(address: u64, bytes: usize, keep: Rc<dyn DeviceBytes>) -> Memory {
+        let start = NonNull::new(std::ptr::without_provenance_mut(address as usize)).expect("memory is not at 0");
+        Memory { start, bytes, shared: false, keep: Keep::Device(keep) }
+    }
+
+    /// The device that has the bytes; none: the host.
+    pub fn device(&self) -> Option<u32> {
+        match &self.keep {
+            Keep::Host(_) => None,
+            Keep::Device(bytes) => Some(bytes.device()),
+        }
     }
 
     /// A part of this memory; shares it.
@@ -57,8 +97,11 @@ impl Memory {
     pub fn part(&self, offset: usize, bytes: usize) -> Memory {
         let end = offset.checked_add(bytes).expect("part fits the address space");
         assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
-        // SAFETY: `offset` is at most `self.bytes`, so the result is inside or one past the same allocation.
-        let start = unsafe { self.start.add(offset) };
+        let start = match self.keep {
+            // SAFETY: `offset` is at most `self.bytes`, so the result is inside or one past the same allocation.
+            Keep::Host(_) => unsafe { self.start.add(offset) },
+            Keep::Device(_) => self.start.map_addr(|start| start.saturating_add(offset)),
+        };
         Memory { start, bytes, shared: self.shared, keep: self.keep.clone() }
     }
 
@@ -79,7 +122,15 @@ impl Memory {
 
     /// A copy of the bytes. (To write bytes, use a `Tensor<u8>` and its memory: writing any byte through an untyped handle could
     /// make an invalid `bool` of a `Tensor<bool>`.) Of shared memory, bytes that a peer writes meanwhile are the old or the new ones.
+    ///
+    /// # Panics
+    /// When a copy from a device fails.
     pub fn read(&self) -> Vec<u8> {
+        if let Keep::Device(device) = &self.keep {
+            let mut out = vec![0; self.bytes];
+            copied(device.read(self.start.addr().get() as u64, &mut out), "from");
+            return out;
+        }
         if self.shared {
             // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference to them
             // exists, so peers' writes meet only atomic loads here.
@@ -92,6 +143,16 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }.to_vec()
     }
 
+    /// Overwrites bytes on a device. Private to `tensor`, which knows what elements are.
+    ///
+    /// # Panics
+    /// When they do not lie inside, the memory is the host's, or the copy fails.
+    pub(super) fn write_device(&self, offset: usize, bytes: &[u8]) {
+        let to = self.part(offset, bytes.len());
+        let Keep::Device(device) = &self.keep else { panic!("{self:?} is the host's") };
+        copied(device.write(to.start.addr().get() as u64, bytes), "to");
+    }
+
     /// Whether two handles share a byte.
     pub fn overlaps(&self, other: &Memory) -> bool {
         let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
@@ -101,6 +162,13 @@ impl Memory {
     /// Whether two handles are the same bytes.
     pub fn is(&self, other: &Memory) -> bool {
         self.start == other.start && self.bytes == other.bytes
+    }
+}
+
+/// A copy that fails leaves nothing to go on with: the device or its driver is gone, and every later launch says so too.
+fn copied(result: Result<(), Box<dyn Error>>, direction: &str) {
+    if let Err(error) = result {
+        panic!("a copy {direction} a device failed: {error}");
     }
 }
 

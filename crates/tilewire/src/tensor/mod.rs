@@ -5,7 +5,7 @@
 
 mod memory;
 
-pub use memory::Memory;
+pub use memory::{DeviceBytes, Memory};
 // What a tensor's elements are, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub use crate::ir::{Type, scalar::Element};
@@ -80,6 +80,17 @@ impl<T: Element> Tensor<T> {
         Tensor { memory: memory.part(0, bytes), len, element: PhantomData }
     }
 
+    /// A tensor in memory of a device, whose bytes are elements: the elements at its start. Host access copies, and waits for what
+    /// this thread has launched on the device.
+    ///
+    /// # Panics
+    /// When the memory is not on a device, too small, or not aligned for `T`.
+    pub(crate) fn on_device(memory: Memory, len: usize) -> Self {
+        let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
+        assert!(memory.device().is_some() && memory.start().cast::<T>().is_aligned(), "{memory:?} is no device memory");
+        Tensor { memory: memory.part(0, bytes), len, element: PhantomData }
+    }
+
     /// Elements `range` of this tensor; shares its memory.
     ///
     /// # Panics
@@ -121,6 +132,10 @@ impl<T: Element> Tensor<T> {
     /// When there is no such element.
     pub fn set(&self, i: usize, value: T) {
         assert!(i < self.len, "element {i} of a tensor of {}", self.len);
+        if self.memory.device().is_some() {
+            let size = size_of::<T>();
+            return self.memory.write_device(i * size, &value.to_bits().to_le_bytes()[..size]);
+        }
         if self.memory.is_shared() {
             // SAFETY: the element is inside.
             return unsafe { self.write_shared(i, value.to_bits()) };
@@ -133,11 +148,17 @@ impl<T: Element> Tensor<T> {
 
     /// Sets every element.
     pub fn fill(&self, value: T) {
+        if self.memory.device().is_some() {
+            return self.write_device(std::iter::repeat_n(value, self.len));
+        }
         (0..self.len).for_each(|i| self.set(i, value));
     }
 
     /// A copy of all elements.
     pub fn to_vec(&self) -> Vec<T> {
+        if self.memory.device().is_some() {
+            return self.memory.read().chunks_exact(size_of::<T>()).map(element).collect();
+        }
         // SAFETY: every element is inside.
         (0..self.len).map(|i| unsafe { self.read(i) }).collect()
     }
@@ -148,19 +169,30 @@ impl<T: Element> Tensor<T> {
     /// When the lengths differ.
     pub fn copy_from(&self, data: &[T]) {
         assert_eq!(data.len(), self.len, "copy of {} elements into a tensor of {}", data.len(), self.len);
+        if self.memory.device().is_some() {
+            return self.write_device(data.iter().copied());
+        }
         data.iter().enumerate().for_each(|(i, &value)| self.set(i, value));
+    }
+
+    /// Overwrites all elements of a tensor on a device, in one copy.
+    fn write_device(&self, elements: impl Iterator<Item = T>) {
+        let mut bytes = Vec::with_capacity(self.memory.bytes());
+        elements.for_each(|x| bytes.extend_from_slice(&x.to_bits().to_le_bytes()[..size_of::<T>()]));
+        self.memory.write_device(0, &bytes);
     }
 
     /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, of which not every byte
     /// is a value.
     ///
     /// # Panics
-    /// For a tensor in a window, which peers may write at any time: use [`get`](Tensor::get) or [`to_vec`](Tensor::to_vec).
+    /// For a tensor in a window, which peers may write at any time, or on a device: use [`get`](Tensor::get) or [`to_vec`](Tensor::to_vec).
     pub fn cells(&self) -> &[Cell<T>]
     where
         T: AnyBits,
     {
         assert!(!self.memory.is_shared(), "a window has no cells, since peers may write it: use get, set or to_vec");
+        assert!(self.memory.device().is_none(), "a tensor on a device has no cells: use get, set or to_vec");
         // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and any bytes
         // are elements; the handle keeps them alive for the borrow. `Cell<T>` has T's layout and allows writes through
         // other handles of this thread; handles never leave the thread, and kernels run only inside calls made on it.
@@ -176,6 +208,10 @@ impl<T: Element> Tensor<T> {
     /// # Safety
     /// There is such an element.
     unsafe fn read(&self, i: usize) -> T {
+        if self.memory.device().is_some() {
+            let size = size_of::<T>();
+            return element(&self.memory.part(i * size, size).read());
+        }
         let at = self.start().wrapping_add(i);
         if self.memory.is_shared() {
             // SAFETY: the element is inside, initialised and aligned; peers' writes meet an atomic load, and nobody holds a
@@ -221,6 +257,13 @@ impl<T: Element> Tensor<T> {
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
+}
+
+/// The element of these bytes.
+fn element<T: Element>(bytes: &[u8]) -> T {
+    let mut bits = [0; 8];
+    bits[..bytes.len()].copy_from_slice(bytes);
+    T::from_bits(u64::from_le_bytes(bits))
 }
 
 impl<T> Clone for Tensor<T> {

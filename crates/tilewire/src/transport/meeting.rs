@@ -13,17 +13,22 @@
 use super::abort::{Abort, Cause};
 use super::mapping::Mapping;
 use super::segment::SegmentSet;
+use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 #[derive(Default)]
 pub(super) struct Meeting(Mutex<Table>);
+
+type Shown = Arc<dyn Any + Send + Sync>;
 
 #[derive(Default)]
 struct Table {
     next: u64,
     /// By ticket and rank.
     left: HashMap<(u64, usize), SegmentSet>,
+    /// By ticket: what a rank shows to all, and how many have yet to see it.
+    shown: HashMap<u64, (Shown, usize)>,
     /// All segments that were left here; those that are gone are forgotten at the next one.
     segments: Vec<Weak<Mapping>>,
     /// Why the world ended, if it did.
@@ -56,6 +61,23 @@ impl Meeting {
     /// Takes a rank's set, once.
     pub(super) fn take(&self, ticket: u64, rank: usize) -> Option<SegmentSet> {
         self.table().left.remove(&(ticket, rank))
+    }
+
+    /// Shows something to so many; gives the ticket to see it with.
+    pub(super) fn show(&self, what: Shown, to: usize) -> u64 {
+        let mut table = self.table();
+        let ticket = table.next;
+        table.next += 1;
+        table.shown.insert(ticket, (what, to));
+        ticket
+    }
+
+    /// What was shown. Once for each of those it was shown to.
+    pub(super) fn see(&self, ticket: u64) -> Option<Shown> {
+        let mut table = self.table();
+        let (what, left) = table.shown.get_mut(&ticket)?;
+        *left -= 1;
+        if *left > 0 { Some(what.clone()) } else { table.shown.remove(&ticket).map(|(what, _)| what) }
     }
 
     /// A rank has failed: ends the waits on all segments, those to come included. The first cause stays.

@@ -39,6 +39,17 @@ pub trait P2pTransport {
         2
     }
 
+    /// Whether kernels of this rank can be bound to a peer.
+    fn reaches(&self, _peer: Rank) -> bool {
+        true
+    }
+
+    /// Copies of a role that take the slots of `staged` in turn: the same in all launches, since each keeps counters. 1 unless the
+    /// transport says more.
+    fn copies(&self) -> u32 {
+        1
+    }
+
     /// Bytes of packets that each sender has at each receiver; 0: this transport carries no packets.
     fn packet_bytes(&self) -> usize {
         0

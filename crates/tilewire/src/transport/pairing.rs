@@ -39,7 +39,7 @@ impl Ticket {
             Side::Send => (self.rank, self.peer),
             Side::Receive => (self.peer, self.rank),
         };
-        format!("shm/{transport}/transfer/{sender}to{receiver}/{}/{by}", self.number)
+        format!("{transport}/transfer/{sender}to{receiver}/{}/{by}", self.number)
     }
 }
 

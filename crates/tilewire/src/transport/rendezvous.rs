@@ -13,10 +13,12 @@ use super::abort::Cause;
 use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
 use super::error::{SegmentError, those};
+use super::layout::{Geometry, LINE, Layout, block_share};
 use super::pairing::Ticket;
 use super::rank::Rank;
 use super::segment::{SegmentOptions, SegmentSet};
 use super::world::World;
+use crate::cuda::CudaError;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -81,9 +83,28 @@ impl Parameters {
     }
 }
 
+/// The layout of a transport's constants, if they can be meant.
+pub(super) fn layout_of(geometry: Geometry) -> Result<Layout, TransportError> {
+    let Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, .. } = geometry;
+    let at_least = |option: &'static str, value: usize, least: usize, expected: &'static str| {
+        if value >= least { Ok(()) } else { Err(TransportError::BadOption { option, value, expected }) }
+    };
+    at_least("max_blocks_per_peer", max_blocks_per_peer, 1, "at least 1")?;
+    at_least("max_slots", max_slots, 2, "at least 2, so that one slot is filled while another is emptied")?;
+    at_least("max_copies", max_copies, 1, "at least 1")?;
+    if max_slots > usize::from(u16::MAX) {
+        return Err(TransportError::BadOption { option: "max_slots", value: max_slots, expected: "at most 65535" });
+    }
+    if block_share(per_peer_bytes, max_blocks_per_peer) < LINE {
+        let expected = "at least 128 bytes for each of max_blocks_per_peer";
+        return Err(TransportError::BadOption { option: "per_peer_bytes", value: per_peer_bytes, expected });
+    }
+    Layout::new(geometry).ok_or(TransportError::TooLarge)
+}
+
 /// What a transport keeps of its world: enough to meet again.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub struct Shared {
     bootstrap: std::sync::Arc<dyn super::Bootstrap>,
     meeting: Option<std::sync::Arc<super::meeting::Meeting>>,
     /// As long as waits last; `None`: without end.
@@ -96,8 +117,35 @@ impl Shared {
         Shared { bootstrap, meeting, length: world.deadline_length() }
     }
 
+    /// Ranks of one thread: each has its bootstrap, and none waits for another.
+    pub(super) fn alone(
+        bootstrap: std::sync::Arc<dyn super::Bootstrap>,
+        meeting: std::sync::Arc<super::meeting::Meeting>,
+        length: Option<Duration>,
+    ) -> Shared {
+        Shared { bootstrap, meeting: Some(meeting), length }
+    }
+
     pub(super) fn rank(&self) -> Rank {
         self.bootstrap.rank()
+    }
+
+    /// Gives all ranks what each brings, in rank order, where ranks are threads; `None` where they are processes. Collective.
+    pub(super) fn show<T: Send + Sync + 'static>(
+        &self,
+        what: &str,
+        mine: std::sync::Arc<T>,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<std::sync::Arc<T>>>, TransportError> {
+        let Some(meeting) = &self.meeting else { return Ok(None) };
+        let ticket = meeting.show(mine, self.size());
+        let cards = self.gather(&format!("{what}/shown"), &ticket.to_le_bytes(), deadline)?;
+        let see = |(rank, card): (Rank, &Vec<u8>)| {
+            let ticket = <[u8; 8]>::try_from(&card[..]).ok().map(u64::from_le_bytes);
+            let shown = ticket.and_then(|ticket| meeting.see(ticket)).and_then(|shown| shown.downcast::<T>().ok());
+            shown.ok_or_else(|| TransportError::Peer { rank, what: "it shows nothing".to_string() })
+        };
+        Rank::all(self.size()).zip(&cards).map(see).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
     pub(super) fn size(&self) -> usize {
@@ -216,6 +264,8 @@ pub enum TransportError {
     Bootstrap(BootstrapError),
     /// The memory could not be shared.
     Segment(SegmentError),
+    /// The GPU, or its driver, cannot.
+    Cuda(CudaError),
     /// The transport broke before.
     Broken {
         /// Why.
@@ -255,6 +305,7 @@ impl fmt::Display for TransportError {
             TransportError::Peer { rank, what } => write!(f, "rank {rank} cannot go on: {what}"),
             TransportError::Bootstrap(error) => error.fmt(f),
             TransportError::Segment(error) => error.fmt(f),
+            TransportError::Cuda(error) => error.fmt(f),
             TransportError::Broken { cause } => {
                 write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
             }
@@ -299,5 +350,11 @@ impl From<BootstrapError> for TransportError {
 impl From<SegmentError> for TransportError {
     fn from(error: SegmentError) -> Self {
         TransportError::Segment(error)
+    }
+}
+
+impl From<CudaError> for TransportError {
+    fn from(error: CudaError) -> Self {
+        TransportError::Cuda(error)
     }
 }

@@ -144,6 +144,17 @@ impl SegmentSet {
         std::mem::take(&mut self.control)
     }
 
+    /// Passes a descriptor to every other rank over its control socket, and takes the one that each passes. Collective; before a monitor
+    /// has the sockets. Index: the rank; `None` at one's own.
+    #[cfg(target_os = "linux")]
+    pub(super) fn swap_descriptors(
+        &mut self,
+        own: std::os::fd::BorrowedFd<'_>,
+        deadline: super::deadline::Deadline,
+    ) -> Result<Vec<Option<std::os::fd::OwnedFd>>, SegmentError> {
+        processes::swap_descriptors(&self.control.sockets, own, deadline)
+    }
+
     /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
@@ -196,9 +207,11 @@ fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
 mod processes {
     use super::super::handover::{self, Handover};
     use super::super::message::{self, Card, Token};
+    use super::super::deadline::Deadline;
+    use super::super::socket::Heard;
     use super::super::{memfd, reserve_descriptors, socket};
     use super::{Arc, ControlSockets, Exchange, Mapping, SegmentError, SegmentOptions, SegmentSet};
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     pub(super) fn create(
         (rank, world_size): (usize, usize),
@@ -232,6 +245,45 @@ mod processes {
             })
             .unzip();
         Ok(SegmentSet { rank, bytes, segments, control: ControlSockets { sockets } })
+    }
+
+    /// What a passed descriptor comes with.
+    const PASSED: &[u8] = b"TWHANDLE";
+
+    pub(super) fn swap_descriptors(
+        sockets: &[Option<OwnedFd>],
+        own: BorrowedFd<'_>,
+        deadline: Deadline,
+    ) -> Result<Vec<Option<OwnedFd>>, SegmentError> {
+        let began = std::time::Instant::now();
+        for (rank, socket) in sockets.iter().enumerate() {
+            let Some(socket) = socket else { continue };
+            let sent = socket::send(socket.as_fd(), PASSED, Some(own)).map_err(SegmentError::system("sendmsg"))?;
+            if !sent {
+                return Err(SegmentError::Died { rank });
+            }
+        }
+        let mut taken: Vec<Option<OwnedFd>> = sockets.iter().map(|_| None).collect();
+        loop {
+            let mut missing = Vec::new();
+            for (rank, socket) in sockets.iter().enumerate() {
+                let Some(socket) = socket.as_ref().filter(|_| taken[rank].is_none()) else { continue };
+                let mut buffer = [0; 16];
+                match socket::receive(socket.as_fd(), &mut buffer, true).map_err(SegmentError::system("recvmsg"))? {
+                    Heard::Packet(len, Some(file)) if buffer[..len] == *PASSED => taken[rank] = Some(file),
+                    Heard::Nothing => missing.push(rank),
+                    _ => return Err(SegmentError::Died { rank }),
+                }
+            }
+            if missing.is_empty() {
+                return Ok(taken);
+            }
+            if deadline.is_over() {
+                return Err(SegmentError::Missing { ranks: missing, after: began.elapsed() });
+            }
+            let waiting = missing.iter().filter_map(|&rank| sockets[rank].as_ref()).map(OwnedFd::as_fd);
+            socket::wait(waiting, deadline.instant()).map_err(SegmentError::system("poll"))?;
+        }
     }
 
     /// What a rank needs before it can show itself to others.

@@ -2,22 +2,22 @@
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, Cause};
-use super::bootstrap::BootstrapError;
-use super::deadline::Deadline;
+use super::desk::Desk;
 use super::doorbell::Doorbell;
-use super::layout::{Geometry, LINE, Layout, Side, block_share};
+use super::layout::{Geometry, Layout, Side};
 use super::local_buffer::{LocalBuffer, LocalBufferError, LocalBuffers};
 use super::p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
-use super::pairing::{Pairings, Ticket};
+use super::pairing::Ticket;
 use super::rank::Rank;
-use super::rendezvous::{Parameters, Shared, TransportError};
+use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
 use super::segment::SegmentSet;
+use super::watch::Watch;
 use super::world::World;
 use crate::tensor::Memory;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How large a [`ShmTransport`] is. The same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,24 +70,12 @@ impl Default for ShmOptions {
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 pub struct ShmTransport {
-    world: Shared,
-    /// Which rendezvous of rank 0 this is: so that ranks that close different transports do not take one for the other.
-    serial: String,
+    desk: Desk,
     layout: Layout,
     table: PeerTable,
     buffers: LocalBuffers,
-    pairings: Pairings,
-    /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
-    abort: Abort,
     segments: SegmentSet,
     watch: Watch,
-}
-
-/// What tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: it is their world that tells, once
-/// the cause is noted.
-struct Watch {
-    #[cfg(target_os = "linux")]
-    monitor: Option<super::monitor::Monitor>,
 }
 
 /// The memories of all ranks, in rank order: each is a bank of a kernel's parameter, so a kernel can choose the peer.
@@ -114,8 +102,16 @@ impl ShmTransport {
     /// the library's version included, every rank gets an error that names the ranks and the values.
     pub fn rendezvous(world: &World, options: ShmOptions) -> Result<ShmTransport, TransportError> {
         let (world, deadline) = (Shared::of(world), world.deadline());
-        let layout = layout(&options, world.size());
         let ShmOptions { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, populate } = options;
+        let world_size = world.size();
+        let layout = layout_of(Geometry {
+            world_size,
+            per_peer_bytes,
+            max_blocks_per_peer,
+            max_slots,
+            max_copies,
+            packet_bytes,
+        });
         let (layout, objection) = match layout {
             Ok(layout) => (Some(layout), None),
             Err(objection) => (None, Some(objection)),
@@ -138,35 +134,22 @@ impl ShmTransport {
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
         let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
-        Ok(ShmTransport {
-            world,
-            serial,
-            layout,
-            table,
-            buffers: LocalBuffers::default(),
-            pairings: Pairings::default(),
-            abort,
-            segments,
-            watch,
-        })
+        let desk = Desk::new(world, format!("shm/{serial}"), abort);
+        Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, watch })
     }
 
     /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
     ///
     /// A broken transport is let go at once, with its cause as error: there may be nobody left to wait for.
     pub fn close(self) -> Result<(), TransportError> {
-        self.check()?;
-        let deadline = self.world.deadline();
-        let closed = self.world.barrier(&format!("shm/{}/closed", self.serial), deadline);
-        // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
-        self.check()?;
-        closed?;
+        self.desk.closed()?;
+        let deadline = self.desk.world.deadline();
         self.watch.goodbye(self.segments.rank(), deadline)
     }
 
     /// `Err` with the cause if the transport is broken.
     pub fn check(&self) -> Result<(), TransportError> {
-        self.broken().map_or(Ok(()), |cause| Err(TransportError::Broken { cause }))
+        self.desk.check()
     }
 
     /// Whether a rank died, or marked the transport broken. Its counters are undefined then, and only a new rendezvous recovers.
@@ -197,44 +180,23 @@ impl ShmTransport {
 
     /// How long a wait may last, as the world was told; `None`: without end.
     pub fn deadline(&self) -> Option<Duration> {
-        self.world.length()
+        self.desk.world.length()
     }
 
     /// Tells `peer` what this rank is about to do with it, and gives the ticket to hear what the peer is about to do. The n-th call on
     /// the sending side meets the n-th call of the peer on the receiving side.
     pub fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
-        self.check()?;
-        let ticket = self.pairings.next(self.rank(), side, peer);
-        self.world.set(&ticket.mine(&self.serial), card, self.world.deadline())?;
-        Ok(ticket)
+        self.desk.tell(side, peer, card)
     }
 
     /// Waits for what the peer told, at most so long. Once for each ticket. Ends at once when the transport breaks.
     pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        // The store knows nothing of this transport: between two looks at it, the abort word tells.
-        const LOOK: Duration = Duration::from_millis(20);
-        let (key, start) = (ticket.theirs(&self.serial), Instant::now());
-        loop {
-            self.check()?;
-            let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
-            match self.world.take(&key, Deadline::after(left)) {
-                Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {}
-                Err(BootstrapError::KeyNotSet { .. }) => {
-                    self.check()?;
-                    return Err(TransportError::NotMet { ticket: *ticket, after: start.elapsed() });
-                }
-                heard => {
-                    // Who waits in vain learns best why from the abort word.
-                    self.check()?;
-                    return Ok(heard?);
-                }
-            }
-        }
+        self.desk.hear(ticket, deadline)
     }
 
     /// The abort word of this rank: what its waits poll.
     pub fn abort(&self) -> Abort {
-        self.abort.clone()
+        self.desk.abort.clone()
     }
 
     /// The doorbell of a rank: to be rung after a signal to it, or to sleep on if it is this rank's.
@@ -275,17 +237,17 @@ impl ShmTransport {
     }
 
     pub(super) fn world(&self) -> &Shared {
-        &self.world
+        &self.desk.world
     }
 }
 
 impl P2pTransport for ShmTransport {
     fn rank(&self) -> Rank {
-        self.world.rank()
+        self.desk.world.rank()
     }
 
     fn world_size(&self) -> usize {
-        self.world.size()
+        self.desk.world.size()
     }
 
     fn per_peer_bytes(&self) -> usize {
@@ -315,7 +277,7 @@ impl P2pTransport for ShmTransport {
 
     #[inline]
     fn broken(&self) -> Option<Cause> {
-        self.abort.get()
+        self.desk.broken()
     }
 }
 
@@ -363,63 +325,4 @@ impl PeerTable {
     pub fn packet_offset(&self, sender: Rank) -> usize {
         sender.index() * (self.packets[0].bytes() / self.packets.len())
     }
-}
-
-impl Watch {
-    fn start(segments: &mut SegmentSet, are_threads: bool) -> Result<Watch, TransportError> {
-        #[cfg(target_os = "linux")]
-        let monitor = if are_threads {
-            None
-        } else {
-            Some(super::monitor::Monitor::start(segments.take_control(), segments.abort(segments.rank()))?)
-        };
-        #[cfg(not(target_os = "linux"))]
-        let _ = (segments, are_threads);
-        Ok(Watch {
-            #[cfg(target_os = "linux")]
-            monitor,
-        })
-    }
-
-    #[cfg(target_os = "linux")]
-    fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
-        use super::abort::AbortCode;
-        use super::monitor::GoodbyeError;
-        let Some(monitor) = self.monitor else { return Ok(()) };
-        let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
-        monitor.goodbye(length).map_err(|error| match error {
-            GoodbyeError::Unseen { .. } => {
-                TransportError::Broken { cause: Cause { code: AbortCode::Blind, rank: own, reason: 0 } }
-            }
-            GoodbyeError::Died { rank } => {
-                TransportError::Broken { cause: Cause { code: AbortCode::Died, rank, reason: 0 } }
-            }
-            GoodbyeError::Missing { ranks, after } => TransportError::NotClosed { ranks, after },
-        })
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn goodbye(self, _: usize, _: Deadline) -> Result<(), TransportError> {
-        Ok(())
-    }
-}
-
-/// The layout of these options, if they can be meant.
-fn layout(options: &ShmOptions, world_size: usize) -> Result<Layout, TransportError> {
-    let &ShmOptions { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, .. } = options;
-    let at_least = |option: &'static str, value: usize, least: usize, expected: &'static str| {
-        if value >= least { Ok(()) } else { Err(TransportError::BadOption { option, value, expected }) }
-    };
-    at_least("max_blocks_per_peer", max_blocks_per_peer, 1, "at least 1")?;
-    at_least("max_slots", max_slots, 2, "at least 2, so that one slot is filled while another is emptied")?;
-    at_least("max_copies", max_copies, 1, "at least 1")?;
-    if max_slots > usize::from(u16::MAX) {
-        return Err(TransportError::BadOption { option: "max_slots", value: max_slots, expected: "at most 65535" });
-    }
-    if block_share(per_peer_bytes, max_blocks_per_peer) < LINE {
-        let expected = "at least 128 bytes for each of max_blocks_per_peer";
-        return Err(TransportError::BadOption { option: "per_peer_bytes", value: per_peer_bytes, expected });
-    }
-    let geometry = Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes };
-    Layout::new(geometry).ok_or(TransportError::TooLarge)
 }

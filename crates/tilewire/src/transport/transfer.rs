@@ -98,6 +98,9 @@ pub fn check_transfer(
     if peer == rank {
         return Err(TransferError::SelfTransfer { rank });
     }
+    if !transport.reaches(peer) {
+        return Err(TransferError::Unreachable { rank, peer });
+    }
     let max = transport.max_blocks_per_peer();
     if blocks == 0 || blocks > max {
         return Err(TransferError::Blocks { blocks, max });
@@ -169,6 +172,13 @@ pub enum TransferError {
     SelfTransfer {
         /// That rank.
         rank: Rank,
+    },
+    /// A peer whose memory kernels of this rank cannot reach.
+    Unreachable {
+        /// This rank.
+        rank: Rank,
+        /// The peer.
+        peer: Rank,
     },
     /// No block, or more than the transport has room for.
     Blocks {
@@ -262,6 +272,9 @@ impl fmt::Display for TransferError {
             }
             TransferError::NoSuchPeer { peer, world_size } => {
                 write!(f, "rank {peer} is not in this world: there are {world_size} ranks, from 0")
+            }
+            TransferError::Unreachable { rank, peer } => {
+                write!(f, "kernels of rank {rank} cannot load and store in the memory of rank {peer}: use another transport")
             }
             TransferError::SelfTransfer { rank } => {
                 write!(f, "rank {rank} cannot send to itself: copy, or name another peer")

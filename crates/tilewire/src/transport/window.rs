@@ -5,12 +5,14 @@
 //! tensor itself, in a segment, which every rank's handle keeps alive for itself.
 #![forbid(unsafe_code)]
 
-use super::p2p::P2pTransport;
+use super::nvl::NvlTransport;
 use super::rank::Rank;
-use super::rendezvous::{Parameters, TransportError};
+use super::rendezvous::{Parameters, Shared, TransportError};
 use super::shm::ShmTransport;
+use crate::cuda::Buffer;
 use crate::tensor::{Element, Memory, Tensor};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A tensor of every rank that every rank can write.
@@ -39,6 +41,68 @@ pub struct Window<T: Element> {
     number: String,
 }
 
+/// A transport that windows can be allocated on.
+pub trait WindowSpace: space::Space {}
+impl<S: space::Space> WindowSpace for S {}
+
+/// What only transports of this crate do.
+mod space {
+    use super::*;
+
+    pub trait Space {
+        #[doc(hidden)]
+        fn world(&self) -> &Shared;
+        /// Whether memory can be had now.
+        #[doc(hidden)]
+        fn may_allocate(&self) -> Result<(), TransportError>;
+        /// Memory of every rank, all of one size. Collective.
+        #[doc(hidden)]
+        fn space(&self, bytes: usize) -> Result<Vec<Memory>, TransportError>;
+        #[doc(hidden)]
+        fn tensor<T: Element>(&self, memory: Memory, len: usize) -> Tensor<T>;
+    }
+}
+
+impl space::Space for ShmTransport {
+    fn world(&self) -> &Shared {
+        ShmTransport::world(self)
+    }
+
+    fn may_allocate(&self) -> Result<(), TransportError> {
+        self.check()
+    }
+
+    fn space(&self, bytes: usize) -> Result<Vec<Memory>, TransportError> {
+        let world = ShmTransport::world(self);
+        // The sockets of these segments are closed here: it is the transport's monitor that sees a peer die.
+        let segments = world.segments("window", bytes, false, world.deadline())?;
+        Ok((0..world.size()).map(|rank| segments.segment(rank)).collect())
+    }
+
+    fn tensor<T: Element>(&self, memory: Memory, len: usize) -> Tensor<T> {
+        Tensor::in_shared(memory, len)
+    }
+}
+
+impl space::Space for NvlTransport {
+    fn world(&self) -> &Shared {
+        NvlTransport::world(self)
+    }
+
+    fn may_allocate(&self) -> Result<(), TransportError> {
+        self.not_capturing("allocating a window")?;
+        self.check()
+    }
+
+    fn space(&self, bytes: usize) -> Result<Vec<Memory>, TransportError> {
+        self.shared_memory("window", bytes)
+    }
+
+    fn tensor<T: Element>(&self, memory: Memory, len: usize) -> Tensor<T> {
+        Tensor::on_device(memory, len)
+    }
+}
+
 /// The number of the next window of this process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -48,12 +112,12 @@ impl<T: Element> Window<T> {
     ///
     /// Host access to the tensor is atomic, element by element: a peer may be writing. What tells that it has finished is the
     /// signal that follows the bytes (`DONE` of `direct`), and a wait for that is inside a launch.
-    pub fn allocate(transport: &ShmTransport, len: usize) -> Result<Window<T>, TransportError> {
+    pub fn allocate(transport: &impl WindowSpace, len: usize) -> Result<Window<T>, TransportError> {
         let (world, size) = (transport.world(), T::TYPE.size());
         let deadline = world.deadline();
         let too_large = len.checked_mul(size).is_none_or(|bytes| bytes > isize::MAX as usize);
         // At once: after a break the peers may never come here.
-        transport.check()?;
+        transport.may_allocate()?;
         let said = Parameters::new("window")
             .with("element type", T::TYPE)
             // Relaxed: only its being different each time matters.
@@ -72,12 +136,26 @@ impl<T: Element> Window<T> {
         let lens = lens.collect::<Result<Vec<usize>, _>>()?;
         // Segments are of one size.
         let bytes = lens.iter().max().map_or(0, |longest| longest * size);
-        let segments = world.segments("window", bytes, false, deadline);
-        let segments = world.all_have("window", segments, deadline)?;
-        let peers: Vec<Memory> =
-            lens.iter().enumerate().map(|(rank, len)| segments.segment(rank).part(0, len * size)).collect();
-        // The sockets of these segments are closed here: it is the transport's monitor that sees a peer die.
-        Ok(Window { tensor: Tensor::in_shared(peers[transport.rank().index()].clone(), len), peers, number })
+        let space = transport.space(bytes);
+        let space = world.all_have("window", space, deadline)?;
+        let peers: Vec<Memory> = lens.iter().zip(&space).map(|(len, memory)| memory.part(0, len * size)).collect();
+        Ok(Window { tensor: transport.tensor(peers[world.rank().index()].clone(), len), peers, number })
+    }
+
+    /// A window on the ranks that one thread plays, by [`NvlTransport::virtual_ranks`].
+    pub fn on_virtual_ranks(ranks: &[NvlTransport], len: usize) -> Result<Vec<Window<T>>, TransportError> {
+        let bytes = len.checked_mul(T::TYPE.size()).ok_or(TransportError::TooLarge)?;
+        let mut peers = Vec::new();
+        for rank in ranks {
+            space::Space::may_allocate(rank)?;
+            peers.push(Arc::new(Buffer::shareable(rank.device(), bytes, &[])?).memory());
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
+        let window = |memory: &Memory| {
+            let tensor = Tensor::on_device(memory.clone(), len);
+            Window { tensor, peers: peers.clone(), number: number.clone() }
+        };
+        Ok(peers.iter().map(window).collect())
     }
 
     /// What names this window on all ranks.

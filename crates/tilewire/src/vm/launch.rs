@@ -290,6 +290,9 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
             return Err(wrong(name, format!("{} memories for {banks} banks", memories.len())));
         }
         for memory in memories {
+            if let Some(device) = memory.device() {
+                return Err(wrong(name, format!("it is on GPU {device}, where the CPU engine cannot reach it")));
+            }
             if (memory.bytes() as u64) < bytes {
                 return Err(wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes())));
             }

@@ -38,6 +38,7 @@ impl Shift {
             slot_bytes: self.slots.map(|(bytes, _)| bytes),
             depth: self.slots.map(|(_, depth)| depth),
             granule: Some(1),
+            ..Config::default()
         }
     }
 

@@ -1,0 +1,51 @@
+//! Times on a stream.
+
+use super::device::Device;
+use super::error::{Called, CudaError};
+use super::stream::Stream;
+use cudarc::driver::{result, sys};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A point in the work of a stream.
+pub struct Event {
+    device: Arc<Device>,
+    handle: sys::CUevent,
+}
+
+impl Event {
+    /// One that has not happened.
+    pub fn new(device: &Arc<Device>) -> Result<Event, CudaError> {
+        device.bind()?;
+        let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).called("cuEventCreate")?;
+        Ok(Event { device: device.clone(), handle })
+    }
+
+    /// Happens when what is on the stream now is done.
+    pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+        self.device.bind()?;
+        // SAFETY: event and stream live.
+        unsafe { result::event::record(self.handle, stream.handle()) }.called("cuEventRecord")
+    }
+
+    /// How long after the other this one happened; waits until both have.
+    pub fn since(&self, other: &Event) -> Result<Duration, CudaError> {
+        self.device.bind()?;
+        // SAFETY: both events live.
+        unsafe {
+            result::event::synchronize(self.handle).called("cuEventSynchronize")?;
+            result::event::synchronize(other.handle).called("cuEventSynchronize")?;
+            let milliseconds = result::event::elapsed(other.handle, self.handle).called("cuEventElapsedTime")?;
+            Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: created by `new`, destroyed once; the driver keeps it until it has happened.
+            _ = unsafe { result::event::destroy(self.handle) };
+        }
+    }
+}

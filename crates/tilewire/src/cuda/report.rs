@@ -1,0 +1,99 @@
+//! Where launches report that they gave up: memory of the host that kernels can write, so that the host sees it without a call.
+
+use super::device::held;
+use super::error::{Called, CudaError};
+use super::Device;
+use crate::ptx::abi;
+use cudarc::driver::{result, sys};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Bytes from one report to the next.
+const STRIDE: usize = 128;
+/// Reports in one allocation.
+const COUNT: usize = 512;
+
+/// Pinned memory for reports. It is allocated ahead: allocating it may wait for kernels that run.
+#[derive(Default)]
+pub(super) struct Reports(Mutex<Pinned>);
+
+#[derive(Default)]
+struct Pinned {
+    all: Vec<*mut c_void>,
+    free: Vec<*mut u64>,
+}
+
+// SAFETY: the pointers are to pinned memory, which any thread may use; who has one has it alone.
+unsafe impl Send for Pinned {}
+
+impl Reports {
+    /// More of them. A context is current.
+    pub(super) fn grow(&self) -> Result<(), CudaError> {
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: a context is current; `free` gives it back.
+        let start = unsafe { result::malloc_host(STRIDE * COUNT, flags) }.called("cuMemHostAlloc")?;
+        // SAFETY: as many bytes have just been allocated.
+        unsafe { start.cast::<u8>().write_bytes(0, STRIDE * COUNT) };
+        let mut pinned = held(&self.0);
+        pinned.all.push(start);
+        pinned.free.extend((0..COUNT).map(|k| start.cast::<u8>().wrapping_add(k * STRIDE).cast::<u64>()));
+        Ok(())
+    }
+
+    /// Gives the memory back. A context is current, and no report is left.
+    pub(super) fn free(&self) {
+        for start in held(&self.0).all.drain(..) {
+            // SAFETY: allocated by `grow`, freed once.
+            _ = unsafe { result::free_host(start) };
+        }
+    }
+}
+
+/// The report of one launch; see [`abi`].
+pub(super) struct Report {
+    device: Arc<Device>,
+    words: *mut u64,
+}
+
+impl Report {
+    pub(super) fn new(device: &Arc<Device>) -> Result<Report, CudaError> {
+        loop {
+            if let Some(words) = held(&device.reports().0).free.pop() {
+                return Ok(Report { device: device.clone(), words });
+            }
+            device.bind()?;
+            device.reports().grow()?;
+        }
+    }
+
+    /// The address, which is the same for kernels and the host.
+    pub(super) fn address(&self) -> u64 {
+        self.words as u64
+    }
+
+    /// What it says; `None` while it says nothing.
+    #[inline]
+    pub(super) fn get(&self) -> Option<[u64; abi::REPORT_WORDS]> {
+        // Acquire: the kernel writes the state last.
+        let state = self.word(0).load(Ordering::Acquire);
+        // 1: being written. Who waits for the launch sees the end of it.
+        (state > 1).then(|| std::array::from_fn(|k| self.word(k).load(Ordering::Relaxed)))
+    }
+
+    fn word(&self, k: usize) -> &AtomicU64 {
+        assert!(k < abi::REPORT_WORDS);
+        // SAFETY: the report has as many words, aligned, alive as long as the device; nobody has a reference other than
+        // to atomics.
+        unsafe { AtomicU64::from_ptr(self.words.add(k)) }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        (0..abi::REPORT_WORDS).for_each(|k| self.word(k).store(0, Ordering::Relaxed));
+        held(&self.device.reports().0).free.push(self.words);
+    }
+}
+
+const _: () = assert!(abi::REPORT_WORDS * 8 <= STRIDE);

@@ -1,0 +1,76 @@
+//! Where a transport's two sides of a transfer meet: what each is about to do, told through the bootstrap.
+#![forbid(unsafe_code)]
+
+use super::abort::{Abort, Cause};
+use super::bootstrap::BootstrapError;
+use super::deadline::Deadline;
+use super::layout::Side;
+use super::pairing::{Pairings, Ticket};
+use super::rank::Rank;
+use super::rendezvous::{Shared, TransportError};
+use std::time::{Duration, Instant};
+
+/// One rank's place at a transport's desk.
+pub(super) struct Desk {
+    pub(super) world: Shared,
+    /// The transport's kind and which rendezvous of rank 0 it is from: so that ranks that mean different transports do not take one for
+    /// the other.
+    name: String,
+    pairings: Pairings,
+    /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
+    pub(super) abort: Abort,
+}
+
+impl Desk {
+    pub(super) fn new(world: Shared, name: String, abort: Abort) -> Desk {
+        Desk { world, name, pairings: Pairings::default(), abort }
+    }
+
+    /// `Err` with the cause if the transport is broken.
+    pub(super) fn check(&self) -> Result<(), TransportError> {
+        self.broken().map_or(Ok(()), |cause| Err(TransportError::Broken { cause }))
+    }
+
+    #[inline]
+    pub(super) fn broken(&self) -> Option<Cause> {
+        self.abort.get()
+    }
+
+    pub(super) fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
+        self.check()?;
+        let ticket = self.pairings.next(self.world.rank(), side, peer);
+        self.world.set(&ticket.mine(&self.name), card, self.world.deadline())?;
+        Ok(ticket)
+    }
+
+    pub(super) fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        // The store knows nothing of this transport: between two looks at it, the abort word tells.
+        const LOOK: Duration = Duration::from_millis(20);
+        let (key, start) = (ticket.theirs(&self.name), Instant::now());
+        loop {
+            self.check()?;
+            let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
+            match self.world.take(&key, Deadline::after(left)) {
+                Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {}
+                Err(BootstrapError::KeyNotSet { .. }) => {
+                    self.check()?;
+                    return Err(TransportError::NotMet { ticket: *ticket, after: start.elapsed() });
+                }
+                heard => {
+                    // Who waits in vain learns best why from the abort word.
+                    self.check()?;
+                    return Ok(heard?);
+                }
+            }
+        }
+    }
+
+    /// The first step of a collective end: all ranks have come to it.
+    pub(super) fn closed(&self) -> Result<(), TransportError> {
+        self.check()?;
+        let closed = self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
+        // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
+        self.check()?;
+        closed
+    }
+}

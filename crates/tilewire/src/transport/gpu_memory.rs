@@ -1,0 +1,97 @@
+//! Device memory of every rank, mapped by all that can reach it.
+#![forbid(unsafe_code)]
+
+use super::rendezvous::{Shared, TransportError};
+use super::segment::SegmentSet;
+use crate::cuda::{Buffer, Device};
+use crate::tensor::Memory;
+use std::sync::Arc;
+
+/// Who shares.
+pub(super) struct Sharing<'a> {
+    pub(super) device: &'a Arc<Device>,
+    /// The number of every rank's device in its process.
+    pub(super) ordinals: &'a [u32],
+    /// What names every rank's device for all processes.
+    pub(super) devices: &'a [String],
+    /// What for: part of the names the ranks meet under.
+    pub(super) what: &'static str,
+}
+
+/// Gives every rank `bytes` of zeroed memory on its device; what comes back is that of all ranks, `None` where kernels of this
+/// rank cannot reach it. Collective. `control` has the sockets to the other ranks where these are processes.
+pub(super) fn share(
+    world: &Shared,
+    control: Option<&mut SegmentSet>,
+    sharing: &Sharing<'_>,
+    bytes: usize,
+) -> Result<Vec<Option<Memory>>, TransportError> {
+    let Sharing { device, ordinals, devices, what } = *sharing;
+    if world.are_threads() {
+        let mut peers = Vec::new();
+        for &ordinal in ordinals {
+            let peer = Device::open(ordinal)?;
+            if peer.reaches(device)? {
+                peers.push(peer);
+            }
+        }
+        let own = Arc::new(Buffer::shareable(device, bytes, &peers)?);
+        let all = world.show(what, own, world.deadline())?.expect("threads show each other");
+        let reach = |buffer: &Arc<Buffer>| Ok(device.reaches(buffer.device())?.then(|| buffer.memory()));
+        return all.iter().map(reach).collect();
+    }
+    let own = Arc::new(Buffer::shareable(device, bytes, &[])?);
+    let handed = hand_over(world, control, &own)?;
+    let rank = world.rank().index();
+    let map = |(peer, handed): (usize, Option<Handed>)| match handed {
+        None => Ok(Some(own.memory())),
+        Some(descriptor) => match import(device, bytes, &descriptor) {
+            Ok(buffer) => Ok(Some(Arc::new(buffer).memory())),
+            // Another device that this one has no link to.
+            Err(_) if devices[peer] != devices[rank] => Ok(None),
+            Err(error) => Err(error),
+        },
+    };
+    handed.into_iter().enumerate().map(map).collect()
+}
+
+#[cfg(target_os = "linux")]
+type Handed = std::os::fd::OwnedFd;
+#[cfg(not(target_os = "linux"))]
+type Handed = ();
+
+#[cfg(target_os = "linux")]
+fn import(device: &Arc<Device>, bytes: usize, descriptor: &Handed) -> Result<Buffer, TransportError> {
+    use std::os::fd::AsFd;
+    Ok(Buffer::import(device, bytes, descriptor.as_fd())?)
+}
+
+/// Passes a buffer's descriptor to every other process, and takes theirs. Index: the rank; `None` at one's own.
+#[cfg(target_os = "linux")]
+fn hand_over(
+    world: &Shared,
+    control: Option<&mut SegmentSet>,
+    own: &Buffer,
+) -> Result<Vec<Option<Handed>>, TransportError> {
+    use std::os::fd::AsFd;
+    let descriptor = own.export().expect("a shareable buffer can be exported")?;
+    let deadline = world.deadline();
+    match control {
+        Some(control) => Ok(control.swap_descriptors(descriptor.as_fd(), deadline)?),
+        None => {
+            // The transport's sockets are its monitor's: others, for this once.
+            let mut control = world.segments("gpu memory", 0, false, deadline)?;
+            Ok(control.swap_descriptors(descriptor.as_fd(), deadline)?)
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn import(_: &Arc<Device>, _: usize, (): &Handed) -> Result<Buffer, TransportError> {
+    Err(super::SegmentError::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn hand_over(_: &Shared, _: Option<&mut SegmentSet>, _: &Buffer) -> Result<Vec<Option<Handed>>, TransportError> {
+    Err(super::SegmentError::Unsupported.into())
+}

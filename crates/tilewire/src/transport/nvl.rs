@@ -1,0 +1,399 @@
+//! The transport of ranks on GPUs whose memories kernels reach by loads and stores: several ranks on one device, or devices that are
+//! linked.
+//!
+//! ```text
+//!  host     control segment of every rank: abort word, doorbell ──watcher──▶ abort word on the device, which kernels poll
+//!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by all that can reach it
+//! ```
+#![forbid(unsafe_code)]
+
+use super::abort::{Abort, Cause};
+use super::bootstrap::LocalBootstrap;
+use super::desk::Desk;
+use super::doorbell::Doorbell;
+use super::gpu_memory::{Sharing, share};
+use super::layout::{Geometry, Layout, Side};
+use super::meeting::Meeting;
+use super::p2p::{LinkKind, P2pTransport, PeerEndpoint};
+use super::pairing::Ticket;
+use super::rank::Rank;
+use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
+use super::segment::SegmentSet;
+use super::watch::Watch;
+use super::world::World;
+use crate::cuda::{AbortWord, Buffer, CudaError, Device, Seat, Stream};
+use crate::tensor::Memory;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How large an [`NvlTransport`] is. The same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvlOptions {
+    /// Bytes of staging that each sender has at each receiver.
+    pub per_peer_bytes: usize,
+    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging.
+    pub max_blocks_per_peer: usize,
+    /// Slots of a block: the largest depth of a pipeline.
+    pub max_slots: usize,
+    /// Copies of a role that take slots in turn, so that one's release overlaps the others' work. The same in all launches.
+    pub copies: usize,
+    /// Bytes of packets that each sender has at each receiver; half of them carry data. 0: no packets.
+    pub packet_bytes: usize,
+}
+
+impl Default for NvlOptions {
+    /// 32 MiB of staging per peer: 32 blocks of 8 slots of 128 KiB each; and 32 MiB of packets: 8 messages of 64 KiB for each block.
+    fn default() -> Self {
+        NvlOptions {
+            per_peer_bytes: 32 << 20,
+            max_blocks_per_peer: 32,
+            max_slots: 8,
+            copies: 4,
+            packet_bytes: 32 << 20,
+        }
+    }
+}
+
+impl NvlOptions {
+    fn geometry(&self, world_size: usize) -> Geometry {
+        let &NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes } = self;
+        Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies: copies, packet_bytes }
+    }
+}
+
+/// Memory and signals between ranks on GPUs.
+///
+/// ```no_run
+/// use tilewire::cuda::Device;
+/// use tilewire::sendrecv;
+/// use tilewire::transport::{NvlOptions, NvlTransport, World};
+///
+/// // Two virtual ranks: threads of one device, each with its own stream and memory.
+/// World::threads(2).run(|world| {
+///     let device = Device::open(0)?;
+///     let link = NvlTransport::rendezvous(&world, &device, NvlOptions::default())?;
+///     let (inp, out) = (device.tensor(&[1.0f32, 2.0, 3.0])?, device.zeros::<f32>(3)?);
+///     let peer = world.rank().after(1, 2);
+///     let mut swap = sendrecv(&link, &out, &inp, peer, peer).produce(|c| c.input.load(c.pos()) * 10.0).build()?;
+///     swap.run()?; // returns at once
+///     swap.sync()?; // waits, and says how it ended
+///     assert_eq!(out.to_vec(), [10.0, 20.0, 30.0]);
+///     drop(swap);
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+pub struct NvlTransport {
+    desk: Desk,
+    layout: Layout,
+    copies: u32,
+    seat: Seat,
+    /// The device memory of every rank, as this one reaches it; `None` where it cannot.
+    segments: Vec<Option<Memory>>,
+    /// The device of every rank: its number in its process, and what names it for all.
+    ordinals: Vec<u32>,
+    devices: Vec<String>,
+    control: SegmentSet,
+    watch: Watch,
+    watcher: Watcher,
+}
+
+/// Where the ranks are.
+struct Places {
+    seat: Seat,
+    segments: Vec<Option<Memory>>,
+    ordinals: Vec<u32>,
+    devices: Vec<String>,
+}
+
+/// The number of the next rendezvous of this process.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+impl NvlTransport {
+    /// Makes a transport. Collective: every rank of the world calls it, with the same options; when they differ in anything,
+    /// the library's version included, every rank gets an error that names the ranks and the values.
+    pub fn rendezvous(world: &World, device: &Arc<Device>, options: NvlOptions) -> Result<NvlTransport, TransportError> {
+        let (world, deadline) = (Shared::of(world), world.deadline());
+        let (layout, objection) = match layout_of(options.geometry(world.size())) {
+            Ok(layout) => (Some(layout), None),
+            Err(objection) => (None, Some(objection)),
+        };
+        // Relaxed: only its being different each time matters.
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes } = options;
+        let said = Parameters::new("nvl")
+            .with("per_peer_bytes", per_peer_bytes)
+            .with("max_blocks_per_peer", max_blocks_per_peer)
+            .with("max_slots", max_slots)
+            .with("copies", copies)
+            .with("packet_bytes", packet_bytes)
+            .with("ordinal", device.ordinal())
+            .with("device", device.uuid())
+            .with("serial", serial)
+            .object(objection)
+            .agree(&world, &["ordinal", "device", "serial"], deadline)?;
+        let layout = layout.expect("whoever has no layout objects");
+        let last = |of: &Vec<String>, back: usize| of[of.len() - back].clone();
+        let serial = last(&said[0], 1);
+        let devices: Vec<String> = said.iter().map(|of| last(of, 2)).collect();
+        let ordinals: Vec<u32> = said.iter().map(|of| last(of, 3).parse().unwrap_or(0)).collect();
+        let made = Self::make(&world, device, &layout, &ordinals, &devices);
+        let (control, watch, segments) = world.all_have("nvl", made, deadline)?;
+        let sharers = devices.iter().filter(|of| **of == devices[world.rank().index()]).count() as u32;
+        let seat = Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers };
+        let places = Places { seat, segments, ordinals, devices };
+        Self::assemble(world, serial, layout, copies as u32, places, (control, watch))
+    }
+
+    fn make(
+        world: &Shared,
+        device: &Arc<Device>,
+        layout: &Layout,
+        ordinals: &[u32],
+        devices: &[String],
+    ) -> Result<(SegmentSet, Watch, Vec<Option<Memory>>), TransportError> {
+        let mut control = world.segments("nvl", 0, false, world.deadline())?;
+        let sharing = Sharing { device, ordinals, devices, what: "nvl" };
+        let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
+        let watch = Watch::start(&mut control, world.are_threads())?;
+        Ok((control, watch, segments))
+    }
+
+    /// Transports of several ranks for one thread that plays them all, on one device. Nothing waits: launches are asynchronous.
+    ///
+    /// ```no_run
+    /// use tilewire::cuda::Device;
+    /// use tilewire::transport::{NvlOptions, NvlTransport, Rank};
+    /// use tilewire::{recv, send};
+    ///
+    /// let device = Device::open(0)?;
+    /// let ranks = NvlTransport::virtual_ranks(&device, 2, NvlOptions::default())?;
+    /// let (x, y) = (device.tensor(&[1.0f32, 2.0])?, device.zeros::<f32>(2)?);
+    /// let mut give = send(&ranks[0], &x, Rank::new(1)).build()?;
+    /// let mut take = recv(&ranks[1], &y, Rank::new(0)).build()?;
+    /// give.run()?;
+    /// take.run()?;
+    /// take.sync()?;
+    /// assert_eq!(y.to_vec(), [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn virtual_ranks(
+        device: &Arc<Device>,
+        count: usize,
+        options: NvlOptions,
+    ) -> Result<Vec<NvlTransport>, TransportError> {
+        let layout = layout_of(options.geometry(count))?;
+        let buffer = |_| Ok(Arc::new(Buffer::shareable(device, layout.bytes(), &[])?));
+        let buffers = (0..count).map(buffer).collect::<Result<Vec<_>, TransportError>>()?;
+        let meeting = Arc::new(Meeting::default());
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed).to_string();
+        let controls = SegmentSet::threads(count, 0)?;
+        let ranks = LocalBootstrap::world(count).into_iter().zip(controls);
+        let transport = |(bootstrap, mut control): (LocalBootstrap, SegmentSet)| {
+            let world = Shared::alone(Arc::new(bootstrap), meeting.clone(), Some(Duration::from_secs(30)));
+            let watch = Watch::start(&mut control, true)?;
+            let seat = Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers: count as u32 };
+            let segments = buffers.iter().map(|buffer| Some(buffer.memory())).collect();
+            let (ordinals, devices) = (vec![device.ordinal(); count], vec![device.uuid(); count]);
+            let places = Places { seat, segments, ordinals, devices };
+            let (serial, copies) = (serial.clone(), options.copies as u32);
+            Self::assemble(world, serial, layout.clone(), copies, places, (control, watch))
+        };
+        ranks.map(transport).collect()
+    }
+
+    fn assemble(
+        world: Shared,
+        serial: String,
+        layout: Layout,
+        copies: u32,
+        Places { seat, segments, ordinals, devices }: Places,
+        (control, watch): (SegmentSet, Watch),
+    ) -> Result<NvlTransport, TransportError> {
+        let own = control.rank();
+        let (abort, doorbell) = (control.abort(own), control.doorbell(own));
+        let watcher = Watcher::start(abort.clone(), doorbell, seat.abort.clone())?;
+        let desk = Desk::new(world, format!("nvl/{serial}"), abort);
+        Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
+    }
+
+    /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
+    pub fn close(self) -> Result<(), TransportError> {
+        self.seat.stream.sync()?;
+        self.desk.closed()?;
+        let (own, deadline) = (self.control.rank(), self.desk.world.deadline());
+        self.watch.goodbye(own, deadline)
+    }
+
+    /// `Err` with the cause if the transport is broken.
+    pub fn check(&self) -> Result<(), TransportError> {
+        self.desk.check()
+    }
+
+    /// Ends the waits of all ranks on this transport and makes every later call on any of them fail with the cause, the first one if
+    /// there are several.
+    pub fn mark_broken(&self, cause: Cause) {
+        self.control.abort_all(cause);
+        // At once for this rank: its watcher may be asleep.
+        _ = self.watcher.pass_on();
+    }
+
+    /// Where kernels of this rank run.
+    pub fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    /// The device of this rank.
+    pub fn device(&self) -> &Arc<Device> {
+        self.seat.stream.device()
+    }
+
+    /// The address of a peer's segment as kernels of this rank load and store there; 0 where they cannot.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn nvlink_address(&self, peer: Rank) -> u64 {
+        self.segments[peer.index()].as_ref().map_or(0, |memory| memory.start().addr().get() as u64)
+    }
+
+    /// How long a wait may last, as the world was told; `None`: without end.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.desk.world.length()
+    }
+
+    /// As [`ShmTransport::tell`](super::ShmTransport::tell).
+    pub fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
+        self.not_capturing("telling a peer of a new transfer")?;
+        self.desk.tell(side, peer, card)
+    }
+
+    /// As [`ShmTransport::hear`](super::ShmTransport::hear).
+    pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        self.not_capturing("comparing a transfer with its peer, at its first launch,")?;
+        self.desk.hear(ticket, deadline)
+    }
+
+    pub(super) fn not_capturing(&self, what: &'static str) -> Result<(), TransportError> {
+        if self.seat.stream.is_capturing()? { Err(CudaError::Capturing { what }.into()) } else { Ok(()) }
+    }
+
+    /// Memory of every rank, all of one size. Collective. A rank that cannot reach another's has its own in its place: it is never
+    /// bound to that one.
+    pub(super) fn shared_memory(&self, what: &'static str, bytes: usize) -> Result<Vec<Memory>, TransportError> {
+        let sharing = Sharing { device: self.device(), ordinals: &self.ordinals, devices: &self.devices, what };
+        let all = share(self.world(), None, &sharing, bytes)?;
+        let own = all[self.rank().index()].clone().expect("a rank reaches itself");
+        Ok(all.into_iter().map(|memory| memory.unwrap_or_else(|| own.clone())).collect())
+    }
+
+    pub(super) fn world(&self) -> &Shared {
+        &self.desk.world
+    }
+
+    fn segment(&self, rank: Rank) -> &Memory {
+        let segment = self.segments[rank.index()].as_ref();
+        segment.unwrap_or_else(|| panic!("kernels of rank {} cannot reach the memory of rank {rank}", self.rank()))
+    }
+}
+
+impl P2pTransport for NvlTransport {
+    fn rank(&self) -> Rank {
+        self.desk.world.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.desk.world.size()
+    }
+
+    fn per_peer_bytes(&self) -> usize {
+        self.layout.geometry().per_peer_bytes
+    }
+
+    fn max_blocks_per_peer(&self) -> usize {
+        self.layout.geometry().max_blocks_per_peer
+    }
+
+    fn link_kind(&self, peer: Rank) -> LinkKind {
+        let same = self.devices[peer.index()] == self.devices[self.rank().index()];
+        if same { LinkKind::SameDevice } else { LinkKind::Nvlink }
+    }
+
+    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
+        PeerEndpoint::between(&self.layout, (self.rank(), self.segment(self.rank())), (peer, self.segment(peer)))
+    }
+
+    fn reaches(&self, peer: Rank) -> bool {
+        self.segments[peer.index()].is_some()
+    }
+
+    fn max_slots(&self) -> usize {
+        self.layout.geometry().max_slots
+    }
+
+    fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    fn packet_bytes(&self) -> usize {
+        self.layout.geometry().packet_bytes
+    }
+
+    #[inline]
+    fn broken(&self) -> Option<Cause> {
+        self.desk.broken()
+    }
+}
+
+impl fmt::Debug for NvlTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NvlTransport(rank {} of {} on {:?})", self.rank(), self.world_size(), self.device())
+    }
+}
+
+/// Passes this rank's abort word on to the device, where kernels poll it.
+struct Watcher {
+    own: Abort,
+    doorbell: Doorbell,
+    device: AbortWord,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    fn start(own: Abort, doorbell: Doorbell, device: AbortWord) -> Result<Watcher, TransportError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut watcher = Watcher { own, doorbell, device, stop, thread: None };
+        let (own, doorbell, device) = (watcher.own.clone(), watcher.doorbell.clone(), watcher.device.clone());
+        let stop = watcher.stop.clone();
+        let run = move || {
+            // Relaxed: the words say all there is.
+            let over = || own.get().is_some() || stop.load(Ordering::Relaxed);
+            while !doorbell.sleep(over, Duration::from_secs(3600)) {}
+            if let Some(cause) = own.get() {
+                // Where the device is gone, its kernels are too.
+                _ = device.set(cause.to_word());
+            }
+        };
+        let thread = std::thread::Builder::new().name("tilewire-nvl".to_string()).spawn(run);
+        let source = |source| super::SegmentError::System { call: "starting a thread", source };
+        watcher.thread = Some(thread.map_err(source)?);
+        Ok(watcher)
+    }
+
+    fn pass_on(&self) -> Result<(), CudaError> {
+        self.own.get().map_or(Ok(()), |cause| self.device.set(cause.to_word()))
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.doorbell.ring();
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What tells the peers of this rank's end, and this rank of theirs.
+#![forbid(unsafe_code)]
+
+use super::deadline::Deadline;
+use super::rendezvous::TransportError;
+use super::segment::SegmentSet;
+#[cfg(target_os = "linux")]
+use super::{abort::Cause, monitor::Monitor};
+
+/// What tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: it is their world that tells, once
+/// the cause is noted.
+pub(super) struct Watch {
+    #[cfg(target_os = "linux")]
+    monitor: Option<Monitor>,
+}
+
+impl Watch {
+    pub(super) fn start(segments: &mut SegmentSet, are_threads: bool) -> Result<Watch, TransportError> {
+        #[cfg(target_os = "linux")]
+        let monitor = if are_threads {
+            None
+        } else {
+            Some(Monitor::start(segments.take_control(), segments.abort(segments.rank()))?)
+        };
+        #[cfg(not(target_os = "linux"))]
+        let _ = (segments, are_threads);
+        Ok(Watch {
+            #[cfg(target_os = "linux")]
+            monitor,
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
+        use super::abort::AbortCode;
+        use super::monitor::GoodbyeError;
+        let Some(monitor) = self.monitor else { return Ok(()) };
+        let length = deadline.remaining().unwrap_or(std::time::Duration::MAX);
+        monitor.goodbye(length).map_err(|error| match error {
+            GoodbyeError::Unseen { .. } => {
+                TransportError::Broken { cause: Cause { code: AbortCode::Blind, rank: own, reason: 0 } }
+            }
+            GoodbyeError::Died { rank } => {
+                TransportError::Broken { cause: Cause { code: AbortCode::Died, rank, reason: 0 } }
+            }
+            GoodbyeError::Missing { ranks, after } => TransportError::NotClosed { ranks, after },
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn goodbye(self, _: usize, _: Deadline) -> Result<(), TransportError> {
+        Ok(())
+    }
+}
