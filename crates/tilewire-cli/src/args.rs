@@ -1,6 +1,6 @@
 //! The words of the command line.
 
-use crate::bench::{PairPlan, Size, WorldKind, check_key, check_pair_key};
+use crate::bench::{GpuPlan, PairPlan, Size, WorldKind, check_gpu_key, check_key, check_pair_key};
 use crate::check::{COLLECTIVES, Task};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
@@ -34,6 +34,8 @@ usage:
                                             random transfers among N processes, every byte checked, nothing may grow
   tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE]
                                             two ranks against hand-written limits and Open MPI, in one run
+  tilewire bench sendrecv --engine cuda [--sizes LIST] [--blocks LIST] [--cases NAME,..] [--slot SIZE] [--warps N] [--quick]
+                          [--json FILE]     two virtual ranks of a GPU against hand-written kernels, in one run
   tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--json FILE] [--svg FILE]
                                             races and deadlocks, in all schedules; or mistakes that must be found
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
@@ -90,6 +92,13 @@ pub enum Command {
         /// Keys of the cases, where not all.
         cases: Vec<String>,
         /// Where the JSON report goes.
+        json: Option<String>,
+    },
+    /// Measure transfers between two ranks of a GPU.
+    BenchGpu {
+        /// What of it.
+        plan: GpuPlan,
+        /// Where the report goes.
         json: Option<String>,
     },
     /// Measure transfers between two ranks.
@@ -249,10 +258,17 @@ fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
         .ok_or_else(|| format!("check: there is no mutation '{name}'; there are: {}", names.join(", ")))
 }
 
-fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
+fn bench_sendrecv(words: Words) -> Result<Command, String> {
+    let all: Vec<String> = words.0.collect();
+    let on_gpu = all.windows(2).any(|pair| pair[0] == "--engine" && pair[1] == "cuda");
+    let mut words = Words(all.into_iter());
+    if on_gpu {
+        return bench_gpu(words);
+    }
     let (mut plan, mut json) = (PairPlan::default(), None);
     while let Some(word) = words.next() {
         match word.as_str() {
+            "--engine" => _ = Engine::parse(&words.value("--engine")?).map_err(|why| format!("bench: {why}"))?,
             "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST_MESSAGE)?),
             "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_pair_key)?,
             "--world" => plan.world = Some(WorldKind::parse(&words.value("--world")?)?),
@@ -262,6 +278,27 @@ fn bench_sendrecv(mut words: Words) -> Result<Command, String> {
         }
     }
     Ok(Command::BenchSendrecv { plan, json })
+}
+
+fn bench_gpu(mut words: Words) -> Result<Command, String> {
+    let (mut plan, mut json) = (GpuPlan::default(), None);
+    let number = |text: &str| text.trim().parse().map_err(|_| format!("bench: '{text}' is no number"));
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--engine" => _ = words.value("--engine")?,
+            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST_MESSAGE)?),
+            "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_gpu_key)?,
+            "--blocks" => {
+                plan.blocks = Some(words.value("--blocks")?.split(',').map(number).collect::<Result<_, _>>()?);
+            }
+            "--slot" => plan.config.slot_bytes = Some(Size::parse(&words.value("--slot")?)?.0),
+            "--warps" => plan.config.warps = Some(number(&words.value("--warps")?)? as u32),
+            "--quick" => plan.quick = true,
+            "--json" => json = Some(words.value("--json")?),
+            _ => return Err(format!("bench: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::BenchGpu { plan, json })
 }
 
 /// The most ranks `launch` starts: each costs the launcher three threads and two pipes.

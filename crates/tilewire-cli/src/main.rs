@@ -51,6 +51,7 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Run(wanted) => return run::run(&wanted),
         Command::Soak(wanted) => return soak::soak(&wanted),
         Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
+        Command::BenchGpu { plan, json } => bench::gpu(&plan, json.as_deref())?,
         Command::BenchSendrecv { plan, json } => bench::sendrecv(&plan, json.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)

@@ -109,7 +109,8 @@ fn a_thousand_launches_alternate_protocol_and_geometry() {
     in_processes("a_thousand_launches_alternate_protocol_and_geometry", 2, |world| {
         let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
         let case = |hook, (rows, cols), primitive, blocks, slot_bytes, depth| {
-            let config = Config { primitive: Some(primitive), blocks: Some(blocks), slot_bytes, depth, ..Config::default() };
+            let config =
+                Config { primitive: Some(primitive), blocks: Some(blocks), slot_bytes, depth, ..Config::default() };
             Case { hook, rows, cols, shift: 1, config }
         };
         let cases = [

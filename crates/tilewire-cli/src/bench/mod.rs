@@ -5,6 +5,7 @@
 
 mod buffer;
 mod contest;
+mod gpu;
 mod interleaved;
 mod kernels;
 mod machine;
@@ -13,6 +14,7 @@ mod progress;
 mod report;
 mod size;
 
+pub use gpu::{Plan as GpuPlan, check_key as check_gpu_key};
 pub use interleaved::Effort;
 pub use kernels::check_key;
 pub use pair::{Kind as WorldKind, Plan as PairPlan, check_key as check_pair_key};
@@ -60,6 +62,22 @@ pub fn sendrecv(plan: &PairPlan, json: Option<&str>) -> Result<()> {
         return Ok(());
     }
     stdout().write_all(pair::table(&heats).as_bytes())?;
+    if let Some(file) = &mut file {
+        file.write_all(report.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Runs `tilewire bench sendrecv --engine cuda`; with `json` as for [`kernels`].
+pub fn gpu(plan: &GpuPlan, json: Option<&str>) -> Result<()> {
+    let mut file = open(json)?;
+    let rows = gpu::run(plan)?;
+    let report = report::json(&machine::Machine::read(), &rows);
+    if json == Some("-") {
+        stdout().write_all(report.as_bytes())?;
+        return Ok(());
+    }
+    stdout().write_all(report::table(&rows).as_bytes())?;
     if let Some(file) = &mut file {
         file.write_all(report.as_bytes())?;
     }

@@ -1,11 +1,11 @@
 //! One transfer, prepared for any element type: tensors, hook, launches, checks.
 
 use super::data::{Data, F8_MAX, GROUP, POISON};
+use super::place::Place;
 use std::fmt;
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::ir::Type;
 use tilewire::ir::scalar::{Element, Number};
-use super::place::Place;
 use tilewire::transport::{Rank, Window};
 use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Scalar, Tensor, Value, recv, send, sendrecv};
 

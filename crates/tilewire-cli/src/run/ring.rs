@@ -3,15 +3,15 @@
 use super::case::{Peers, prepare, protocol_name};
 use super::options::Run;
 use super::place::Place;
-use crate::verify::Engine;
 use super::worlds::{Ranks, everywhere};
 use crate::bench::Size;
+use crate::verify::Engine;
 use anyhow::Result;
 use std::fmt::Write as _;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tilewire::cuda::Device;
 use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
 

@@ -3,8 +3,8 @@
 use super::link::Host;
 use crate::ir::Type;
 use crate::schedule::{PacketPlan, Packing};
-use crate::transport::layout::LINE;
 use crate::transport::Protocol;
+use crate::transport::layout::LINE;
 
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,8 +59,10 @@ struct Choices {
     /// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of
     /// the one before.
     least_slot: usize,
-    /// Larger steps leave the cache before the receiver has read them.
+    /// Larger steps leave the cache before the receiver has read them, or fill the pipeline too late.
     largest_slot: usize,
+    /// Shares from so many bytes on take slots of so many: there, signals cost more than the fill.
+    huge: (usize, usize),
 }
 
 /// One thread runs all blocks: more of them gain nothing. Slots stay in the second-level cache.
@@ -72,17 +74,19 @@ const CPU: Choices = Choices {
     steps: 64,
     least_slot: 32 << 10,
     largest_slot: 64 << 10,
+    huge: (usize::MAX, 0),
 };
 
 /// A block copies some 50 GB/s. Copies of a role take slots in turn, so a share is cut into at least one for each.
 const GPU: Choices = Choices {
     packets_up_to: 128 << 10,
-    packets_for_block: 8 << 10,
+    packets_for_block: 2 << 10,
     bytes_for_block: 64 << 10,
     most_blocks: 16,
-    steps: 4,
-    least_slot: 16 << 10,
-    largest_slot: 128 << 10,
+    steps: 8,
+    least_slot: 32 << 10,
+    largest_slot: 64 << 10,
+    huge: (3 << 20, 128 << 10),
 };
 
 const DEPTH: usize = 8;
@@ -128,8 +132,10 @@ impl Config {
                 // Slots begin on lines where there is room for that, and on the largest element in any case.
                 let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };
                 let slot_bytes = self.slot_bytes.unwrap_or_else(|| {
-                    let wanted = (bytes / blocks.max(1) / choices.steps).checked_next_power_of_two();
-                    wanted.unwrap_or(usize::MAX).clamp(choices.least_slot, choices.largest_slot).min(room)
+                    let share = bytes / blocks.max(1);
+                    let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
+                    let wanted = wanted.clamp(choices.least_slot, choices.largest_slot);
+                    if share >= choices.huge.0 { choices.huge.1 } else { wanted }.min(room)
                 });
                 Protocol::Staged { slot_bytes, depth }
             }

@@ -390,7 +390,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             Protocol::Packet => self.check_packets(tiling),
             Protocol::Staged { slot_bytes, depth } => {
                 if !depth.is_multiple_of(self.link.copies() as usize) {
-                    return unable("its slots are shared out to copies of a role: use a depth that is a multiple of the copies");
+                    return unable(
+                        "its slots are shared out to copies of a role: use a depth that is a multiple of the copies",
+                    );
                 }
                 if R::TYPES.len() > 1 && !slot_bytes.is_multiple_of(Packing::ALIGN) {
                     return unable("the parts of a slot begin on 64 bytes: use slots of a multiple of 64");

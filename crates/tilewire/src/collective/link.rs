@@ -9,7 +9,8 @@ use crate::schedule::{LoadStore, Ops};
 use crate::tensor::Memory;
 use crate::transport::layout::Side;
 use crate::transport::{
-    AbortCode, Cause, NvlTransport, P2pTransport, Protocol, Rank, SegmentSet, ShmTransport, Ticket, TransferError, TransportError,
+    AbortCode, Cause, NvlTransport, P2pTransport, Protocol, Rank, SegmentSet, ShmTransport, Ticket, TransferError,
+    TransportError,
 };
 use crate::vm::{LaunchError, Prepared, Settings};
 use std::fmt;

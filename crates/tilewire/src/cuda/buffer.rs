@@ -62,7 +62,11 @@ impl Buffer {
 
     /// Memory that another process made by [`Buffer::shareable`] and exported.
     #[cfg(target_os = "linux")]
-    pub fn import(device: &Arc<Device>, bytes: usize, handle: std::os::fd::BorrowedFd<'_>) -> Result<Buffer, CudaError> {
+    pub fn import(
+        device: &Arc<Device>,
+        bytes: usize,
+        handle: std::os::fd::BorrowedFd<'_>,
+    ) -> Result<Buffer, CudaError> {
         let mapped = Mapped::import(device, bytes, handle)?;
         Ok(Buffer { device: device.clone(), address: mapped.address(), bytes, mapped: Some(mapped) })
     }

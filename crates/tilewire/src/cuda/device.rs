@@ -125,7 +125,10 @@ impl Device {
     /// What names it for all processes.
     pub fn uuid(&self) -> String {
         let uuid = result::device::get_uuid(self.handle);
-        uuid.map_or_else(|_| format!("device {}", self.ordinal), |uuid| uuid.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect())
+        uuid.map_or_else(
+            |_| format!("device {}", self.ordinal),
+            |uuid| uuid.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect(),
+        )
     }
 
     /// What PTX is written for it.

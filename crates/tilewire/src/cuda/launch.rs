@@ -280,7 +280,10 @@ fn bind(
             }
             // Memory of another device is reached over the links between them, where a transport has mapped it.
             if memory.device().is_none() {
-                return wrong(name, format!("it is the host's: make it on the device, as by Device::tensor (GPU {device})"));
+                return wrong(
+                    name,
+                    format!("it is the host's: make it on the device, as by Device::tensor (GPU {device})"),
+                );
             }
             let address = memory.start().addr().get() as u64;
             if bytes > 0 && !address.is_multiple_of(align.into()) {

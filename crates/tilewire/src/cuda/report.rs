@@ -1,8 +1,8 @@
 //! Where launches report that they gave up: memory of the host that kernels can write, so that the host sees it without a call.
 
+use super::Device;
 use super::device::held;
 use super::error::{Called, CudaError};
-use super::Device;
 use crate::ptx::abi;
 use cudarc::driver::{result, sys};
 use std::ffi::c_void;

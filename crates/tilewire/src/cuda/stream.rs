@@ -55,8 +55,8 @@ impl Stream {
         unsafe {
             let recorded = result::event::record(event, other.handle).called("cuEventRecord");
             let waits = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-            let waited =
-                recorded.and_then(|()| result::stream::wait_event(self.handle, event, waits).called("cuStreamWaitEvent"));
+            let waited = recorded
+                .and_then(|()| result::stream::wait_event(self.handle, event, waits).called("cuStreamWaitEvent"));
             _ = result::event::destroy(event);
             waited
         }

@@ -59,9 +59,16 @@ impl<'k> RoleCode<'k> {
         let groups = groups(kernel, insts);
         if groups.is_empty() {
             let weight = weight(kernel, insts);
-            body.set_width(kernel, width(kernel, &body, weight));
-            let unroll = self.unroll(&body, weight);
-            self.plain(inst, &mut body, (rows, cols), unroll, end);
+            let Op::Each { extent: extents, .. } = &kernel.insts[inst].op else { unreachable!("an each") };
+            let turned = rows.and_then(|_| self.turned(inst, &body, [extents[0], extents[1]]));
+            match (turned, rows) {
+                (Some(turned), Some(rows)) => self.each_turned(inst, &mut body, (rows, cols), &turned, end),
+                _ => {
+                    body.set_width(kernel, width(kernel, &body, weight));
+                    let unroll = self.unroll(&body, weight);
+                    self.plain(inst, &mut body, (rows, cols), unroll, end);
+                }
+            }
         } else {
             self.grouped(inst, &mut body, (rows, cols), &groups, end);
         }
@@ -71,6 +78,7 @@ impl<'k> RoleCode<'k> {
             true => self.leave_if_failed(),
             false => self.barrier(),
         }
+        self.clean = true;
         Ok(())
     }
 

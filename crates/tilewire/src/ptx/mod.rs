@@ -22,6 +22,7 @@
 //! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
 //! | `wire.rs` | signals, waits, packets; giving up |
 //! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
+//! | `turned.rs` | bodies that read along the other axis: through shared memory |
 //! | `group.rs` | reductions over neighbours: by shuffles, or through shared memory |
 //! | `bulk.rs` | bulk copies |
 //!
@@ -52,6 +53,7 @@ mod place;
 mod role;
 mod target;
 mod text;
+mod turned;
 mod wire;
 
 pub use abi::ParamBlock;

@@ -15,6 +15,11 @@ pub(super) struct Address {
 }
 
 impl Address {
+    /// In shared memory.
+    pub fn shared(reg: Reg) -> Address {
+        Address { reg, input: false }
+    }
+
     pub fn space(self) -> &'static str {
         if let Reg::D(_) = self.reg { "global" } else { "shared" }
     }

@@ -41,6 +41,12 @@ pub(super) struct RoleCode<'k> {
     pub depot_bytes: u32,
     /// Whether the leader may have written since the last barrier.
     unsynced: bool,
+    /// Whether no lane has touched memory since the last barrier.
+    pub clean: bool,
+    /// Loads of the leader that the others have not been handed yet: several are in flight at once, and share two barriers.
+    pending: Vec<(Value, Reg)>,
+    /// The abort word as loaded on entry, likewise.
+    entry: Option<Reg>,
     /// Values that some op reads.
     pub used: HashSet<Value>,
 }
@@ -142,6 +148,9 @@ impl<'k> RoleCode<'k> {
             exchange_bytes: 0,
             depot_bytes: 0,
             unsynced: false,
+            clean: false,
+            pending: Vec::new(),
+            entry: None,
             used,
         }
     }
@@ -219,12 +228,22 @@ impl<'k> RoleCode<'k> {
         for &inst in &self.kernel.regions[region] {
             self.inst(inst)?;
         }
+        // Nobody outside of a region knows its values.
+        self.pending.clear();
+        self.clean = false;
         Ok(())
     }
 
     fn inst(&mut self, inst: Inst) -> Result<(), PtxError> {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
+        let loads = matches!(data.op, Op::Load { .. } | Op::Get { .. });
+        if !(loads || is_pure(&data.op)) || self.pending.len() >= MOST_PENDING || self.needs_pending(&data.op) {
+            self.land();
+        }
+        if !(is_pure(&data.op) || matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. })) {
+            self.clean = false;
+        }
         match &data.op {
             Op::If { cond, then, otherwise } => {
                 let (cond, no, end) = (self.value(*cond), self.t.label(), self.t.label());
@@ -244,7 +263,10 @@ impl<'k> RoleCode<'k> {
                 let before = self.unsynced;
                 let (again, end) = (self.t.label(), self.t.label());
                 self.t.at(again);
-                self.region(*head)?;
+                for &inst in &kernel.regions[*head] {
+                    self.inst(inst)?;
+                }
+                self.land();
                 let cond = self.value(*cond);
                 self.t.jump_unless(cond, end);
                 self.region(*body)?;
@@ -267,13 +289,9 @@ impl<'k> RoleCode<'k> {
             }
             Op::Load { at, mask } => {
                 let ty = kernel.base_type(at.base).unwrap_or(Type::U8);
-                let x = self.uniform_load(inst, at, (ty, ty.size() as u32), mask.as_ref());
-                self.define(inst, x);
+                self.uniform_load(inst, at, (ty, ty.size() as u32), mask.as_ref());
             }
-            Op::Get { at, to, mask } => {
-                let x = self.uniform_load(inst, at, (*to, 1), mask.as_ref());
-                self.define(inst, x);
-            }
+            Op::Get { at, to, mask } => self.uniform_load(inst, at, (*to, 1), mask.as_ref()),
             Op::Store { at, x, mask } => self.uniform_store(inst, at, *x, false, *mask),
             Op::Put { at, x, mask } => self.uniform_store(inst, at, *x, true, *mask),
             Op::AtomicAdd { at, x, mask, order, scope } => {
@@ -427,7 +445,8 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    fn uniform_load(&mut self, inst: Inst, at: &Place, (ty, unit): (Type, u32), mask: Option<&Mask>) -> Reg {
+    /// A load, known to all lanes at once or once they [`land`](Self::land).
+    fn uniform_load(&mut self, inst: Inst, at: &Place, (ty, unit): (Type, u32), mask: Option<&Mask>) {
         let index = self.value(at.index);
         let from = self.address(at, index, unit);
         let mask = mask.map(|mask| (self.value(mask.cond), self.value(mask.other)));
@@ -442,7 +461,7 @@ impl<'k> RoleCode<'k> {
             let mask = cond.map(|cond| (cond, mask.map_or_else(|| self.t.constant(ty, 0), |mask| mask.1)));
             let x = self.load(from, ty, mask);
             self.leave_if_outside();
-            return x;
+            return self.define(inst, x);
         }
         let (cond, other) = match mask {
             Some((cond, other)) => (self.t.p("and.pred", &[&self.fixed.leader, &cond]), other),
@@ -451,7 +470,41 @@ impl<'k> RoleCode<'k> {
         let cond = self.bounded(inst, at, index, bytes, Some(cond)).unwrap_or(cond);
         let x = self.load(from, ty, Some((cond, other)));
         self.leave_if_outside();
-        self.broadcast(x)
+        if let Some(result) = self.kernel.insts[inst].result {
+            self.pending.push((result, x));
+        }
+    }
+
+    /// Whether an op reads what only the leader has.
+    fn needs_pending(&self, op: &Op) -> bool {
+        let operands = op.operands();
+        self.pending.iter().any(|(value, _)| operands.contains(value))
+    }
+
+    /// Nobody begins after an abort: a captured launch may be replayed then. The word comes with the first loads.
+    fn enter(&mut self) {
+        let word = self.t.d_const(0);
+        let (leader, abort) = (self.fixed.leader, self.fixed.abort);
+        self.t.line(format_args!("@{leader} ld.relaxed.sys.global.u64 {word}, [{abort}];"));
+        self.entry = Some(word);
+    }
+
+    /// Hands what the leader has loaded to all lanes.
+    fn land(&mut self) {
+        let (entry, pending) = (self.entry.take(), std::mem::take(&mut self.pending));
+        let loaded: Vec<Reg> = entry.into_iter().chain(pending.iter().map(|(_, x)| *x)).collect();
+        if loaded.is_empty() {
+            return;
+        }
+        let mut known = self.broadcast_all(&loaded).into_iter();
+        if entry.is_some() {
+            let word = known.next().expect("as many as were loaded");
+            let aborted = self.t.p("setp.ne.u64", &[&word, &0]);
+            self.t.jump_if(aborted, self.exit);
+        }
+        for ((value, _), x) in pending.into_iter().zip(known) {
+            self.values[value.index()] = Some(x);
+        }
     }
 
     fn uniform_store(&mut self, inst: Inst, at: &Place, x: Value, bytes: bool, mask: Option<Value>) {
@@ -469,30 +522,48 @@ impl<'k> RoleCode<'k> {
 
     /// The leader's value, for all lanes.
     pub fn broadcast(&mut self, x: Reg) -> Reg {
-        if let Reg::P(_) = x {
-            let number = self.t.r("selp.b32", &[&1, &0, &x]);
-            let number = self.broadcast(number);
-            return self.t.p("setp.ne.u32", &[&number, &0]);
-        }
-        match (self.barrier, x) {
-            (None, Reg::D(_)) => {
-                let (low, high) = (self.t.new_r(), self.t.new_r());
-                self.t.line(format_args!("mov.b64 {{{low}, {high}}}, {x};"));
-                let [low, high] = [low, high].map(|half| self.t.r("shfl.sync.idx.b32", &[&half, &0, &31, &-1]));
-                self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")])
-            }
-            (None, _) => self.t.r("shfl.sync.idx.b32", &[&x, &0, &31, &-1]),
-            (Some(_), _) => {
-                let place = format!("[{}+{}]", self.fixed.frame, self.mailbox);
-                let bits = if matches!(x, Reg::D(_)) { "b64" } else { "b32" };
+        self.broadcast_all(&[x])[0]
+    }
+
+    /// The leader's values, for all lanes; at most as many as the mailbox holds.
+    fn broadcast_all(&mut self, values: &[Reg]) -> Vec<Reg> {
+        // A predicate travels as a number.
+        let sent: Vec<Reg> = values
+            .iter()
+            .map(|&x| if matches!(x, Reg::P(_)) { self.t.r("selp.b32", &[&1, &0, &x]) } else { x })
+            .collect();
+        let taken: Vec<Reg> = match self.barrier {
+            None => sent.iter().map(|&x| self.shuffled(x)).collect(),
+            Some(_) => {
+                let place = |code: &Self, k: usize| format!("[{}+{}]", code.fixed.frame, code.mailbox as usize + 8 * k);
+                let bits = |x: Reg| if matches!(x, Reg::D(_)) { "b64" } else { "b32" };
                 // Everybody has taken what was there before.
                 self.barrier();
-                self.t.line(format_args!("@{} st.shared.{bits} {place}, {x};", self.fixed.leader));
+                for (k, &x) in sent.iter().enumerate() {
+                    let (leader, place) = (self.fixed.leader, place(self, k));
+                    self.t.line(format_args!("@{leader} st.shared.{} {place}, {x};", bits(x)));
+                }
                 self.barrier();
-                let new = self.t.like(x);
-                self.t.op(&format!("ld.shared.{bits}"), new, &[&place])
+                let take = |(k, &x): (usize, &Reg)| {
+                    let (new, place) = (self.t.like(x), place(self, k));
+                    self.t.op(&format!("ld.shared.{}", bits(x)), new, &[&place])
+                };
+                sent.iter().enumerate().map(take).collect()
             }
-        }
+        };
+        let back = |(&x, taken): (&Reg, Reg)| {
+            if matches!(x, Reg::P(_)) { self.t.p("setp.ne.u32", &[&taken, &0]) } else { taken }
+        };
+        values.iter().zip(taken).map(back).collect()
+    }
+
+    /// The leader's value, for the other lanes of its warp.
+    fn shuffled(&mut self, x: Reg) -> Reg {
+        let Reg::D(_) = x else { return self.t.r("shfl.sync.idx.b32", &[&x, &0, &31, &-1]) };
+        let (low, high) = (self.t.new_r(), self.t.new_r());
+        self.t.line(format_args!("mov.b64 {{{low}, {high}}}, {x};"));
+        let [low, high] = [low, high].map(|half| self.t.r("shfl.sync.idx.b32", &[&half, &0, &31, &-1]));
+        self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")])
     }
 
     // ---- barriers -----------------------------------------------------------------------------------------------------
@@ -504,6 +575,14 @@ impl<'k> RoleCode<'k> {
             None => self.t.line("bar.warp.sync 0xffffffff;"),
         }
         self.unsynced = false;
+    }
+
+    /// Barrier before what the leader does for all; none where no lane has touched memory since the last.
+    pub fn barrier_if_needed(&mut self) {
+        if !self.clean {
+            self.barrier();
+            self.clean = true;
+        }
     }
 
     /// Barrier that tells all lanes whether the predicate holds for any of them.
@@ -542,6 +621,27 @@ impl<'k> RoleCode<'k> {
             _ => self.t.r("add.u32", &[&self.fixed.copy, &first]).to_string(),
         })
     }
+}
+
+/// Loads of the leader that are in flight at once: with the abort word, as many as the mailbox holds.
+const MOST_PENDING: usize = SCRATCH_ALIGN as usize / 8 - 1;
+
+/// Whether an op only computes, on registers of a lane.
+fn is_pure(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Const(_)
+            | Op::Special(_)
+            | Op::Scalar(_)
+            | Op::ReadVar(_)
+            | Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Compare { .. }
+            | Op::Select { .. }
+            | Op::Fma { .. }
+            | Op::Cast { .. }
+            | Op::Bitcast { .. }
+    )
 }
 
 /// An op that only computes; operands in the order of its fields.

@@ -30,17 +30,10 @@ struct Awaited {
 }
 
 impl RoleCode<'_> {
-    /// Nobody begins after an abort: a captured launch may be replayed then.
-    pub fn enter(&mut self) {
-        let word = self.t.d("ld.relaxed.sys.global.u64", &[&format_args!("[{}]", self.fixed.abort)]);
-        self.t.op("setp.ne.u64", self.fixed.failed, &[&word, &0]);
-        self.leave_if_failed();
-    }
-
     pub fn signal(&mut self, slot: &Slot, x: Value, order: &str) {
         let (address, _) = self.slot(slot);
         let x = self.value(x);
-        self.barrier();
+        self.barrier_if_needed();
         self.t.line(format_args!("@{} st.{order}.sys.global.u64 [{address}], {x};", self.fixed.leader));
         self.progress();
     }

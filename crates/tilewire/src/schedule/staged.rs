@@ -133,11 +133,13 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
         let block = block_of(r, plan.blocks);
         let counters = Counters::of(r, ops, block, Side::Send, plan.shape());
+        // All at once: on a GPU a load takes a microsecond, and several no longer.
         let start = counters.get(StartWord::Step);
         let geometry = counters.get(StartWord::Geometry);
-        r.if_(geometry.ne(plan.word()), || {
+        let since = counters.get(StartWord::Since);
+        let is_new = geometry.ne(plan.word());
+        r.if_(is_new, || {
             let depth = geometry & 0xffff;
-            let since = counters.get(StartWord::Since);
             // The slots that were not credited at the last look: those of the last `depth` steps of that geometry.
             let first = (start - depth.min(start)).max(since);
             r.for_((first, start), |step| {
@@ -148,7 +150,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
             counters.set(StartWord::Geometry, r.constant(plan.word()));
             counters.set(StartWord::Since, start);
         });
-        let reused = counters.get(StartWord::Since) + plan.depth as u64;
+        let reused = is_new.select(start, since) + plan.depth as u64;
         StagedSend { r, ops, plan, counters, block, start, reused }
     }
 

@@ -23,8 +23,8 @@
 mod abort;
 pub mod bootstrap;
 mod deadline;
-mod desk;
 mod descriptors;
+mod desk;
 mod doorbell;
 mod error;
 mod futex;
@@ -63,11 +63,11 @@ pub use deadline::Deadline;
 pub use descriptors::{DescriptorLimit, reserve_descriptors};
 pub use doorbell::Doorbell;
 pub use error::SegmentError;
-pub use nvl::{NvlOptions, NvlTransport};
 pub use launcher::{Launcher, Placement, StorePlace};
 pub use local_buffer::{LocalBuffer, LocalBufferError};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
+pub use nvl::{NvlOptions, NvlTransport};
 pub use p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
 pub use pairing::Ticket;
 pub use rank::Rank;

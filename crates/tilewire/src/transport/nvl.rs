@@ -115,7 +115,11 @@ static SERIAL: AtomicU64 = AtomicU64::new(0);
 impl NvlTransport {
     /// Makes a transport. Collective: every rank of the world calls it, with the same options; when they differ in anything,
     /// the library's version included, every rank gets an error that names the ranks and the values.
-    pub fn rendezvous(world: &World, device: &Arc<Device>, options: NvlOptions) -> Result<NvlTransport, TransportError> {
+    pub fn rendezvous(
+        world: &World,
+        device: &Arc<Device>,
+        options: NvlOptions,
+    ) -> Result<NvlTransport, TransportError> {
         let (world, deadline) = (Shared::of(world), world.deadline());
         let (layout, objection) = match layout_of(options.geometry(world.size())) {
             Ok(layout) => (Some(layout), None),

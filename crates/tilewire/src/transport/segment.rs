@@ -205,9 +205,9 @@ fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
 
 #[cfg(target_os = "linux")]
 mod processes {
+    use super::super::deadline::Deadline;
     use super::super::handover::{self, Handover};
     use super::super::message::{self, Card, Token};
-    use super::super::deadline::Deadline;
     use super::super::socket::Heard;
     use super::super::{memfd, reserve_descriptors, socket};
     use super::{Arc, ControlSockets, Exchange, Mapping, SegmentError, SegmentOptions, SegmentSet};

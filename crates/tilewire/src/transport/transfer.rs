@@ -274,7 +274,10 @@ impl fmt::Display for TransferError {
                 write!(f, "rank {peer} is not in this world: there are {world_size} ranks, from 0")
             }
             TransferError::Unreachable { rank, peer } => {
-                write!(f, "kernels of rank {rank} cannot load and store in the memory of rank {peer}: use another transport")
+                write!(
+                    f,
+                    "kernels of rank {rank} cannot load and store in the memory of rank {peer}: use another transport"
+                )
             }
             TransferError::SelfTransfer { rank } => {
                 write!(f, "rank {rank} cannot send to itself: copy, or name another peer")

@@ -1,0 +1,246 @@
+//! What is measured against what.
+
+use super::frozen::Frozen;
+use super::ours::{Hook, Pair};
+use super::race::{Side, race};
+use crate::bench::progress::Progress;
+use crate::bench::report::Row;
+use crate::bench::size::Size;
+use anyhow::{Result, bail};
+use std::sync::Arc;
+use tilewire::cuda::{Device, Stream};
+use tilewire::transport::{NvlOptions, NvlTransport};
+use tilewire::{Config, Primitive};
+
+/// What to measure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Sizes of large messages; usually 1, 8, 64 and 256 MiB.
+    pub sizes: Option<Vec<Size>>,
+    /// Numbers of blocks; usually 2, 4, 8 and 16.
+    pub blocks: Option<Vec<usize>>,
+    /// Which cases; all if none.
+    pub cases: Vec<String>,
+    /// Knobs of ours, to try others than the usual.
+    pub config: Config,
+    /// Fewer samples.
+    pub quick: bool,
+}
+
+const KEYS: [&str; 5] = ["oneway", "both", "direct", "small", "hooks"];
+
+/// Whether there is such a case.
+pub fn check_key(key: &str) -> Result<(), String> {
+    if KEYS.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", KEYS.join(", "))) }
+}
+
+/// The device and all that is measured on it.
+struct Bench<'a> {
+    device: Arc<Device>,
+    stream: Arc<Stream>,
+    frozen: Frozen,
+    pair: Pair<'a>,
+    plan: &'a Plan,
+    rows: Vec<Row>,
+}
+
+pub fn run(plan: &Plan) -> Result<Vec<Row>> {
+    let device = Device::open(0)?;
+    let ranks = NvlTransport::virtual_ranks(&device, 2, NvlOptions::default())?;
+    let stream = Stream::new(&device)?;
+    let frozen = Frozen::new(&device)?;
+    let mut bench = Bench { device, stream, frozen, pair: Pair::new(&ranks), plan, rows: Vec::new() };
+    let wanted = |key: &str| plan.cases.is_empty() || plan.cases.iter().any(|case| case == key);
+    let sizes = plan.sizes.clone().unwrap_or_else(|| [1, 8, 64, 256].map(|mib| Size(mib << 20)).to_vec());
+    let blocks = plan.blocks.clone().unwrap_or_else(|| vec![2, 4, 8, 16]);
+    for size in &sizes {
+        if !size.0.is_multiple_of(1 << 20) {
+            bail!("the hand-written kernels take whole MiB, not {size}");
+        }
+    }
+    let large = KEYS[..3].iter().filter(|key| wanted(key)).count() * sizes.len() * blocks.len();
+    let mut progress = Progress::new(large + 2);
+    if wanted("small") {
+        progress.step("small messages");
+        bench.small()?;
+    }
+    for key in KEYS[..3].iter().filter(|key| wanted(key)) {
+        for size in &sizes {
+            for &blocks in &blocks {
+                progress.step(&format!("{key}, {size}, {blocks} blocks"));
+                match *key {
+                    "oneway" => bench.one_way(size.0, blocks)?,
+                    "both" => bench.both(size.0, blocks)?,
+                    _ => bench.direct(size.0, blocks)?,
+                }
+            }
+        }
+    }
+    if wanted("hooks") {
+        progress.step("hooks");
+        bench.hooks()?;
+    }
+    Ok(bench.rows)
+}
+
+impl Bench<'_> {
+    fn samples(&self) -> usize {
+        if self.plan.quick { 7 } else { 15 }
+    }
+
+    /// So many buffers that a round through them leaves nothing in the cache, within reason.
+    fn rotation(bytes: usize) -> usize {
+        (192usize << 20).div_ceil(bytes).clamp(1, 24)
+    }
+
+    /// Slots that hand-written kernels are tried with: whoever has fewer steps than groups wastes some.
+    fn slots(bytes: usize, blocks: usize) -> Vec<usize> {
+        let share = bytes / blocks;
+        [16 << 10, 32 << 10, 64 << 10, 128 << 10].into_iter().filter(|slot| share.is_multiple_of(*slot)).collect()
+    }
+
+    fn config(&self, primitive: Primitive, blocks: usize) -> Config {
+        Config { primitive: Some(primitive), blocks: Some(blocks), ..self.plan.config }
+    }
+
+    fn one_way(&mut self, bytes: usize, blocks: usize) -> Result<()> {
+        let rotation = Self::rotation(bytes);
+        let ours = self.pair.one_way(bytes, self.config(Primitive::Staged, blocks), Hook::Copy, rotation)?;
+        let mut schemes = Vec::new();
+        for slot in Self::slots(bytes, blocks) {
+            schemes.push(self.frozen.one_way(bytes, blocks, slot, rotation)?);
+        }
+        let mut sides = vec![ours];
+        let mut kept = Vec::new();
+        for mut scheme in schemes {
+            sides.push(std::mem::replace(&mut scheme.side, Side { name: "hand-written".into(), graphs: Vec::new() }));
+            kept.push(scheme);
+        }
+        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        kept.iter().try_for_each(|scheme| scheme.check(false))?;
+        self.row("one way, two hops", "staged", blocks, bytes, &sides, &times, 0.97);
+        Ok(())
+    }
+
+    fn both(&mut self, bytes: usize, blocks: usize) -> Result<()> {
+        let rotation = Self::rotation(2 * bytes);
+        let ours = self.pair.both_ways(bytes, self.config(Primitive::Staged, blocks), rotation)?;
+        let (mut sides, mut kept) = (vec![ours], Vec::new());
+        for slot in Self::slots(bytes, blocks) {
+            let mut scheme = self.frozen.both_ways(bytes, blocks, slot, rotation)?;
+            sides.push(std::mem::replace(&mut scheme.side, Side { name: "hand-written".into(), graphs: Vec::new() }));
+            kept.push(scheme);
+        }
+        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        kept.iter().try_for_each(|scheme| scheme.check(true))?;
+        self.row("both ways, each", "staged", blocks, bytes, &sides, &times, 0.97);
+        Ok(())
+    }
+
+    fn direct(&mut self, bytes: usize, blocks: usize) -> Result<()> {
+        let rotation = Self::rotation(bytes);
+        let ours = self.pair.direct(bytes, self.config(Primitive::Direct, blocks), rotation)?;
+        let mut scheme = self.frozen.one_hop(bytes, blocks, rotation)?;
+        let limit = std::mem::replace(&mut scheme.side, Side { name: "one hop".into(), graphs: Vec::new() });
+        let sides = [ours, limit];
+        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        scheme.check(false)?;
+        self.row("one way, one hop", "direct", blocks, bytes, &sides, &times, 0.95);
+        Ok(())
+    }
+
+    fn small(&mut self) -> Result<()> {
+        for bytes in [32, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 128 << 10] {
+            let config = self.plan.config;
+            let ours = self.pair.one_way(bytes, config, Hook::Copy, 1)?;
+            let (mut sides, mut kept) = (vec![ours, self.frozen.empty()?], Vec::new());
+            for blocks in [1, 4, 8] {
+                if bytes / 8 / blocks >= 128 || blocks == 1 {
+                    let mut scheme = self.frozen.packets(bytes, blocks)?;
+                    let name = format!("hand-written packets, {blocks} blocks");
+                    sides.push(std::mem::replace(&mut scheme.side, Side { name, graphs: Vec::new() }));
+                    kept.push(scheme);
+                }
+            }
+            let times = race(&self.device, &self.stream, &sides, 2 * self.samples())?;
+            kept.iter().try_for_each(|scheme| scheme.check(false))?;
+            // Compared with nothing at all: how much longer it takes.
+            let target = if bytes <= 16 << 10 { 1.0 / 1.1 } else { 1.0 / 1.35 };
+            self.row("small, against nothing", "chosen", 0, bytes, &sides[..2], &times[..2], target);
+            let hand: (Vec<Side>, Vec<f64>) =
+                sides.into_iter().zip(times).enumerate().filter(|(k, _)| *k != 1).map(|(_, both)| both).unzip();
+            self.row("small, against packets", "chosen", 0, bytes, &hand.0, &hand.1, 0.97);
+        }
+        Ok(())
+    }
+
+    fn hooks(&mut self) -> Result<()> {
+        let (bytes, blocks) = (64 << 20, 16);
+        let config = self.config(Primitive::Staged, blocks);
+        let mut sides = Vec::new();
+        for (name, hook) in
+            [("plain copy", Hook::Copy), ("scale f32", Hook::Scale), ("transpose bf16", Hook::Transpose(8192, 4096))]
+        {
+            let side = self.pair.one_way(bytes, config, hook, 3)?;
+            sides.push(Side { name: name.into(), ..side });
+        }
+        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        for (k, target) in [(1, 0.97), (2, 0.85)] {
+            let name = format!("hook: {}", sides[k].name);
+            let limit = ("plain copy".to_string(), times[0]);
+            self.push(&name, "staged", blocks, bytes, times[k], limit, String::new(), target);
+        }
+        Ok(())
+    }
+
+    /// The first side is ours; the fastest of the others is the limit.
+    #[expect(clippy::too_many_arguments, reason = "a row has as many columns")]
+    fn row(
+        &mut self,
+        name: &str,
+        protocol: &'static str,
+        blocks: usize,
+        bytes: usize,
+        sides: &[Side],
+        times: &[f64],
+        target: f64,
+    ) {
+        let others = || sides.iter().zip(times).skip(1);
+        let best = others().min_by(|a, b| a.1.total_cmp(b.1)).expect("a side to compare with");
+        let each: Vec<String> = others().map(|(side, time)| format!("{} {:.2}", side.name, time / times[0])).collect();
+        let limit = (best.0.name.clone(), *best.1);
+        self.push(name, protocol, blocks, bytes, times[0], limit, each.join(", "), target);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a row has as many columns")]
+    fn push(
+        &mut self,
+        name: &str,
+        protocol: &'static str,
+        blocks: usize,
+        bytes: usize,
+        median_us: f64,
+        (limit, limit_us): (String, f64),
+        each: String,
+        target: f64,
+    ) {
+        self.rows.push(Row {
+            name: if blocks > 0 { format!("{name}, {blocks} blocks") } else { name.to_string() },
+            engine: "cuda",
+            transport: "nvl",
+            protocol,
+            ranks: 2,
+            blocks,
+            bytes,
+            place: "device",
+            median_us,
+            spread_us: 0.0,
+            gbps: Some(bytes as f64 / median_us / 1e3),
+            limit,
+            ratio: limit_us / median_us,
+            target,
+            each,
+            samples: self.samples(),
+        });
+    }
+}

@@ -1,0 +1,184 @@
+//! The hand-written kernels, as graphs.
+
+use super::race::Side;
+use anyhow::{Result, ensure};
+use std::sync::Arc;
+use tilewire::Tensor;
+use tilewire::cuda::{CudaError, Device, Foreign, ForeignEntry, Grid, Stream};
+
+/// What `frozen.cu` says it is made by.
+const TEXT: &str = include_str!("frozen.ptx");
+/// Slots of a block.
+const DEPTH: usize = 8;
+
+/// The kernels, their streams and what they keep between launches.
+pub struct Frozen {
+    device: Arc<Device>,
+    streams: [Arc<Stream>; 2],
+    module: Arc<Foreign>,
+}
+
+/// Memory of one scheme, which lives as long as its graphs.
+pub struct Scheme {
+    pub side: Side,
+    _memory: Vec<Tensor<u64>>,
+    inputs: Vec<Tensor<u64>>,
+    outputs: Vec<Tensor<u64>>,
+}
+
+impl Frozen {
+    pub fn new(device: &Arc<Device>) -> Result<Frozen> {
+        let streams = [Stream::new(device)?, Stream::new(device)?];
+        Ok(Frozen { device: device.clone(), streams, module: Foreign::load(device, TEXT)? })
+    }
+
+    /// Nothing, on two streams.
+    pub fn empty(&self) -> Result<Side> {
+        let empty = self.module.entry("empty")?;
+        let graph =
+            self.graph(|| self.streams.iter().try_for_each(|stream| self.launch(&empty, stream, grid(1, 32), &[])))?;
+        Ok(Side { name: "empty graph".into(), graphs: vec![graph] })
+    }
+
+    /// One hop by so many blocks.
+    pub fn one_hop(&self, bytes: usize, blocks: usize, rotation: usize) -> Result<Scheme> {
+        let entry = self.module.entry("one_hop")?;
+        let (inputs, outputs) = (self.filled(bytes, rotation)?, self.zeros(bytes, rotation)?);
+        let mut graphs = Vec::new();
+        for (x, y) in inputs.iter().zip(&outputs) {
+            let arguments = [address(y), address(x), bytes as u64];
+            graphs.push(self.graph(|| self.launch(&entry, &self.streams[0], grid(blocks, 512), &arguments))?);
+        }
+        let side = Side { name: format!("one-hop copy by {blocks} blocks"), graphs };
+        Ok(Scheme { side, _memory: Vec::new(), inputs, outputs })
+    }
+
+    /// Two hops, one way, with slots of so many bytes.
+    pub fn one_way(&self, bytes: usize, blocks: usize, slot: usize, rotation: usize) -> Result<Scheme> {
+        let (send, receive) = (self.module.entry("two_hop_send")?, self.module.entry("two_hop_receive")?);
+        let (inputs, outputs) = (self.filled(bytes, rotation)?, self.zeros(bytes, rotation)?);
+        let staging = self.device.zeros::<u64>(blocks * DEPTH * slot / 8)?;
+        let words = self.device.zeros::<u64>(blocks * (2 * DEPTH + 2) * 16)?;
+        let at = |lines: usize| address(&words) + (lines * 128) as u64;
+        let (tail, head, steps) = (at(0), at(blocks * DEPTH), at(2 * blocks * DEPTH));
+        let mut graphs = Vec::new();
+        for (x, y) in inputs.iter().zip(&outputs) {
+            let geometry = [bytes as u64, slot as u64, DEPTH as u64];
+            let of = |first: [u64; 2], step: u64| [&first[..], &geometry, &[tail, head, step]].concat();
+            let sent = of([address(&staging), address(x)], steps);
+            let received = of([address(y), address(&staging)], steps + (blocks * 128) as u64);
+            graphs.push(self.graph(|| {
+                self.launch(&send, &self.streams[0], grid(blocks, 1024), &sent)?;
+                self.launch(&receive, &self.streams[1], grid(blocks, 1024), &received)
+            })?);
+        }
+        let side = Side { name: format!("hand-written two-hop, slots of {} KiB", slot >> 10), graphs };
+        Ok(Scheme { side, _memory: vec![staging, words], inputs, outputs })
+    }
+
+    /// Both ways in one block.
+    pub fn both_ways(&self, bytes: usize, blocks: usize, slot: usize, rotation: usize) -> Result<Scheme> {
+        let entry = self.module.entry("both_ways")?;
+        let (inputs, outputs) = (self.filled(bytes, 2 * rotation)?, self.zeros(bytes, 2 * rotation)?);
+        let area = blocks * DEPTH * slot / 8;
+        let staging = [self.device.zeros::<u64>(area)?, self.device.zeros::<u64>(area)?];
+        let lines = blocks * (2 * DEPTH + 2);
+        let words = [self.device.zeros::<u64>(lines * 16)?, self.device.zeros::<u64>(lines * 16)?];
+        let mut graphs = Vec::new();
+        for (x, y) in inputs.chunks(2).zip(outputs.chunks(2)) {
+            let arguments = |me: usize| {
+                let peer = 1 - me;
+                let tail = |rank: usize| address(&words[rank]);
+                let head = |rank: usize| address(&words[rank]) + (blocks * DEPTH * 128) as u64;
+                let step = address(&words[me]) + (2 * blocks * DEPTH * 128) as u64;
+                [
+                    address(&y[me]),
+                    address(&x[me]),
+                    address(&staging[peer]),
+                    address(&staging[me]),
+                    bytes as u64,
+                    slot as u64,
+                    DEPTH as u64,
+                    tail(peer),
+                    tail(me),
+                    head(peer),
+                    head(me),
+                    step,
+                ]
+            };
+            graphs.push(self.graph(|| {
+                let launch = |me: usize| self.launch(&entry, &self.streams[me], grid(blocks, 1024), &arguments(me));
+                launch(0)?;
+                launch(1)
+            })?);
+        }
+        let side = Side { name: format!("hand-written both ways, slots of {} KiB", slot >> 10), graphs };
+        let memory = staging.into_iter().chain(words).collect();
+        Ok(Scheme { side, _memory: memory, inputs, outputs })
+    }
+
+    /// Packets, one way.
+    pub fn packets(&self, bytes: usize, blocks: usize) -> Result<Scheme> {
+        let (send, receive) = (self.module.entry("packet_send")?, self.module.entry("packet_receive")?);
+        let (inputs, outputs) = (self.filled(bytes, 1)?, self.zeros(bytes, 1)?);
+        let packets = self.device.zeros::<u64>(2 * bytes / 8 * 2)?;
+        let words = self.device.zeros::<u64>(3 * blocks * 16)?;
+        let at = |part: usize| address(&words) + (part * blocks * 128) as u64;
+        let threads = (bytes / 8 / blocks).next_multiple_of(32).clamp(32, 1024);
+        let sent = [address(&packets), address(&inputs[0]), bytes as u64, at(0), at(2)];
+        let received = [address(&outputs[0]), address(&packets), bytes as u64, at(1), at(2)];
+        let graph = self.graph(|| {
+            self.launch(&send, &self.streams[0], grid(blocks, threads), &sent)?;
+            self.launch(&receive, &self.streams[1], grid(blocks, threads), &received)
+        })?;
+        let side = Side { name: "hand-written packets".into(), graphs: vec![graph] };
+        Ok(Scheme { side, _memory: vec![packets, words], inputs, outputs })
+    }
+
+    fn graph(&self, body: impl FnOnce() -> Result<(), CudaError>) -> Result<tilewire::cuda::Graph> {
+        Ok(self.streams[0].capture(&[&self.streams[1]], body)?)
+    }
+
+    fn launch(&self, entry: &ForeignEntry, stream: &Arc<Stream>, grid: Grid, words: &[u64]) -> Result<(), CudaError> {
+        // SAFETY: every caller in this file passes what `frozen.cu` says its entry takes; a `Scheme` keeps the memory, and whoever has one
+        // drops it after its graphs were waited for.
+        unsafe { entry.launch(stream, grid, words) }
+    }
+
+    fn filled(&self, bytes: usize, count: usize) -> Result<Vec<Tensor<u64>>> {
+        let fill = |k: usize| {
+            let data: Vec<u64> = (0..bytes / 8).map(|i| mixed((k * bytes + i) as u64)).collect();
+            Ok(self.device.tensor(&data)?)
+        };
+        (0..count).map(fill).collect()
+    }
+
+    fn zeros(&self, bytes: usize, count: usize) -> Result<Vec<Tensor<u64>>> {
+        (0..count).map(|_| Ok(self.device.zeros(bytes / 8)?)).collect()
+    }
+}
+
+impl Scheme {
+    /// Whether every byte arrived; both ways, each rank has the other's.
+    pub fn check(&self, both: bool) -> Result<()> {
+        for (k, y) in self.outputs.iter().enumerate() {
+            let x = &self.inputs[if both { k ^ 1 } else { k }];
+            ensure!(x.memory().read() == y.memory().read(), "{} gives something else", self.side.name);
+        }
+        Ok(())
+    }
+}
+
+fn grid(blocks: usize, threads: usize) -> Grid {
+    Grid { blocks: blocks as u32, threads: threads as u32, shared_bytes: 0 }
+}
+
+fn address(tensor: &Tensor<u64>) -> u64 {
+    tensor.memory().start().addr().get() as u64
+}
+
+/// Numbers that look like none of their neighbours.
+pub fn mixed(x: u64) -> u64 {
+    let z = x.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 31)
+}

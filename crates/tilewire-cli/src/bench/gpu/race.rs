@@ -1,0 +1,50 @@
+//! Sides that take turns, sample by sample.
+
+use anyhow::Result;
+use std::sync::Arc;
+use tilewire::cuda::{Device, Event, Graph, Stream};
+
+/// Graphs of one kind of work; successive replays take the next one.
+pub struct Side {
+    pub name: String,
+    pub graphs: Vec<Graph>,
+}
+
+/// How long a sample replays: short ones are lost in the resolution of the events.
+const SAMPLE_US: f64 = 300.0;
+
+/// Median microseconds of one replay of each side.
+pub fn race(device: &Arc<Device>, stream: &Arc<Stream>, sides: &[Side], samples: usize) -> Result<Vec<f64>> {
+    let (start, stop) = (Event::new(device)?, Event::new(device)?);
+    let mut next = vec![0; sides.len()];
+    let mut sample = |k: usize, replays: usize| -> Result<f64> {
+        start.record(stream)?;
+        for _ in 0..replays {
+            let graphs = &sides[k].graphs;
+            graphs[next[k] % graphs.len()].replay(stream)?;
+            next[k] += 1;
+        }
+        stop.record(stream)?;
+        Ok(stop.since(&start)?.as_secs_f64() * 1e6 / replays as f64)
+    };
+    // Once around each side's buffers, and then as many as fill a sample.
+    let mut replays = Vec::new();
+    for (k, side) in sides.iter().enumerate() {
+        sample(k, side.graphs.len().max(3))?;
+        let once = sample(k, 3)?;
+        replays.push(((SAMPLE_US / once) as usize).clamp(3, 60));
+    }
+    let mut times = vec![Vec::new(); sides.len()];
+    for _ in 0..samples {
+        for k in 0..sides.len() {
+            times[k].push(sample(k, replays[k])?);
+        }
+    }
+    stream.sync()?;
+    Ok(times.into_iter().map(median).collect())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

@@ -1,0 +1,403 @@
+//! Two-dimensional bodies that read along the other axis: a transpose.
+//!
+//! Lanes are neighbours along the columns, where stores are contiguous; a load that is contiguous along the rows would touch a line of
+//! memory for every lane. So a warp takes a piece of 32 columns, reads it with its lanes along the rows, leaves it in shared memory, and
+//! runs the body from there:
+//!
+//! ```text
+//!   memory, contiguous along the rows          shared memory of the warp             the body
+//!   lane l reads rows Rl .. Rl + R ──────────▶ column c at c * pitch ──────────────▶ lane l is column l of a row
+//!   of one column after the other              pitch: odd in words, so that neither side meets in a bank
+//! ```
+
+use super::batch::Body;
+use super::each::Position;
+use super::place::Address;
+use super::role::RoleCode;
+use super::text::{Label, Reg};
+use crate::ir::access::{Class, MemoryAccess, align_along};
+use crate::ir::{Inst, Op, Place, Type, Value};
+
+/// Columns of a piece: one for each lane of a warp.
+const COLS: u32 = 32;
+/// Columns read at a time, and rows that the body runs for at a time: as many as registers hold.
+const READS: u32 = 16;
+const ROWS: u32 = 8;
+/// Steps that fit the offset of an instruction, times the rows or columns at a time.
+const FAR: i64 = 1 << 18;
+/// Shared memory that is left for others, in bytes.
+const SPARED: u32 = 8 << 10;
+
+/// The loads of a body that go through shared memory.
+pub(super) struct Turned {
+    loads: Vec<TurnedLoad>,
+    /// What computes their addresses, in order.
+    slice: Vec<Inst>,
+    /// Rows that a lane reads at once: neighbours in memory.
+    rows: u32,
+    /// Bytes of a warp's pieces.
+    bytes: u32,
+    /// Whether all pieces have all their rows, and all their columns.
+    whole_rows: bool,
+    whole_cols: bool,
+    /// Stores that move by a constant from row to row, in bytes, and what computes their places.
+    stores: Vec<(Inst, Place, u32, i64)>,
+    store_slice: Vec<Inst>,
+}
+
+struct TurnedLoad {
+    inst: Inst,
+    at: Place,
+    ty: Type,
+    /// Bytes that its index counts.
+    unit: u32,
+    /// Where its piece begins in the warp's shared memory.
+    first: u32,
+    pitch: u32,
+    /// Bytes from one column to the next, where that is a constant.
+    step: Option<i64>,
+}
+
+impl RoleCode<'_> {
+    /// What of a two-dimensional body is to go through shared memory; `None`: nothing, or it does not fit.
+    pub fn turned(&self, each: Inst, body: &Body<'_>, [rows, cols]: [Value; 2]) -> Option<Turned> {
+        let waits = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::PacketGet { .. });
+        if self.options.bounds || body.insts.iter().any(waits) {
+            return None;
+        }
+        let loads: Vec<(&MemoryAccess, &Place, Type, u32)> =
+            body.accesses.iter().filter_map(|access| self.along_rows(access)).collect();
+        let slice = self.slice(body, &loads.iter().map(|(_, at, ..)| *at).collect::<Vec<_>>())?;
+        if loads.is_empty() || loads.iter().any(|(access, ..)| slice.contains(&access.inst)) {
+            return None;
+        }
+        // As many rows at once as make a word, where all loads can.
+        let whole_extent = rows;
+        let whole = self.kernel.as_const(rows).map(|rows| rows.bits);
+        let words = |size: u32| {
+            let fits = |(access, _, ty, _): &(&MemoryAccess, &Place, Type, u32)| {
+                ty.size() as u32 == size && align_along(self.kernel, each, access, 0) >= 4
+            };
+            let count = 4 / size.min(4);
+            let even = whole.is_some_and(|rows| rows.is_multiple_of(u64::from(count)));
+            if even && loads.iter().all(fits) { count } else { 1 }
+        };
+        let rows = words(loads[0].2.size() as u32);
+        let mut bytes = 0;
+        let loads: Vec<TurnedLoad> = loads
+            .into_iter()
+            .map(|(access, at, ty, unit)| {
+                let pitch = 32 * rows * ty.size() as u32 + if ty.size() == 8 { 8 } else { 4 };
+                let first = bytes;
+                bytes += COLS * pitch;
+                let step = access.index.as_ref().and_then(|index| index.stride[1].as_const());
+                let step = step.map(|step| step * i64::from(unit)).filter(|step| step.abs() < FAR);
+                TurnedLoad { inst: access.inst, at: at.clone(), ty, unit, first, pitch, step }
+            })
+            .collect();
+        let multiple = |extent: Value, of: u32| {
+            self.kernel.as_const(extent).is_some_and(|extent| extent.bits.is_multiple_of(u64::from(of)))
+        };
+        let (whole_rows, whole_cols) = (multiple(whole_extent, 32 * rows), multiple(cols, COLS));
+        let stores: Vec<_> = body.accesses.iter().filter_map(|access| self.steps_down(access)).collect();
+        let store_slice = self.slice(body, &stores.iter().map(|(_, at, ..)| at).collect::<Vec<_>>());
+        let reads_turned = |inst: &Inst| loads.iter().any(|load| load.inst == *inst);
+        // Where the place of a store depends on what is loaded, it is computed for every row.
+        let (stores, store_slice) = match store_slice.filter(|slice| !slice.iter().any(reads_turned)) {
+            Some(slice) => (stores, slice),
+            None => (Vec::new(), Vec::new()),
+        };
+        let warps: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies).sum();
+        let room = self.options.target.shared_bytes().saturating_sub(SPARED);
+        let turned = Turned { loads, slice, rows, bytes, whole_rows, whole_cols, stores, store_slice };
+        (warps.saturating_mul(bytes) <= room).then_some(turned)
+    }
+
+    /// A store without mask that moves by a constant from row to row: its place, what its index counts, and by how many bytes.
+    fn steps_down(&self, access: &MemoryAccess) -> Option<(Inst, Place, u32, i64)> {
+        let (at, unit) = match &self.kernel.insts[access.inst].op {
+            Op::Store { at, x, mask: None } => (at, self.kernel.ty(*x).size() as u32),
+            Op::Put { at, mask: None, .. } => (at, 1),
+            _ => return None,
+        };
+        let step = access.index.as_ref()?.stride[0].as_const()? * i64::from(unit);
+        (step.abs() < FAR).then(|| (access.inst, at.clone(), unit, step))
+    }
+
+    /// A load that is contiguous along the rows, and not along the columns.
+    fn along_rows<'a>(&'a self, access: &'a MemoryAccess) -> Option<(&'a MemoryAccess, &'a Place, Type, u32)> {
+        let (at, ty, unit) = match &self.kernel.insts[access.inst].op {
+            Op::Load { at, mask: None } => {
+                let ty = self.kernel.base_type(at.base)?;
+                (at, ty, ty.size() as u32)
+            }
+            Op::Get { at, to, mask: None } => (at, *to, 1),
+            _ => return None,
+        };
+        let step = ty.size() as i64 / i64::from(unit);
+        let along_rows = access.index.as_ref().is_some_and(|index| index.stride[0].is_const(step));
+        (access.class == Class::Strided && along_rows).then_some((access, at, ty, unit))
+    }
+
+    /// The ops of the body that compute these places; `None` where one of them does more than that.
+    fn slice(&self, body: &Body<'_>, places: &[&Place]) -> Option<Vec<Inst>> {
+        let mut needed: Vec<Value> = places.iter().flat_map(|at| [Some(at.index), at.bank]).flatten().collect();
+        let mut slice = Vec::new();
+        for &inst in body.insts.iter().rev() {
+            let data = &self.kernel.insts[inst];
+            if !data.result.is_some_and(|result| needed.contains(&result)) {
+                continue;
+            }
+            if matches!(data.op, Op::AtomicAdd { .. } | Op::PacketGet { .. } | Op::Group { .. }) {
+                return None;
+            }
+            needed.extend(data.op.operands());
+            slice.push(inst);
+        }
+        slice.reverse();
+        Some(slice)
+    }
+
+    /// The body, piece by piece.
+    pub fn each_turned(
+        &mut self,
+        each: Inst,
+        body: &mut Body<'_>,
+        (rows, cols): (Reg, Reg),
+        turned: &Turned,
+        end: Label,
+    ) {
+        body.set_width(self.kernel, 1);
+        self.exchange_bytes = self.exchange_bytes.max(turned.bytes * self.lanes / 32);
+        let lane = self.t.r("and.b32", &[&self.fixed.lane, &31]);
+        let warp = self.t.r("shr.u32", &[&self.fixed.lane, &5]);
+        let part = self.t.r("mad.lo.u32", &[&warp, &turned.bytes, &self.fixed.frame]);
+        let part = self.t.r("add.u32", &[&part, &self.exchange]);
+        let pieces = |code: &mut Self, extent: Reg, size: u32| {
+            let rounded = code.t.d("add.s64", &[&extent, &(size - 1)]);
+            let count = code.t.d("shr.u64", &[&rounded, &size.trailing_zeros()]);
+            code.t.r("cvt.u32.u64", &[&count])
+        };
+        let height = 32 * turned.rows;
+        let (down, across) = (pieces(self, rows, height), pieces(self, cols, COLS));
+        // More than fit 32 bits would be some terabytes.
+        let total = self.t.r("mul.lo.u32", &[&down, &across]);
+        let number = self.t.copy(warp);
+        let (again, done) = (self.t.label(), self.t.label());
+        self.t.at(again);
+        let inside = self.t.p("setp.lt.u32", &[&number, &total]);
+        self.t.branch_unless(inside, done);
+        let [first_row, first_col] = [("div.u32", height), ("rem.u32", COLS)].map(|(op, size)| {
+            let piece = self.t.r(op, &[&number, &across]);
+            let piece = self.t.d("cvt.u64.u32", &[&piece]);
+            self.t.d("mul.lo.s64", &[&piece, &size])
+        });
+        let wide_lane = self.t.d("cvt.u64.u32", &[&lane]);
+        self.read_piece(each, body, turned, (rows, cols), (first_row, first_col), (lane, wide_lane), part, end);
+        self.t.line("bar.warp.sync 0xffffffff;");
+        self.run_piece(each, body, turned, (rows, cols), (first_row, first_col), (lane, wide_lane), part, end);
+        self.t.line("bar.warp.sync 0xffffffff;");
+        self.t.op("add.u32", number, &[&number, &(self.lanes / 32)]);
+        self.t.line(format_args!("bra {again};"));
+        self.t.at(done);
+    }
+
+    /// Memory → shared memory, the lanes along the rows.
+    #[expect(clippy::too_many_arguments, reason = "the two halves of a piece take the same")]
+    fn read_piece(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        turned: &Turned,
+        (rows, cols): (Reg, Reg),
+        (first_row, first_col): (Reg, Reg),
+        (lane, wide_lane): (Reg, Reg),
+        part: Reg,
+        end: Label,
+    ) {
+        let row = self.t.d("mad.lo.s64", &[&wide_lane, &turned.rows, &first_row]);
+        let row = self.inside(row, rows).0;
+        let col = self.t.copy(first_col);
+        let mut places = Vec::new();
+        for load in &turned.loads {
+            let place = self.t.r("mad.lo.u32", &[&lane, &(turned.rows * load.ty.size() as u32), &part]);
+            places.push(self.t.r("add.u32", &[&place, &load.first]));
+        }
+        let running = turned.whole_cols && turned.loads.iter().all(|load| load.step.is_some());
+        let mut pointers = Vec::new();
+        if running {
+            let batch = self.places(each, body, &turned.slice, (row, first_col), end);
+            for load in &turned.loads {
+                let index = self.of(&batch, load.at.index, 0);
+                let from = self.address(&load.at, index, load.unit);
+                pointers.push((self.t.copy(from.reg), from.space()));
+            }
+        }
+        let (left, again) = (self.t.r_const(COLS), self.t.label());
+        self.t.at(again);
+        let mut froms: Vec<Vec<(String, &'static str)>> = Vec::new();
+        if running {
+            for ((pointer, space), load) in pointers.iter().zip(&turned.loads) {
+                let step = load.step.expect("all have one");
+                froms.push((0..READS).map(|k| (format!("{pointer}+{}", i64::from(k) * step), *space)).collect());
+            }
+        } else {
+            let mut positions = Vec::new();
+            for k in 0..READS {
+                let col = self.t.d("add.s64", &[&col, &k]);
+                let col = self.inside(col, cols).0;
+                positions.push(Position { row: Some(row), col, guard: None });
+            }
+            let mut batch = self.batch(each, &positions, 1, end);
+            for &inst in &turned.slice {
+                self.batch_op(body, &mut batch, inst);
+            }
+            for load in &turned.loads {
+                let from = (0..READS as usize).map(|k| {
+                    let index = self.of(&batch, load.at.index, k);
+                    let from = self.address(&load.at, index, load.unit);
+                    (from.reg.to_string(), from.space())
+                });
+                froms.push(from.collect());
+            }
+        }
+        for ((load, place), from) in turned.loads.iter().zip(&places).zip(froms) {
+            let bits = turned.rows * load.ty.bits();
+            let words: Vec<Reg> = from
+                .into_iter()
+                .map(|(from, space)| {
+                    let word = if bits == 64 { self.t.new_d() } else { self.t.new_r() };
+                    self.t.op(&format!("ld.{space}.b{bits}"), word, &[&format_args!("[{from}]")])
+                })
+                .collect();
+            for (k, word) in words.into_iter().enumerate() {
+                self.t.line(format_args!("st.shared.b{bits} [{place}+{}], {word};", k as u32 * load.pitch));
+            }
+            self.t.op("add.u32", *place, &[place, &(READS * load.pitch)]);
+        }
+        for ((pointer, _), load) in pointers.iter().zip(&turned.loads) {
+            let step = load.step.expect("all have one") * i64::from(READS);
+            self.move_on(*pointer, step);
+        }
+        self.t.op("add.s64", col, &[&col, &READS]);
+        self.t.op("sub.u32", left, &[&left, &READS]);
+        let more = self.t.p("setp.ne.u32", &[&left, &0]);
+        self.t.branch_if(more, again);
+    }
+
+    /// Ops of the body for one element.
+    fn places(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        slice: &[Inst],
+        (row, col): (Reg, Reg),
+        end: Label,
+    ) -> super::batch::Batch {
+        let mut batch = self.batch(each, &[Position { row: Some(row), col, guard: None }], 1, end);
+        for &inst in slice {
+            self.batch_op(body, &mut batch, inst);
+        }
+        batch
+    }
+
+    fn move_on(&mut self, pointer: Reg, step: i64) {
+        let op = if matches!(pointer, Reg::D(_)) { "add.s64" } else { "add.s32" };
+        self.t.op(op, pointer, &[&pointer, &step]);
+    }
+
+    /// The body, the lanes along the columns.
+    #[expect(clippy::too_many_arguments, reason = "the two halves of a piece take the same")]
+    fn run_piece(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        turned: &Turned,
+        (rows, cols): (Reg, Reg),
+        (first_row, first_col): (Reg, Reg),
+        (lane, wide_lane): (Reg, Reg),
+        part: Reg,
+        end: Label,
+    ) {
+        let col = self.t.d("add.s64", &[&first_col, &wide_lane]);
+        let (col, in_cols) = self.inside(col, cols);
+        let row = self.t.copy(first_row);
+        let mut places = Vec::new();
+        for load in &turned.loads {
+            let place = self.t.r("mad.lo.u32", &[&lane, &load.pitch, &part]);
+            places.push(self.t.r("add.u32", &[&place, &load.first]));
+        }
+        let mut pointers = Vec::new();
+        if !turned.stores.is_empty() {
+            let batch = self.places(each, body, &turned.store_slice, (first_row, col), end);
+            for (_, at, unit, _) in &turned.stores {
+                let index = self.of(&batch, at.index, 0);
+                let to = self.address(at, index, *unit);
+                pointers.push((self.t.copy(to.reg), to.space()));
+            }
+        }
+        let (left, again) = (self.t.r_const(32 * turned.rows), self.t.label());
+        self.t.at(again);
+        let mut positions = Vec::new();
+        for k in 0..ROWS {
+            let row = self.t.d("add.s64", &[&row, &k]);
+            let (row, in_rows) = if turned.whole_rows { (row, None) } else { self.inside_if(row, rows) };
+            let guard = match (in_rows, Some(in_cols).filter(|_| !turned.whole_cols)) {
+                (Some(a), Some(b)) => Some(self.t.p("and.pred", &[&a, &b])),
+                (a, b) => a.or(b),
+            };
+            positions.push(Position { row: Some(row), col, guard });
+        }
+        let guards: Vec<Option<Reg>> = positions.iter().map(|position| position.guard).collect();
+        let mut batch = self.batch(each, &positions, 1, end);
+        for (load, place) in turned.loads.iter().zip(&places) {
+            let size = load.ty.size() as u32;
+            let mut lanes: Vec<Reg> = Vec::new();
+            for k in (0..ROWS).step_by(turned.rows as usize) {
+                let from = Address::shared(self.t.r("add.u32", &[place, &(k * size)]));
+                match turned.rows {
+                    1 => lanes.push(self.load(from, load.ty, None)),
+                    count => lanes.extend(self.load_wide(from, load.ty, count as usize, count * size, None)),
+                }
+            }
+            self.set(&mut batch, load.inst, lanes);
+            self.t.op("add.u32", *place, &[place, &(ROWS * size)]);
+        }
+        for &inst in body.insts {
+            if turned.loads.iter().any(|load| load.inst == inst) {
+                continue;
+            }
+            let Some(number) = turned.stores.iter().position(|store| store.0 == inst) else {
+                self.batch_op(body, &mut batch, inst);
+                continue;
+            };
+            let (Op::Store { x, .. } | Op::Put { x, .. }) = self.kernel.insts[inst].op else { unreachable!("a store") };
+            let ((pointer, space), step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
+            for (k, guard) in guards.iter().enumerate() {
+                let x = self.of(&batch, x, k);
+                let x = self.kept(x);
+                let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
+                let offset = k as i64 * step;
+                self.t.line(format_args!("{guard}st.{space}.b{} [{pointer}+{offset}], {x};", ty.bits()));
+            }
+        }
+        for ((pointer, _), (.., step)) in pointers.into_iter().zip(&turned.stores) {
+            self.move_on(pointer, step * i64::from(ROWS));
+        }
+        self.t.op("add.s64", row, &[&row, &ROWS]);
+        self.t.op("sub.u32", left, &[&left, &ROWS]);
+        let more = self.t.p("setp.ne.u32", &[&left, &0]);
+        self.t.branch_if(more, again);
+    }
+
+    fn inside_if(&mut self, x: Reg, extent: Reg) -> (Reg, Option<Reg>) {
+        let (x, inside) = self.inside(x, extent);
+        (x, Some(inside))
+    }
+
+    /// A place on an axis, or 0 where there is no such place; and whether there is.
+    fn inside(&mut self, x: Reg, extent: Reg) -> (Reg, Reg) {
+        let inside = self.t.p("setp.lt.s64", &[&x, &extent]);
+        (self.t.d("selp.b64", &[&x, &0, &inside]), inside)
+    }
+}
