@@ -20,8 +20,10 @@ use crate::ir::{Inst, Op, Place, Type, Value};
 
 /// Columns of a piece: one for each lane of a warp.
 const COLS: u32 = 32;
-/// Columns read at a time, and rows that the body runs for at a time: as many as registers hold.
-const READS: u32 = 16;
+/// Columns read at a time: all of them where addresses are cheap, so that a piece waits for memory once; fewer where not.
+const READS: u32 = COLS;
+const FEWER_READS: u32 = 8;
+/// Rows that the body runs for at a time.
 const ROWS: u32 = 8;
 /// Steps that fit the offset of an instruction, times the rows or columns at a time.
 const FAR: i64 = 1 << 18;
@@ -224,6 +226,7 @@ impl RoleCode<'_> {
             places.push(self.t.r("add.u32", &[&place, &load.first]));
         }
         let running = turned.whole_cols && turned.loads.iter().all(|load| load.step.is_some());
+        let reads = if running { READS } else { FEWER_READS };
         let mut pointers = Vec::new();
         if running {
             let batch = self.places(each, body, &turned.slice, (row, first_col), end);
@@ -239,11 +242,11 @@ impl RoleCode<'_> {
         if running {
             for ((pointer, space), load) in pointers.iter().zip(&turned.loads) {
                 let step = load.step.expect("all have one");
-                froms.push((0..READS).map(|k| (format!("{pointer}+{}", i64::from(k) * step), *space)).collect());
+                froms.push((0..reads).map(|k| (format!("{pointer}+{}", i64::from(k) * step), *space)).collect());
             }
         } else {
             let mut positions = Vec::new();
-            for k in 0..READS {
+            for k in 0..reads {
                 let col = self.t.d("add.s64", &[&col, &k]);
                 let col = self.inside(col, cols).0;
                 positions.push(Position { row: Some(row), col, guard: None });
@@ -253,7 +256,7 @@ impl RoleCode<'_> {
                 self.batch_op(body, &mut batch, inst);
             }
             for load in &turned.loads {
-                let from = (0..READS as usize).map(|k| {
+                let from = (0..reads as usize).map(|k| {
                     let index = self.of(&batch, load.at.index, k);
                     let from = self.address(&load.at, index, load.unit);
                     (from.reg.to_string(), from.space())
@@ -273,14 +276,14 @@ impl RoleCode<'_> {
             for (k, word) in words.into_iter().enumerate() {
                 self.t.line(format_args!("st.shared.b{bits} [{place}+{}], {word};", k as u32 * load.pitch));
             }
-            self.t.op("add.u32", *place, &[place, &(READS * load.pitch)]);
+            self.t.op("add.u32", *place, &[place, &(reads * load.pitch)]);
         }
         for ((pointer, _), load) in pointers.iter().zip(&turned.loads) {
-            let step = load.step.expect("all have one") * i64::from(READS);
+            let step = load.step.expect("all have one") * i64::from(reads);
             self.move_on(*pointer, step);
         }
-        self.t.op("add.s64", col, &[&col, &READS]);
-        self.t.op("sub.u32", left, &[&left, &READS]);
+        self.t.op("add.s64", col, &[&col, &reads]);
+        self.t.op("sub.u32", left, &[&left, &reads]);
         let more = self.t.p("setp.ne.u32", &[&left, &0]);
         self.t.branch_if(more, again);
     }
