@@ -3,8 +3,10 @@
 use super::address::{bank, element, fault};
 use super::code::PostWork;
 use super::copy;
-use super::machine::{Blocked, Cursor, Fault, Inst, Machine, Stop, Watch};
+use super::machine::{Blocked, Cursor, Fault, Handler, Inst, Machine, Stop, Watch};
 use super::queue::{self, Descriptor, Work};
+use super::scalar_op::{self, Compare};
+use crate::ir::CompareOp;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 // SAFETY, for every `unsafe` in this file: operands are registers, table entries and jump targets of a verified program; addresses of
@@ -29,6 +31,35 @@ pub(crate) unsafe fn jump(_: &mut Machine, pc: *const Inst) -> *const Inst {
 pub(crate) unsafe fn jump_unless(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe { if m.reg((*pc).a) == 0 { pc.offset((*pc).e as isize) } else { pc.add(1) } }
+}
+
+/// Handler of `JumpUnlessU64`.
+pub(crate) fn jump_unless_u64(op: CompareOp) -> Handler {
+    match op {
+        CompareOp::Eq => jump_unless_of::<scalar_op::Eq>,
+        CompareOp::Ne => jump_unless_of::<scalar_op::Ne>,
+        CompareOp::Lt => jump_unless_of::<scalar_op::Lt>,
+        CompareOp::Le => jump_unless_of::<scalar_op::Le>,
+        CompareOp::Gt => jump_unless_of::<scalar_op::Gt>,
+        CompareOp::Ge => jump_unless_of::<scalar_op::Ge>,
+    }
+}
+
+unsafe fn jump_unless_of<O: Compare<u64>>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        if O::apply(m.reg(i.a), m.reg(i.b)) { pc.add(1) } else { pc.offset(i.e as isize) }
+    }
+}
+
+/// `JumpIfBits`
+pub(crate) unsafe fn jump_if_bits(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        if m.reg(i.a) & m.reg(i.b) != 0 { pc.offset(i.e as isize) } else { pc.add(1) }
+    }
 }
 
 /// `ForBegin`

@@ -121,10 +121,7 @@ impl Prepared {
         if let [machine] = &mut self.machines[..] {
             // The common small case: nothing to share, no table to walk.
             machine.restart();
-            return match machine.run() {
-                Stop::Done => Ok(()),
-                stop => self.finish_alone(stop),
-            };
+            return if machine.run() { Ok(()) } else { self.finish_alone() };
         }
         let share = self.blocks > 1;
         let result = self.job.launch(share, self.settings.deadline);
@@ -133,28 +130,31 @@ impl Prepared {
 
     /// The rest of a launch of one instance that did not run through.
     #[cold]
-    fn finish_alone(&mut self, mut stop: Stop) -> Result<(), LaunchError> {
+    fn finish_alone(&mut self) -> Result<(), LaunchError> {
         let mut backoff = Backoff::new(self.settings.deadline);
-        let waits = self.settings.waits.clone();
+        let waits = &self.settings.waits;
         loop {
+            let machine = &mut self.machines[0];
             let mut abort = None;
-            let over = match stop {
-                Stop::Done => return Ok(()),
+            let over = match machine.stop {
                 Stop::Blocked(_) => {
                     abort = waits.aborted();
-                    let watch = self.machines[0].watch;
+                    let watch = machine.watch;
                     // SAFETY: the machine is blocked, and outlives this call.
                     let mut ready = || unsafe { watch.is_ready() } || waits.aborted().is_some();
-                    abort.is_some() || backoff.pause(&waits, watch.is_polled(), &mut ready)
+                    abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)
                 }
                 _ => true,
             };
             if over {
+                let stop = machine.stop;
                 return Err(self.explain(Failure { index: 0, stop, abort }));
             }
-            let before = self.machines[0].passed;
-            stop = self.machines[0].run();
-            if self.machines[0].passed != before {
+            let before = machine.passed;
+            if machine.run() {
+                return Ok(());
+            }
+            if machine.passed != before {
                 backoff = Backoff::new(self.settings.deadline);
             }
         }

@@ -1,10 +1,10 @@
 //! Packets: 16 bytes `{d32, flag, d32, flag}`, each 8-byte half written and read by one atomic access, so that the flag vouches
 //! for the data beside it without any fence.
 
-use super::super::address::{bank, contiguous, element, fault, first_index};
+use super::super::address::{bank, contiguous, contiguous_from, element, fault, first_index};
 #[cfg(target_arch = "x86_64")]
 use super::super::level::Level;
-use super::super::machine::{Blocked, Inst, Machine, Stop, Watch};
+use super::super::machine::{Blocked, Fault, Inst, Machine, Stop, Watch};
 use super::{get, put};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,23 +40,33 @@ pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const 
     unsafe {
         let i = *pc;
         let count = m.counts[i.d as usize];
-        let first = match contiguous(m, i.e, count) {
-            Ok(first) => first.cast::<u64>(),
-            Err(what) => return fault(m, pc, what),
-        };
-        let (data, flag) = (m.lane(i.a).cast::<u64>(), (m.reg(i.c) & 0xffff_ffff) << 32);
-        let mut done = 0;
-        #[cfg(target_arch = "x86_64")]
-        if count >= PAIRS_FROM && m.level >= Level::Avx2 {
-            done = pairs::put(first, data, count, m.reg(i.c) as u32);
+        match contiguous(m, i.e, count) {
+            Ok(first) => {
+                write_row(m, i.e, first.cast(), m.lane(i.a).cast(), count, m.reg(i.c) as u32);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
         }
-        for k in done..count {
-            let x = get(data, k);
-            store(first.add(2 * k), (x & 0xffff_ffff) | flag, (x >> 32) | flag);
+    }
+}
+
+/// `PacketSend`
+pub(crate) unsafe fn packet_send(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_put_row`, and the words were checked as well. There is no strip: both begin at their base.
+    unsafe {
+        let i = *pc;
+        let count = m.reg(i.a) as i64;
+        if count <= 0 {
+            return pc.add(1);
         }
-        let access = m.access(i.e);
-        m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
-        pc.add(1)
+        m.passed += 1;
+        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
+            (Ok(words), Ok(packets)) => {
+                write_row(m, i.e + 1, packets.cast(), words.cast(), count as usize, m.reg(i.c) as u32);
+                pc.add(1)
+            }
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
     }
 }
 
@@ -65,29 +75,94 @@ pub(crate) unsafe fn packet_get_row(m: &mut Machine, pc: *const Inst) -> *const 
     // SAFETY: as for `packet_put_row`.
     unsafe {
         let i = *pc;
-        let count = m.counts[i.d as usize];
-        let first = match contiguous(m, i.e, count) {
-            Ok(first) => first.cast::<u64>(),
-            Err(what) => return fault(m, pc, what),
-        };
-        let (data, flag) = (m.lane(i.a).cast::<u64>(), m.reg(i.c) as u32);
+        let (count, flag) = (m.counts[i.d as usize], m.reg(i.c) as u32);
+        match contiguous(m, i.e, count) {
+            Ok(first) => match read_row(m, first.cast(), m.lane(i.a).cast(), count, flag) {
+                Ok(()) => {
+                    m.passed += 1;
+                    pc.add(1)
+                }
+                Err(k) => block(m, pc, first.cast::<u64>().add(2 * k), first_index(m, m.access(i.e)) + k as i64, flag),
+            },
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `PacketReceive`: as `PacketGet`.
+pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_send`.
+    unsafe {
+        let i = *pc;
+        let (count, flag) = (m.reg(i.a) as i64, m.reg(i.c) as u32);
+        if count <= 0 {
+            return pc.add(1);
+        }
+        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
+            (Ok(packets), Ok(words)) => match read_row(m, packets.cast(), words.cast(), count as usize, flag) {
+                Ok(()) => {
+                    m.passed += 1;
+                    pc.add(1)
+                }
+                Err(k) => {
+                    let packet = m.reg(m.access(i.e).base) as i64 + k as i64;
+                    block(m, pc, packets.cast::<u64>().add(2 * k), packet, flag)
+                }
+            },
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
+    }
+}
+
+/// Address of the first `count` elements of an access outside any `each`.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`, and `count` is positive.
+#[inline(always)]
+unsafe fn from_base(m: &Machine, e: i32, count: i64) -> Result<*mut u8, Fault> {
+    // SAFETY: the caller's promise.
+    unsafe { contiguous_from(m, e, m.reg(m.access(e).base) as i64, count as usize) }
+}
+
+/// Writes neighbouring packets of access `e` and wakes who may sleep on them.
+///
+/// # Safety
+/// `first` is valid for `count` packets, aligned to 16, and `data` for `count` words; the bank of access `e` was checked.
+#[inline(always)]
+unsafe fn write_row(m: &Machine, e: i32, first: *mut u64, data: *const u64, count: usize, flag: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (mut done, high) = (0, u64::from(flag) << 32);
+        #[cfg(target_arch = "x86_64")]
+        if count >= PAIRS_FROM && m.level >= Level::Avx2 {
+            done = pairs::put(first, data, count, flag);
+        }
+        for k in done..count {
+            let x = get(data, k);
+            store(first.add(2 * k), (x & 0xffff_ffff) | high, (x >> 32) | high);
+        }
+        let access = m.access(e);
+        m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
+    }
+}
+
+/// Reads neighbouring packets; gives the number of the first that does not carry the flag in time.
+///
+/// # Safety
+/// As for [`write_row`], with `data` valid for writes.
+#[inline(always)]
+unsafe fn read_row(m: &Machine, first: *mut u64, data: *mut u64, count: usize, flag: u32) -> Result<(), usize> {
+    // SAFETY: the caller's promise.
+    unsafe {
         let mut done = 0;
         #[cfg(target_arch = "x86_64")]
         if count >= PAIRS_FROM && m.level >= Level::Avx2 {
             done = pairs::get(first, data, count, flag, m.looks);
         }
         for k in done..count {
-            let at = first.add(2 * k);
-            match poll(at, flag, m.looks) {
-                Some(x) => put(data, k, x),
-                None => {
-                    let packet = first_index(m, m.access(i.e)) + k as i64;
-                    return block(m, pc, at, packet, flag);
-                }
-            }
+            put(data, k, poll(first.add(2 * k), flag, m.looks).ok_or(k)?);
         }
-        m.passed += 1;
-        pc.add(1)
+        Ok(())
     }
 }
 

@@ -166,7 +166,8 @@ fn run(sample: &Sample, role: RoleCode, level: Level, stream_from: usize) -> Sto
     let mut machine = unsafe { Machine::new(Arc::new(Program::new(role, level)), bases, id, level) };
     machine.stream_from = stream_from;
     machine.restart();
-    machine.run()
+    machine.run();
+    machine.stop
 }
 
 #[test]
