@@ -43,8 +43,9 @@ pub(super) struct Decision {
     pub granule: usize,
 }
 
-/// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
-const PACKETS_UP_TO: usize = 1 << 10;
+/// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs one way more than a signal does (1 KiB: 0.58
+/// against 0.54 µs between cores, 0.26 against 0.14 within one). Both ways packets are ahead for longer, having one role for both legs.
+const PACKETS_UP_TO: usize = 512;
 /// Steps a block's share is cut into where it is large: fewer, larger steps then.
 const STEPS: usize = 64;
 /// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of

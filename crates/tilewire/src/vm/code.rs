@@ -79,7 +79,7 @@ pub(crate) enum Opcode {
 
     /// `slot e = a`, release, after a store fence if non-temporal stores are under way.
     Signal,
-    /// Blocks until `slot e >= a`.
+    /// Blocks until `slot e >= a`. `b`: the slot that is signalled afterwards, and 1; 0: none. A hint.
     Wait,
     /// `a = slot e >= b`
     Test,
@@ -90,6 +90,7 @@ pub(crate) enum Opcode {
     /// `a` words of access `e`, if any, to neighbouring packets of access `e + 1`, flag register `c`: an `each` that does nothing else.
     PacketSend,
     /// `a` neighbouring packets of access `e`, if any, to words of access `e + 1`, flag register `c`; blocks.
+    /// `b` as for `Wait`.
     PacketReceive,
     /// Writes descriptor `e` into its queue; blocks while it is full.
     Post,
@@ -188,6 +189,8 @@ pub(crate) enum Operand {
     OptionalLane(u8),
     /// Index of an element count.
     Count,
+    /// An index into `slots` and 1, or 0.
+    NextSlot,
     /// A small number: the flag of a masked uniform access, or an axis.
     Number,
 }
@@ -244,10 +247,12 @@ impl Opcode {
             Opcode::ULoad(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
             Opcode::UStore(_) => ([Reg, Reg, None, Number], Extra::Access(1)),
             Opcode::UAtomicAdd(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
-            Opcode::Signal | Opcode::Wait => ([Reg, None, None, None], Extra::Slot),
+            Opcode::Signal => ([Reg, None, None, None], Extra::Slot),
+            Opcode::Wait => ([Reg, NextSlot, None, None], Extra::Slot),
             Opcode::Test => ([RegOut, Reg, None, None], Extra::Slot),
             Opcode::Bulk | Opcode::CopyRow => ([Reg, None, None, None], Extra::Access(2)),
-            Opcode::PacketSend | Opcode::PacketReceive => ([Reg, None, Reg, None], Extra::Access(2)),
+            Opcode::PacketSend => ([Reg, None, Reg, None], Extra::Access(2)),
+            Opcode::PacketReceive => ([Reg, NextSlot, Reg, None], Extra::Access(2)),
             Opcode::Post => ([None; 4], Extra::Post),
             Opcode::EachBegin | Opcode::EachNext => ([None; 4], Extra::Each),
             // Bound lanes take their element size from the access: the verifier compares the two.

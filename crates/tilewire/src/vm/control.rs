@@ -203,6 +203,10 @@ pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
 }
 
 /// `Wait`
+///
+/// Two hints, which change nothing but when lines move. Who is about to spin fetches the slot it will signal afterwards (`b`): that line
+/// is in the peer's cache, and a store that had to fetch it would hold up every store behind it, the answer to the message among
+/// them. Who need not wait fetches the next slot: slots are waited for in turn, and its value is there by now if this one's is.
 pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
@@ -210,8 +214,15 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
         match slot_address(m, i.e) {
             Ok((slot, bank, index)) => {
                 let (mut seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
+                if seen >= expected {
+                    m.passed += 1;
+                    copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize).cast());
+                    return pc.add(1);
+                }
+                prepare_signal(m, i.b);
                 let mut looks = m.looks;
                 while seen < expected && looks > 0 {
+                    std::hint::spin_loop();
                     seen = slot.load(Ordering::Acquire);
                     looks -= 1;
                 }
@@ -223,6 +234,22 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
                 m.stop_at(pc, Stop::Blocked(Blocked::Slot { slot: i.e as u32, bank, index, expected, seen }))
             }
             Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// Fetches the slot that a later instruction signals, for writing; `signal` is its number in the table and 1, or 0 for none.
+///
+/// # Safety
+/// `signal` is that operand of an instruction of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn prepare_signal(m: &Machine, signal: u16) {
+    // SAFETY: the caller's promise; the address is checked, and a hint that names none is no harm.
+    unsafe {
+        if signal > 0
+            && let Ok((slot, ..)) = slot_address(m, i32::from(signal) - 1)
+        {
+            copy::prefetch_for_write(slot.as_ptr().cast());
         }
     }
 }

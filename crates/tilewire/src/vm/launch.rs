@@ -15,9 +15,10 @@ use crate::tensor::Arg;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many times the wait of a lone machine looks before it lets go: about as long as a message takes from a peer that is at work. A look
-/// costs a nanosecond; the pause that comes after costs up to fifty, by which it would find the message late.
-const LOOKS: u32 = 512;
+/// How many times the wait of a lone machine looks before it lets go: longer than a small message takes from a peer that is at work. Between two
+/// looks it pauses (some fifty nanoseconds on Intel): no later on average than who looks all the time, which makes the sender fetch
+/// the line back again and again, and if the two share a core, slows it down by half.
+const LOOKS: u32 = 64;
 
 /// What a launch knows besides its kernel.
 #[derive(Clone, Debug)]

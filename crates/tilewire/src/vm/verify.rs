@@ -247,6 +247,7 @@ impl<'r> Check<'r> {
                 Operand::Lane(size) => self.read(field, size_of(size), count, 1)?,
                 Operand::GroupLane(size) => self.read(field, size_of(size), count, group)?,
                 Operand::OptionalLane(size) if field != u16::MAX => self.read(field, size, count, 1)?,
+                Operand::NextSlot => ensure(field as usize <= self.role.slots.len(), || format!("no slot {field}"))?,
                 Operand::Count => ensure((field as usize) < self.each.map_or(0, |e| e.groups.len()), || {
                     format!("count {field} does not exist")
                 })?,

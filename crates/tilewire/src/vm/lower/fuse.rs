@@ -10,6 +10,8 @@
 //! | a sum, the store of it at a known place | `UAddStoreWord` |
 //! | a u64 cut to 32 bits to be a packet's flag | nothing: packets look at the low half alone |
 //!
+//! Waits learn which slot is signalled after them (`announce_signals`), to have its line at hand by then.
+//!
 //! Only neighbours are joined, no jump leads between them, and a register that disappears is read by nobody else: so each register and
 //! each byte of memory has the value it had, at every instruction that is left.
 #![forbid(unsafe_code)]
@@ -53,6 +55,28 @@ pub(super) fn fuse(role: &mut RoleCode) {
             }
             op if op.signature().1 == Extra::Jump => role.code[new].e = distance(old[from].e),
             _ => {}
+        }
+    }
+    announce_signals(role);
+}
+
+/// Tells every wait which slot is signalled next, where it is known by then which that will be.
+fn announce_signals(role: &mut RoleCode) {
+    let out = |code: &Code, reg: u16| {
+        let fields = [code.a, code.b, code.c, code.d];
+        code.op.signature().0.into_iter().zip(fields).any(|(operand, field)| operand == Operand::RegOut && field == reg)
+    };
+    for k in 0..role.code.len() {
+        if !matches!(role.code[k].op, Opcode::Wait | Opcode::PacketReceive) {
+            continue;
+        }
+        let rest = &role.code[k + 1..];
+        let Some(n) = rest.iter().position(|code| matches!(code.op, Opcode::Signal | Opcode::Wait)) else { continue };
+        let (signal, slot) = (rest[n], &role.slots[rest[n].e as usize]);
+        let known = |reg: u16| !rest[..n].iter().any(|code| out(code, reg));
+        if signal.op == Opcode::Signal && known(slot.index) && slot.bank.is_none_or(known) {
+            // Where there are too many to name one, nobody is told.
+            role.code[k].b = u16::try_from(signal.e + 1).unwrap_or(0);
         }
     }
 }
@@ -223,3 +247,6 @@ fn reads(role: &RoleCode, counts: impl Fn(Opcode, usize) -> bool) -> Vec<u32> {
     }
     reads
 }
+
+#[cfg(test)]
+mod tests;
