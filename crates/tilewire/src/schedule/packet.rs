@@ -84,7 +84,7 @@ impl<'t> Message<'t> {
         let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
         let counters = Counters::of(r, ops, block, side, shape);
         let number = counters.get(StartWord::Packet);
-        let flag = number.cast::<u32>() | NOT_ZERO;
+        let flag = (number | u64::from(NOT_ZERO)).cast::<u32>();
         let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
         let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
         Message { counters, block, number, flag, first }
@@ -145,6 +145,8 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
     let message = Message::next::<R>(r, ops, plan, tiling, Side::Receive);
+    // Here and not where it is used: what comes before the packets is done while they are under way.
+    let next = message.number + 1;
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None };
     let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
@@ -161,7 +163,6 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
             tile.each(r, |spot| consume(&leg(spot), R::get(&scratch.at(spot.index))));
         });
     }
-    let next = message.number + 1;
     r.if_((next & (HALF - 1)).eq(0), || {
         let head = Word::PacketHead(message.block);
         let clears = || {

@@ -160,8 +160,9 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
         let g = self.start + step.cast::<u64>();
         let at = self.plan.slot(self.block, g);
         let next = g + 1;
-        let free = g.ge(self.reused).select(next - self.plan.depth as u64, 0u64);
-        self.ops.wait(self.r, Word::Head(at.number), free);
+        self.r.if_(g.ge(self.reused), || {
+            self.ops.wait(self.r, Word::Head(at.number), next - self.plan.depth as u64);
+        });
         fill(&at);
         self.ops.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), next);
     }

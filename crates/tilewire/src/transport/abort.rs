@@ -75,9 +75,15 @@ impl Cause {
     }
 
     /// What a word says; none for 0.
+    #[inline]
     pub fn from_word(word: u64) -> Option<Cause> {
+        if word == 0 { None } else { Some(Cause::of(word)) }
+    }
+
+    #[cold]
+    fn of(word: u64) -> Cause {
         let code = AbortCode::from_number((word >> 56) as u8);
-        (word != 0).then_some(Cause { code, rank: (word >> 32 & 0xff_ffff) as usize, reason: word as u32 })
+        Cause { code, rank: (word >> 32 & 0xff_ffff) as usize, reason: word as u32 }
     }
 }
 
@@ -126,6 +132,7 @@ impl Abort {
     }
 
     /// The word itself, for code that polls: anything but 0 is an abort.
+    #[inline]
     pub fn word(&self) -> &AtomicU64 {
         &self.segment.header().abort.0
     }

@@ -72,6 +72,7 @@ impl Mapping {
         Mapping { start, release: Release::Unmap { total } }
     }
 
+    #[inline]
     pub(super) fn header(&self) -> &Header {
         // SAFETY: both constructors give at least `HEADER` valid bytes, page-aligned, initialised (zeros at first), alive as long
         // as `self`. All fields are atomics, so any bytes are values of them and other writers (threads, processes) are no harm.

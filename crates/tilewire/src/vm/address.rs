@@ -55,18 +55,28 @@ pub(crate) unsafe fn first_index(m: &Machine, access: &Access) -> i64 {
 #[inline(always)]
 pub(crate) unsafe fn contiguous(m: &Machine, e: i32, count: usize) -> Result<*mut u8, Fault> {
     // SAFETY: the caller's promise; the result is checked to lie in the bank.
+    unsafe { contiguous_from(m, e, first_index(m, m.access(e)), count) }
+}
+
+/// As [`contiguous`], from element `index` on: outside an `each` there is no strip.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn contiguous_from(m: &Machine, e: i32, index: i64, count: usize) -> Result<*mut u8, Fault> {
+    // SAFETY: the caller's promise; the result is checked to lie in the bank.
     unsafe {
         let access = m.access(e);
         let start = bank(m, access, e)?;
-        let index = first_index(m, access);
-        let Some(offset) = offset_of(access, index) else {
+        let end = offset_of(access, index).and_then(|offset| {
+            // A product with a count that is only known now could wrap. (A division says it too, and takes five nanoseconds.)
+            let bytes = (count as u64).checked_mul(u64::from(access.width))?;
+            Some((offset, offset.checked_add(bytes)?))
+        });
+        let Some((offset, _)) = end.filter(|&(_, end)| end <= access.bytes) else {
             return Err(Fault::Bounds { access: e as u32, index });
         };
-        // By division: a product with a count that is only known now could wrap.
-        if offset > access.bytes || count as u64 > (access.bytes - offset) / access.width as u64 {
-            return Err(Fault::Bounds { access: e as u32, index });
-        }
-        if access.unit < access.width && offset % access.width as u64 != 0 {
+        if is_misaligned(access, offset) {
             return Err(Fault::Misaligned { access: e as u32, index });
         }
         Ok(start.add(offset as usize))
@@ -80,7 +90,7 @@ pub(crate) fn element(access: &Access, e: i32, start: *mut u8, index: i64) -> Re
         Some(offset) if offset < access.bytes && access.bytes - offset >= access.width as u64 => offset,
         _ => return Err(Fault::Bounds { access: e as u32, index }),
     };
-    if access.unit < access.width && offset % access.width as u64 != 0 {
+    if is_misaligned(access, offset) {
         return Err(Fault::Misaligned { access: e as u32, index });
     }
     Ok(start.wrapping_add(offset as usize))
@@ -149,6 +159,12 @@ pub(crate) unsafe fn rectangle(m: &Machine, e: i32, rows: usize, cols: usize) ->
 #[cold]
 pub(crate) fn fault(m: &mut Machine, pc: *const Inst, fault: Fault) -> *const Inst {
     m.stop_at(pc, Stop::Fault(fault))
+}
+
+/// Whether an offset is none of the access's own. Widths are powers of two (verified): a mask does what a division would.
+#[inline(always)]
+fn is_misaligned(access: &Access, offset: u64) -> bool {
+    access.unit < access.width && offset & u64::from(access.width - 1) != 0
 }
 
 #[inline(always)]

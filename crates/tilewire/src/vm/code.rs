@@ -39,6 +39,10 @@ pub(crate) enum Opcode {
     Jump,
     /// Jump by `e` unless register `a`.
     JumpUnless,
+    /// Jump by `e` unless `a op b`, as u64.
+    JumpUnlessU64(CompareOp),
+    /// Jump by `e` if registers `a` and `b` have a bit in common.
+    JumpIfBits,
     /// `a = b`; jump by `e` unless `b < c` and `d > 0`.
     ForBegin,
     /// `a += b`; jump by `e` while `a < c`.
@@ -54,6 +58,8 @@ pub(crate) enum Opcode {
     USelect,
     /// `a = b * c + d`, rounded once (floats) or wrapping (i64: the slot address)
     UFma(Type),
+    /// `a = b & c`, `d = a * e`: the slot of a number, and where it lies
+    UMaskScale,
     /// `a = b` converted
     UCast(Type, Type),
     /// `a = b`
@@ -64,6 +70,8 @@ pub(crate) enum Opcode {
     ULoadWord,
     /// The eight bytes at byte `e` of entry `b` = register `a`.
     UStoreWord,
+    /// `a = c + d`; the eight bytes at byte `e` of entry `b` = register `a`.
+    UAddStoreWord,
     /// `memory[access e] = a`; masked off where register `b` is 0. `d` = 1 when masked.
     UStore(Type),
     /// `a = fetch_add(memory[access e], b)`; masked off where register `c` is 0: `a = 0`. `d` = 1 when masked.
@@ -71,12 +79,19 @@ pub(crate) enum Opcode {
 
     /// `slot e = a`, release, after a store fence if non-temporal stores are under way.
     Signal,
-    /// Blocks until `slot e >= a`.
+    /// Blocks until `slot e >= a`. `b`: the slot that is signalled afterwards, and 1; 0: none. A hint.
     Wait,
     /// `a = slot e >= b`
     Test,
     /// Copies `a` elements from access `e` to access `e + 1`.
     Bulk,
+    /// Copies `a` elements, if any, from access `e` to access `e + 1`: an `each` that does nothing else.
+    CopyRow,
+    /// `a` words of access `e`, if any, to neighbouring packets of access `e + 1`, flag register `c`: an `each` that does nothing else.
+    PacketSend,
+    /// `a` neighbouring packets of access `e`, if any, to words of access `e + 1`, flag register `c`; blocks.
+    /// `b` as for `Wait`.
+    PacketReceive,
     /// Writes descriptor `e` into its queue; blocks while it is full.
     Post,
 
@@ -174,6 +189,8 @@ pub(crate) enum Operand {
     OptionalLane(u8),
     /// Index of an element count.
     Count,
+    /// An index into `slots` and 1, or 0.
+    NextSlot,
     /// A small number: the flag of a masked uniform access, or an axis.
     Number,
 }
@@ -194,6 +211,8 @@ pub(crate) enum Extra {
     Each,
     /// A byte offset in entry `b`, of a word.
     Word,
+    /// A number.
+    Number,
     /// A group size.
     Size,
     /// A lane of this many bytes an element.
@@ -215,19 +234,25 @@ impl Opcode {
             Opcode::End => ([None; 4], Extra::None),
             Opcode::Jump => ([None; 4], Extra::Jump),
             Opcode::JumpUnless => ([Reg, None, None, None], Extra::Jump),
+            Opcode::JumpUnlessU64(_) | Opcode::JumpIfBits => ([Reg, Reg, None, None], Extra::Jump),
             Opcode::ForBegin => ([RegOut, Reg, Reg, Reg], Extra::Jump),
             Opcode::ForNext => ([RegOut, Reg, Reg, None], Extra::Jump),
             Opcode::UUnary(..) | Opcode::UCast(..) | Opcode::UMove => ([RegOut, Reg, None, None], Extra::None),
             Opcode::UBinary(..) | Opcode::UCompare(..) => ([RegOut, Reg, Reg, None], Extra::None),
             Opcode::USelect | Opcode::UFma(_) => ([RegOut, Reg, Reg, Reg], Extra::None),
+            Opcode::UMaskScale => ([RegOut, Reg, Reg, RegOut], Extra::Number),
             Opcode::ULoadWord => ([RegOut, Number, None, None], Extra::Word),
             Opcode::UStoreWord => ([Reg, Number, None, None], Extra::Word),
+            Opcode::UAddStoreWord => ([RegOut, Number, Reg, Reg], Extra::Word),
             Opcode::ULoad(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
             Opcode::UStore(_) => ([Reg, Reg, None, Number], Extra::Access(1)),
             Opcode::UAtomicAdd(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
-            Opcode::Signal | Opcode::Wait => ([Reg, None, None, None], Extra::Slot),
+            Opcode::Signal => ([Reg, None, None, None], Extra::Slot),
+            Opcode::Wait => ([Reg, NextSlot, None, None], Extra::Slot),
             Opcode::Test => ([RegOut, Reg, None, None], Extra::Slot),
-            Opcode::Bulk => ([Reg, None, None, None], Extra::Access(2)),
+            Opcode::Bulk | Opcode::CopyRow => ([Reg, None, None, None], Extra::Access(2)),
+            Opcode::PacketSend => ([Reg, None, Reg, None], Extra::Access(2)),
+            Opcode::PacketReceive => ([Reg, NextSlot, Reg, None], Extra::Access(2)),
             Opcode::Post => ([None; 4], Extra::Post),
             Opcode::EachBegin | Opcode::EachNext => ([None; 4], Extra::Each),
             // Bound lanes take their element size from the access: the verifier compares the two.

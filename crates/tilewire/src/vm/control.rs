@@ -3,8 +3,10 @@
 use super::address::{bank, element, fault};
 use super::code::PostWork;
 use super::copy;
-use super::machine::{Blocked, Cursor, Fault, Inst, Machine, Stop, Watch};
+use super::machine::{Blocked, Cursor, Fault, Handler, Inst, Machine, Stop, Watch};
 use super::queue::{self, Descriptor, Work};
+use super::scalar_op::{self, Compare};
+use crate::ir::CompareOp;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 // SAFETY, for every `unsafe` in this file: operands are registers, table entries and jump targets of a verified program; addresses of
@@ -29,6 +31,35 @@ pub(crate) unsafe fn jump(_: &mut Machine, pc: *const Inst) -> *const Inst {
 pub(crate) unsafe fn jump_unless(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe { if m.reg((*pc).a) == 0 { pc.offset((*pc).e as isize) } else { pc.add(1) } }
+}
+
+/// Handler of `JumpUnlessU64`.
+pub(crate) fn jump_unless_u64(op: CompareOp) -> Handler {
+    match op {
+        CompareOp::Eq => jump_unless_of::<scalar_op::Eq>,
+        CompareOp::Ne => jump_unless_of::<scalar_op::Ne>,
+        CompareOp::Lt => jump_unless_of::<scalar_op::Lt>,
+        CompareOp::Le => jump_unless_of::<scalar_op::Le>,
+        CompareOp::Gt => jump_unless_of::<scalar_op::Gt>,
+        CompareOp::Ge => jump_unless_of::<scalar_op::Ge>,
+    }
+}
+
+unsafe fn jump_unless_of<O: Compare<u64>>(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        if O::apply(m.reg(i.a), m.reg(i.b)) { pc.add(1) } else { pc.offset(i.e as isize) }
+    }
+}
+
+/// `JumpIfBits`
+pub(crate) unsafe fn jump_if_bits(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        if m.reg(i.a) & m.reg(i.b) != 0 { pc.offset(i.e as isize) } else { pc.add(1) }
+    }
 }
 
 /// `ForBegin`
@@ -172,6 +203,10 @@ pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
 }
 
 /// `Wait`
+///
+/// Two hints, which change nothing but when lines move. Who is about to spin fetches the slot it will signal afterwards (`b`): that line
+/// is in the peer's cache, and a store that had to fetch it would hold up every store behind it, the answer to the message among
+/// them. Who need not wait fetches the next slot: slots are waited for in turn, and its value is there by now if this one's is.
 pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
@@ -179,8 +214,15 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
         match slot_address(m, i.e) {
             Ok((slot, bank, index)) => {
                 let (mut seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
+                if seen >= expected {
+                    m.passed += 1;
+                    copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize).cast());
+                    return pc.add(1);
+                }
+                prepare_signal(m, i.b);
                 let mut looks = m.looks;
                 while seen < expected && looks > 0 {
+                    std::hint::spin_loop();
                     seen = slot.load(Ordering::Acquire);
                     looks -= 1;
                 }
@@ -192,6 +234,22 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
                 m.stop_at(pc, Stop::Blocked(Blocked::Slot { slot: i.e as u32, bank, index, expected, seen }))
             }
             Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// Fetches the slot that a later instruction signals, for writing; `signal` is its number in the table and 1, or 0 for none.
+///
+/// # Safety
+/// `signal` is that operand of an instruction of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn prepare_signal(m: &Machine, signal: u16) {
+    // SAFETY: the caller's promise; the address is checked, and a hint that names none is no harm.
+    unsafe {
+        if signal > 0
+            && let Ok((slot, ..)) = slot_address(m, i32::from(signal) - 1)
+        {
+            copy::prefetch_for_write(slot.as_ptr().cast());
         }
     }
 }

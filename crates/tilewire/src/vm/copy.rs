@@ -93,6 +93,30 @@ pub(crate) fn fence() {
     };
 }
 
+/// Fetches the line of an address, which need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint: it reads nothing into the program and faults at no address. SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// As [`prefetch`], taking the line from other caches: it is about to be written.
+#[inline(always)]
+pub(crate) fn prefetch_for_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as for `prefetch`; 64-bit processors without the instruction take it for none.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly))
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// At most 32 bytes: the first and the last power of two of bytes, overlapping in the middle.
 ///
 /// # Safety

@@ -15,9 +15,10 @@ use crate::tensor::Arg;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many times the wait of a lone machine looks before it lets go: about as long as a message takes from a peer that is at work. A look
-/// costs a nanosecond; the pause that comes after costs up to fifty, by which it would find the message late.
-const LOOKS: u32 = 512;
+/// How many times the wait of a lone machine looks before it lets go: longer than a small message takes from a peer that is at work. Between two
+/// looks it pauses (some fifty nanoseconds on Intel): no later on average than who looks all the time, which makes the sender fetch
+/// the line back again and again, and if the two share a core, slows it down by half.
+const LOOKS: u32 = 64;
 
 /// What a launch knows besides its kernel.
 #[derive(Clone, Debug)]
@@ -121,10 +122,7 @@ impl Prepared {
         if let [machine] = &mut self.machines[..] {
             // The common small case: nothing to share, no table to walk.
             machine.restart();
-            return match machine.run() {
-                Stop::Done => Ok(()),
-                stop => self.finish_alone(stop),
-            };
+            return if machine.run() { Ok(()) } else { self.finish_alone() };
         }
         let share = self.blocks > 1;
         let result = self.job.launch(share, self.settings.deadline);
@@ -133,28 +131,31 @@ impl Prepared {
 
     /// The rest of a launch of one instance that did not run through.
     #[cold]
-    fn finish_alone(&mut self, mut stop: Stop) -> Result<(), LaunchError> {
+    fn finish_alone(&mut self) -> Result<(), LaunchError> {
         let mut backoff = Backoff::new(self.settings.deadline);
-        let waits = self.settings.waits.clone();
+        let waits = &self.settings.waits;
         loop {
+            let machine = &mut self.machines[0];
             let mut abort = None;
-            let over = match stop {
-                Stop::Done => return Ok(()),
+            let over = match machine.stop {
                 Stop::Blocked(_) => {
                     abort = waits.aborted();
-                    let watch = self.machines[0].watch;
+                    let watch = machine.watch;
                     // SAFETY: the machine is blocked, and outlives this call.
                     let mut ready = || unsafe { watch.is_ready() } || waits.aborted().is_some();
-                    abort.is_some() || backoff.pause(&waits, watch.is_polled(), &mut ready)
+                    abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)
                 }
                 _ => true,
             };
             if over {
+                let stop = machine.stop;
                 return Err(self.explain(Failure { index: 0, stop, abort }));
             }
-            let before = self.machines[0].passed;
-            stop = self.machines[0].run();
-            if self.machines[0].passed != before {
+            let before = machine.passed;
+            if machine.run() {
+                return Ok(());
+            }
+            if machine.passed != before {
                 backoff = Backoff::new(self.settings.deadline);
             }
         }

@@ -327,9 +327,12 @@ impl Machine {
         }
     }
 
-    /// Runs until the role is done, a wait is not ready, or an access faults.
+    /// Runs until the role is done, a wait is not ready, or an access faults; tells whether it is done, `stop` says the rest.
+    ///
+    /// A bit and not a copy of `stop`: the copy would read at once what was written in small pieces, and the processor then waits until
+    /// those have left its store buffer, behind whatever signal is still on its way to another core.
     #[inline]
-    pub(crate) fn run(&mut self) -> Stop {
+    pub(crate) fn run(&mut self) -> bool {
         let mut pc = self.pc;
         self.stop = Stop::Running;
         // SAFETY: `pc` is an instruction of the verified program: the first one, or one where a handler stopped. A handler gives
@@ -340,7 +343,7 @@ impl Machine {
                 pc = ((*pc).run)(self, pc);
             }
         }
-        self.stop
+        matches!(self.stop, Stop::Done)
     }
 
     /// The program this machine runs.

@@ -106,36 +106,33 @@ impl Job {
                 // machine or in none.
                 let machine = unsafe { self.machine(index) };
                 let before = machine.passed;
-                let stop = machine.run();
-                progress |= machine.passed != before;
-                match stop {
-                    Stop::Done => {
-                        progress = true;
-                        *link = machine.next;
-                    }
-                    stop @ Stop::Blocked(_) => {
-                        stuck = Some((index, stop));
-                        link = &mut machine.next;
-                    }
-                    stop => {
-                        self.fail(Failure { index, stop, abort: None });
-                        *link = machine.next;
-                    }
+                let done = machine.run();
+                progress |= done || machine.passed != before;
+                if done {
+                    *link = machine.next;
+                } else if matches!(machine.stop, Stop::Blocked(_)) {
+                    stuck = Some(index);
+                    link = &mut machine.next;
+                } else {
+                    self.fail(Failure { index, stop: machine.stop, abort: None });
+                    *link = machine.next;
                 }
             }
             if self.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
                 return;
             }
             // In every round, also one that got on: instances that only signal each other are to end as well.
-            if let (Some((index, stop)), abort @ Some(_)) = (stuck, self.waits.aborted()) {
-                return self.fail(Failure { index, stop, abort });
+            // SAFETY: `take` gave this index to this participant alone; no reference to the machine is held here.
+            let stop_of = |index: usize| unsafe { self.machine(index) }.stop;
+            if let (Some(index), abort @ Some(_)) = (stuck, self.waits.aborted()) {
+                return self.fail(Failure { index, stop: stop_of(index), abort });
             }
             if progress {
                 backoff = Backoff::new(deadline);
             } else if self.pause(&mut backoff, first)
-                && let Some((index, stop)) = stuck
+                && let Some(index) = stuck
             {
-                return self.fail(Failure { index, stop, abort: None });
+                return self.fail(Failure { index, stop: stop_of(index), abort: None });
             }
         }
     }

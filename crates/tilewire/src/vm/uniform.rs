@@ -131,6 +131,18 @@ unsafe fn multiply_add(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
+/// `UMaskScale`
+pub(crate) unsafe fn mask_scale(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
+        let masked = m.reg(i.b) & m.reg(i.c);
+        m.set_reg(i.a, masked);
+        m.set_reg(i.d, masked.wrapping_mul(i.e as i64 as u64));
+        pc.add(1)
+    }
+}
+
 unsafe fn cast_of<F: CastTo<T>, T: Element>(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
@@ -193,6 +205,18 @@ pub(crate) unsafe fn store_word(m: &mut Machine, pc: *const Inst) -> *const Inst
     unsafe {
         let i = *pc;
         m.base(i.b as usize).add(i.e as usize).cast::<u64>().write_unaligned(m.reg(i.a));
+        pc.add(1)
+    }
+}
+
+/// `UAddStoreWord`
+pub(crate) unsafe fn add_store_word(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `load_word`.
+    unsafe {
+        let i = *pc;
+        let sum = m.reg(i.c).wrapping_add(m.reg(i.d));
+        m.set_reg(i.a, sum);
+        m.base(i.b as usize).add(i.e as usize).cast::<u64>().write_unaligned(sum);
         pc.add(1)
     }
 }

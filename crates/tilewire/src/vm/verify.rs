@@ -90,7 +90,7 @@ impl<'r> Check<'r> {
         access.bank.map_or(Ok(()), |bank| self.reg(bank))?;
         ensure(access.banks == 1 || access.bank.is_some(), || "banks and no bank register".into())?;
         // An offset that is a multiple of the unit, or is checked to be one of the width, is aligned for atomics.
-        let whole = access.unit > 0 && access.width > 0 && access.width.is_multiple_of(access.unit);
+        let whole = access.unit > 0 && access.width.is_power_of_two() && access.width.is_multiple_of(access.unit);
         ensure(whole, || format!("width {} in units of {}", access.width, access.unit))?;
         self.banks(access.first, access.banks, access.bytes)
     }
@@ -172,7 +172,7 @@ impl<'r> Check<'r> {
         });
         ensure(lane_op == (in_each && inst.op != Opcode::EachNext), || "lane code and each do not agree".into())?;
         let width = match extra {
-            Extra::None => 0,
+            Extra::None | Extra::Number => 0,
             Extra::Jump => {
                 let target = k as i64 + i64::from(inst.e);
                 let inside = usize::try_from(target).ok().filter(|&t| t < self.role.code.len());
@@ -184,10 +184,17 @@ impl<'r> Check<'r> {
                 let first = usize::try_from(inst.e).map_err(|_| "negative access")?;
                 let all = self.role.accesses.get(first..first + count as usize).ok_or("no such access")?;
                 let width = access_width(inst.op).unwrap_or(all[0].width);
-                ensure(all.iter().all(|access| access.width == width), || {
-                    format!("access of another width than {width}")
-                })?;
                 // What is touched by one atomic access must be aligned: indices count whole elements.
+                let whole = |access: &Access| access.unit == access.width;
+                match (inst.op, all) {
+                    (Opcode::PacketSend, [words, packets]) | (Opcode::PacketReceive, [packets, words]) => {
+                        let fit = words.width == 8 && packets.width == 16 && whole(packets);
+                        ensure(fit, || format!("words of {} and packets of {} bytes", words.width, packets.width))?;
+                    }
+                    _ => ensure(all.iter().all(|access| access.width == width), || {
+                        format!("access of another width than {width}")
+                    })?,
+                }
                 let atomic = matches!(
                     inst.op,
                     Opcode::UAtomicAdd(_)
@@ -197,7 +204,7 @@ impl<'r> Check<'r> {
                         | Opcode::PacketPutRow
                         | Opcode::PacketGetRow
                 );
-                ensure(!atomic || all[0].unit == width, || "atomic access at a part of an element".into())?;
+                ensure(!atomic || whole(&all[0]), || "atomic access at a part of an element".into())?;
                 width
             }
             Extra::Word => {
@@ -240,6 +247,7 @@ impl<'r> Check<'r> {
                 Operand::Lane(size) => self.read(field, size_of(size), count, 1)?,
                 Operand::GroupLane(size) => self.read(field, size_of(size), count, group)?,
                 Operand::OptionalLane(size) if field != u16::MAX => self.read(field, size, count, 1)?,
+                Operand::NextSlot => ensure(field as usize <= self.role.slots.len(), || format!("no slot {field}"))?,
                 Operand::Count => ensure((field as usize) < self.each.map_or(0, |e| e.groups.len()), || {
                     format!("count {field} does not exist")
                 })?,

@@ -27,7 +27,7 @@ fn a_load_and_a_store_of_arithmetic_are_pointers() {
 }
 
 #[test]
-fn a_plain_copy_is_a_pointer_and_one_copy_out() {
+fn a_plain_copy_is_one_instruction() {
     fn copy<T: Element>(bench: &Bench, n: usize) -> Traced {
         let (x, y, len) = (bench.trouble::<T>(n), bench.output::<T>(n), Scalar::new(n as i64));
         kernel("copy", |k| {
@@ -36,10 +36,10 @@ fn a_plain_copy_is_a_pointer_and_one_copy_out() {
         })
         .expect("traces")
     }
-    form(&["Bind ", "CopyOut(4)"], &[], copy::<f32>);
-    form(&["Bind ", "CopyOut(1)"], &[], copy::<F8E4M3>);
-    form(&["Bind ", "CopyOut(2)"], &[], copy::<F16>);
-    form(&["Bind ", "CopyOut(8)"], &[], copy::<u64>);
+    form(&["CopyRow"], &["Bind ", "EachBegin"], copy::<f32>);
+    form(&["CopyRow"], &["Bind ", "EachBegin"], copy::<F8E4M3>);
+    form(&["CopyRow"], &["Bind ", "EachBegin"], copy::<F16>);
+    form(&["CopyRow"], &["Bind ", "EachBegin"], copy::<u64>);
     form(&["LCast(U8, Bool)", "CopyOut(1)"], &["Bind "], copy::<bool>);
 }
 

@@ -13,8 +13,8 @@ use tilewire::{F8E4M3, Prepared, Primitive, Tensor, kernel, recv, send, sendrecv
 pub struct Race {
     /// Its name in reports.
     pub name: &'static str,
-    /// How the message travels.
-    pub primitive: Primitive,
+    /// How the message travels; `None`: as the library chooses, which is what users get who do not ask.
+    pub primitive: Option<Primitive>,
     /// What it is compared with.
     pub against: Limit,
     /// What it aims at.
@@ -26,14 +26,15 @@ pub struct Race {
 impl Race {
     /// With the world's deadline, as users have it.
     pub const fn new(name: &'static str, primitive: Primitive, against: Limit, aim: Aim) -> Race {
-        Race { name, primitive, against, aim, deadline: true }
+        Race { name, primitive: Some(primitive), against, aim, deadline: true }
     }
 
     fn part(&self) -> Part {
         let protocol = match self.primitive {
-            Primitive::Packet => "packet",
-            Primitive::Direct => "direct",
-            _ => "staged",
+            Some(Primitive::Packet) => "packet",
+            Some(Primitive::Direct) => "direct",
+            Some(_) => "staged",
+            None => "default",
         };
         Part::Racer { against: self.against, aim: self.aim, protocol }
     }
@@ -43,7 +44,7 @@ impl Race {
         let (link, pattern) = (buffers.link, buffers.pattern);
         // `direct` arrives in a window; what is sent is private in any case.
         let target =
-            if self.primitive == Primitive::Direct { buffers.targets.tensor() } else { &buffers.private.target };
+            if self.primitive == Some(Primitive::Direct) { buffers.targets.tensor() } else { &buffers.private.target };
         let payload = Payload { source: buffers.private.source.clone(), target: target.clone() };
         let half = Transfers::build(link, pattern, self, &payload, &buffers.targets)?;
         let run = Patterned::new(half, pattern, link.rank().index(), payload);
@@ -70,9 +71,12 @@ impl<'l> Transfers<'l> {
     ) -> Result<Transfers<'l>> {
         let (rank, peer) = (link.rank().index(), other(link));
         let build = |exchange: Exchange<'_, 'l, ShmTransport, u64, u64>| {
-            let exchange = exchange.primitive(race.primitive);
+            let exchange = match race.primitive {
+                Some(primitive) => exchange.primitive(primitive),
+                None => exchange,
+            };
             let exchange = if race.deadline { exchange } else { exchange.deadline(None).unwatched() };
-            let exchange = if race.primitive == Primitive::Direct { exchange.window(window) } else { exchange };
+            let exchange = if race.primitive == Some(Primitive::Direct) { exchange.window(window) } else { exchange };
             exchange.build()
         };
         let Payload { source, target } = payload;

@@ -123,7 +123,11 @@ fn latency<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let mut sides = vec![Buffers::allocate(link, Pattern::PingPong, 8)?.cache_line()];
     sides.extend(buffers.small_message()?);
     let aim = if bytes == 8 { Aim::Time(0.10, Some(0.35)) } else { Aim::Time(0.2, None) };
-    sides.push(Race::new("packet", Primitive::Packet, Limit::CacheLine, aim).side(&buffers)?);
+    let packet = Race::new("packet", Primitive::Packet, Limit::CacheLine, Aim::None);
+    let default = Race { name: "default", primitive: None, aim, ..packet };
+    for race in [default, packet, Race { name: "staged", primitive: Some(Primitive::Staged), ..packet }] {
+        sides.push(race.side(&buffers)?);
+    }
     Ok(sides)
 }
 

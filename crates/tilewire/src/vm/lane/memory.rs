@@ -1,6 +1,6 @@
 //! Moves between lanes and memory that are not plain pointer bindings: strided, tiled, by index, masked, atomic.
 
-use super::super::address::{self, bank, contiguous, element, fault, rectangle};
+use super::super::address::{self, bank, contiguous, contiguous_from, element, fault, rectangle};
 use super::super::copy::{self, Stores};
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
@@ -149,6 +149,30 @@ pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
                 pc.add(1)
             }
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `CopyRow`
+pub(crate) unsafe fn copy_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above. It stands outside any `each`: there is no strip, and the elements begin at the base of each access.
+    unsafe {
+        let i = *pc;
+        let count = m.reg(i.a) as i64;
+        if count <= 0 {
+            return pc.add(1);
+        }
+        m.passed += 1;
+        let at = |e: i32| contiguous_from(m, e, m.reg(m.access(e).base) as i64, count as usize);
+        match at(i.e).and_then(|from| Ok((from, at(i.e + 1)?))) {
+            Ok((from, to)) => {
+                if move_bytes(m, to, from, count as usize * m.access(i.e).width as usize) {
+                    // As at the end of an `each`: streamed bytes may be read again only after a fence.
+                    copy::fence();
+                }
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
         }
     }
 }

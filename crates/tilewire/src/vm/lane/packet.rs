@@ -1,11 +1,13 @@
 //! Packets: 16 bytes `{d32, flag, d32, flag}`, each 8-byte half written and read by one atomic access, so that the flag vouches
 //! for the data beside it without any fence.
 
-use super::super::address::{bank, contiguous, element, fault, first_index};
+use super::super::address::{bank, contiguous, contiguous_from, element, fault, first_index};
+use super::super::control::prepare_signal;
 #[cfg(target_arch = "x86_64")]
 use super::super::level::Level;
-use super::super::machine::{Blocked, Inst, Machine, Stop, Watch};
+use super::super::machine::{Blocked, Fault, Inst, Machine, Stop, Watch};
 use super::{get, put};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `PacketPut`
@@ -40,23 +42,54 @@ pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const 
     unsafe {
         let i = *pc;
         let count = m.counts[i.d as usize];
-        let first = match contiguous(m, i.e, count) {
-            Ok(first) => first.cast::<u64>(),
-            Err(what) => return fault(m, pc, what),
-        };
-        let (data, flag) = (m.lane(i.a).cast::<u64>(), (m.reg(i.c) & 0xffff_ffff) << 32);
-        let mut done = 0;
-        #[cfg(target_arch = "x86_64")]
-        if count >= PAIRS_FROM && m.level >= Level::Avx2 {
-            done = pairs::put(first, data, count, m.reg(i.c) as u32);
+        match contiguous(m, i.e, count) {
+            Ok(first) => {
+                write_row(m, i.e, first.cast(), m.lane(i.a).cast(), count, m.reg(i.c) as u32);
+                pc.add(1)
+            }
+            Err(what) => fault(m, pc, what),
         }
-        for k in done..count {
-            let x = get(data, k);
-            store(first.add(2 * k), (x & 0xffff_ffff) | flag, (x >> 32) | flag);
+    }
+}
+
+/// `PacketSend`. Few words, the case where each nanosecond counts, without a call.
+pub(crate) unsafe fn packet_send(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_put_row`, and the words were checked as well. There is no strip: both begin at their base.
+    unsafe {
+        let i = *pc;
+        let count = m.reg(i.a) as i64;
+        if count >= PAIRS_FROM as i64 {
+            return packet_send_many(m, pc);
         }
-        let access = m.access(i.e);
-        m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
-        pc.add(1)
+        if count <= 0 {
+            return pc.add(1);
+        }
+        m.passed += 1;
+        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
+            (Ok(words), Ok(packets)) => {
+                write_few(m, i.e + 1, packets.cast(), words.cast(), 0..count as usize, m.reg(i.c) as u32);
+                pc.add(1)
+            }
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `PacketSend` of many words.
+#[inline(never)]
+unsafe fn packet_send_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_send`.
+    unsafe {
+        let i = *pc;
+        let count = m.reg(i.a) as i64;
+        m.passed += 1;
+        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
+            (Ok(words), Ok(packets)) => {
+                write_row(m, i.e + 1, packets.cast(), words.cast(), count as usize, m.reg(i.c) as u32);
+                pc.add(1)
+            }
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
     }
 }
 
@@ -65,29 +98,123 @@ pub(crate) unsafe fn packet_get_row(m: &mut Machine, pc: *const Inst) -> *const 
     // SAFETY: as for `packet_put_row`.
     unsafe {
         let i = *pc;
-        let count = m.counts[i.d as usize];
-        let first = match contiguous(m, i.e, count) {
-            Ok(first) => first.cast::<u64>(),
-            Err(what) => return fault(m, pc, what),
-        };
-        let (data, flag) = (m.lane(i.a).cast::<u64>(), m.reg(i.c) as u32);
+        let (count, flag) = (m.counts[i.d as usize], m.reg(i.c) as u32);
+        match contiguous(m, i.e, count) {
+            Ok(first) => match read_row(m, first.cast(), m.lane(i.a).cast(), count, flag) {
+                Ok(()) => {
+                    m.passed += 1;
+                    pc.add(1)
+                }
+                Err(k) => block(m, pc, first.cast::<u64>().add(2 * k), first_index(m, m.access(i.e)) + k as i64, flag),
+            },
+            Err(what) => fault(m, pc, what),
+        }
+    }
+}
+
+/// `PacketReceive`: as `PacketGet`.
+pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_send`.
+    unsafe {
+        let i = *pc;
+        let (count, flag) = (m.reg(i.a) as i64, m.reg(i.c) as u32);
+        if count <= 0 {
+            return pc.add(1);
+        }
+        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
+            // One packet: the case where each nanosecond counts, without a call.
+            (Ok(packets), Ok(words)) if count == 1 => {
+                let packets = packets.cast();
+                let x = look(packets, flag).or_else(|| {
+                    prepare_signal(m, i.b);
+                    poll(packets, flag, m.looks)
+                });
+                match x {
+                    Some(x) => {
+                        put(words.cast(), 0, x);
+                        m.passed += 1;
+                        pc.add(1)
+                    }
+                    None => block(m, pc, packets, m.reg(m.access(i.e).base) as i64, flag),
+                }
+            }
+            (Ok(packets), Ok(words)) => match read_row(m, packets.cast(), words.cast(), count as usize, flag) {
+                Ok(()) => {
+                    m.passed += 1;
+                    pc.add(1)
+                }
+                Err(k) => {
+                    let packet = m.reg(m.access(i.e).base) as i64 + k as i64;
+                    block(m, pc, packets.cast::<u64>().add(2 * k), packet, flag)
+                }
+            },
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
+    }
+}
+
+/// Address of the first `count` elements of an access outside any `each`.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`, and `count` is positive.
+#[inline(always)]
+unsafe fn from_base(m: &Machine, e: i32, count: i64) -> Result<*mut u8, Fault> {
+    // SAFETY: the caller's promise.
+    unsafe { contiguous_from(m, e, m.reg(m.access(e).base) as i64, count as usize) }
+}
+
+/// Writes neighbouring packets of access `e` and wakes who may sleep on them.
+///
+/// # Safety
+/// `first` is valid for `count` packets, aligned to 16, and `data` for `count` words; the bank of access `e` was checked.
+#[inline(always)]
+unsafe fn write_row(m: &Machine, e: i32, first: *mut u64, data: *const u64, count: usize, flag: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut done = 0;
+        #[cfg(target_arch = "x86_64")]
+        if count >= PAIRS_FROM && m.level >= Level::Avx2 {
+            done = pairs::put(first, data, count, flag);
+        }
+        write_few(m, e, first, data, done..count, flag);
+    }
+}
+
+/// As [`write_row`], those of a range, one by one.
+///
+/// # Safety
+/// As for [`write_row`].
+#[inline(always)]
+unsafe fn write_few(m: &Machine, e: i32, first: *mut u64, data: *const u64, range: Range<usize>, flag: u32) {
+    let high = u64::from(flag) << 32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for k in range {
+            let x = get(data, k);
+            store(first.add(2 * k), (x & 0xffff_ffff) | high, (x >> 32) | high);
+        }
+        let access = m.access(e);
+        m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
+    }
+}
+
+/// Reads neighbouring packets; gives the number of the first that does not carry the flag in time.
+///
+/// # Safety
+/// As for [`write_row`], with `data` valid for writes.
+#[inline(always)]
+unsafe fn read_row(m: &Machine, first: *mut u64, data: *mut u64, count: usize, flag: u32) -> Result<(), usize> {
+    // SAFETY: the caller's promise.
+    unsafe {
         let mut done = 0;
         #[cfg(target_arch = "x86_64")]
         if count >= PAIRS_FROM && m.level >= Level::Avx2 {
             done = pairs::get(first, data, count, flag, m.looks);
         }
         for k in done..count {
-            let at = first.add(2 * k);
-            match poll(at, flag, m.looks) {
-                Some(x) => put(data, k, x),
-                None => {
-                    let packet = first_index(m, m.access(i.e)) + k as i64;
-                    return block(m, pc, at, packet, flag);
-                }
-            }
+            put(data, k, poll(first.add(2 * k), flag, m.looks).ok_or(k)?);
         }
-        m.passed += 1;
-        pc.add(1)
+        Ok(())
     }
 }
 
@@ -117,7 +244,6 @@ pub(crate) unsafe fn packet_get(m: &mut Machine, pc: *const Inst) -> *const Inst
 }
 
 /// Fewer packets than this are moved one by one.
-#[cfg(target_arch = "x86_64")]
 const PAIRS_FROM: usize = 4;
 
 /// Packets by twos, in vectors of 32 bytes. Halves of a packet stay whole, as with [`store`]: processors with AVX move a vector in
@@ -175,6 +301,7 @@ mod pairs {
                 if left == 0 {
                     return k;
                 }
+                _mm_pause();
                 left -= 1;
             };
             let words = _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(packets, order));
@@ -193,15 +320,25 @@ mod pairs {
 unsafe fn poll(at: *mut u64, flag: u32, mut looks: u32) -> Option<u64> {
     loop {
         // SAFETY: the caller's promise.
-        let (low, high) = unsafe { load(at) };
-        if (low >> 32) as u32 == flag && (high >> 32) as u32 == flag {
-            return Some((low & 0xffff_ffff) | high << 32);
+        let found = unsafe { look(at, flag) };
+        if found.is_some() || looks == 0 {
+            return found;
         }
-        if looks == 0 {
-            return None;
-        }
+        std::hint::spin_loop();
         looks -= 1;
     }
+}
+
+/// The data of a packet that carries the flag.
+///
+/// # Safety
+/// As for [`poll`].
+#[inline(always)]
+unsafe fn look(at: *mut u64, flag: u32) -> Option<u64> {
+    // SAFETY: the caller's promise.
+    let (low, high) = unsafe { load(at) };
+    let there = (low >> 32) as u32 == flag && (high >> 32) as u32 == flag;
+    there.then_some((low & 0xffff_ffff) | high << 32)
 }
 
 /// Stops at a packet that does not carry the flag.

@@ -2,9 +2,10 @@
 //!
 //! Lowering happens when a kernel is prepared, so it knows which arguments share memory: that decides where a load may be a
 //! pointer into a tensor and where a result may be written straight to its destination. `mod.rs` lowers uniform code and control flow, `each.rs`
-//! plans an `each` (strips, fusion, binding) and `strip.rs` emits its lane ops.
+//! plans an `each` (strips, fusion, binding), `strip.rs` emits its lane ops, and `fuse.rs` joins neighbouring instructions in the end.
 
 mod each;
+mod fuse;
 mod lanes;
 mod strip;
 
@@ -96,6 +97,7 @@ impl<'k> RoleLowering<'k> {
         self.fuse_products(body);
         self.region(body)?;
         self.emit(Opcode::End, [0; 4], 0);
+        fuse::fuse(&mut self.code);
         let limit = u16::MAX as usize;
         let (registers, lanes) = (self.code.registers.len(), self.code.lanes.len());
         if registers >= limit || lanes >= limit || self.code.code.len() >= i32::MAX as usize {

@@ -135,7 +135,7 @@ fn fill(sample: &Sample) {
         }
     }
     let inside = |entry: usize| sample.whole[entry].start().as_ptr().wrapping_add(MARGIN);
-    // Entries: x, y, indices, h, two banks, bytes, sums, packets, flags, n, bank.
+    // Entries: x, y, indices, h, two banks, bytes, sums, packets, words, flags, n, bank.
     for i in 0..LEN {
         // SAFETY: the third memory holds LEN indices of 4 bytes, the first LEN floats.
         unsafe {
@@ -145,8 +145,8 @@ fn fill(sample: &Sample) {
     }
     // SAFETY: the last two memories are scalars of 8 bytes.
     unsafe {
-        inside(10).cast::<i64>().write(LEN as i64);
-        inside(11).cast::<i64>().write(1);
+        inside(11).cast::<i64>().write(LEN as i64);
+        inside(12).cast::<i64>().write(1);
     }
 }
 
@@ -166,7 +166,8 @@ fn run(sample: &Sample, role: RoleCode, level: Level, stream_from: usize) -> Sto
     let mut machine = unsafe { Machine::new(Arc::new(Program::new(role, level)), bases, id, level) };
     machine.stream_from = stream_from;
     machine.restart();
-    machine.run()
+    machine.run();
+    machine.stop
 }
 
 #[test]

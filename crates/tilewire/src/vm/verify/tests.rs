@@ -71,6 +71,7 @@ pub(in super::super) fn sample(control: bool) -> Sample {
     let (index, half, banks) = (w.buffer("i", Type::I32, LEN, 1), w.buffer("h", Type::BF16, LEN, 1), 2);
     let (pair, bytes) = (w.buffer("pair", Type::F32, LEN, banks), w.buffer("bytes", Type::U8, 4 * LEN, 1));
     let (sums, packets) = (w.buffer("sums", Type::U32, LEN, 1), w.buffer("packets", Type::U8, 16 * LEN, 1));
+    let words = w.buffer("words", Type::U64, LEN, 1);
     let flags = w.0.param(Param::Slots { name: "flags".into(), len: 4, stride: 16, banks: 1 });
     let (n, which) =
         (Param::Scalar { name: "n".into(), ty: Type::I64 }, Param::Scalar { name: "b".into(), ty: Type::I64 });
@@ -136,7 +137,28 @@ pub(in super::super) fn sample(control: bool) -> Sample {
         let moved = w.load(in_scratch(from));
         w.store(in_bank(to), moved);
     });
-    let (zero, one) = (w.i64(0), w.i64(1));
+    // What is joined into one instruction: a copy, packets from words and back, a place in a ring, a counter.
+    w.each(vec![n], |w, i| {
+        let a = w.load(at(x, i[0]));
+        w.store(at(y, i[0]), a);
+    });
+    let flag = w.0.constant(Type::U32, 1, &SourceLine::caller());
+    w.each(vec![n], |w, i| {
+        let x = w.load(at(words, i[0]));
+        w.run(Op::PacketPut { at: at(packets, i[0]), x, flag });
+    });
+    w.each(vec![n], |w, i| {
+        let x = w.op(Op::PacketGet { at: at(packets, i[0]), flag });
+        w.store(at(words, i[0]), x);
+    });
+    let (zero, one, two) = (w.i64(0), w.i64(1), w.i64(2));
+    let (mask, factor) = [7, 16].map(|k| w.0.constant(Type::U64, k, &SourceLine::caller())).into();
+    let count = w.load(at(words, zero));
+    let slot = w.binary(BinaryOp::And, count, mask);
+    let place = w.binary(BinaryOp::Mul, slot, factor);
+    w.store(at(words, one), place);
+    let next = w.binary(BinaryOp::Add, count, mask);
+    w.store(at(words, two), next);
     let (none, value) = (w.0.constant(Type::U64, 0, &SourceLine::caller()), w.load(at(x, zero)));
     w.store(at(y, one), value);
     let slot = Slot { slots: flags, bank: None, index: one };
@@ -168,7 +190,7 @@ pub(in super::super) fn sample(control: bool) -> Sample {
         whole.push(memory.clone());
         memory.part(MARGIN, bytes)
     };
-    let sizes: [&[usize]; 8] = [&[4], &[4], &[4], &[2], &[4, 4], &[4], &[4], &[16]];
+    let sizes: [&[usize]; 9] = [&[4], &[4], &[4], &[2], &[4, 4], &[4], &[4], &[16], &[8]];
     let mut args: Vec<Arg> =
         sizes.iter().map(|banks| Arg::Buffer(banks.iter().map(|size| memory(size * LEN)).collect())).collect();
     args.extend([Arg::Slots(vec![memory(64)]), Arg::Scalar(memory(8)), Arg::Scalar(memory(8))]);
@@ -217,7 +239,8 @@ fn the_sample_passes_and_has_the_opcodes_that_are_broken_below() {
             ["Bind", "Fill", "LGroupMaxAbs", "LBinaryWiden", "LSelect", "Gather(", "GatherMasked", "ScatterMasked"];
         let more =
             ["AtomicLanes", "PacketPutRow", "LBinaryNarrow", "LoadTile", "StoreTile", "MoveTile", "Bulk", "Iota"];
-        for op in ops.into_iter().chain(more) {
+        let joined = ["CopyRow", "PacketSend", "PacketReceive", "UMaskScale", "UAddStoreWord"];
+        for op in ops.into_iter().chain(more).chain(joined) {
             assert!(text.contains(op), "no {op} in\n{text}");
         }
     }
@@ -267,6 +290,7 @@ fn an_access_moves_as_many_bytes_as_its_op() {
         ("ULoad", 0, 8),
         ("UStore", 0, 8),
         ("Bulk", 1, 8),
+        ("CopyRow", 1, 8),
         ("PacketPutRow", 0, 32),
     ] {
         caught("another width", |role| {
@@ -274,6 +298,16 @@ fn an_access_moves_as_many_bytes_as_its_op() {
             role.accesses[access].width = width;
         });
     }
+    for (op, words, packets) in [("PacketSend", 0, 1), ("PacketReceive", 1, 0)] {
+        for (second, width) in [(words, 4), (packets, 8), (packets, 32)] {
+            caught("and packets of", |role| {
+                let access = named(role, op).e as usize + second;
+                (role.accesses[access].width, role.accesses[access].unit) = (width, width.min(8));
+            });
+        }
+    }
+    caught("no slot 99", |role| named(role, "Wait").b = 99);
+    caught("width 12 in units of", |role| role.accesses[0].width = 12);
     caught("elements of", |role| {
         let access = named(role, "Bind").e as usize;
         role.accesses[access].width = 8;

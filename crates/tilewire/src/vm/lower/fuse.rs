@@ -1,0 +1,252 @@
+//! Joins neighbouring instructions of a role into one. A small message is all uniform code: each instruction saved is one dispatch
+//! less between the arrival of a message and the answer to it.
+//!
+//! | these | become |
+//! |---|---|
+//! | an `each` of one row that only copies, fills packets or empties them | `CopyRow`, `PacketSend`, `PacketReceive` |
+//! | `x & y`, `… == 0`, a jump unless | `JumpIfBits` |
+//! | a comparison of u64, a jump unless | `JumpUnlessU64` |
+//! | `x & y`, `… * constant` | `UMaskScale` |
+//! | a sum, the store of it at a known place | `UAddStoreWord` |
+//! | a u64 cut to 32 bits to be a packet's flag | nothing: packets look at the low half alone |
+//!
+//! Waits learn which slot is signalled after them (`announce_signals`), to have its line at hand by then.
+//!
+//! Only neighbours are joined, no jump leads between them, and a register that disappears is read by nobody else: so each register and
+//! each byte of memory has the value it had, at every instruction that is left.
+#![forbid(unsafe_code)]
+
+use super::super::code::{Code, Extra, Opcode, Operand, PostWork, RoleCode};
+use crate::ir::{BinaryOp, CompareOp, Type};
+
+/// Joins what can be joined.
+pub(super) fn fuse(role: &mut RoleCode) {
+    drop_flag_casts(role);
+    let facts = Facts::new(role);
+    let mut code = Vec::with_capacity(role.code.len());
+    // Where each instruction went; one that was joined to an earlier one is no target of a jump.
+    let mut moved = vec![0usize; role.code.len() + 1];
+    let mut at = 0;
+    while at < role.code.len() {
+        let joined = match role.code[at].op {
+            Opcode::EachBegin => join_each(role, at).map(|code| (code, 4)),
+            _ => facts.join(role, at),
+        };
+        let (inst, count) = joined.unwrap_or((role.code[at], 1));
+        moved[at..at + count].fill(code.len());
+        if !facts.is_dead(&inst) {
+            code.push((inst, at + count - 1));
+        }
+        at += count;
+    }
+    moved[at] = code.len();
+    let old = std::mem::replace(&mut role.code, code.iter().map(|(code, _)| *code).collect());
+    // Jumps are relative to their instruction. The last of those that were joined is the one that jumped.
+    for (new, &(inst, from)) in code.iter().enumerate() {
+        let distance = |e: i32| moved[(from as i64 + i64::from(e)) as usize] as i32 - new as i32;
+        match inst.op {
+            Opcode::EachBegin => {
+                let (each, next) =
+                    (inst.e as usize, (from as i64 + i64::from(role.eaches[inst.e as usize].end) - 1) as usize);
+                debug_assert_eq!(old[next].op, Opcode::EachNext);
+                let top = moved[(next as i64 + i64::from(role.eaches[each].top)) as usize] as i32;
+                role.eaches[each].end = moved[next] as i32 + 1 - new as i32;
+                role.eaches[each].top = top - moved[next] as i32;
+            }
+            op if op.signature().1 == Extra::Jump => role.code[new].e = distance(old[from].e),
+            _ => {}
+        }
+    }
+    announce_signals(role);
+}
+
+/// Tells every wait which slot is signalled next, where it is known by then which that will be.
+fn announce_signals(role: &mut RoleCode) {
+    let out = |code: &Code, reg: u16| {
+        let fields = [code.a, code.b, code.c, code.d];
+        code.op.signature().0.into_iter().zip(fields).any(|(operand, field)| operand == Operand::RegOut && field == reg)
+    };
+    for k in 0..role.code.len() {
+        if !matches!(role.code[k].op, Opcode::Wait | Opcode::PacketReceive) {
+            continue;
+        }
+        let rest = &role.code[k + 1..];
+        let Some(n) = rest.iter().position(|code| matches!(code.op, Opcode::Signal | Opcode::Wait)) else { continue };
+        let (signal, slot) = (rest[n], &role.slots[rest[n].e as usize]);
+        let known = |reg: u16| !rest[..n].iter().any(|code| out(code, reg));
+        if signal.op == Opcode::Signal && known(slot.index) && slot.bank.is_none_or(known) {
+            // Where there are too many to name one, nobody is told.
+            role.code[k].b = u16::try_from(signal.e + 1).unwrap_or(0);
+        }
+    }
+}
+
+/// What must be known of the whole role before two of its instructions are joined.
+struct Facts {
+    /// How often each register is read.
+    reads: Vec<u32>,
+    /// Whether it is ever written: if not, it is a constant.
+    written: Vec<bool>,
+    /// Instructions that a jump leads to.
+    target: Vec<bool>,
+}
+
+impl Facts {
+    fn new(role: &RoleCode) -> Facts {
+        let mut facts = Facts {
+            reads: reads(role, |_, _| true),
+            written: vec![false; role.registers.len()],
+            target: vec![false; role.code.len() + 1],
+        };
+        role.inputs.iter().for_each(|&(reg, _)| facts.written[reg as usize] = true);
+        for (k, code) in role.code.iter().enumerate() {
+            let (operands, extra) = code.op.signature();
+            for (operand, field) in operands.into_iter().zip([code.a, code.b, code.c, code.d]) {
+                if operand == Operand::RegOut {
+                    facts.written[field as usize] = true;
+                }
+            }
+            if extra == Extra::Jump {
+                facts.target[(k as i64 + i64::from(code.e)) as usize] = true;
+            }
+        }
+        facts
+    }
+
+    /// The value of a register that nothing changes.
+    fn constant(&self, role: &RoleCode, reg: u16) -> Option<u64> {
+        (!self.written[reg as usize]).then(|| role.registers[reg as usize])
+    }
+
+    /// A cast whose result nobody reads: what [`drop_flag_casts`] leaves.
+    fn is_dead(&self, code: &Code) -> bool {
+        matches!(code.op, Opcode::UCast(..)) && self.reads[code.a as usize] == 0
+    }
+
+    /// The instruction that does the work of those from `at` on, and how many.
+    fn join(&self, role: &RoleCode, at: usize) -> Option<(Code, usize)> {
+        let code = |k: usize| role.code.get(at + k).filter(|_| k == 0 || !self.target[at + k]);
+        let once = |reg: u16| self.reads[reg as usize] == 1;
+        let (first, second) = (*code(0)?, *code(1)?);
+        match (first.op, second.op) {
+            (Opcode::UBinary(BinaryOp::And, Type::U64), Opcode::UCompare(CompareOp::Eq, Type::U64))
+                if second.b == first.a && once(first.a) && self.constant(role, second.c) == Some(0) =>
+            {
+                let third = code(2).filter(|c| c.op == Opcode::JumpUnless && c.a == second.a && once(second.a))?;
+                Some((Code { op: Opcode::JumpIfBits, a: first.b, b: first.c, c: 0, d: 0, e: third.e }, 3))
+            }
+            (Opcode::UCompare(op, Type::U64), Opcode::JumpUnless) if second.a == first.a && once(first.a) => {
+                let op = Opcode::JumpUnlessU64(op);
+                Some((Code { op, a: first.b, b: first.c, c: 0, d: 0, e: second.e }, 2))
+            }
+            (Opcode::UBinary(BinaryOp::And, Type::U64), Opcode::UBinary(BinaryOp::Mul, Type::I64 | Type::U64))
+                if second.b == first.a =>
+            {
+                let e = i32::try_from(self.constant(role, second.c)? as i64).ok()?;
+                Some((Code { op: Opcode::UMaskScale, a: first.a, b: first.b, c: first.c, d: second.a, e }, 2))
+            }
+            (Opcode::UBinary(BinaryOp::Add, Type::U64 | Type::I64), Opcode::UStoreWord) if second.a == first.a => {
+                let op = Opcode::UAddStoreWord;
+                Some((Code { op, a: first.a, b: second.b, c: first.b, d: first.c, e: second.e }, 2))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The instruction for an `each` of one row and one strip, however long, whose body only moves elements from one place to another.
+fn join_each(role: &mut RoleCode, at: usize) -> Option<Code> {
+    let [begin, bind, work, next] = *role.code.get(at..at + 4)? else { return None };
+    let each = &role.eaches[begin.e as usize];
+    let one = each.rows.is_none() && !each.flat && each.groups.len() == 1 && each.tile_cols == u64::MAX;
+    let binds = matches!(bind.op, Opcode::Bind | Opcode::BindStore) && bind.a == work.a && bind.d == 0 && work.d == 0;
+    if !one || !binds || next.op != Opcode::EachNext {
+        return None;
+    }
+    let (op, from, to) = match work.op {
+        Opcode::CopyOut(_) if bind.op == Opcode::Bind => (Opcode::CopyRow, bind.e, work.e),
+        Opcode::PacketPutRow => (Opcode::PacketSend, bind.e, work.e),
+        Opcode::PacketGetRow => (Opcode::PacketReceive, work.e, bind.e),
+        _ => return None,
+    };
+    let e = if to == from + 1 {
+        from
+    } else {
+        let pair = [from, to].map(|k| role.accesses[k as usize].clone());
+        role.accesses.extend(pair);
+        role.accesses.len() as i32 - 2
+    };
+    Some(Code { op, a: role.eaches[begin.e as usize].cols, b: 0, c: work.c, d: 0, e })
+}
+
+/// Lets packets read the u64 that their flag was cut from, where the cut value is for them alone.
+fn drop_flag_casts(role: &mut RoleCode) {
+    let all = reads(role, |_, _| true);
+    let flags = reads(role, |op, operand| is_packet(op) && operand == 2);
+    let writes = |reg: u16| {
+        let out = |code: &Code| {
+            let fields = [code.a, code.b, code.c, code.d];
+            code.op.signature().0.iter().zip(fields).any(|(o, field)| *o == Operand::RegOut && field == reg)
+        };
+        role.code.iter().filter(|code| out(code)).count() + role.inputs.iter().filter(|(r, _)| *r == reg).count()
+    };
+    let is_cut = |code: &Code| {
+        let [a, b] = [code.a, code.b].map(usize::from);
+        code.op == Opcode::UCast(Type::U64, Type::U32) && all[a] == flags[a] && writes(code.a) == 1 && writes(code.b) <= 1
+            // A register that is written later would have another value by then.
+            && a != b
+    };
+    let cuts: Vec<usize> = (0..role.code.len()).filter(|&k| is_cut(&role.code[k])).collect();
+    for k in cuts {
+        let cut = role.code[k];
+        for code in role.code.iter_mut().filter(|code| is_packet(code.op) && code.c == cut.a) {
+            code.c = cut.b;
+        }
+    }
+}
+
+fn is_packet(op: Opcode) -> bool {
+    matches!(op, Opcode::PacketPut | Opcode::PacketGet | Opcode::PacketPutRow | Opcode::PacketGetRow)
+}
+
+/// How often each register is read by the operands that `counts`, given the op and the operand's place, and by the tables.
+fn reads(role: &RoleCode, counts: impl Fn(Opcode, usize) -> bool) -> Vec<u32> {
+    let mut reads = vec![0; role.registers.len()];
+    let mut read = |reg: u16| reads[reg as usize] += 1;
+    for code in &role.code {
+        let fields = [code.a, code.b, code.c, code.d];
+        for (k, (operand, field)) in code.op.signature().0.into_iter().zip(fields).enumerate() {
+            // The index of a loop is read by what adds to it.
+            let is_read = operand == Operand::Reg || (code.op == Opcode::ForNext && k == 0);
+            if is_read && counts(code.op, k) {
+                read(field);
+            }
+        }
+    }
+    if !counts(Opcode::End, 0) {
+        return reads;
+    }
+    for access in &role.accesses {
+        [access.base, access.row_stride, access.col_stride, access.group_stride].into_iter().for_each(&mut read);
+        access.bank.map(&mut read);
+    }
+    for slot in &role.slots {
+        read(slot.index);
+        slot.bank.map(&mut read);
+    }
+    for each in &role.eaches {
+        read(each.cols);
+        each.rows.map(&mut read);
+    }
+    for post in &role.posts {
+        read(post.peer);
+        match post.work {
+            PostWork::Copy { dst, bytes, .. } => [dst, bytes].map(&mut read),
+            PostWork::Signal { index, value } => [index, value].map(&mut read),
+        };
+    }
+    reads
+}
+
+#[cfg(test)]
+mod tests;
