@@ -135,6 +135,22 @@ pub enum Fault {
         /// The flag.
         flag: u64,
     },
+    /// A credit for a step that whoever gives it does not know to be sent: more is taken than there is, and the sender goes on to a slot
+    /// that was not read.
+    OverCredit {
+        /// The counter of credits.
+        slot: String,
+        /// The credit.
+        credit: Event,
+        /// Its value.
+        value: u64,
+        /// The counter of data.
+        tail: String,
+        /// As far as it is known to be sent.
+        known: u64,
+        /// The sender's wait that the credit ends.
+        wait: Option<Event>,
+    },
     /// Data that was signalled and that nobody waited for.
     Leftover {
         /// The slot.
@@ -174,6 +190,7 @@ impl Fault {
             Fault::NotGrowing { .. } => "not-growing",
             Fault::Skipped { .. } => "skipped",
             Fault::StaleFlag { .. } => "stale-flag",
+            Fault::OverCredit { .. } => "over-credit",
             Fault::Leftover { .. } => "leftover",
             Fault::Deadlock { .. } => "deadlock",
             Fault::NoProducer { .. } => "no-producer",
@@ -191,6 +208,7 @@ impl Fault {
             | Fault::NotGrowing { first, second, .. } => vec![first, second],
             Fault::Skipped { wait, signal, .. } => vec![signal, wait],
             Fault::Unwritten { by, .. } | Fault::StaleFlag { by, .. } => vec![by],
+            Fault::OverCredit { credit, wait, .. } => std::iter::once(credit).chain(wait).collect(),
             Fault::Leftover { signal, .. } => vec![signal],
             Fault::NoProducer { wait, .. } => vec![wait],
             Fault::Deadlock { waiters, .. } => waiters.iter().map(|waiter| &waiter.event).collect(),

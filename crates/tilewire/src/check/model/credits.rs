@@ -1,0 +1,87 @@
+//! Credits that are ahead of their data.
+//!
+//! Nothing in a kernel says which HEAD belongs to which TAIL, but a sender shows it: it waits for the HEAD, then signals the TAIL. Where it
+//! only ever waits for what it has signalled already, the HEAD counts steps that were *taken*, and a credit for a step that its giver does not
+//! know to be sent is a fault. (Where it waits for more, as `direct` does with READY, the counter *permits* steps, and nothing is said here.)
+//! All of this is program order and happens-before, so it is the same in every run of the monotone fragment.
+
+use super::clock::PartyId;
+use super::slots::{Signalled, SlotKey, Slots};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Which counters belong together, as their users show it.
+#[derive(Clone, Default, Debug)]
+pub struct Credits {
+    /// By role copy: the slot it waited for last in this launch, and for what.
+    last: HashMap<PartyId, (SlotKey, u64)>,
+    /// By slot waited for: the counters signalled after it, before the next wait.
+    pairs: BTreeMap<SlotKey, BTreeMap<SlotKey, Pair>>,
+    /// The ranks that waited for a slot.
+    waited: HashMap<SlotKey, BTreeSet<u32>>,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Pair {
+    /// The sender waited for more than it had sent: the slot permits.
+    permits: bool,
+}
+
+/// A credit ahead of its data.
+#[derive(Clone, Debug)]
+pub struct Ahead {
+    /// The counter of credits.
+    pub head: SlotKey,
+    /// The credit.
+    pub credit: Signalled,
+    /// The counter of data.
+    pub tail: SlotKey,
+    /// As far as its giver knows the data to be sent.
+    pub known: u64,
+}
+
+impl Credits {
+    /// A launch begins for a role copy.
+    pub fn begin(&mut self, party: PartyId) {
+        self.last.remove(&party);
+    }
+
+    /// A role copy of a rank waited for a slot.
+    pub fn wait(&mut self, party: PartyId, rank: u32, slot: SlotKey, value: u64) {
+        self.last.insert(party, (slot, value));
+        self.waited.entry(slot).or_default().insert(rank);
+    }
+
+    /// A role copy signals data over the value `before`.
+    pub fn signal(&mut self, party: PartyId, slot: SlotKey, before: u64) {
+        if let Some(&(head, value)) = self.last.get(&party) {
+            self.pairs.entry(head).or_default().entry(slot).or_default().permits |= value > before;
+        }
+    }
+
+    /// The credits that are ahead.
+    pub fn ahead(&self, slots: &Slots, rank_of: impl Fn(PartyId) -> u32) -> Vec<Ahead> {
+        let mut found = Vec::new();
+        for (&head, tails) in &self.pairs {
+            let Some(history) = slots.get(head).filter(|_| !tails.values().any(|pair| pair.permits)) else { continue };
+            for credit in history.signals().iter().filter(|signal| signal.credit) {
+                let rank = rank_of(credit.party);
+                // A counter that another rank takes its data by says nothing of this one's.
+                let theirs = |tail: &SlotKey| self.waited.get(tail).is_none_or(|ranks| ranks.contains(&rank));
+                let known = tails.keys().filter(|tail| theirs(tail)).map(|&tail| (known(slots, tail, credit), tail));
+                if let Some((known, tail)) = known.max().filter(|(known, _)| credit.value > *known) {
+                    found.push(Ahead { head, credit: credit.clone(), tail, known });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The largest value of a counter that whoever gave this credit knew to be signalled.
+fn known(slots: &Slots, tail: SlotKey, credit: &Signalled) -> u64 {
+    let Some(history) = slots.get(tail) else { return 0 };
+    // Signals to one slot are ordered, or that is a fault: who knows one knows those before it.
+    let signals = history.signals();
+    let count = signals.partition_point(|signal| credit.published.over.covers(signal.party, signal.epoch));
+    count.checked_sub(1).map_or(history.initial(), |last| signals[last].value)
+}
