@@ -2,6 +2,7 @@
 
 use crate::check::error::EvalError;
 use crate::check::model::Conflict;
+use crate::check::residency::NotResident;
 use crate::ir::SourceLine;
 use std::ops::Range;
 
@@ -176,6 +177,13 @@ pub enum Fault {
         /// The wait.
         wait: Event,
     },
+    /// Blocks that wait for each other and are not all on the device at once.
+    NotResident {
+        /// The launch, from 0.
+        launch: u32,
+        /// What there is too little of.
+        why: NotResident,
+    },
     /// An op without a meaning: out of bounds, misaligned, a zero flag, an endless loop, a wrong binding.
     Error(EvalError),
 }
@@ -194,6 +202,7 @@ impl Fault {
             Fault::Leftover { .. } => "leftover",
             Fault::Deadlock { .. } => "deadlock",
             Fault::NoProducer { .. } => "no-producer",
+            Fault::NotResident { .. } => "not-resident",
             Fault::Error(EvalError::OutOfBounds { .. }) => "out-of-bounds",
             Fault::Error(EvalError::StepLimit { .. }) => "step-limit",
             Fault::Error(_) => "error",
@@ -212,7 +221,7 @@ impl Fault {
             Fault::Leftover { signal, .. } => vec![signal],
             Fault::NoProducer { wait, .. } => vec![wait],
             Fault::Deadlock { waiters, .. } => waiters.iter().map(|waiter| &waiter.event).collect(),
-            Fault::Error(_) => Vec::new(),
+            Fault::NotResident { .. } | Fault::Error(_) => Vec::new(),
         }
     }
 

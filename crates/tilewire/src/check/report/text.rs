@@ -140,6 +140,7 @@ impl fmt::Display for Fault {
                 Ok(())
             }
             Fault::NoProducer { slot, wait } => write!(f, "nobody signals {slot}\n   {wait}"),
+            Fault::NotResident { launch, why } => write!(f, "launch {launch} deadlocks on the device: {why}"),
             Fault::Error(error) => write!(f, "{error}"),
         }
     }
