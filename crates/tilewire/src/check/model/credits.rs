@@ -1,8 +1,10 @@
 //! Credits that are ahead of their data.
 //!
-//! Nothing in a kernel says which HEAD belongs to which TAIL, but a sender shows it: it waits for the HEAD, then signals the TAIL. Where it
-//! only ever waits for what it has signalled already, the HEAD counts steps that were *taken*, and a credit for a step that its giver does not
-//! know to be sent is a fault. (Where it waits for more, as `direct` does with READY, the counter *permits* steps, and nothing is said here.)
+//! Nothing in a kernel says which HEAD belongs to which TAIL, but a sender shows it: it waits for the HEAD, then signals TAILs. Where it only
+//! ever waits for what it has signalled already, the HEAD counts steps that were *taken*, and a credit for a step that its giver does not
+//! know to be sent, by any TAIL of that sender, is a fault. (Where it waits for more, as `direct` does with READY, the counter *permits*
+//! steps, and nothing is said here.) That any TAIL will do lets a sender announce a step later than it asks for the next slot, as `bulk` does,
+//! and misses a credit for one of several slots that count their own steps alone.
 //! All of this is program order and happens-before, so it is the same in every run of the monotone fragment.
 
 use super::clock::PartyId;
@@ -14,15 +16,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub struct Credits {
     /// By role copy: the slot it waited for last in this launch, and for what.
     last: HashMap<PartyId, (SlotKey, u64)>,
-    /// By slot waited for: the counters signalled after it, before the next wait.
-    pairs: BTreeMap<SlotKey, BTreeMap<SlotKey, Pair>>,
+    /// By role copy: the counters of data it signals.
+    sent: HashMap<PartyId, Sent>,
+    /// By slot waited for: who signalled data after it, before the next wait.
+    heads: BTreeMap<SlotKey, Head>,
     /// The ranks that waited for a slot.
     waited: HashMap<SlotKey, BTreeSet<u32>>,
 }
 
-#[derive(Clone, Copy, Default, Debug)]
-struct Pair {
-    /// The sender waited for more than it had sent: the slot permits.
+#[derive(Clone, Default, Debug)]
+struct Sent {
+    tails: BTreeSet<SlotKey>,
+    /// The largest value of any of them.
+    most: u64,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Head {
+    senders: BTreeSet<PartyId>,
+    /// A sender waited for more than it had sent: the slot permits.
     permits: bool,
 }
 
@@ -51,23 +63,30 @@ impl Credits {
         self.waited.entry(slot).or_default().insert(rank);
     }
 
-    /// A role copy signals data over the value `before`.
-    pub fn signal(&mut self, party: PartyId, slot: SlotKey, before: u64) {
-        if let Some(&(head, value)) = self.last.get(&party) {
-            self.pairs.entry(head).or_default().entry(slot).or_default().permits |= value > before;
+    /// A role copy signals data: `value` over the value `before`.
+    pub fn signal(&mut self, party: PartyId, slot: SlotKey, before: u64, value: u64) {
+        let sent = self.sent.entry(party).or_default();
+        if let Some(&(head, wanted)) = self.last.get(&party) {
+            let head = self.heads.entry(head).or_default();
+            head.senders.insert(party);
+            head.permits |= wanted > sent.most.max(before);
         }
+        sent.tails.insert(slot);
+        sent.most = sent.most.max(value);
     }
 
     /// The credits that are ahead.
     pub fn ahead(&self, slots: &Slots, rank_of: impl Fn(PartyId) -> u32) -> Vec<Ahead> {
         let mut found = Vec::new();
-        for (&head, tails) in &self.pairs {
-            let Some(history) = slots.get(head).filter(|_| !tails.values().any(|pair| pair.permits)) else { continue };
+        for (&head, Head { senders, permits }) in &self.heads {
+            let Some(history) = slots.get(head).filter(|_| !permits) else { continue };
+            let tails: BTreeSet<SlotKey> =
+                senders.iter().flat_map(|party| self.sent[party].tails.iter().copied()).collect();
             for credit in history.signals().iter().filter(|signal| signal.credit) {
                 let rank = rank_of(credit.party);
                 // A counter that another rank takes its data by says nothing of this one's.
                 let theirs = |tail: &SlotKey| self.waited.get(tail).is_none_or(|ranks| ranks.contains(&rank));
-                let known = tails.keys().filter(|tail| theirs(tail)).map(|&tail| (known(slots, tail, credit), tail));
+                let known = tails.iter().filter(|tail| theirs(tail)).map(|&tail| (known(slots, tail, credit), tail));
                 if let Some((known, tail)) = known.max().filter(|(known, _)| credit.value > *known) {
                     found.push(Ahead { head, credit: credit.clone(), tail, known });
                 }

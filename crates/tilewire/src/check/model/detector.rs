@@ -457,7 +457,7 @@ impl Observer for Detector<'_> {
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let credit = credit || posted.is_some() && !self.posted.remove(&party);
         if !credit {
-            self.credits.signal(role, key, before);
+            self.credits.signal(role, key, before, value);
         }
         let signal = Signalled { value, published, credit, party, epoch, launch, inst, entry };
         match self.slots.signal(key, before, signal.clone(), &knowledge) {
