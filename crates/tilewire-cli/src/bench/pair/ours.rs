@@ -33,6 +33,7 @@ impl Race {
         let protocol = match self.primitive {
             Primitive::Packet => "packet",
             Primitive::Direct => "direct",
+            Primitive::Bulk => "bulk",
             _ => "staged",
         };
         Part::Racer { against: self.against, aim: self.aim, protocol }
