@@ -27,7 +27,7 @@ usage:
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
   tilewire run sendrecv [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
-               [--protocol packet|staged|direct] [--blocks K] [--world threads|processes|env] [--launches L] [--seed S]
+               [--protocol packet|staged|bulk|direct] [--blocks K] [--world threads|processes|env] [--launches L] [--seed S]
                [--engine cpu|cuda]
                                             a ring shift among N ranks with a hook, every byte checked
   tilewire soak --minutes M [--ranks N] [--seed S]

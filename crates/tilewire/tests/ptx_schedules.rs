@@ -6,7 +6,7 @@ use support::ptxas;
 use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::transport::{ShmOptions, ShmTransport, World};
-use tilewire::{Bf16, F8E4M3, Tensor, sendrecv};
+use tilewire::{Bf16, Config, F8E4M3, Primitive, Tensor, sendrecv};
 
 /// The kernels of rank 0 of two that exchange tensors, with names.
 fn kernels() -> Vec<(&'static str, Kernel)> {
@@ -20,6 +20,13 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
         let (inp, out) = (Tensor::<f32>::zeros(1 << 18), Tensor::<f32>::zeros(1 << 18));
         let traced = sendrecv(&link, &out, &inp, peer, peer).blocks(4).trace()?;
         kernels.push(("staged", traced.kernel));
+        // Slots that the smallest target's shared memory has room for in both roles, four stages each.
+        let bulk = Config { primitive: Some(Primitive::Bulk), slot_bytes: Some(8 << 10), ..Config::default() };
+        let traced = sendrecv(&link, &out, &inp, peer, peer).config(bulk).trace()?;
+        kernels.push(("bulk", traced.kernel));
+        let scaled = sendrecv(&link, &out, &inp, peer, peer).config(Config { blocks: Some(4), ..bulk });
+        let traced = scaled.produce(|c| c.input.load(c.pos()) * 0.5).consume(|c, x| c.output.store(c.pos(), x + 1.0));
+        kernels.push(("bulk with hooks", traced.trace()?.kernel));
         let traced = sendrecv(&link, &out, &inp, peer, peer).produce(|c| c.input.load(c.pos()) * 0.5).trace()?;
         kernels.push(("scaled", traced.kernel));
         let (inp, out) = (Tensor::<Bf16>::zeros(1 << 18), Tensor::<Bf16>::zeros(1 << 18));

@@ -117,6 +117,7 @@ fn a_thousand_launches_alternate_protocol_and_geometry() {
             case(Hook::Copy, (1, 100), Primitive::Packet, 1, None, None),
             case(Hook::Scale, (1, 1000), Primitive::Staged, 2, Some(512), Some(2)),
             case(Hook::Transpose, (30, 41), Primitive::Staged, 1, Some(1024), Some(8)),
+            case(Hook::Transpose, (30, 41), Primitive::Bulk, 2, Some(1024), Some(8)),
             case(Hook::Copy, (1, 999), Primitive::Direct, 3, None, None),
             case(Hook::Scale, (1, 17), Primitive::Packet, 8, None, None),
         ];

@@ -79,6 +79,7 @@ pub fn protocol_name(primitive: Option<Primitive>) -> &'static str {
         None => "auto",
         Some(Primitive::Packet) => "packet",
         Some(Primitive::Staged) => "staged",
+        Some(Primitive::Bulk) => "bulk",
         Some(Primitive::Direct) => "direct",
         Some(_) => "other",
     }

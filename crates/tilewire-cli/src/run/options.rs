@@ -98,7 +98,8 @@ fn protocol_of(word: &str) -> Result<Primitive, String> {
     match word {
         "packet" => Ok(Primitive::Packet),
         "staged" => Ok(Primitive::Staged),
+        "bulk" => Ok(Primitive::Bulk),
         "direct" => Ok(Primitive::Direct),
-        _ => Err(format!("there is no protocol '{word}'; there are packet, staged, direct")),
+        _ => Err(format!("there is no protocol '{word}'; there are packet, staged, bulk, direct")),
     }
 }

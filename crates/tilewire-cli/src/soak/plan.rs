@@ -44,8 +44,13 @@ impl Plan {
 
     fn case(&mut self) -> Case {
         let random = &mut self.random;
-        let primitive =
-            random.one_of(&[None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)]);
+        let primitive = random.one_of(&[
+            None,
+            Some(Primitive::Packet),
+            Some(Primitive::Staged),
+            Some(Primitive::Bulk),
+            Some(Primitive::Direct),
+        ]);
         let dtype = random.one_of(&Type::ALL);
         let is_possible = |hook: &Hook| {
             let is_stored_as_sent = *hook != Hook::Quantise || primitive != Some(Primitive::Direct);
@@ -57,8 +62,9 @@ impl Plan {
         if hook == Hook::Quantise {
             config.granule = Some(GROUP);
         }
-        if primitive == Some(Primitive::Staged) && random.below(2) == 0 {
-            config.slot_bytes = Some(random.one_of(&[512, 1024, 4096, 8192, 65536]));
+        if matches!(primitive, Some(Primitive::Staged | Primitive::Bulk)) && random.below(2) == 0 {
+            let largest = if primitive == Some(Primitive::Bulk) { 32768 } else { 65536 };
+            config.slot_bytes = Some(random.one_of(&[512, 1024, 4096, 8192, largest]));
             config.depth = Some(2 + random.below(7));
         }
         let most = match primitive {

@@ -5,6 +5,7 @@
 use super::memory::{Bank, Bound};
 use super::observer::Actor;
 use super::report::{Fault, Namer};
+use super::residency::Residence;
 use crate::ir::{Entity, Kernel, Op, ParamId, RoleId, Slot};
 
 /// Waits for slots that no kernel of the world signals.
@@ -45,6 +46,16 @@ pub(super) fn waits_without_producer(namer: &Namer<'_>) -> Vec<Fault> {
         }
     });
     faults
+}
+
+/// The first launch whose blocks a device does not hold at once.
+pub(super) fn beyond_device(namer: &Namer<'_>, device: &Residence) -> Option<Fault> {
+    let launches = namer.plan.kernels();
+    let beyond = |(launch, kernels): (u32, &Vec<&Kernel>)| {
+        let why = device.holds(kernels).err()?;
+        Some(Fault::NotResident { launch, why })
+    };
+    (0..).zip(&launches).find_map(beyond)
 }
 
 fn each_slot_op(namer: &Namer<'_>, mut f: impl FnMut(usize, usize, (RoleId, crate::ir::Inst), &Kernel, &Op)) {

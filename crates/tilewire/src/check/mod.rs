@@ -74,7 +74,8 @@
 //!
 //! Other sizes, block counts and launch sequences than those planned; wrong *values* (an ordered read of the wrong bytes);
 //! the engines' own code; host threads that use a tensor during a launch; deadlines. Races inside scratch that two elements share
-//! are seen, shared-memory bank conflicts are not. Whether a GPU holds all blocks of a launch at once is not computed yet.
+//! are seen, shared-memory bank conflicts are not. A run has all blocks of a launch at once; whether a GPU does is computed where
+//! [`Settings::device`] names one.
 //!
 //! | file | holds |
 //! |---|---|
@@ -84,6 +85,7 @@
 //! | `report/` | [`Report`]: text, JSON, SVG |
 //! | `mutation/` | [`Mutation`]: mistakes that must be seen |
 //! | `fixed.rs` | checks that run nothing |
+//! | `residency.rs` | [`co_resident`], [`Residence`]: whether a device holds all blocks at once |
 //! | `run.rs` | [`run`], [`run_world`], [`launch`]: schedulers of the evaluator alone, deadlock, step limit |
 //! | `snapshot.rs` | [`evaluate`]: the same for host tensors, without touching them |
 //! | `memory.rs` | [`Memories`], [`Binding`]: what parameters are bound to |
@@ -103,6 +105,7 @@ mod network;
 mod observer;
 mod random;
 mod report;
+mod residency;
 mod run;
 mod snapshot;
 mod verify;
@@ -116,6 +119,7 @@ pub use mutation::{Mutant, Mutation};
 pub use network::{AtOnce, Descriptor, Network};
 pub use observer::{Access, AccessKind, Actor, Observer, SlotRef, Unobserved};
 pub use report::{Certainty, Event, Fault, Found, Moment, Report, Waiter};
+pub use residency::{BlockNeeds, DeviceLimits, NotResident, Residence, Scarce, blocks_per_multiprocessor, co_resident};
 pub use run::{Options, Schedule, instances, launch, run, run_world};
 pub use snapshot::evaluate;
 pub use verify::{Settings, verify_world};

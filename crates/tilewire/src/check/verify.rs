@@ -1,8 +1,9 @@
 //! The checker's entry: one run decides where it can, many schedules are run where it cannot.
 
-use super::fixed::waits_without_producer;
+use super::fixed::{beyond_device, waits_without_producer};
 use super::model::{Detector, Watch};
 use super::report::{Certainty, Fault, Found, Namer, Report};
+use super::residency::Residence;
 use super::world::{Chooser, Ending, Exhaustive, Limits, Outcome, Plan, Priorities, Stage, ToBlock, execute};
 use crate::ir::{Inst, Kernel, Op};
 use crate::tensor::Arg;
@@ -24,6 +25,8 @@ pub struct Settings {
     pub cumulative: bool,
     /// Whether a check ends at its first fault.
     pub first_fault: bool,
+    /// The device that all ranks share, where they do: a launch it cannot hold at once is a fault.
+    pub device: Option<Residence>,
 }
 
 impl Default for Settings {
@@ -36,6 +39,7 @@ impl Default for Settings {
             step_limit: 200_000_000,
             cumulative: false,
             first_fault: false,
+            device: None,
         }
     }
 }
@@ -92,7 +96,8 @@ struct Check<'p> {
 
 impl<'p> Check<'p> {
     fn fixed(&self) -> Vec<Found> {
-        let faults = waits_without_producer(&self.namer);
+        let mut faults = waits_without_producer(&self.namer);
+        faults.extend(self.settings.device.and_then(|device| beyond_device(&self.namer, &device)));
         faults.into_iter().map(|fault| Found { fault, times: 1, prefix: Vec::new() }).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use super::link::Host;
 use crate::ir::Type;
-use crate::schedule::{PacketPlan, Packing};
+use crate::schedule::{BulkPlan, PacketPlan, Packing};
 use crate::transport::Protocol;
 use crate::transport::layout::LINE;
 
@@ -14,6 +14,8 @@ pub enum Primitive {
     Packet,
     /// Step by step through the receiver's staging: any size, any buffers, both hooks.
     Staged,
+    /// Step by step as well, by asynchronous copies through scratch (on a GPU: through shared memory): both hooks. Slots are at most 32 KiB.
+    Bulk,
     /// In one hop into the receiver's window: produce hook only.
     Direct,
 }
@@ -125,7 +127,7 @@ impl Config {
         let protocol = match primitive {
             Primitive::Packet => Protocol::Packet,
             Primitive::Direct => Protocol::Direct { window_bytes: window_bytes.unwrap_or(0) },
-            Primitive::Staged => {
+            Primitive::Staged | Primitive::Bulk => {
                 let lines = transport.block_bytes() / LINE;
                 let copies = transport.copies() as usize;
                 let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()).min(lines) / copies * copies);
@@ -139,11 +141,18 @@ impl Config {
                     let wanted = wanted.clamp(choices.least_slot, choices.largest_slot);
                     if share >= choices.huge.0 { choices.huge.1 } else { wanted }.min(room)
                 });
-                Protocol::Staged { slot_bytes, depth }
+                match primitive {
+                    Primitive::Bulk => {
+                        // What the user says stays, to be refused if it must be.
+                        let most = slot_bytes.min(BulkPlan::LARGEST_SLOT) / BulkPlan::ALIGN * BulkPlan::ALIGN;
+                        Protocol::Bulk { slot_bytes: self.slot_bytes.unwrap_or(most), depth }
+                    }
+                    _ => Protocol::Staged { slot_bytes, depth },
+                }
             }
         };
         let tile = match protocol {
-            Protocol::Staged { slot_bytes, .. } => {
+            Protocol::Staged { slot_bytes, .. } | Protocol::Bulk { slot_bytes, .. } => {
                 let most = Packing::fitting(types, slot_bytes).map_or(1, |packing| packing.elements());
                 // A granule the user asks for must divide the tile.
                 if self.granule.is_some() && most >= granule { most / granule * granule } else { most }

@@ -9,7 +9,7 @@ use super::{RunError, legs};
 use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
 use crate::ir::scalar::Element;
 use crate::ir::{Op, SourceLine, Type};
-use crate::schedule::{PacketPlan, Packing, Tiling};
+use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, Transfer, TransferError, Window, check_transfer};
@@ -353,7 +353,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             Some(shape) => Tiling::shaped(shape.rows, shape.cols, tile, blocks),
             None => Tiling::flat(len, tile, blocks),
         };
-        if matches!(protocol, Protocol::Staged { .. }) { tiling } else { tiling.bands(granule) }
+        let in_steps = matches!(protocol, Protocol::Staged { .. } | Protocol::Bulk { .. });
+        if in_steps { tiling } else { tiling.bands(granule) }
     }
 
     /// Whether the part of every block fits its packets.
@@ -388,7 +389,13 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 Ok(())
             }
             Protocol::Packet => self.check_packets(tiling),
-            Protocol::Staged { slot_bytes, depth } => {
+            Protocol::Bulk { slot_bytes, .. } if slot_bytes > BulkPlan::LARGEST_SLOT => {
+                unable("its tiles go through scratch: use slots of at most 32 KiB, or staged")
+            }
+            Protocol::Bulk { slot_bytes, .. } if !slot_bytes.is_multiple_of(BulkPlan::ALIGN) => {
+                unable("its copies begin on 16 bytes: use slots of a multiple of 16, or staged")
+            }
+            Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => {
                 if !depth.is_multiple_of(self.link.copies() as usize) {
                     return unable(
                         "its slots are shared out to copies of a role: use a depth that is a multiple of the copies",

@@ -3,12 +3,12 @@
 use super::exchange::{Exchange, Leg};
 use super::hooks::chunk;
 use super::link::Link;
-use crate::hook::{Block, Chunk, Ctx, Regs, RoleCtx, Tile, View};
+use crate::hook::{Block, Chunk, Ctx, Regs, RoleCtx, View};
 use crate::ir::Access;
 use crate::ir::scalar::Element;
 use crate::schedule::{
-    self, Ops, PacketPlan, Packing, StagedPlan, Tiling, recv_direct, recv_packets, recv_tiles, send_direct,
-    send_packets, send_tiles,
+    self, BulkPlan, PacketPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_direct, recv_packets, recv_tiles,
+    send_bulk, send_direct, send_packets, send_tiles,
 };
 use crate::tensor::Memory;
 use crate::transport::Protocol;
@@ -39,7 +39,7 @@ pub(super) fn roles<L: Link, In: Element, Out: Element, R: Regs>(
         bodies => {
             // The receiver first: what it permits (READY) must not wait until this rank has sent its own, where one thread runs both.
             for body in bodies.iter().rev() {
-                let staged = matches!(body.leg.protocol, Protocol::Staged { .. });
+                let staged = matches!(body.leg.protocol, Protocol::Staged { .. } | Protocol::Bulk { .. });
                 let copies = if staged { exchange.link.copies() } else { 1 };
                 let warps = warps(exchange, bodies.len() as u32 * copies);
                 k.role(body.leg.side.to_string(), warps).copies(copies, |r| body.run(r));
@@ -129,6 +129,14 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
                     Side::Receive => recv_tiles::<R, _>(r, ops, plan, tiling, packing, consume),
                 }
             }
+            (Protocol::Bulk { slot_bytes, depth }, side) => {
+                let plan = BulkPlan::new(StagedPlan::new(link, slot_bytes, depth, tiling.blocks()));
+                let packing = Packing::new(R::TYPES, tiling.tile_len());
+                match side {
+                    Side::Send => send_bulk::<R, _>(r, ops, plan, tiling, packing, produce),
+                    Side::Receive => recv_bulk::<R, _>(r, ops, plan, tiling, packing, consume),
+                }
+            }
             (Protocol::Direct { .. }, side) => {
                 let max_blocks = link.max_blocks_per_peer();
                 match side {
@@ -162,9 +170,9 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         }
         if let Some(slot) = at.slot {
             c = c.slot(slot.slot);
-            if let Some(region) = self.ops.region() {
-                c = c.region(Tile { region, bank: r.constant(0i64), offset: slot.offset });
-            }
+        }
+        if let Some(region) = at.region {
+            c = c.region(region);
         }
         c.build()
     }

@@ -25,7 +25,7 @@ impl Card {
         let types: Vec<String> = types.iter().map(ToString::to_string).collect();
         let shape = shape.as_ref().map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
         let (slot_bytes, depth) = match decision.protocol {
-            Protocol::Staged { slot_bytes, depth } => (slot_bytes, depth),
+            Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => (slot_bytes, depth),
             _ => (0, 0),
         };
         Card(vec![

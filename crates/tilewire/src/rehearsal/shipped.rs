@@ -4,7 +4,9 @@ use super::{Rehearsal, RehearsalRank};
 use crate::check::Plan;
 use crate::collective::{Config, Link, Primitive, RunError, sendrecv};
 use crate::hook::{Regs, Traced, kernel};
-use crate::schedule::{Packing, StagedPlan, Tiling, recv_direct, recv_tiles, send_direct, send_tiles};
+use crate::schedule::{
+    BulkPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_direct, recv_tiles, send_bulk, send_direct, send_tiles,
+};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::{P2pTransport, Protocol};
 
@@ -22,9 +24,13 @@ pub struct Case {
 pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     let mut cases = Vec::new();
     let mut case = |name: String, plan: Plan| cases.push(Case { collective: "sendrecv", name, plan });
-    case("staged".into(), staged(ranks, blocks)?);
-    for copies in [1, 2, 4] {
-        case(format!("staged, {copies} copies"), staged_copies(ranks, blocks, copies)?);
+    case("staged".into(), staged(ranks, blocks, [Primitive::Staged; 3])?);
+    case("bulk".into(), staged(ranks, blocks, [Primitive::Bulk; 3])?);
+    case("staged between bulk".into(), staged(ranks, blocks, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])?);
+    case("bulk, two values".into(), packed_bulk(ranks, blocks)?);
+    for copies in 1..=4 {
+        case(format!("staged, {copies} copies"), copies_of(Primitive::Staged, ranks, blocks, copies)?);
+        case(format!("bulk, {copies} copies"), copies_of(Primitive::Bulk, ranks, blocks, copies)?);
     }
     case("packet".into(), packets(ranks, blocks, 0, MESSAGES)?);
     // Sixteen messages before the flags come round, so that every place is used twice before and once after.
@@ -49,14 +55,15 @@ fn launch(
 /// Slot bytes and depths of three launches: smaller slots, then other depths, then as at first.
 const GEOMETRIES: [(usize, usize); 3] = [(128, 4), (256, 8), (128, 4)];
 
-fn staged(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+/// Launches through the same slots, each by a primitive of its own.
+fn staged(ranks: usize, blocks: usize, primitives: [Primitive; 3]) -> Result<Plan, RunError> {
     let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
-    for (slot_bytes, depth) in GEOMETRIES {
+    for ((slot_bytes, depth), primitive) in GEOMETRIES.into_iter().zip(primitives) {
         launch(&mut plan, &links, |link| {
             let (x, y) = (Tensor::<f32>::zeros(blocks * 400), Tensor::<f32>::zeros(blocks * 400));
             let (to, from) = link.neighbours();
             let config = Config {
-                primitive: Some(Primitive::Staged),
+                primitive: Some(primitive),
                 blocks: Some(blocks),
                 slot_bytes: Some(slot_bytes),
                 depth: Some(depth),
@@ -69,25 +76,62 @@ fn staged(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
     Ok(plan)
 }
 
-fn staged_copies(ranks: usize, blocks: usize, copies: u32) -> Result<Plan, RunError> {
+/// Tiles of two parts that are narrower at the edge: as many bulk copies for a step as there are parts.
+fn packed_bulk(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    for (slot_bytes, depth) in [(256, 8), (192, 5), (256, 8)] {
+        launch(&mut plan, &links, |link| {
+            let (rows, cols) = (blocks * 5, 23);
+            let (x, y) = (Tensor::<f32>::zeros(rows * cols), Tensor::<f32>::zeros(rows * cols));
+            let (to, from) = link.neighbours();
+            let config = Config {
+                primitive: Some(Primitive::Bulk),
+                blocks: Some(blocks),
+                slot_bytes: Some(slot_bytes),
+                depth: Some(depth),
+                granule: Some(1),
+                warps: None,
+            };
+            sendrecv(link, &y, &x, to, from)
+                .config(config)
+                .chunk_shape(cols, rows)
+                .produce2(|c| {
+                    let x = c.input.at(c.col(), c.row());
+                    (x.cast::<i8>(), x)
+                })
+                .consume(|c, (sign, x)| c.output.store(c.pos(), sign.cast::<f32>() * x))
+                .trace()
+        })?;
+    }
+    Ok(plan)
+}
+
+fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> Result<Plan, RunError> {
     let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
     for (slot_bytes, depth) in GEOMETRIES {
+        // A slot has one owner among the copies.
+        let depth = depth - depth % copies as usize;
         launch(&mut plan, &links, |link| {
             // An odd number of steps: the copies begin at another place each time.
             let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
             let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes, depth });
+            let bulk = primitive == Primitive::Bulk;
             let staged = StagedPlan { copies, ..StagedPlan::new(link, slot_bytes, depth, blocks) };
             let packing = Packing::new(<f32 as Regs>::TYPES, slot_bytes / 4);
             let tiling = Tiling::flat(x.len(), slot_bytes / 4, blocks);
-            Ok(kernel("staged", |k| {
+            Ok(kernel(if bulk { "bulk" } else { "staged" }, |k| {
                 k.blocks(blocks as u32);
                 let (x, y) = (k.input(&x).named("input"), k.output(&y).named("output"));
                 let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
-                k.role("send", 4).copies(copies, |r| {
-                    send_tiles::<f32, _>(r, &tx, staged, tiling, packing, |at| x.load(at.pos));
+                k.role("send", 4).copies(copies, |r| match bulk {
+                    false => send_tiles::<f32, _>(r, &tx, staged, tiling, packing, |at| x.load(at.pos)),
+                    true => send_bulk::<f32, _>(r, &tx, BulkPlan::new(staged), tiling, packing, |at| x.load(at.pos)),
                 });
-                k.role("receive", 4).copies(copies, |r| {
-                    recv_tiles::<f32, _>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v));
+                k.role("receive", 4).copies(copies, |r| match bulk {
+                    false => recv_tiles::<f32, _>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v)),
+                    true => {
+                        recv_bulk::<f32, _>(r, &rx, BulkPlan::new(staged), tiling, packing, |at, v| y.store(at.pos, v));
+                    }
                 });
             })?)
         })?;

@@ -34,7 +34,7 @@ pub fn send_direct<'t, R: Regs, O: Ops<'t>>(
     tiling.for_tiles(r, |step, tile| {
         tile.each(r, |spot| {
             let offset = if size == 1 { spot.pos } else { spot.pos * size };
-            R::put(produce(&Leg { spot, step, slot: None }), &InWindow { ops, offset });
+            R::put(produce(&Leg { spot, step, slot: None, region: None }), &InWindow { ops, offset });
         });
     });
     let (len, part) = (tiling.len() as i64, tiling.tile_len() as i64);

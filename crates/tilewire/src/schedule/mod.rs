@@ -22,10 +22,12 @@
 //! | `packing.rs` | [`Packing`]: where the parts of an element lie in a slot |
 //! | `counters.rs` | the counters a role keeps across launches |
 //! | `staged.rs` | steps through slots of the receiver's staging: [`StagedSend`], [`StagedRecv`], [`send_tiles`], [`recv_tiles`] |
+//! | `bulk.rs` | the same with asynchronous copies through scratch: [`send_bulk`], [`recv_bulk`] |
 //! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`recv_packets`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`recv_direct`] |
 #![forbid(unsafe_code)]
 
+mod bulk;
 mod counters;
 mod direct;
 mod ops;
@@ -34,6 +36,7 @@ mod packing;
 mod staged;
 mod tiling;
 
+pub use bulk::{BulkPlan, recv_bulk, send_bulk};
 pub use direct::{recv_direct, send_direct};
 pub use ops::{LoadStore, Ops, Span, Word};
 pub use packet::{PacketPlan, recv_packets, send_packets};

@@ -49,6 +49,26 @@ pub trait Ops<'t> {
     #[track_caller]
     fn packet_clear(&self, index: Value<'t, i64>);
 
+    /// Starts a bulk copy of `bytes` bytes for the peer, from the start of `from`, which is scratch, to `offset` as `put` counts it. The
+    /// caller fences before it, and waits for it before it delivers.
+    #[track_caller]
+    fn bulk_put(&self, r: &RoleCtx<'t>, offset: Value<'t, i64>, from: View<'t, u8>, bytes: Value<'t, i64>) {
+        match self.region() {
+            Some(region) => r.bulk_copy(region.bank(0).part(offset, from.len()), from, bytes),
+            // No memory that a copy could reach: byte by byte.
+            None => r.each(bytes, |i| self.put(offset + i, from.load(i))),
+        }
+    }
+
+    /// Starts a bulk copy of `bytes` bytes the peer wrote here, from `offset` to the start of `to`, which is scratch.
+    #[track_caller]
+    fn bulk_get(&self, r: &RoleCtx<'t>, to: View<'t, u8>, offset: Value<'t, i64>, bytes: Value<'t, i64>) {
+        match self.region() {
+            Some(region) => r.bulk_copy(to, region.bank(0).part(offset, to.len()), bytes),
+            None => r.each(bytes, |i| to.store(i, self.get::<u8>(offset + i))),
+        }
+    }
+
     /// This rank's own counters for the peer: see [`PeerEndpoint::starts`].
     fn starts(&self) -> View<'t, u64>;
 
@@ -101,7 +121,7 @@ impl<'t> LoadStore<'t> {
             Protocol::Direct { .. } => (("done", done), ("ready", ready)),
             // What travels with its flag needs no other signal; a binding takes one all the same.
             Protocol::Packet => (("tail", tail), ("packet head", packet_head)),
-            Protocol::Staged { .. } => (("tail", tail), ("head", head)),
+            Protocol::Staged { .. } | Protocol::Bulk { .. } => (("tail", tail), ("head", head)),
         };
         let bytes = match window {
             Some(window) => k.region("window", std::slice::from_ref(window)),
@@ -116,7 +136,7 @@ impl<'t> LoadStore<'t> {
         let (gives, takes) = match protocol {
             Protocol::Direct { .. } => (("ready", ready), ("done", done)),
             Protocol::Packet => (("packet head", packet_head), ("tail", tail)),
-            Protocol::Staged { .. } => (("head", head), ("tail", tail)),
+            Protocol::Staged { .. } | Protocol::Bulk { .. } => (("head", head), ("tail", tail)),
         };
         let bytes = k.region("staging", std::slice::from_ref(&endpoint.recv_src));
         Self::bind(k, bytes, ("packets", &endpoint.recv_packets), gives, takes, &endpoint.starts)

@@ -115,7 +115,7 @@ pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
         ops.wait(r, Word::PacketHead(message.block), wrapped.select(number, number.max(HALF) - HALF));
     });
     let zero = r.constant(0i64);
-    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None };
+    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let put = |k: Value<'t, i64>, word: Value<'t, u64>| ops.packet_put(message.first + k, word, message.flag);
     if let [ty] = R::TYPES
         && ty.size() == 8
@@ -148,7 +148,7 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     // Here and not where it is used: what comes before the packets is done while they are under way.
     let next = message.number + 1;
     let zero = r.constant(0i64);
-    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None };
+    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
     if let [ty] = R::TYPES
         && ty.size() == 8

@@ -5,7 +5,7 @@
 //! ```
 
 use super::ops::Ops;
-use crate::hook::{GetParts, PutParts, Value};
+use crate::hook::{self, GetParts, PutParts, Value};
 use crate::ir::Type;
 use crate::ir::scalar::Element;
 use std::marker::PhantomData;
@@ -74,6 +74,11 @@ impl Packing {
         Parts { packing: *self, ops, base, index, brand: PhantomData }
     }
 
+    /// The parts of element `index` in a tile that lies in a region.
+    pub(super) fn in_region<'t>(&self, tile: hook::Tile<'t>, index: Value<'t, i64>) -> RegionParts<'t> {
+        RegionParts { packing: *self, tile, index }
+    }
+
     fn byte<'t>(&self, part: usize, base: Value<'t, i64>, index: Value<'t, i64>) -> Value<'t, i64> {
         let size = self.types[part].size() as i64;
         let offset = self.offset(part) as i64;
@@ -102,5 +107,26 @@ impl<'t, O: Ops<'t>> GetParts<'t> for Parts<'_, 't, O> {
     #[track_caller]
     fn get<T: Element>(&self, part: usize) -> Value<'t, T> {
         self.ops.get(self.packing.byte(part, self.base, self.index))
+    }
+}
+
+/// The parts of one element of a tile in a region.
+pub(super) struct RegionParts<'t> {
+    packing: Packing,
+    tile: hook::Tile<'t>,
+    index: Value<'t, i64>,
+}
+
+impl<'t> PutParts<'t> for RegionParts<'t> {
+    #[track_caller]
+    fn put<T: Element>(&self, part: usize, x: Value<'t, T>) {
+        self.tile.region.put(0, self.packing.byte(part, self.tile.offset, self.index), x);
+    }
+}
+
+impl<'t> GetParts<'t> for RegionParts<'t> {
+    #[track_caller]
+    fn get<T: Element>(&self, part: usize) -> Value<'t, T> {
+        self.tile.region.get(0, self.packing.byte(part, self.tile.offset, self.index))
     }
 }

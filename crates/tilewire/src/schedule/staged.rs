@@ -17,8 +17,8 @@
 use super::counters::{Counters, Shape, block_of};
 use super::ops::{Ops, Span, Word};
 use super::packing::Packing;
-use super::tiling::{Leg, Tile, Tiling};
-use crate::hook::{Regs, RoleCtx, Value};
+use super::tiling::{Leg, Tiling};
+use crate::hook::{self, Regs, RoleCtx, Value};
 use crate::transport::P2pTransport;
 use crate::transport::layout::{Side, StartWord};
 
@@ -86,23 +86,32 @@ impl StagedPlan {
         if self.blocks == 1 { slot } else { block * self.max_slots as i64 + slot }
     }
 
-    /// Runs the body for the steps of this copy. Copy c takes the steps that are c modulo the copies, counted from the first launch on, so
-    /// that a slot has the same owner in all launches.
-    #[track_caller]
-    fn for_steps<'t>(
-        &self,
-        r: &RoleCtx<'t>,
-        start: Value<'t, u64>,
-        tiling: Tiling,
-        body: impl FnOnce(Value<'t, i64>, Tile<'t>),
-    ) -> Value<'t, i64> {
-        let turns = (self.copies > 1).then(|| {
+    /// Step `step` of a launch that begins at step `start`.
+    fn at<'t>(&self, block: Value<'t, i64>, start: Value<'t, u64>, step: Value<'t, i64>) -> StepAt<'t> {
+        let number = start + step.cast::<u64>();
+        StepAt { number, slot: self.slot(block, number), next: number + 1 }
+    }
+
+    /// The steps of this copy of a role: the first, and how many to the next. Copy c takes the steps that are c modulo the copies, counted
+    /// from the first launch on, so that a slot has the same owner in all launches. `None` where there is one copy.
+    fn turns<'t>(&self, r: &RoleCtx<'t>, start: Value<'t, u64>) -> Option<(Value<'t, i64>, Value<'t, i64>)> {
+        (self.copies > 1).then(|| {
             let copies = r.copies();
             let ahead = start.cast::<i64>() % copies;
             ((r.copy() + copies - ahead) % copies, copies)
-        });
-        tiling.for_turns(r, turns, body)
+        })
     }
+}
+
+/// A step of a launch.
+#[derive(Clone, Copy)]
+pub(super) struct StepAt<'t> {
+    /// Its number, counted from the first launch on.
+    pub number: Value<'t, u64>,
+    /// Its slot.
+    pub slot: SlotAt<'t>,
+    /// What TAIL and HEAD of the slot become with it.
+    next: Value<'t, u64>,
 }
 
 /// A slot of a step.
@@ -114,6 +123,13 @@ pub struct SlotAt<'t> {
     number: Value<'t, i64>,
     /// Its first byte in the sender's staging.
     pub offset: Value<'t, i64>,
+}
+
+impl<'t> SlotAt<'t> {
+    /// The tile in it, as hooks see it.
+    fn region(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) -> Option<hook::Tile<'t>> {
+        ops.region().map(|region| hook::Tile { region, bank: r.constant(0i64), offset: self.offset })
+    }
 }
 
 /// The sending end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
@@ -157,14 +173,33 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, bytes: Value<'t, i64>, fill: impl FnOnce(&SlotAt<'t>)) {
-        let g = self.start + step.cast::<u64>();
-        let at = self.plan.slot(self.block, g);
-        let next = g + 1;
-        self.r.if_(g.ge(self.reused), || {
-            self.ops.wait(self.r, Word::Head(at.number), next - self.plan.depth as u64);
+        let at = self.at(step);
+        self.wait_free(&at);
+        fill(&at.slot);
+        self.deliver(&at, bytes);
+    }
+
+    /// Step `step` of this launch.
+    pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
+        self.plan.at(self.block, self.start, step)
+    }
+
+    /// The first step of this copy of the role in this launch, and how many it is to the next.
+    pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
+        let r = self.r;
+        self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
+    }
+
+    /// Waits until the slot of a step is free.
+    pub(super) fn wait_free(&self, at: &StepAt<'t>) {
+        self.r.if_(at.number.ge(self.reused), || {
+            self.ops.wait(self.r, Word::Head(at.slot.number), at.next - self.plan.depth as u64);
         });
-        fill(&at);
-        self.ops.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), next);
+    }
+
+    /// Lets the peer have `bytes` bytes of the slot of a step.
+    pub(super) fn deliver(&self, at: &StepAt<'t>, bytes: Value<'t, i64>) {
+        self.ops.deliver(self.r, Span { offset: at.slot.offset, bytes }, Word::Tail(at.slot.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.
@@ -196,12 +231,31 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// Step `step` of this launch: waits until its slot is filled, lets `empty` get what is in it, gives it back.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, empty: impl FnOnce(&SlotAt<'t>)) {
-        let g = self.start + step.cast::<u64>();
-        let at = self.plan.slot(self.block, g);
-        let next = g + 1;
-        self.ops.wait(self.r, Word::Tail(at.number), next);
-        empty(&at);
-        self.ops.credit(self.r, Word::Head(at.number), next);
+        let at = self.at(step);
+        self.wait_filled(&at);
+        empty(&at.slot);
+        self.credit(&at);
+    }
+
+    /// Step `step` of this launch.
+    pub(super) fn at(&self, step: Value<'t, i64>) -> StepAt<'t> {
+        self.plan.at(self.block, self.start, step)
+    }
+
+    /// The first step of this copy of the role in this launch, and how many it is to the next.
+    pub(super) fn turns(&self) -> (Value<'t, i64>, Value<'t, i64>) {
+        let r = self.r;
+        self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
+    }
+
+    /// Waits until the slot of a step is filled.
+    pub(super) fn wait_filled(&self, at: &StepAt<'t>) {
+        self.ops.wait(self.r, Word::Tail(at.slot.number), at.next);
+    }
+
+    /// Gives the slot of a step back.
+    pub(super) fn credit(&self, at: &StepAt<'t>) {
+        self.ops.credit(self.r, Word::Head(at.slot.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.
@@ -253,11 +307,11 @@ pub fn send_tiles<'t, R: Regs, O: Ops<'t>>(
     let pipeline = StagedSend::begin(r, ops, plan);
     // The padding behind the last part may not fit, and nobody reads it.
     let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
-    let steps = plan.for_steps(r, pipeline.start, tiling, |step, tile| {
+    let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, bytes, |at| {
             tile.each(r, |spot| {
                 let parts = packing.at(ops, at.offset, spot.index);
-                R::put(produce(&Leg { spot, step, slot: Some(*at) }), &parts);
+                R::put(produce(&Leg { spot, step, slot: Some(*at), region: at.region(r, ops) }), &parts);
             });
         });
     });
@@ -275,11 +329,11 @@ pub fn recv_tiles<'t, R: Regs, O: Ops<'t>>(
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
     let pipeline = StagedRecv::begin(r, ops, plan);
-    let steps = plan.for_steps(r, pipeline.start, tiling, |step, tile| {
+    let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, |at| {
             tile.each(r, |spot| {
                 let parts = packing.at(ops, at.offset, spot.index);
-                consume(&Leg { spot, step, slot: Some(*at) }, R::get(&parts));
+                consume(&Leg { spot, step, slot: Some(*at), region: at.region(r, ops) }, R::get(&parts));
             });
         });
     });

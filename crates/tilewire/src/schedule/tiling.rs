@@ -9,7 +9,7 @@
 //! Both sides of a transfer have the same tiling, so that step n of a sender is step n of its receiver.
 
 use super::counters::block_of;
-use crate::hook::{RoleCtx, Value};
+use crate::hook::{self, RoleCtx, Value};
 
 /// How the positions of a chunk are cut into tiles and dealt to blocks: numbers of the host, equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Tiling {
         turns: Option<(Value<'t, i64>, Value<'t, i64>)>,
         body: impl FnOnce(Value<'t, i64>, Tile<'t>),
     ) -> Value<'t, i64> {
-        let (tiles, share) = (self.tiles() as i64, self.share() as i64);
+        let tiles = self.tiles();
         if tiles == 0 {
             return r.constant(0i64);
         }
@@ -150,18 +150,34 @@ impl Tiling {
             body(zero, self.tile(r, zero));
             return r.constant(1i64);
         }
-        let (first, steps) = if self.blocks == 1 {
-            (None, r.constant(tiles))
-        } else {
-            let first = block_of(r, self.blocks) * share;
-            (Some(first), (r.constant(tiles) - first).max(0).min(share))
-        };
+        let (first, steps) = self.dealt(r);
         let (from, by) = turns.unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)));
         r.for_step(from, steps, by, |step| {
             let index = first.map_or(step, |first| first + step);
             body(step, self.tile(r, index));
         });
         steps
+    }
+
+    /// Steps of this block.
+    pub(super) fn steps_here<'t>(&self, r: &RoleCtx<'t>) -> Value<'t, i64> {
+        self.dealt(r).1
+    }
+
+    /// The tile of a step of this block.
+    pub(super) fn tile_here<'t>(&self, r: &RoleCtx<'t>, step: Value<'t, i64>) -> Tile<'t> {
+        let index = self.dealt(r).0.map_or(step, |first| first + step);
+        self.tile(r, index)
+    }
+
+    /// The first tile of this block (`None`: of the only one), and how many it has.
+    fn dealt<'t>(&self, r: &RoleCtx<'t>) -> (Option<Value<'t, i64>>, Value<'t, i64>) {
+        let (tiles, share) = (self.tiles() as i64, self.share() as i64);
+        if self.blocks == 1 {
+            return (None, r.constant(tiles));
+        }
+        let first = block_of(r, self.blocks) * share;
+        (Some(first), (r.constant(tiles) - first).max(0).min(share))
     }
 
     fn tile<'t>(&self, r: &RoleCtx<'t>, index: Value<'t, i64>) -> Tile<'t> {
@@ -212,6 +228,18 @@ impl<'t> Tile<'t> {
     /// Runs the body for every position of the tile, in any order, in parallel.
     #[track_caller]
     pub fn each(&self, r: &RoleCtx<'t>, body: impl FnOnce(Spot<'t>)) {
+        self.each_wide(r, None, body);
+    }
+
+    /// The same with positions numbered without gaps: rows of a tile at the edge follow each other as those of any other do.
+    #[track_caller]
+    pub(super) fn each_dense(&self, r: &RoleCtx<'t>, body: impl FnOnce(Spot<'t>)) {
+        let narrow = !self.tiling.cols.is_multiple_of(self.tiling.tile_cols);
+        self.each_wide(r, narrow.then_some(self.cols), body);
+    }
+
+    #[track_caller]
+    fn each_wide(&self, r: &RoleCtx<'t>, width: Option<Value<'t, i64>>, body: impl FnOnce(Spot<'t>)) {
         let from = |first: Option<Value<'t, i64>>, k| first.map_or(k, |first| first + k);
         if !self.tiling.shaped {
             return r.each(self.cols, |k| {
@@ -220,7 +248,7 @@ impl<'t> Tile<'t> {
         }
         r.each2(self.rows, self.cols, |y, x| {
             let (row, col) = (from(self.first_row, y), from(self.first_col, x));
-            let index = y * self.tiling.tile_cols as i64 + x;
+            let index = width.map_or_else(|| y * self.tiling.tile_cols as i64, |width| y * width) + x;
             body(Spot { index, pos: row * self.tiling.cols as i64 + col, place: Some((row, col)), tile: self.index });
         });
     }
@@ -248,6 +276,8 @@ pub struct Leg<'t> {
     pub step: Value<'t, i64>,
     /// The slot of staging that carries it, where one does.
     pub slot: Option<super::SlotAt<'t>>,
+    /// Where the tile's bytes lie while the hook runs, where they are memory of the kernel: in that slot, or in scratch on its way.
+    pub region: Option<hook::Tile<'t>>,
 }
 
 impl<'t> std::ops::Deref for Leg<'t> {

@@ -39,6 +39,13 @@ pub enum Protocol {
         /// Slots of a block: at least 2, so that one is filled while another is emptied.
         depth: usize,
     },
+    /// Through the same slots, by asynchronous copies out of scratch and into it.
+    Bulk {
+        /// Bytes of a slot.
+        slot_bytes: usize,
+        /// Slots of a block, at least 2.
+        depth: usize,
+    },
     /// Into the peer's window, in one hop.
     Direct {
         /// Bytes of the window.
@@ -51,6 +58,7 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Protocol::Packet => "packet",
             Protocol::Staged { .. } => "staged",
+            Protocol::Bulk { .. } => "bulk",
             Protocol::Direct { .. } => "direct",
         })
     }
@@ -128,7 +136,7 @@ pub fn check_transfer(
             let packets = transport.block_packet_bytes() / PACKET / PACKET_DEPTH;
             fits(packets.saturating_mul(PACKET / 2).saturating_mul(blocks))
         }
-        Protocol::Staged { slot_bytes, depth } => {
+        Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => {
             check_depth(protocol, depth, 2, transport.max_slots())?;
             if slot_bytes == 0 {
                 return Err(TransferError::EmptySlot);

@@ -213,6 +213,46 @@ fn a_wait_that_nobody_ever_signals() {
     expect(&report, "no-producer", &[wait]);
 }
 
+/// A slot of staging, three steps; the receiver has no use for the second.
+fn skips(waits_for_it: bool, s: &Shared) -> (Vec<tilewire::Traced>, [u32; 2]) {
+    let wait = line!() + 3;
+    let send = s.rank(|r, bytes, slots, _| {
+        for step in 0..3 {
+            r.wait(slots.slot(0, 1), step);
+            bytes.put(0, 0, 1u64);
+            r.signal(slots.slot(0, 0), step + 1);
+        }
+    });
+    let credit = line!() + 8;
+    let receive = s.rank(move |r, bytes, slots, out| {
+        r.wait(slots.slot(0, 0), 1);
+        out.store(0, bytes.get::<u64>(0, 0));
+        r.signal_credit(slots.slot(0, 1), 1);
+        if waits_for_it {
+            r.wait(slots.slot(0, 0), 2);
+        }
+        r.signal_credit(slots.slot(0, 1), 2);
+        r.wait(slots.slot(0, 0), 3);
+        out.store(1, bytes.get::<u64>(0, 0));
+        r.signal_credit(slots.slot(0, 1), 3);
+    });
+    (vec![send, receive], [wait, credit])
+}
+
+#[test]
+fn a_credit_for_a_step_that_was_never_sent() {
+    // No byte is touched by both, so nothing races: only the counters tell.
+    let right = check(&[skips(true, &Shared::new()).0]);
+    assert!(right.is_clean() && right.is_decided(), "{right}");
+    let (launch, lines) = skips(false, &Shared::new());
+    let report = check(&[launch]);
+    assert_eq!(kinds(&report), ["over-credit"], "{report}");
+    let fault = expect(&report, "over-credit", &lines);
+    assert!(matches!(fault, Fault::OverCredit { value: 2, known: 1, .. }), "{fault}");
+    assert!(fault.to_string().contains("slots[0][1] is set to 2 where slots[0][0] is known to be 1"), "{fault}");
+    assert!(report.is_decided() && report.to_json().contains("\"kind\":\"over-credit\""));
+}
+
 #[test]
 fn data_that_nobody_takes_is_left_over() {
     let s = Shared::new();

@@ -21,7 +21,7 @@ impl Shift {
     /// Launches by one primitive: other lengths each time, for staged other slots as well, for packets so many that places come round.
     fn sequence(way: Primitive, blocks: usize) -> Vec<Shift> {
         match way {
-            Primitive::Staged => [(128, 4, 400), (256, 8, 391), (128, 2, 7), (128, 4, 400)]
+            Primitive::Staged | Primitive::Bulk => [(128, 4, 400), (256, 8, 391), (128, 2, 7), (128, 4, 400)]
                 .map(|(bytes, depth, len)| Shift { way, len: blocks * len, slots: Some((bytes, depth)) })
                 .to_vec(),
             Primitive::Packet => {
@@ -163,7 +163,7 @@ fn engine(shifts: &[Shift], ranks: usize, blocks: usize) -> Outputs {
 fn the_checker_and_the_cpu_engine_compute_the_same_bytes() {
     for ranks in 2..=4 {
         for blocks in 1..=2 {
-            for way in [Primitive::Staged, Primitive::Packet, Primitive::Direct] {
+            for way in [Primitive::Staged, Primitive::Bulk, Primitive::Packet, Primitive::Direct] {
                 let shifts = Shift::sequence(way, blocks);
                 let ran = engine(&shifts, ranks, blocks);
                 for seed in [None, Some(1), Some(2)] {

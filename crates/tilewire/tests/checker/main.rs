@@ -6,6 +6,7 @@ mod differential;
 mod links;
 mod litmus;
 mod mutations;
+mod residency;
 mod shipped;
 mod size;
 

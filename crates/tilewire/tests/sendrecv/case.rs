@@ -109,10 +109,18 @@ pub enum Way {
         slot_bytes: usize,
         depth: usize,
     },
+    Bulk {
+        slot_bytes: usize,
+        depth: usize,
+    },
     Direct,
 }
 
 impl Way {
+    pub const fn bulk(slot_bytes: usize, depth: usize) -> Way {
+        Way::Bulk { slot_bytes, depth }
+    }
+
     pub const fn staged(slot_bytes: usize, depth: usize) -> Way {
         Way::Staged { slot_bytes, depth }
     }
@@ -123,12 +131,11 @@ impl Way {
             Way::Chosen => config,
             Way::Packet => Config { primitive: Some(Primitive::Packet), ..config },
             Way::Direct => Config { primitive: Some(Primitive::Direct), ..config },
-            Way::Staged { slot_bytes, depth } => Config {
-                primitive: Some(Primitive::Staged),
-                slot_bytes: Some(slot_bytes),
-                depth: Some(depth),
-                ..config
-            },
+            Way::Staged { slot_bytes, depth } | Way::Bulk { slot_bytes, depth } => {
+                let bulk = matches!(self, Way::Bulk { .. });
+                let primitive = Some(if bulk { Primitive::Bulk } else { Primitive::Staged });
+                Config { primitive, slot_bytes: Some(slot_bytes), depth: Some(depth), ..config }
+            }
         }
     }
 }

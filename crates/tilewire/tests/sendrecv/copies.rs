@@ -4,7 +4,8 @@ use crate::case::{Numbers, SMALL, Shift, TYPES, Way, assert_same, data, everythi
 use tilewire::transport::{Rank, ShmOptions, ShmTransport};
 use tilewire::{Tensor, recv, send, sendrecv};
 
-const WAYS: [Way; 4] = [Way::Packet, Way::staged(128, 2), Way::staged(512, 8), Way::Direct];
+const WAYS: [Way; 6] =
+    [Way::Packet, Way::staged(128, 2), Way::staged(512, 8), Way::bulk(128, 2), Way::bulk(512, 8), Way::Direct];
 
 #[test]
 fn every_type_in_every_small_count_goes_every_way() {
@@ -30,7 +31,7 @@ fn a_kibibyte_to_many_mebibytes_go_every_way() {
         let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
         let mut bytes = 1 << 10;
         while bytes <= largest {
-            for way in [Way::Chosen, Way::staged(64 << 10, 2), Way::Direct] {
+            for way in [Way::Chosen, Way::staged(64 << 10, 2), Way::bulk(32 << 10, 4), Way::Direct] {
                 for (len, ty) in [(bytes / 8, 7), (bytes / 8 - 1, 11)] {
                     Shift { len, by: 1, blocks: 1 + len % 3, way }.run_as(ty, world, &link, seed())?;
                 }
@@ -50,7 +51,9 @@ fn rings_of_two_to_eight_ranks_shift_by_every_distance() {
         threads(ranks, ranks, |world| {
             let link = ShmTransport::rendezvous(world, SMALL)?;
             for by in 1..ranks {
-                for (way, len) in [(Way::Packet, 100), (Way::staged(256, 2), 1000), (Way::Direct, 300)] {
+                for (way, len) in
+                    [(Way::Packet, 100), (Way::staged(256, 2), 1000), (Way::bulk(256, 5), 1000), (Way::Direct, 300)]
+                {
                     Shift { len, by, blocks: 1 + by % 2, way }.run::<f32>(world, &link, seed() + by as u64)?;
                 }
             }
@@ -68,6 +71,8 @@ fn one_to_eight_blocks_share_tiles_that_they_do_not_divide() {
                 (Way::staged(256, 2), 64 * 13 + 5),
                 (Way::staged(256, 3), 64 * 3),
                 (Way::staged(128, 8), 64 * 100 + 1),
+                (Way::bulk(256, 2), 64 * 13 + 5),
+                (Way::bulk(128, 8), 64 * 100 + 1),
                 (Way::Packet, 109),
                 (Way::Direct, 1001),
                 (Way::Direct, 5),
@@ -101,7 +106,7 @@ fn a_message_goes_from_rank_to_rank_by_send_and_recv() {
     let (first, ranks) = (Rank::new(0), 5);
     threads(ranks, "chain", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        for (round, way) in [Way::Packet, Way::staged(256, 3), Way::Chosen].into_iter().enumerate() {
+        for (round, way) in [Way::Packet, Way::staged(256, 3), Way::bulk(256, 3), Way::Chosen].into_iter().enumerate() {
             let (len, seed) = (77 + round, seed() + round as u64);
             let (me, config) = (world.rank(), way.config(2));
             let x = Tensor::from_slice(&data::<i32>(seed, first, len));
@@ -124,7 +129,7 @@ fn every_leg_of_a_ring_may_have_a_length_of_its_own() {
     threads(4, "lengths", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (me, to, from) = (world.rank(), world.rank().after(1, 4), world.rank().after(3, 4));
-        for way in [Way::Chosen, Way::staged(128, 2)] {
+        for way in [Way::Chosen, Way::staged(128, 2), Way::bulk(128, 3)] {
             let (inp, out) = (Tensor::from_slice(&data::<u16>(seed(), me, len(me))), Tensor::zeros(len(from)));
             poison(&out);
             sendrecv(&link, &out, &inp, to, from).config(way.config(2)).run()?;
@@ -159,10 +164,14 @@ fn a_pair_sends_both_ways_without_sendrecv() {
 
 /// A transfer that any transport with the options of `SMALL` can do.
 fn any_shift(numbers: &mut Numbers, ranks: usize) -> Shift {
-    let way = match numbers.below(4) {
+    let way = match numbers.below(5) {
         0 => Way::Packet,
         1 => Way::Direct,
         2 => Way::Chosen,
+        3 => {
+            let depth = 2 + numbers.below(7);
+            Way::bulk(16 * (1 + numbers.below((4096 / depth / 16).min(50))), depth)
+        }
         _ => {
             let depth = 2 + numbers.below(7);
             // A multiple of every element's size.

@@ -30,7 +30,7 @@ fn into_the_middle<T: Element>(world: &World, link: &ShmTransport, way: Way, blo
 fn elements_around_the_output_are_untouched() {
     threads(2, "around", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        for way in [Way::Packet, Way::staged(64, 2), Way::Chosen] {
+        for way in [Way::Packet, Way::staged(64, 2), Way::bulk(64, 4), Way::Chosen] {
             for blocks in [1, 2] {
                 into_the_middle::<u8>(world, &link, way, blocks)?;
                 into_the_middle::<u16>(world, &link, way, blocks)?;
@@ -101,7 +101,8 @@ fn staging_and_packets_that_are_not_of_the_message_are_untouched() {
         }
         world.bootstrap().barrier("laid", world.deadline())?;
         let slot_bytes = 128;
-        for (way, len) in [(Way::staged(slot_bytes, 3), 1000), (Way::Packet, 3 * 64)] {
+        for (way, len) in [(Way::staged(slot_bytes, 3), 1000), (Way::bulk(slot_bytes, 3), 1000), (Way::Packet, 3 * 64)]
+        {
             // Elements of eight bytes, 64 of them for each block in a message of packets.
             let x = Tensor::from_slice(&data::<u64>(seed(), sender, len));
             if me == sender {

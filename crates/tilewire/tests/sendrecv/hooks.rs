@@ -7,7 +7,15 @@ use tilewire::prelude::*;
 use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
 use tilewire::{Config, Traced, recv, send, sendrecv};
 
-const WAYS: [Way; 5] = [Way::Packet, Way::staged(256, 2), Way::staged(512, 7), Way::Chosen, Way::Direct];
+const WAYS: [Way; 7] = [
+    Way::Packet,
+    Way::staged(256, 2),
+    Way::staged(512, 7),
+    Way::bulk(256, 2),
+    Way::bulk(512, 7),
+    Way::Chosen,
+    Way::Direct,
+];
 
 /// What the first output of a kernel of one rank holds by definition.
 fn by_definition(traced: &Traced) -> Vec<u8> {
@@ -83,7 +91,7 @@ fn both_hooks_share_the_work_of_a_narrower_wire() {
 #[test]
 fn payload_and_scale_travel_side_by_side() {
     // Slots that hold at least the 32 elements of a group.
-    const WAYS: [Way; 4] = [Way::Packet, Way::staged(512, 2), Way::staged(512, 7), Way::Chosen];
+    const WAYS: [Way; 5] = [Way::Packet, Way::staged(512, 2), Way::staged(512, 7), Way::bulk(512, 7), Way::Chosen];
     every_way(&WAYS, |world, link, way, blocks| {
         for len in [64, 320, 300] {
             agrees!(world, link, way, blocks, (len, len), f32, |b| b
@@ -161,7 +169,9 @@ fn large_chunks_arrive_transposed_in_tiles() {
     threads(2, "large chunks", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         for (rows, cols) in [(97, 113), (300, 41), (64, 128)] {
-            for (way, blocks) in [(Way::staged(256, 3), 1), (Way::staged(2048, 2), 5), (Way::Chosen, 8)] {
+            for (way, blocks) in
+                [(Way::staged(256, 3), 1), (Way::staged(2048, 2), 5), (Way::bulk(256, 5), 2), (Way::Chosen, 8)]
+            {
                 agrees!(world, &link, way, blocks, (rows * cols, rows * cols), f32, |b| b
                     .chunk_shape(rows, cols)
                     .produce(|c| c.input.at(c.col(), c.row()) * 2.0));
@@ -176,7 +186,7 @@ fn a_consume_hook_accumulates() {
     threads(3, "accumulate", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
-        for way in [Way::Packet, Way::staged(128, 2), Way::Chosen] {
+        for way in [Way::Packet, Way::staged(128, 2), Way::bulk(128, 3), Way::Chosen] {
             let (mine, sum) = (floats(seed(), me, 333), Tensor::from_slice(&floats(7, me, 333)));
             let inp = Tensor::from_slice(&mine);
             let mut add = sendrecv(&link, &sum, &inp, to, from)
@@ -239,7 +249,13 @@ fn a_produce_hook_gathers_by_an_index() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let index = |rank, len| data::<u32>(3, rank, len).iter().map(|i| i % ROWS as u32).collect::<Vec<_>>();
-        for (way, len) in [(Way::Packet, 20), (Way::staged(256, 2), 1000), (Way::Chosen, 77), (Way::Chosen, 0)] {
+        for (way, len) in [
+            (Way::Packet, 20),
+            (Way::staged(256, 2), 1000),
+            (Way::bulk(256, 4), 1000),
+            (Way::Chosen, 77),
+            (Way::Chosen, 0),
+        ] {
             let (table, rows) = (Tensor::from_slice(&data::<i16>(5, me, ROWS)), Tensor::from_slice(&index(me, len)));
             let out = Tensor::<i16>::zeros(len);
             let mut give = send(&link, &table, peer)

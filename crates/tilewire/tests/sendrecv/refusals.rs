@@ -92,6 +92,14 @@ fn slots_and_depths_that_make_no_pipeline() {
         );
     }
     transport_refuses(|world, link| swap(world, link, 10, Way::staged(0, 2).config(1)), |_| TransferError::EmptySlot);
+    transport_refuses(|world, link| swap(world, link, 10, Way::bulk(0, 2).config(1)), |_| TransferError::EmptySlot);
+    transport_refuses(
+        |world, link| swap(world, link, 10, Way::bulk(72, 2).config(1)),
+        |_| TransferError::Unable {
+            protocol: Protocol::Bulk { slot_bytes: 72, depth: 2 },
+            why: "its copies begin on 16 bytes: use slots of a multiple of 16, or staged",
+        },
+    );
     transport_refuses(
         |world, link| swap(world, link, 10, Way::staged(130, 2).config(1)),
         |_| TransferError::NotElements { what: "slot", bytes: 130, dtype: Type::F32 },

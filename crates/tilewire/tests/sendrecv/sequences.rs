@@ -77,8 +77,15 @@ fn a_thousand_launches_into_windows_need_no_reset() {
 
 #[test]
 fn sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport() {
-    let ways =
-        [Way::Packet, Way::staged(128, 2), Way::staged(512, 8), Way::staged(64, 5), Way::staged(2048, 2), Way::Direct];
+    let ways = [
+        Way::Packet,
+        Way::staged(128, 2),
+        Way::bulk(512, 8),
+        Way::staged(512, 8),
+        Way::bulk(64, 5),
+        Way::staged(2048, 2),
+        Way::Direct,
+    ];
     let launches = if everything() { 20_000 } else { 400 };
     threads(3, "alternating", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
@@ -132,7 +139,7 @@ fn any_pair_exchanges_while_the_others_do_something_else() {
         for _ in 0..transfers {
             let sender = Rank::new(script.below(ranks) as u32);
             let receiver = sender.after(1 + script.below(ranks - 1), ranks);
-            let way = script.one_of(&[Way::Packet, Way::staged(128, 2), Way::staged(256, 5)]);
+            let way = script.one_of(&[Way::Packet, Way::staged(128, 2), Way::staged(256, 5), Way::bulk(256, 5)]);
             let (len, blocks, seed) = (script.below(200), 1 + script.below(3), script.next());
             let x = Tensor::from_slice(&data::<i16>(seed, sender, len));
             if me == sender {
@@ -173,7 +180,9 @@ fn two_transports_are_used_in_turns() {
 
 #[test]
 fn ranks_that_come_at_any_time_get_the_same() {
-    for way in [Way::Packet, Way::staged(128, 2), Way::staged(256, 8), Way::Direct] {
+    for way in
+        [Way::Packet, Way::staged(128, 2), Way::staged(256, 8), Way::bulk(128, 2), Way::bulk(256, 8), Way::Direct]
+    {
         threads(4, way, |world| {
             let link = ShmTransport::rendezvous(world, SMALL)?;
             let mut late = Numbers(seed() + u64::from(world.rank().number()));

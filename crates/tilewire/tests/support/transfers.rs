@@ -52,8 +52,13 @@ impl Random {
 impl Case {
     /// A case of a world of `ranks`.
     pub fn random(random: &mut Random, ranks: usize) -> Case {
-        let primitive =
-            random.one_of(&[None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)]);
+        let primitive = random.one_of(&[
+            None,
+            Some(Primitive::Packet),
+            Some(Primitive::Staged),
+            Some(Primitive::Bulk),
+            Some(Primitive::Direct),
+        ]);
         let hooks = [Hook::Copy, Hook::Scale, Hook::Transpose, Hook::Quantise];
         // What is quantised is stored by a consume hook, which direct has not.
         let hook = random.one_of(if primitive == Some(Primitive::Direct) { &hooks[..3] } else { &hooks });
@@ -65,7 +70,7 @@ impl Case {
         };
         let mut config = Config { primitive, blocks: Some(random.one_of(&[1, 2, 3, 8])), ..Config::default() };
         config.granule = (hook == Hook::Quantise).then_some(GROUP);
-        if primitive == Some(Primitive::Staged) && random.below(2) == 0 {
+        if matches!(primitive, Some(Primitive::Staged | Primitive::Bulk)) && random.below(2) == 0 {
             config.slot_bytes = Some(random.one_of(&[512, 2048, 16384]));
             config.depth = Some(random.one_of(&[2, 3, 8]));
         }

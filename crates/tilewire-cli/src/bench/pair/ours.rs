@@ -33,6 +33,7 @@ impl Race {
         let protocol = match self.primitive {
             Some(Primitive::Packet) => "packet",
             Some(Primitive::Direct) => "direct",
+            Some(Primitive::Bulk) => "bulk",
             Some(_) => "staged",
             None => "default",
         };

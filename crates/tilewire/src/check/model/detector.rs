@@ -1,6 +1,7 @@
 //! The observer with vector clocks: turns what a run does into faults.
 
 use super::clock::{Knowledge, PartyId};
+use super::credits::{Ahead, Credits};
 use super::log::{Deed, Log};
 use super::party::{Copying, Party, PartyName};
 use super::shadow::{Conflict, Elements, Met, Shadow, Touch, writes};
@@ -28,6 +29,8 @@ pub enum Seen {
     Skipped { slot: SlotKey, party: PartyId, launch: u32, inst: Inst, expected: u64, signal: Signalled },
     /// A packet with a flag that is not larger than the one before.
     StaleFlag { by: Touch, memory: MemoryId, byte: u64, before: u64, flag: u64 },
+    /// A credit for a step that its giver does not know to be sent.
+    Ahead(Ahead),
     /// Data signalled that nobody waited for.
     Leftover { slot: SlotKey, signal: Signalled, waited: u64 },
 }
@@ -88,6 +91,7 @@ pub struct Detector<'k> {
     shadows: Vec<Shadow>,
     /// All slots.
     pub slots: Slots,
+    credits: Credits,
     atomics: HashMap<(MemoryId, u64), Knowledge>,
     run: Option<Run>,
     /// What happened between parties.
@@ -120,6 +124,7 @@ impl<'k> Detector<'k> {
             posted: HashSet::new(),
             shadows: Vec::new(),
             slots: Slots::default(),
+            credits: Credits::default(),
             atomics: HashMap::new(),
             run: None,
             log: Log::default(),
@@ -161,6 +166,7 @@ impl<'k> Detector<'k> {
         let host = self.hosts[who.rank as usize];
         let told = self.parties[host as usize].release(host);
         let party = self.role(who);
+        self.credits.begin(party);
         let role = &mut self.parties[party as usize];
         role.knowledge.join(&told);
         role.fenced = role.knowledge.clone();
@@ -184,6 +190,8 @@ impl<'k> Detector<'k> {
     /// The run is over; `complete` when all launches are.
     pub fn finish(&mut self, complete: bool) {
         self.flush();
+        let ahead = self.credits.ahead(&self.slots, |party| self.parties[party as usize].name.rank());
+        ahead.into_iter().for_each(|ahead| self.report(Seen::Ahead(ahead), &[]));
         if !complete {
             return;
         }
@@ -321,6 +329,7 @@ impl<'k> Detector<'k> {
             Seen::Skipped { inst, signal, .. } => (13, Some(*inst), Some(signal.inst)),
             Seen::StaleFlag { by, .. } => (14, by.inst, None),
             Seen::Leftover { signal, .. } => (15, Some(signal.inst), None),
+            Seen::Ahead(ahead) => (16, Some(ahead.credit.inst), None),
         };
         if let Some(&place) = self.known.get(&key) {
             self.sightings[place].times += 1;
@@ -332,6 +341,7 @@ impl<'k> Detector<'k> {
         // Only what leads to the two had to happen: the rest of the schedule is left out.
         let ends: Vec<(PartyId, u32)> = match &seen {
             Seen::Race { first, second, .. } => vec![(first.party, first.epoch), (second.party, second.epoch)],
+            Seen::Ahead(Ahead { credit, .. }) => vec![(credit.party, credit.epoch)],
             _ => parties.iter().map(|&party| (party, self.parties[party as usize].epoch)).collect(),
         };
         let prefix = self.log.leading_to(&ends, LONGEST_PREFIX);
@@ -345,6 +355,7 @@ impl<'k> Detector<'k> {
         let role = &self.parties[party as usize];
         let (launch, epoch) = (role.launch, role.epoch);
         let signal = self.slots.wait(key, value, seen).cloned();
+        self.credits.wait(party, who.rank, key, value);
         self.ran.insert((launch, who.rank, inst));
         let relaxed = self.watch.relaxed.contains(&(launch, who.rank, inst));
         if let Some(signal) = signal.as_ref().filter(|_| !relaxed) {
@@ -445,6 +456,9 @@ impl Observer for Detector<'_> {
         let entry = self.log.push(party, launch, epoch, Some(inst), Deed::Signal { slot: *slot, value, credit });
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let credit = credit || posted.is_some() && !self.posted.remove(&party);
+        if !credit {
+            self.credits.signal(role, key, before, value);
+        }
         let signal = Signalled { value, published, credit, party, epoch, launch, inst, entry };
         match self.slots.signal(key, before, signal.clone(), &knowledge) {
             Some(BadSignal::TwoWriters(first)) => {

@@ -61,6 +61,12 @@ impl Log {
         &self.entries[place]
     }
 
+    /// The wait that this signal was the first to satisfy, if any was.
+    pub fn wait_for(&self, signal: usize) -> Option<&Entry> {
+        let is_it = |entry: &&Entry| matches!(entry.deed, Deed::Wait { from, .. } if from == Some(signal));
+        self.entries.iter().skip(signal).find(is_it)
+    }
+
     /// The last `most` entries that had to happen before these epochs of these parties: their own, and those that their waits were for.
     pub fn leading_to(&self, ends: &[(PartyId, u32)], most: usize) -> Vec<usize> {
         // By party: signals of epochs below the first number, waits of epochs up to the second.

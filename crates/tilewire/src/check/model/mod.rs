@@ -13,11 +13,13 @@
 //! | `clock.rs` | vector clocks; knowledge of what is visible and of what is over |
 //! | `party.rs` | role copies, hosts, and asynchronous parties |
 //! | `shadow.rs` | who touched which bytes, as ranges |
+//! | `credits.rs` | credits that are ahead of their data |
 //! | `slots.rs` | the history of every counter |
 //! | `log.rs` | signals and waits in order |
 //! | `detector.rs` | the observer that ties them together |
 
 mod clock;
+mod credits;
 mod detector;
 mod log;
 mod party;
@@ -25,6 +27,7 @@ mod shadow;
 mod slots;
 
 pub use clock::PartyId;
+pub use credits::Ahead;
 pub use detector::{Detector, Seen, Sighting, Watch};
 pub use log::Deed;
 pub use party::PartyName;

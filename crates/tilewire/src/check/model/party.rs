@@ -23,6 +23,16 @@ pub enum PartyName {
     Proxy(Actor),
 }
 
+impl PartyName {
+    /// The rank it belongs to.
+    pub fn rank(&self) -> u32 {
+        match self {
+            PartyName::Host { rank } => *rank,
+            PartyName::Role(who) | PartyName::Bulk(who) | PartyName::Post(who) | PartyName::Proxy(who) => who.rank,
+        }
+    }
+}
+
 /// A party and what it knows.
 #[derive(Clone, Debug)]
 pub struct Party {

@@ -112,6 +112,16 @@ impl Slots {
 }
 
 impl SlotHistory {
+    /// What it held before the first signal.
+    pub fn initial(&self) -> u64 {
+        self.initial.unwrap_or(0)
+    }
+
+    /// All signals, in the order of the run.
+    pub fn signals(&self) -> &[Signalled] {
+        &self.signals
+    }
+
     /// The last signal.
     pub fn last(&self) -> Option<&Signalled> {
         self.signals.last()

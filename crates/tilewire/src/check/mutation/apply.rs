@@ -78,6 +78,10 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
             at.index = edit.plus(inst, at.index, 1);
             Op::PacketPut { at, x, flag }
         }
+        (Mutation::PutTooFar, Op::BulkCopy { mut dst, src, count }) => {
+            dst.index = edit.plus(inst, dst.index, 1);
+            Op::BulkCopy { dst, src, count }
+        }
         (Mutation::BulkBeforeCompletion, Op::BulkWait { pending, .. }) => {
             Op::BulkWait { pending, done: BulkDone::Read }
         }

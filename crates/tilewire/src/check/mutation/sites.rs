@@ -93,7 +93,7 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
         Mutation::DropCreditWait | Mutation::OffByOneCredit => waits && credited && !in_drain(kernel, body, inst),
         Mutation::ReusedSlot => waits && credited && sibling(kernel, inst, true).is_some(),
         Mutation::SignalBeforePut => matches!(op, Op::Signal { .. }) && sibling(kernel, inst, false).is_some(),
-        Mutation::ReleaseToRelaxed => matches!(op, Op::Signal { .. }) && sibling(kernel, inst, false).is_some(),
+        Mutation::ReleaseToRelaxed => matches!(op, Op::Signal { .. }) && follows_put(kernel, body, inst) == Some(true),
         Mutation::WrongSlot => matches!(op, Op::Signal { .. } | Op::SignalCredit { .. }),
         Mutation::StaleStart => {
             let top = kernel.regions[body].contains(&inst);
@@ -102,6 +102,7 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
         Mutation::MissingBarrier => feeds_next(kernel, inst),
         Mutation::PutTooFar => match op {
             Op::Put { at, .. } => matches!(at.base, Base::Param(_)),
+            Op::BulkCopy { dst, .. } => matches!(dst.base, Base::Param(_)),
             Op::PacketPut { .. } => true,
             _ => false,
         },
@@ -152,6 +153,22 @@ pub(super) fn sibling(kernel: &Kernel, inst: Inst, after: bool) -> Option<Inst> 
     } else {
         insts[..place].iter().rev().copied().find(|&other| puts(kernel, other))
     }
+}
+
+/// Whether an instruction somewhere in a region has bytes written for a peer before it; `None` where it is not there.
+fn follows_put(kernel: &Kernel, region: Region, inst: Inst) -> Option<bool> {
+    let mut put = false;
+    for &other in &kernel.regions[region] {
+        if other == inst {
+            return Some(put);
+        }
+        let inner = kernel.insts[other].op.regions();
+        if let Some(before) = inner.into_iter().find_map(|region| follows_put(kernel, region, inst)) {
+            return Some(put || before);
+        }
+        put |= puts(kernel, other);
+    }
+    None
 }
 
 fn puts(kernel: &Kernel, inst: Inst) -> bool {

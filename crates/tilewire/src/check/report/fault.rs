@@ -2,6 +2,7 @@
 
 use crate::check::error::EvalError;
 use crate::check::model::Conflict;
+use crate::check::residency::NotResident;
 use crate::ir::SourceLine;
 use std::ops::Range;
 
@@ -135,6 +136,22 @@ pub enum Fault {
         /// The flag.
         flag: u64,
     },
+    /// A credit for a step that whoever gives it does not know to be sent: more is taken than there is, and the sender goes on to a slot
+    /// that was not read.
+    OverCredit {
+        /// The counter of credits.
+        slot: String,
+        /// The credit.
+        credit: Event,
+        /// Its value.
+        value: u64,
+        /// The counter of data.
+        tail: String,
+        /// As far as it is known to be sent.
+        known: u64,
+        /// The sender's wait that the credit ends.
+        wait: Option<Event>,
+    },
     /// Data that was signalled and that nobody waited for.
     Leftover {
         /// The slot.
@@ -160,6 +177,13 @@ pub enum Fault {
         /// The wait.
         wait: Event,
     },
+    /// Blocks that wait for each other and are not all on the device at once.
+    NotResident {
+        /// The launch, from 0.
+        launch: u32,
+        /// What there is too little of.
+        why: NotResident,
+    },
     /// An op without a meaning: out of bounds, misaligned, a zero flag, an endless loop, a wrong binding.
     Error(EvalError),
 }
@@ -174,9 +198,11 @@ impl Fault {
             Fault::NotGrowing { .. } => "not-growing",
             Fault::Skipped { .. } => "skipped",
             Fault::StaleFlag { .. } => "stale-flag",
+            Fault::OverCredit { .. } => "over-credit",
             Fault::Leftover { .. } => "leftover",
             Fault::Deadlock { .. } => "deadlock",
             Fault::NoProducer { .. } => "no-producer",
+            Fault::NotResident { .. } => "not-resident",
             Fault::Error(EvalError::OutOfBounds { .. }) => "out-of-bounds",
             Fault::Error(EvalError::StepLimit { .. }) => "step-limit",
             Fault::Error(_) => "error",
@@ -191,10 +217,11 @@ impl Fault {
             | Fault::NotGrowing { first, second, .. } => vec![first, second],
             Fault::Skipped { wait, signal, .. } => vec![signal, wait],
             Fault::Unwritten { by, .. } | Fault::StaleFlag { by, .. } => vec![by],
+            Fault::OverCredit { credit, wait, .. } => std::iter::once(credit).chain(wait).collect(),
             Fault::Leftover { signal, .. } => vec![signal],
             Fault::NoProducer { wait, .. } => vec![wait],
             Fault::Deadlock { waiters, .. } => waiters.iter().map(|waiter| &waiter.event).collect(),
-            Fault::Error(_) => Vec::new(),
+            Fault::NotResident { .. } | Fault::Error(_) => Vec::new(),
         }
     }
 

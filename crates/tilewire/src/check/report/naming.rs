@@ -2,7 +2,9 @@
 
 use super::fault::{Event, Fault, Found, Moment};
 use crate::check::memory::{Bank, Bound, MemoryId};
-use crate::check::model::{Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, writes};
+use crate::check::model::{
+    Ahead, Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, writes,
+};
 use crate::check::observer::{AccessKind, Actor};
 use crate::check::world::{Plan, Stage};
 use crate::ir::{Inst, Param, inst_text};
@@ -70,6 +72,13 @@ impl Namer<'_> {
                 let by = touch(by);
                 let (memory, bytes) = self.bytes(by.rank, by.launch, *memory, &(*byte..*byte + 16));
                 Fault::StaleFlag { by, memory, byte: bytes.start, before: *before, flag: *flag }
+            }
+            Seen::Ahead(Ahead { head, credit, tail, known }) => {
+                let wait = detector.log.wait_for(credit.entry);
+                let wait = wait.map(|entry| self.event(detector, entry.party, entry.launch, entry.inst, None));
+                let event = signal(credit);
+                let (slot, tail) = (slot(&event, *head), slot(&event, *tail));
+                Fault::OverCredit { slot, credit: event, value: credit.value, tail, known: *known, wait }
             }
             Seen::Leftover { slot: key, signal: s, waited } => {
                 let event = signal(s);

@@ -116,6 +116,11 @@ impl fmt::Display for Fault {
                 write!(f, "packet at byte {byte} of {memory} gets flag {flag} after {before}: a reader can take ")?;
                 write!(f, "the old packet for the new one\n   {by}")
             }
+            Fault::OverCredit { slot, credit, value, tail, known, wait } => {
+                write!(f, "credit ahead of its data: {slot} is set to {value} where {tail} is known to be {known}: ")?;
+                write!(f, "the step was never sent, or nobody waited for it\n   {credit}")?;
+                wait.iter().try_for_each(|wait| write!(f, "\n   {wait}"))
+            }
             Fault::Leftover { slot, signal, value, waited } => {
                 write!(f, "left over: {slot} is {value} at the end and nobody waited for more than {waited}")?;
                 write!(f, "\n   {signal}")
@@ -135,6 +140,7 @@ impl fmt::Display for Fault {
                 Ok(())
             }
             Fault::NoProducer { slot, wait } => write!(f, "nobody signals {slot}\n   {wait}"),
+            Fault::NotResident { launch, why } => write!(f, "launch {launch} deadlocks on the device: {why}"),
             Fault::Error(error) => write!(f, "{error}"),
         }
     }

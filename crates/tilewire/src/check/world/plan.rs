@@ -3,7 +3,7 @@
 use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
 use crate::check::snapshot::{Snapshot, memories_of};
-use crate::ir::{Access, Base, Entity, Kernel, Op, Param, ParamId};
+use crate::ir::{Access, Base, Kernel, Op, Param, ParamId};
 use crate::tensor::{Arg, Memory};
 use std::ops::Range;
 
@@ -208,6 +208,8 @@ struct Use {
     access: Access,
     /// Whether kernels reach it by put, get or packets: bytes between ranks, which begin undefined.
     wire: bool,
+    /// Whether bulk copies reach it.
+    copied: bool,
     span: Span,
 }
 
@@ -217,13 +219,14 @@ impl Stage {
         let mut uses = Vec::new();
         for (launch, jobs) in plan.launches.iter().enumerate() {
             for (rank, job) in (0..).zip(jobs) {
-                let wires = wires(&job.kernel);
+                let (wires, copied) = (wires(&job.kernel), copied(&job.kernel));
                 let binding = &self.bindings[launch][rank as usize];
                 for ((param, declared), bound) in job.kernel.params.iter().zip(&binding.params) {
                     match (declared, bound) {
                         (Param::Buffer { access, .. }, Bound::Buffer(banks)) => uses.extend(banks.iter().map(|bank| {
                             let (access, span) = (*access, span(bank));
-                            Use { launch, rank, access, wire: wires.contains(&param), span }
+                            let (wire, copied) = (wires.contains(&param), copied.contains(&param));
+                            Use { launch, rank, access, wire, copied, span }
                         })),
                         (_, Bound::Slots(banks)) => self.given.extend(banks.iter().map(span)),
                         _ => {}
@@ -231,7 +234,14 @@ impl Stage {
                 }
             }
         }
-        // Who reaches bytes between ranks by bulk copies only has them as bytes between ranks, too.
+        // Bytes that several ranks have and that bulk copies reach are bytes between ranks as well.
+        let shared: Vec<bool> = uses
+            .iter()
+            .map(|u| u.copied && uses.iter().any(|other| other.rank != u.rank && meets(&other.span, &u.span)))
+            .collect();
+        for (u, shared) in uses.iter_mut().zip(shared) {
+            u.wire |= shared && u.access == Access::InOut;
+        }
         let wired: Vec<Span> = uses.iter().filter(|u| u.wire).map(|u| u.span.clone()).collect();
         for u in uses.iter_mut().filter(|u| u.access == Access::InOut) {
             u.wire |= wired.iter().any(|wire| meets(wire, &u.span));
@@ -262,17 +272,32 @@ impl Stage {
 
 /// The parameters that a kernel reaches by put, get or packets.
 fn wires(kernel: &Kernel) -> Vec<ParamId> {
-    let mut wires = Vec::new();
+    params_of(kernel, |op| match op {
+        Op::Put { at, .. } | Op::Get { at, .. } | Op::PacketPut { at, .. } | Op::PacketGet { at, .. } => vec![at.base],
+        _ => Vec::new(),
+    })
+}
+
+/// The parameters that a kernel reaches by bulk copies.
+fn copied(kernel: &Kernel) -> Vec<ParamId> {
+    params_of(kernel, |op| match op {
+        Op::BulkCopy { dst, src, .. } => vec![dst.base, src.base],
+        _ => Vec::new(),
+    })
+}
+
+fn params_of(kernel: &Kernel, bases: impl Fn(&Op) -> Vec<Base>) -> Vec<ParamId> {
+    let mut found: Vec<ParamId> = Vec::new();
     for role in kernel.roles.values() {
         kernel.walk(role.body, &mut |inst| {
-            if let Op::Put { at, .. } | Op::Get { at, .. } | Op::PacketPut { at, .. } | Op::PacketGet { at, .. } =
-                &kernel.insts[inst].op
-                && let Base::Param(param) = at.base
-                && !wires.iter().any(|wire: &ParamId| wire.index() == param.index())
-            {
-                wires.push(param);
+            for base in bases(&kernel.insts[inst].op) {
+                if let Base::Param(param) = base
+                    && !found.contains(&param)
+                {
+                    found.push(param);
+                }
             }
         });
     }
-    wires
+    found
 }

@@ -1,0 +1,234 @@
+//! Bulk: staged, with tiles moved by asynchronous copies through scratch (on a GPU: TMA through shared memory).
+//!
+//! ```text
+//!   sender, step g                                     receiver, step g
+//!   produce ──▶ scratch, stage g mod S                 wait  TAIL of g + S - 1
+//!   wait  HEAD of g                                    fence, bulk copy of g + S - 1:  staging ══▶ scratch
+//!   fence, bulk copy of g:  scratch ══▶ staging        wait  until copy g is complete
+//!   wait  until copy g - (S - 1) is complete           HEAD := g + 1
+//!   TAIL := its number + 1                             consume ◀── scratch, stage g mod S
+//! ```
+//! Slots, counters, credits and the drain are those of [`staged`](super::staged). New is *when* a step is announced: a copy is asynchronous,
+//! so its TAIL follows a wait that covers it, S - 1 steps later, and S copies are under way at once. A receiver asks for S - 1 tiles before
+//! it consumes one.
+//!
+//! **The fences.** Copies are ordered with plain accesses by a proxy fence alone. One stands before each copy, after all it depends on: at a
+//! sender the `each` that filled the stage and the credit for the slot; at a receiver the TAIL, and the `each` that read what the
+//! stage held before. A stage is filled again only when its copy is complete, which the wait before the TAIL says.
+//!
+//! **No deadlock.** A sender announces step g when it has started the copy of g + S - 1, so it needs the credit of g + S - 1 - depth; a
+//! receiver waits for TAIL of g when it has credited g - S. So 2 S - 1 ≤ depth, counted in turns of one copy of the role.
+//!
+//! **Dense tiles.** A copy moves neighbouring bytes, so a tile at the edge of a chunk is packed as wide as it is.
+
+use super::ops::Ops;
+use super::packing::Packing;
+use super::staged::{StagedPlan, StagedRecv, StagedSend, StepAt};
+use super::tiling::{Leg, Tile, Tiling};
+use crate::hook::{self, Region, Regs, RoleCtx, Value};
+use crate::ir::BulkDone;
+
+/// The slots of a bulk transfer and the stages of scratch that tiles go through: numbers of the host, equal on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BulkPlan {
+    staged: StagedPlan,
+    stages: usize,
+}
+
+impl BulkPlan {
+    /// The largest slot: several must fit the scratch of a role.
+    pub const LARGEST_SLOT: usize = 32 << 10;
+    /// Slots begin on multiples of so many bytes: a GPU's bulk copies need it.
+    pub const ALIGN: usize = 16;
+    /// Scratch of a role, all copies together: two roles of a block then leave room in the shared memory of an sm_90, 227 KiB.
+    pub const SCRATCH: usize = 96 << 10;
+    /// More copies under way hide nothing more.
+    const MOST_STAGES: usize = 4;
+
+    /// As many stages as the depth and the scratch allow.
+    ///
+    /// # Panics
+    /// When slots are larger than [`BulkPlan::LARGEST_SLOT`], or no multiple of [`BulkPlan::ALIGN`].
+    ///
+    /// ```
+    /// use tilewire::rehearsal::Rehearsal;
+    /// use tilewire::schedule::{BulkPlan, StagedPlan};
+    /// let link = &Rehearsal::small(2, 1).ranks()[0];
+    /// let stages = |slot_bytes, depth| BulkPlan::new(StagedPlan::new(link, slot_bytes, depth, 1)).stages();
+    /// assert_eq!((stages(128, 2), stages(128, 4), stages(128, 8)), (1, 2, 4));
+    /// ```
+    pub fn new(staged: StagedPlan) -> BulkPlan {
+        let StagedPlan { slot_bytes, depth, copies, .. } = staged;
+        assert!(slot_bytes <= Self::LARGEST_SLOT, "slots of {slot_bytes} bytes, of at most {}", Self::LARGEST_SLOT);
+        assert!(slot_bytes.is_multiple_of(Self::ALIGN), "slots of {slot_bytes} bytes: no multiple of {}", Self::ALIGN);
+        let by_depth = (depth / copies as usize).div_ceil(2);
+        let by_scratch = Self::SCRATCH / (slot_bytes * copies as usize).max(1);
+        BulkPlan { staged, stages: by_depth.min(by_scratch).clamp(1, Self::MOST_STAGES) }
+    }
+
+    /// Stages of scratch of each copy of a role.
+    pub const fn stages(&self) -> usize {
+        self.stages
+    }
+
+    /// Turns between the start of a copy and the wait that covers it.
+    const fn behind(&self) -> usize {
+        self.stages - 1
+    }
+}
+
+/// The stages of scratch of a role, and the parts of a tile in them.
+struct Stages<'t> {
+    bytes: Region<'t>,
+    plan: BulkPlan,
+    packing: Packing,
+    /// Steps from one turn of this copy of the role to the next.
+    by: Value<'t, i64>,
+}
+
+impl<'t> Stages<'t> {
+    fn new(r: &RoleCtx<'t>, plan: BulkPlan, packing: Packing, by: Value<'t, i64>) -> Stages<'t> {
+        Stages { bytes: r.scratch_region(plan.stages * plan.staged.slot_bytes), plan, packing, by }
+    }
+
+    /// First byte of the stage of a step.
+    fn offset(&self, at: &StepAt<'t>) -> Value<'t, i64> {
+        // Every copy of the role has stages of its own, for its own turns; how many copies run is for the engine to say.
+        let turn = at.number.cast::<i64>() / self.by;
+        turn % self.plan.stages as i64 * self.plan.staged.slot_bytes as i64
+    }
+
+    /// Waits until the oldest turn that may be under way is complete.
+    #[track_caller]
+    fn wait_oldest(&self, r: &RoleCtx<'t>) {
+        r.bulk_wait((self.plan.behind() * self.packing.types().len()) as u32, BulkDone::Complete);
+    }
+
+    /// For every part of a tile: where it begins in a slot, how many bytes it may have and how many it has.
+    fn parts(&self, tile: &Tile<'t>) -> impl Iterator<Item = (usize, usize, Value<'t, i64>)> {
+        let (packing, elements) = (self.packing, tile.rows() * tile.cols());
+        packing.types().iter().enumerate().map(move |(part, ty)| {
+            let size = ty.size();
+            (packing.offset(part), packing.elements() * size, elements * size as i64)
+        })
+    }
+
+    /// Starts copies of a tile to its slot.
+    #[track_caller]
+    fn put<O: Ops<'t>>(&self, r: &RoleCtx<'t>, ops: &O, tile: &Tile<'t>, at: &StepAt<'t>) {
+        let stage = self.offset(at);
+        for (offset, most, bytes) in self.parts(tile) {
+            let from = self.bytes.bank(0).part(stage + offset as i64, most);
+            ops.bulk_put(r, at.slot.offset + offset as i64, from, bytes);
+        }
+    }
+
+    /// Starts copies of a tile from its slot.
+    #[track_caller]
+    fn get<O: Ops<'t>>(&self, r: &RoleCtx<'t>, ops: &O, tile: &Tile<'t>, at: &StepAt<'t>) {
+        let stage = self.offset(at);
+        for (offset, most, bytes) in self.parts(tile) {
+            let to = self.bytes.bank(0).part(stage + offset as i64, most);
+            ops.bulk_get(r, to, at.slot.offset + offset as i64, bytes);
+        }
+    }
+
+    /// Where a hook of this step finds its tile: in the stage, not in the slot.
+    fn region(&self, r: &RoleCtx<'t>, at: &StepAt<'t>) -> hook::Tile<'t> {
+        hook::Tile { region: self.bytes, bank: r.constant(0i64), offset: self.offset(at) }
+    }
+}
+
+/// Sends this block's tiles as [`send_tiles`](super::send_tiles) does, by bulk copies out of scratch.
+#[track_caller]
+pub fn send_bulk<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ops: &O,
+    plan: BulkPlan,
+    tiling: Tiling,
+    packing: Packing,
+    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+) {
+    let pipeline = StagedSend::begin(r, ops, plan.staged);
+    if tiling.is_empty() {
+        return pipeline.end(r.constant(0i64));
+    }
+    let (first, by) = pipeline.turns();
+    let stages = Stages::new(r, plan, packing, by);
+    let bytes = r.constant(packing.bytes().min(plan.staged.slot_bytes) as i64);
+    let behind = by * plan.behind() as i64;
+    let steps = tiling.for_turns(r, Some((first, by)), |step, tile| {
+        let at = pipeline.at(step);
+        let region = stages.region(r, &at);
+        tile.each_dense(r, |spot| {
+            let leg = Leg { spot, step, slot: Some(at.slot), region: Some(region) };
+            R::put(produce(&leg), &packing.in_region(region, spot.index));
+        });
+        pipeline.wait_free(&at);
+        r.proxy_fence();
+        stages.put(r, ops, &tile, &at);
+        stages.wait_oldest(r);
+        if plan.stages == 1 {
+            pipeline.deliver(&at, bytes);
+        } else {
+            r.if_(step.ge(behind), || pipeline.deliver(&pipeline.at(step - behind), bytes));
+        }
+    });
+    if plan.stages > 1 {
+        r.bulk_wait(0, BulkDone::Complete);
+        // This copy's steps from `steps - behind` on: the loop has announced those before.
+        let announced = (steps - behind - first).max(0);
+        let left = first + (announced + by - 1) / by * by;
+        r.for_step(left, steps, by, |step| pipeline.deliver(&pipeline.at(step), bytes));
+    }
+    pipeline.end(steps);
+}
+
+/// Receives this block's tiles as [`recv_tiles`](super::recv_tiles) does, by bulk copies into scratch. `consume` finds its tile there.
+#[track_caller]
+pub fn recv_bulk<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ops: &O,
+    plan: BulkPlan,
+    tiling: Tiling,
+    packing: Packing,
+    consume: impl Fn(&Leg<'t>, R::Of<'t>),
+) {
+    let pipeline = StagedRecv::begin(r, ops, plan.staged);
+    if tiling.is_empty() {
+        return pipeline.end(r.constant(0i64));
+    }
+    let (first, by) = pipeline.turns();
+    let stages = Stages::new(r, plan, packing, by);
+    let (ahead, steps) = (by * plan.behind() as i64, tiling.steps_here(r));
+    let fetch = |step: Value<'t, i64>| {
+        let at = pipeline.at(step);
+        pipeline.wait_filled(&at);
+        r.proxy_fence();
+        stages.get(r, ops, &tiling.tile_here(r, step), &at);
+    };
+    if plan.stages > 1 {
+        r.for_step(first, steps.min(first + ahead), by, fetch);
+    }
+    tiling.for_turns(r, Some((first, by)), |step, tile| {
+        if plan.stages == 1 {
+            fetch(step);
+            r.bulk_wait(0, BulkDone::Complete);
+        } else {
+            let next = step + ahead;
+            let one_more = || {
+                fetch(next);
+                stages.wait_oldest(r);
+            };
+            r.if_else(next.lt(steps), one_more, || r.bulk_wait(0, BulkDone::Complete));
+        }
+        let at = pipeline.at(step);
+        pipeline.credit(&at);
+        let region = stages.region(r, &at);
+        tile.each_dense(r, |spot| {
+            let leg = Leg { spot, step, slot: Some(at.slot), region: Some(region) };
+            consume(&leg, R::get(&packing.in_region(region, spot.index)));
+        });
+    });
+    pipeline.end(steps);
+}
