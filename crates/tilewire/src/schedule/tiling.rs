@@ -132,6 +132,16 @@ impl Tiling {
         self.for_turns(r, None, body)
     }
 
+    /// As [`Tiling::for_tiles`], for a role with copies: they take the tiles in turn.
+    #[track_caller]
+    pub fn for_tiles_in_turns<'t>(
+        &self,
+        r: &RoleCtx<'t>,
+        body: impl FnOnce(Value<'t, i64>, Tile<'t>),
+    ) -> Value<'t, i64> {
+        self.for_turns(r, Some((r.copy(), r.copies())), body)
+    }
+
     /// As [`Tiling::for_tiles`], for a role with copies: this copy takes step `first` and from there every `copies`th.
     #[track_caller]
     pub(super) fn for_turns<'t>(
