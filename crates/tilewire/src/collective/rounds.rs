@@ -89,8 +89,9 @@ impl<'t> RoundsCode<'_, 't> {
 
     fn as_blocks(self, k: &Block<'t>) {
         let (blocks, copies) = (self.blocks, self.copies);
-        let roles =
-            if self.packets || self.rounds.iter().any(|round| round.iter().flatten().count() < 2) { 1 } else { 2 };
+        let sends = self.own.is_some() || self.rounds.iter().any(|round| round[SEND].is_some());
+        let receives = self.rounds.iter().any(|round| round[RECEIVE].is_some());
+        let roles = if self.packets { 1 } else { u32::from(sends) + u32::from(receives) };
         let warps = self.warps_of(roles * copies);
         let own = self.own.map(|own| [Some(own), None]);
         let rounds: Vec<[Option<LegCode<'_, 't>>; 2]> = own.into_iter().chain(self.rounds).collect();
