@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(parse("emit --bytecode --lines scale --simplified --ir"), Ok(Command::Emit { kernel, parts }));
         let parts = Parts { ptx: Some(Target::Sm120), ..Parts::default() };
         assert_eq!(parse("emit scale --ptx --arch sm_120"), Ok(Command::Emit { kernel, parts }));
-        let request = Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks: vec![2, 4] };
+        let request = Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks: vec![2, 4], shifts: 60 };
         let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4";
         assert_eq!(parse(line), Ok(Command::Verify(request)));
         assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, cases: vec![], json: None }));

@@ -130,8 +130,9 @@ impl Config {
             Primitive::Staged | Primitive::Bulk => {
                 let lines = transport.block_bytes() / LINE;
                 let copies = transport.copies() as usize;
-                let depth = self.depth.unwrap_or(DEPTH.min(transport.max_slots()).min(lines) / copies * copies);
-                let depth = depth.max(2.max(copies));
+                let usual = DEPTH.min(transport.max_slots()).min(lines) / copies * copies;
+                // What the user says stays, to be refused if it must be.
+                let depth = self.depth.unwrap_or(usual.max(2.max(copies)));
                 let room = transport.block_bytes() / depth.max(1);
                 // Slots begin on lines where there is room for that, and on the largest element in any case.
                 let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };

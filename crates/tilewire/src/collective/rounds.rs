@@ -61,12 +61,12 @@ impl<'t> RoundsCode<'_, 't> {
         let legs = self.rounds.iter().flatten().chain([&self.own]).flatten().count();
         let one_role = self.packets && legs > 1;
         match how {
-            Rounds::Roles if one_role || legs <= BLOCK_ROLES => self.as_roles(k, legs, one_role),
-            _ => self.as_blocks(k),
+            Rounds::Roles if one_role || legs <= BLOCK_ROLES => self.in_roles(k, legs, one_role),
+            _ => self.in_blocks(k),
         }
     }
 
-    fn as_roles(self, k: &Block<'t>, legs: usize, one_role: bool) {
+    fn in_roles(self, k: &Block<'t>, legs: usize, one_role: bool) {
         k.blocks(self.blocks as u32);
         let of = |which: usize| self.rounds.iter().filter_map(move |round| round[which].as_ref());
         if one_role {
@@ -87,7 +87,7 @@ impl<'t> RoundsCode<'_, 't> {
         self.warps.unwrap_or(if self.on_gpu { share } else { share.min(WARPS) })
     }
 
-    fn as_blocks(self, k: &Block<'t>) {
+    fn in_blocks(self, k: &Block<'t>) {
         let (blocks, copies) = (self.blocks, self.copies);
         let sends = self.own.is_some() || self.rounds.iter().any(|round| round[SEND].is_some());
         let receives = self.rounds.iter().any(|round| round[RECEIVE].is_some());

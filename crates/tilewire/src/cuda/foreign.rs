@@ -25,6 +25,11 @@ pub struct Grid {
     pub shared_bytes: u32,
 }
 
+// SAFETY: the driver's handles may be used from any thread; nothing in a module changes after it is loaded.
+unsafe impl Send for Foreign {}
+// SAFETY: as above.
+unsafe impl Sync for Foreign {}
+
 impl Foreign {
     /// Assembles and loads PTX.
     pub fn load(device: &Arc<Device>, text: &str) -> Result<Arc<Foreign>, CudaError> {

@@ -94,7 +94,7 @@ impl RoleCode<'_> {
                 bytes += COLS * pitch;
                 let step = access.index.as_ref().and_then(|index| index.stride[1].as_const());
                 let step = step.map(|step| step * i64::from(unit)).filter(|step| step.abs() < FAR);
-                TurnedLoad { inst: access.inst, at: at.clone(), ty, unit, first, pitch, step }
+                TurnedLoad { inst: access.inst, at: *at, ty, unit, first, pitch, step }
             })
             .collect();
         let multiple = |extent: Value, of: u32| {
@@ -123,7 +123,7 @@ impl RoleCode<'_> {
             _ => return None,
         };
         let step = access.index.as_ref()?.stride[0].as_const()? * i64::from(unit);
-        (step.abs() < FAR).then(|| (access.inst, at.clone(), unit, step))
+        (step.abs() < FAR).then(|| (access.inst, *at, unit, step))
     }
 
     /// A load that is contiguous along the rows, and not along the columns.
