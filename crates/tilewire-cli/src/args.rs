@@ -22,7 +22,7 @@ usage:
                                             print a kernel's intermediate representation
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
-  tilewire verify [--engine cpu|cuda] [--programs N] [--shifts N] [--seed S] [--ranks LIST]
+  tilewire verify [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
                                             random programs on an engine against their definition, bit for bit
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
@@ -40,6 +40,7 @@ usage:
                                             races and deadlocks, in all schedules; or mistakes that must be found
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
                                             start N ranks on this host; their output is prefixed by [rank]
+  tilewire topo | tilewire doctor           what this machine has, what two ranks would use and why; whether it is fit
   tilewire --help | --version
 
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB; of ranks: 1,2,4
@@ -68,6 +69,10 @@ pub enum Command {
     Version,
     /// Show what this is.
     Demo,
+    /// Say what this machine has.
+    Topo,
+    /// Say whether this machine is fit for the work.
+    Doctor,
     /// Print the text of a kernel.
     Emit {
         /// The kernel.
@@ -123,6 +128,10 @@ impl Command {
             "--help" | "-h" | "help" => Ok(Command::Help),
             "--version" | "-V" => words.end(Command::Version),
             "emit" => emit(words),
+            "topo" | "doctor" => match words.next() {
+                Some(more) => Err(format!("{first}: '{more}' is one word too many")),
+                None => Ok(if first == "topo" { Command::Topo } else { Command::Doctor }),
+            },
             "bench" => bench(words),
             "check" => check(words),
             "launch" => launch(words),
@@ -197,6 +206,7 @@ fn verify(mut words: Words) -> Result<Command, String> {
             "--engine" => {
                 request.engine = Engine::parse(&words.value("--engine")?).map_err(|why| format!("verify: {why}"))?;
             }
+            "--replays" => request.replays = number("--replays", words.value("--replays")?)?,
             "--shifts" => request.shifts = number("--shifts", words.value("--shifts")?)? as usize,
             "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
             "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
@@ -393,7 +403,8 @@ mod tests {
         assert_eq!(parse("emit --bytecode --lines scale --simplified --ir"), Ok(Command::Emit { kernel, parts }));
         let parts = Parts { ptx: Some(Target::Sm120), ..Parts::default() };
         assert_eq!(parse("emit scale --ptx --arch sm_120"), Ok(Command::Emit { kernel, parts }));
-        let request = Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks: vec![2, 4], shifts: 60 };
+        let request =
+            Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks: vec![2, 4], shifts: 60, replays: 1000 };
         let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4";
         assert_eq!(parse(line), Ok(Command::Verify(request)));
         assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, cases: vec![], json: None }));

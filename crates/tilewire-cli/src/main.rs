@@ -14,6 +14,7 @@ mod launch;
 mod programs;
 mod run;
 mod soak;
+mod topo;
 mod verify;
 
 use anyhow::Result;
@@ -44,6 +45,8 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Help => stdout().write_all(args::HELP.as_bytes())?,
         Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
         Command::Demo => demo::demo()?,
+        Command::Topo => topo::topo()?,
+        Command::Doctor => return topo::doctor(),
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
         Command::Verify(request) => return verify::verify(&request),
         Command::Check(task) => return check::check(&task),

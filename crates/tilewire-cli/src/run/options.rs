@@ -11,7 +11,7 @@ use tilewire::{Config, Primitive};
 /// The most ranks that are started here: their segments grow with the square of it.
 const MOST_RANKS: usize = 32;
 /// The largest message: every rank has two of it.
-const LARGEST: Size = Size(4 << 30);
+const LARGEST: Size = Size(8 << 30);
 
 /// What to run: a ring shift.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! program that differs, with what makes it again. On a GPU also rings of virtual ranks: several ranks on one device,
 //! each on a stream of its own, that wait for each other.
 
+mod graphs;
 mod ring;
 mod shifts;
 
@@ -53,11 +54,13 @@ pub struct Request {
     pub ranks: Vec<usize>,
     /// Random transfers for each number of ranks, on a GPU.
     pub shifts: usize,
+    /// Replays of captured transfers, on a GPU.
+    pub replays: u64,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks: vec![1, 2, 3, 4, 8], shifts: 60 }
+        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks: vec![1, 2, 3, 4, 8], shifts: 60, replays: 1000 }
     }
 }
 
@@ -104,6 +107,14 @@ pub fn verify(request: &Request) -> Result<ExitCode> {
     });
     let mut tally = tally.into_inner().expect("no panic while it was held");
     if let Some(device) = &device {
+        let outcome = |what: &str, result: Result<()>| match result {
+            Ok(()) => Outcome::Agrees,
+            Err(error) => Outcome::Differs(format!("{what}: {error:#}")),
+        };
+        tally.count("cuda, graphs and failures", outcome("replays", graphs::replays(device, request.replays)));
+        tally.count("cuda, graphs and failures", outcome("captures", graphs::refusals(device)));
+        tally.count("cuda, graphs and failures", outcome("a peer that never comes", graphs::missing_peer(device)));
+        tally.count("cuda, graphs and failures", outcome("too many blocks", graphs::too_many_blocks(device)));
         for &ranks in &request.ranks {
             for blocks in [1, 4] {
                 let outcome = match ring::ring(device, ranks, blocks) {

@@ -123,7 +123,7 @@ impl RoleCode<'_> {
             _ => return None,
         };
         let step = access.index.as_ref()?.stride[0].as_const()? * i64::from(unit);
-        (step.abs() < FAR).then(|| (access.inst, *at, unit, step))
+        (step.abs() < FAR).then_some((access.inst, *at, unit, step))
     }
 
     /// A load that is contiguous along the rows, and not along the columns.

@@ -1,0 +1,135 @@
+//! `tilewire topo`: what this machine has, and what each pair of ranks would use, and why.
+//! `tilewire doctor`: whether it is fit for the work, item by item.
+
+use anyhow::Result;
+use std::fs;
+use std::io::{Write, stdout};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use tilewire::Level;
+use tilewire::cuda::{CudaError, Device};
+
+/// Prints the machine and its links.
+pub fn topo() -> Result<()> {
+    let mut out = stdout().lock();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    writeln!(out, "CPU    {} processors, instruction set level {}", cores, Level::detect().name())?;
+    let devices = match devices() {
+        Ok(devices) => devices,
+        Err(error) => {
+            writeln!(out, "GPU    none: {error}")?;
+            Vec::new()
+        }
+    };
+    for device in &devices {
+        let (free, all) = device.memory()?;
+        writeln!(
+            out,
+            "GPU {}  {}, {}, {} multiprocessors, {:.1} of {:.1} GiB free",
+            device.ordinal(),
+            device.name(),
+            device.target(),
+            device.multiprocessors(),
+            free as f64 / f64::from(1 << 30),
+            all as f64 / f64::from(1 << 30)
+        )?;
+    }
+    writeln!(out, "\nbetween two ranks on this machine")?;
+    writeln!(out, "  CPU and CPU      ShmTransport: both map the same memory (threads: the heap; processes: a memfd)")?;
+    for (k, device) in devices.iter().enumerate() {
+        let own = device.ordinal();
+        writeln!(
+            out,
+            "  GPU {own} and GPU {own}  NvlTransport: several ranks on one device, each with its own stream"
+        )?;
+        for other in &devices[k + 1..] {
+            let both = device.reaches(other)? && other.reaches(device)?;
+            let how = match both {
+                true => "NvlTransport: each device can load and store in the other's memory",
+                false => {
+                    "nothing yet: the devices cannot reach each other's memory, and a network transport is to come"
+                }
+            };
+            writeln!(out, "  GPU {own} and GPU {}  {how}", other.ordinal())?;
+        }
+    }
+    writeln!(out, "  another machine  nothing yet: a network transport (libfabric) is to come")?;
+    Ok(())
+}
+
+/// Says of everything the work needs whether it is there; status 1 if something that must be is not.
+pub fn doctor() -> Result<ExitCode> {
+    let mut out = stdout().lock();
+    let mut sound = true;
+    let mut say = |fine: Option<bool>, what: &str, why: String| -> Result<()> {
+        let mark = match fine {
+            Some(true) => "ok",
+            Some(false) => "BAD",
+            None => "--",
+        };
+        sound &= fine != Some(false);
+        Ok(writeln!(out, "{mark:>4}  {what:<28} {why}")?)
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    say(Some(true), "processors", format!("{cores}; more ranks than that take turns, and sleep while they wait"))?;
+    let level = Level::detect();
+    let fast = level.name() != "sse2";
+    say(
+        if fast { Some(true) } else { None },
+        "instruction set",
+        format!("{}; AVX2 or AVX-512 is faster", level.name()),
+    )?;
+    let files = limit("Max open files");
+    let why = format!(
+        "{}: every rank of a world needs two for each other",
+        files.map_or("unknown".into(), |n| n.to_string())
+    );
+    say(files.map(|n| n >= 256), "open files", why)?;
+    let free = meminfo("MemAvailable");
+    let why = free.map_or("unknown".into(), |kib| format!("{:.1} GiB available", kib as f64 / f64::from(1 << 20)));
+    say(free.map(|kib| kib > 256 << 10), "memory", why)?;
+    match devices() {
+        Ok(devices) => {
+            let version = Device::driver_version()?;
+            say(Some(true), "CUDA driver", format!("{}.{}", version / 1000, version % 1000 / 10))?;
+            for device in devices {
+                let (free, _) = device.memory()?;
+                let why = format!(
+                    "{} ({}), {:.1} GiB free",
+                    device.name(),
+                    device.target(),
+                    free as f64 / f64::from(1 << 30)
+                );
+                say(Some(free > 256 << 20), "GPU", why)?;
+            }
+            let queues = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").unwrap_or_else(|_| "8 (unset)".into());
+            let why = format!("{queues}; set it to 32 for more than 8 ranks on one device");
+            say(Some(true), "CUDA_DEVICE_MAX_CONNECTIONS", why)?;
+        }
+        // A machine without a GPU is no fault; one whose driver does not answer is.
+        Err(error @ CudaError::NoDriver) => say(None, "CUDA driver", format!("{error}; CPU ranks need none"))?,
+        Err(error) => say(Some(false), "CUDA driver", error.to_string())?,
+    }
+    let mpi = Command::new("mpirun").arg("--version").output().ok().filter(|run| run.status.success());
+    let mpi = mpi.map(|run| String::from_utf8_lossy(&run.stdout).lines().next().unwrap_or_default().to_string());
+    say(mpi.is_some().then_some(true), "Open MPI", mpi.unwrap_or("not found; only benchmarks compare with it".into()))?;
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn devices() -> Result<Vec<Arc<Device>>, CudaError> {
+    (0..Device::count()?).map(Device::open).collect()
+}
+
+/// The soft limit of a line of `/proc/self/limits`; `None` where there is none or nothing says.
+fn limit(name: &str) -> Option<u64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// A line of `/proc/meminfo`, in KiB.
+fn meminfo(name: &str) -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
