@@ -227,23 +227,21 @@ fn reads(role: &RoleCode, counts: impl Fn(Opcode, usize) -> bool) -> Vec<u32> {
         return reads;
     }
     for access in &role.accesses {
-        [access.base, access.row_stride, access.col_stride, access.group_stride].into_iter().for_each(&mut read);
-        access.bank.map(&mut read);
+        let index = [access.base, access.row_stride, access.col_stride, access.group_stride];
+        index.into_iter().chain(access.bank).for_each(&mut read);
     }
     for slot in &role.slots {
-        read(slot.index);
-        slot.bank.map(&mut read);
+        [slot.index].into_iter().chain(slot.bank).for_each(&mut read);
     }
     for each in &role.eaches {
-        read(each.cols);
-        each.rows.map(&mut read);
+        [each.cols].into_iter().chain(each.rows).for_each(&mut read);
     }
     for post in &role.posts {
-        read(post.peer);
-        match post.work {
-            PostWork::Copy { dst, bytes, .. } => [dst, bytes].map(&mut read),
-            PostWork::Signal { index, value } => [index, value].map(&mut read),
+        let work = match post.work {
+            PostWork::Copy { dst, bytes, .. } => [dst, bytes],
+            PostWork::Signal { index, value } => [index, value],
         };
+        [post.peer].into_iter().chain(work).for_each(&mut read);
     }
     reads
 }
