@@ -14,8 +14,8 @@
 //!
 //! # The memory model
 //!
-//! Parties are role copies, the host thread of each rank, and whoever works asynchronously for a role copy: each bulk copy, each
-//! network put. An access is *visible* to a party or not, and *over* for it or not; visible implies over. Two accesses to one
+//! Parties are role copies, the host thread of each rank, its copy engines' streams, and whoever works asynchronously for a role copy: each
+//! bulk copy, each network put. An access is *visible* to a party or not, and *over* for it or not; visible implies over. Two accesses to one
 //! byte, one of them a write, **race** unless the earlier is visible (over, if it is a read) to the party of the later.
 //!
 //! | what | orders |
@@ -31,7 +31,7 @@
 //! | `post` | begins with what is visible to the poster; two puts are not ordered, even to one place, unless the first is over for the poster |
 //! | `post_signal` → `wait` | the data of earlier posts to that peer is visible, and what was over for the poster is over. Signals of one poster to one peer arrive in order |
 //! | atomics | among their like there is no race; release and acquire as they say |
-//! | copy engine | a host-side plan of `transport/`; not modelled yet |
+//! | copy engine | a stream is a party of its own, in the order of its operations, from the launch to its end. A value written publishes all before it; a wait for a value sees what the write that stands there published. Values go back to 0, so such plans are outside of the fragment below |
 //!
 //! A counter has the values that signals give it, so a wait is *for* the **first** signal that suffices and synchronises with that one
 //! only. (In a run it may see a later one; that some run sees the first is what matters.) Non-temporal stores need no row:
@@ -67,8 +67,10 @@
 //!    exactly those edges, and 1 to 3 hold for them.
 //!
 //! `tests/checker/brute.rs` compares the claim with all interleavings of small random programs, with a definition of races that uses no
-//! clock. Outside of the fragment every order of signals, waits, tests, packets and atomics is run up to a budget, then random
-//! priorities (PCT) out of a printed seed: such a report says *sampled*.
+//! clock. Outside of the fragment (`test`, atomics whose result is used, handshakes of copy engines) every order of signals, waits, tests,
+//! packets and atomics is run, up to the order of steps that commute (sleep sets, `world/explore.rs`) and to a budget, then random
+//! priorities (PCT) out of a printed seed: such a report says *sampled*, and whether all schedules were run. `tests/checker/explored.rs` compares
+//! those verdicts with all interleavings, too.
 //!
 //! # What it cannot see
 //!
@@ -123,4 +125,4 @@ pub use residency::{BlockNeeds, DeviceLimits, NotResident, Residence, Scarce, bl
 pub use run::{Options, Schedule, instances, launch, run, run_world};
 pub use snapshot::evaluate;
 pub use verify::{Settings, verify_world};
-pub use world::{After, Plan};
+pub use world::{After, CopyStream, Plan, Word};

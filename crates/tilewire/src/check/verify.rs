@@ -4,7 +4,7 @@ use super::fixed::{beyond_device, waits_without_producer};
 use super::model::{Detector, Watch};
 use super::report::{Certainty, Fault, Found, Namer, Report};
 use super::residency::Residence;
-use super::world::{Chooser, Ending, Exhaustive, Limits, Outcome, Plan, Priorities, Stage, ToBlock, execute};
+use super::world::{Chooser, Ending, Exhaustive, Limits, Outcome, Plan, Priorities, Stage, StreamOp, ToBlock, execute};
 use crate::ir::{Inst, Kernel, Op};
 use crate::tensor::Arg;
 
@@ -17,6 +17,8 @@ pub struct Settings {
     pub exhaustive: u64,
     /// Random schedules run after that.
     pub random: u64,
+    /// Whether schedules that differ only by the order of steps that commute count as one; `false` is for judging that.
+    pub reduces: bool,
     /// Most copies run of a role; 1 is what the CPU engine does.
     pub most_copies: u32,
     /// Steps after which a run is given up.
@@ -35,6 +37,7 @@ impl Default for Settings {
             seed: 1,
             exhaustive: 2000,
             random: 200,
+            reduces: true,
             most_copies: u32::MAX,
             step_limit: 200_000_000,
             cumulative: false,
@@ -110,7 +113,7 @@ impl<'p> Check<'p> {
         if !report.is_clean() {
             return;
         }
-        let mut all = Exhaustive::default();
+        let mut all = Exhaustive::new(self.settings.reduces);
         for _ in 0..self.settings.exhaustive {
             self.execute(&mut all, report);
             if !report.is_clean() {
@@ -153,6 +156,11 @@ impl<'p> Check<'p> {
     fn outside(&self, detector: &Detector<'_>) -> Option<String> {
         let mut found: Vec<_> = detector.outside.iter().collect();
         found.sort_by_key(|&&(rank, launch, inst)| (launch, rank, inst));
+        let streams = self.plan.launches.iter().flatten().flat_map(|job| &job.streams);
+        let handshake = streams.flat_map(|stream| &stream.ops).find(|(op, _)| !matches!(op, StreamOp::Copy { .. }));
+        if let Some((op, at)) = handshake {
+            return Some(format!("a handshake of copy engines, {} at {at}", op.text()));
+        }
         found.into_iter().find_map(|&(rank, launch, inst)| {
             let kernel = self.plan.kernel(launch, rank);
             let what = match kernel.insts[inst].op {

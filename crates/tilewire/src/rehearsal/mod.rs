@@ -13,21 +13,14 @@
 //!
 //! ```
 //! use tilewire::rehearsal::Rehearsal;
-//! use tilewire::check::{Plan, Settings};
 //! use tilewire::{Rank, Tensor, sendrecv};
 //!
-//! let ranks = Rehearsal::small(2, 1).ranks();
-//! let mut plan = Plan::new(2);
-//! for _ in 0..3 {
-//!     let traced = ranks.iter().map(|link| {
-//!         let (x, y) = (Tensor::<f32>::zeros(100), Tensor::<f32>::zeros(100));
-//!         let peer = Rank::new(1 - link.number());
-//!         sendrecv(link, &y, &x, peer, peer).produce(|c| c.input.load(c.pos()) * 0.5).trace()
-//!     });
-//!     let traced = traced.collect::<Result<Vec<_>, _>>()?;
-//!     plan.launch(&[(&traced[0].kernel, &traced[0].args), (&traced[1].kernel, &traced[1].args)]);
-//! }
-//! let report = plan.verify(&Settings::default());
+//! let report = Rehearsal::small(2, 1).check(3, |link, launch| {
+//!     let len = 100 + launch; // another geometry each time
+//!     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+//!     let peer = Rank::new(1 - link.number());
+//!     sendrecv(link, &y, &x, peer, peer).produce(|c| c.input.load(c.pos()) * 0.5).trace()
+//! })?;
 //! assert!(report.is_clean() && report.is_decided(), "{report}");
 //! # Ok::<(), tilewire::RunError>(())
 //! ```
@@ -38,8 +31,9 @@ mod shipped;
 
 pub use shipped::{Case, shipped};
 
+use crate::check::{Plan, Report, Settings};
 use crate::collective::{Host, Link};
-use crate::hook::Block;
+use crate::hook::{Block, Traced};
 use crate::schedule::LoadStore;
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
@@ -75,6 +69,30 @@ impl Rehearsal {
             max_copies: 4,
             packet_bytes: 4096 * blocks,
         })
+    }
+
+    /// A plan of launches: `trace` gives the kernel of a rank in a launch, whether of a collective or of one's own.
+    pub fn plan<E>(
+        &self,
+        launches: usize,
+        trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, E>,
+    ) -> Result<Plan, E> {
+        let (links, mut plan) = (self.ranks(), Plan::new(self.segments.len() as u32));
+        for launch in 0..launches {
+            let traced = links.iter().map(|link| trace(link, launch)).collect::<Result<Vec<_>, _>>()?;
+            let all: Vec<_> = traced.iter().map(|traced| (&traced.kernel, &traced.args[..])).collect();
+            plan.launch(&all);
+        }
+        Ok(plan)
+    }
+
+    /// Checks such a plan as [`Plan::verify`] does, with the default settings: the one line for a user's own test.
+    pub fn check<E>(
+        &self,
+        launches: usize,
+        trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, E>,
+    ) -> Result<Report, E> {
+        Ok(self.plan(launches, trace)?.verify(&Settings::default()))
     }
 
     /// Makes the next message in packets number `number` (a multiple of 8) between any two ranks: flags come round after 2³¹.

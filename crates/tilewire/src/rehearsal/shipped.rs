@@ -56,151 +56,129 @@ pub(super) fn launch(
 /// Slot bytes and depths of three launches: smaller slots, then other depths, then as at first.
 const GEOMETRIES: [(usize, usize); 3] = [(128, 4), (256, 8), (128, 4)];
 
+fn in_slots(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Config {
+    Config {
+        primitive: Some(primitive),
+        blocks: Some(blocks),
+        slot_bytes: Some(slot_bytes),
+        depth: Some(depth),
+        granule: Some(1),
+        ..Config::default()
+    }
+}
+
 /// Launches through the same slots, each by a primitive of its own.
 fn staged(ranks: usize, blocks: usize, primitives: [Primitive; 3]) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
-    for ((slot_bytes, depth), primitive) in GEOMETRIES.into_iter().zip(primitives) {
-        launch(&mut plan, &links, |link| {
-            let (x, y) = (Tensor::<f32>::zeros(blocks * 400), Tensor::<f32>::zeros(blocks * 400));
-            let (to, from) = link.neighbours();
-            let config = Config {
-                primitive: Some(primitive),
-                blocks: Some(blocks),
-                slot_bytes: Some(slot_bytes),
-                depth: Some(depth),
-                warps: None,
-                granule: Some(1),
-            };
-            sendrecv(link, &y, &x, to, from).config(config).trace()
-        })?;
-    }
-    Ok(plan)
+    Rehearsal::small(ranks, blocks).plan(GEOMETRIES.len(), |link, launch| {
+        // More steps than slots in every launch, or a wait for a credit would wait for nothing.
+        let (x, y) = (Tensor::<f32>::zeros(blocks * 560), Tensor::<f32>::zeros(blocks * 560));
+        let (to, from) = link.neighbours();
+        let config = in_slots(primitives[launch], blocks, GEOMETRIES[launch]);
+        sendrecv(link, &y, &x, to, from).config(config).trace()
+    })
 }
 
 /// Tiles of two parts that are narrower at the edge: as many bulk copies for a step as there are parts.
 fn packed_bulk(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
-    for (slot_bytes, depth) in [(256, 8), (192, 5), (256, 8)] {
-        launch(&mut plan, &links, |link| {
-            let (rows, cols) = (blocks * 5, 23);
-            let (x, y) = (Tensor::<f32>::zeros(rows * cols), Tensor::<f32>::zeros(rows * cols));
-            let (to, from) = link.neighbours();
-            let config = Config {
-                primitive: Some(Primitive::Bulk),
-                blocks: Some(blocks),
-                slot_bytes: Some(slot_bytes),
-                depth: Some(depth),
-                granule: Some(1),
-                warps: None,
-            };
-            sendrecv(link, &y, &x, to, from)
-                .config(config)
-                .chunk_shape(cols, rows)
-                .produce2(|c| {
-                    let x = c.input.at(c.col(), c.row());
-                    (x.cast::<i8>(), x)
-                })
-                .consume(|c, (sign, x)| c.output.store(c.pos(), sign.cast::<f32>() * x))
-                .trace()
-        })?;
-    }
-    Ok(plan)
+    Rehearsal::small(ranks, blocks).plan(3, |link, launch| {
+        let (rows, cols) = (blocks * 5, 23);
+        let (x, y) = (Tensor::<f32>::zeros(rows * cols), Tensor::<f32>::zeros(rows * cols));
+        let (to, from) = link.neighbours();
+        let config = in_slots(Primitive::Bulk, blocks, [(256, 8), (192, 5), (256, 8)][launch]);
+        sendrecv(link, &y, &x, to, from)
+            .config(config)
+            .chunk_shape(cols, rows)
+            .produce2(|c| {
+                let x = c.input.at(c.col(), c.row());
+                (x.cast::<i8>(), x)
+            })
+            .consume(|c, (sign, x)| c.output.store(c.pos(), sign.cast::<f32>() * x))
+            .trace()
+    })
 }
 
 fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
-    for (slot_bytes, depth) in GEOMETRIES {
+    let bulk = primitive == Primitive::Bulk;
+    Rehearsal::small(ranks, blocks).plan(GEOMETRIES.len(), |link, launch| {
+        let (slot_bytes, depth) = GEOMETRIES[launch];
         // A slot has one owner among the copies.
         let depth = depth - depth % copies as usize;
-        launch(&mut plan, &links, |link| {
-            // An odd number of steps: the copies begin at another place each time.
-            let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
-            let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes, depth });
-            let bulk = primitive == Primitive::Bulk;
-            let staged = StagedPlan { copies, ..StagedPlan::new(link, slot_bytes, depth, blocks) };
-            let packing = Packing::new(<f32 as Regs>::TYPES, slot_bytes / 4);
-            let tiling = Tiling::flat(x.len(), slot_bytes / 4, blocks);
-            Ok(kernel(if bulk { "bulk" } else { "staged" }, |k| {
-                k.blocks(blocks as u32);
-                let (x, y) = (k.input(&x).named("input"), k.output(&y).named("output"));
-                let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
-                k.role("send", 4).copies(copies, |r| match bulk {
-                    false => send_tiles::<f32, _>(r, &tx, staged, tiling, packing, |at| x.load(at.pos)),
-                    true => send_bulk::<f32, _>(r, &tx, BulkPlan::new(staged), tiling, packing, |at| x.load(at.pos)),
-                });
-                k.role("receive", 4).copies(copies, |r| match bulk {
-                    false => recv_tiles::<f32, _>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v)),
-                    true => {
-                        recv_bulk::<f32, _>(r, &rx, BulkPlan::new(staged), tiling, packing, |at, v| y.store(at.pos, v));
-                    }
-                });
-            })?)
-        })?;
-    }
-    Ok(plan)
+        // An odd number of steps: the copies begin at another place each time.
+        let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
+        let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes, depth });
+        let staged = StagedPlan { copies, ..StagedPlan::new(link, slot_bytes, depth, blocks) };
+        let packing = Packing::new(<f32 as Regs>::TYPES, slot_bytes / 4);
+        let tiling = Tiling::flat(x.len(), slot_bytes / 4, blocks);
+        Ok(kernel(if bulk { "bulk" } else { "staged" }, |k| {
+            k.blocks(blocks as u32);
+            let (x, y) = (k.input(&x).named("input"), k.output(&y).named("output"));
+            let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
+            k.role("send", 4).copies(copies, |r| match bulk {
+                false => send_tiles::<f32, _>(r, &tx, staged, tiling, packing, |at| x.load(at.pos)),
+                true => send_bulk::<f32, _>(r, &tx, BulkPlan::new(staged), tiling, packing, |at| x.load(at.pos)),
+            });
+            k.role("receive", 4).copies(copies, |r| match bulk {
+                false => recv_tiles::<f32, _>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v)),
+                true => {
+                    let plan = BulkPlan::new(staged);
+                    recv_bulk::<f32, _>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v));
+                }
+            });
+        })?)
+    })
 }
 
 /// Launches of packets: places come round after eight.
 const MESSAGES: usize = 13;
 
 fn packets(ranks: usize, blocks: usize, first: u64, messages: usize) -> Result<Plan, RunError> {
-    let (world, mut plan) = (Rehearsal::small(ranks, blocks), Plan::new(ranks as u32));
+    let world = Rehearsal::small(ranks, blocks);
     world.at_message(first);
-    let links = world.ranks();
-    for message in 0..messages {
-        launch(&mut plan, &links, |link| {
-            let len = blocks * (16 - message % 3);
-            let (x, y) = (Tensor::<u64>::zeros(len), Tensor::<u64>::zeros(len));
-            let (to, from) = link.neighbours();
-            sendrecv(link, &y, &x, to, from).primitive(Primitive::Packet).granule(1).blocks(blocks).trace()
-        })?;
-    }
-    Ok(plan)
+    world.plan(messages, |link, message| {
+        let len = blocks * (16 - message % 3);
+        let (x, y) = (Tensor::<u64>::zeros(len), Tensor::<u64>::zeros(len));
+        let (to, from) = link.neighbours();
+        sendrecv(link, &y, &x, to, from).primitive(Primitive::Packet).granule(1).blocks(blocks).trace()
+    })
 }
 
 fn packed_packets(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
-    for _ in 0..MESSAGES {
-        launch(&mut plan, &links, |link| {
-            let (x, y) = (Tensor::<f32>::zeros(blocks * 11), Tensor::<f32>::zeros(blocks * 11));
-            let (to, from) = link.neighbours();
-            sendrecv(link, &y, &x, to, from)
-                .primitive(Primitive::Packet)
-                .granule(1)
-                .blocks(blocks)
-                .produce2(|c| {
-                    let x = c.input.load(c.pos());
-                    (x.cast::<i8>(), x)
-                })
-                .consume(|c, (sign, x)| c.output.store(c.pos(), sign.cast::<f32>() * x))
-                .trace()
-        })?;
-    }
-    Ok(plan)
+    Rehearsal::small(ranks, blocks).plan(MESSAGES, |link, _| {
+        let (x, y) = (Tensor::<f32>::zeros(blocks * 11), Tensor::<f32>::zeros(blocks * 11));
+        let (to, from) = link.neighbours();
+        sendrecv(link, &y, &x, to, from)
+            .primitive(Primitive::Packet)
+            .granule(1)
+            .blocks(blocks)
+            .produce2(|c| {
+                let x = c.input.load(c.pos());
+                (x.cast::<i8>(), x)
+            })
+            .consume(|c, (sign, x)| c.output.store(c.pos(), sign.cast::<f32>() * x))
+            .trace()
+    })
 }
 
 fn direct(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
     let len = blocks * 48;
     let windows: Vec<Memory> = (0..ranks).map(|_| Memory::zeroed(len * 4)).collect();
-    for launched in 0..3 {
-        launch(&mut plan, &links, |link| {
-            // The last block has less to do, and less again in the second launch.
-            let x = Tensor::<f32>::zeros(len - launched % 2 * 7);
-            let ((to, from), max_blocks) = (link.neighbours(), link.max_blocks_per_peer());
-            let (protocol, window) = (Protocol::Direct { window_bytes: len * 4 }, &windows[to.index()]);
-            let tiling = Tiling::flat(x.len(), 1, blocks).bands(1);
-            Ok(kernel("direct", |k| {
-                k.blocks(blocks as u32);
-                let x = k.input(&x).named("input");
-                let (tx, rx) = (link.sender(k, to, protocol, Some(window)), link.receiver(k, from, protocol));
-                k.role("send", 4).run(|r| {
-                    send_direct::<f32, _>(r, &tx, max_blocks, tiling, |at| x.load(at.pos));
-                });
-                k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
-            })?)
-        })?;
-    }
+    let trace = |link: &RehearsalRank, launch: usize| -> Result<Traced, RunError> {
+        // The last block has less to do, and less again in the second launch.
+        let x = Tensor::<f32>::zeros(len - launch % 2 * 7);
+        let ((to, from), max_blocks) = (link.neighbours(), link.max_blocks_per_peer());
+        let (protocol, window) = (Protocol::Direct { window_bytes: len * 4 }, &windows[to.index()]);
+        let tiling = Tiling::flat(x.len(), 1, blocks).bands(1);
+        Ok(kernel("direct", |k| {
+            k.blocks(blocks as u32);
+            let x = k.input(&x).named("input");
+            let (tx, rx) = (link.sender(k, to, protocol, Some(window)), link.receiver(k, from, protocol));
+            k.role("send", 4).run(|r| {
+                send_direct::<f32, _>(r, &tx, max_blocks, tiling, |at| x.load(at.pos));
+            });
+            k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
+        })?)
+    };
+    let mut plan = Rehearsal::small(ranks, blocks).plan(3, trace)?;
     for (rank, window) in windows.iter().enumerate() {
         plan.host_reads(rank as u32, window);
     }

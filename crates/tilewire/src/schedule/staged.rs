@@ -191,6 +191,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     }
 
     /// Waits until the slot of a step is free.
+    #[track_caller]
     pub(super) fn wait_free(&self, at: &StepAt<'t>) {
         self.r.if_(at.number.ge(self.reused), || {
             self.ops.wait(self.r, Word::Head(at.slot.number), at.next - self.plan.depth as u64);
@@ -198,6 +199,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     }
 
     /// Lets the peer have `bytes` bytes of the slot of a step.
+    #[track_caller]
     pub(super) fn deliver(&self, at: &StepAt<'t>, bytes: Value<'t, i64>) {
         self.ops.deliver(self.r, Span { offset: at.slot.offset, bytes }, Word::Tail(at.slot.number), at.next);
     }
@@ -249,11 +251,13 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     }
 
     /// Waits until the slot of a step is filled.
+    #[track_caller]
     pub(super) fn wait_filled(&self, at: &StepAt<'t>) {
         self.ops.wait(self.r, Word::Tail(at.slot.number), at.next);
     }
 
     /// Gives the slot of a step back.
+    #[track_caller]
     pub(super) fn credit(&self, at: &StepAt<'t>) {
         self.ops.credit(self.r, Word::Head(at.slot.number), at.next);
     }

@@ -9,22 +9,36 @@ use tilewire::check::{
 use tilewire::ir::{Access, Kernel, Op, Value};
 use tilewire::{Memory, Traced, kernel};
 
-/// One op of a small program.
+/// One op of a small program: on a word, or on a slot with a value.
 #[derive(Clone, Copy, Debug)]
-enum Small {
+pub enum Small {
     Load(i64),
     Store(i64),
     Signal(i64, i64),
     Wait(i64, i64),
+    /// A test of a slot; then the word is read where it says what `there` says.
+    LoadIf {
+        slot: i64,
+        value: i64,
+        there: bool,
+        word: i64,
+    },
+    /// The same, and the word is written.
+    StoreIf {
+        slot: i64,
+        value: i64,
+        there: bool,
+        word: i64,
+    },
 }
 
-const WORDS: usize = 2;
-const SLOTS: usize = 3;
+pub const WORDS: usize = 2;
+pub const SLOTS: usize = 3;
 
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> i64 {
+    pub fn below(&mut self, n: u64) -> i64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -57,7 +71,7 @@ fn program(random: &mut Random, parties: usize, ops: usize) -> Vec<Vec<Small>> {
     all
 }
 
-fn trace(program: &[Vec<Small>]) -> Vec<Traced> {
+pub fn trace(program: &[Vec<Small>]) -> Vec<Traced> {
     let (words, slots) = (Memory::zeroed(WORDS * 8), Memory::zeroed(SLOTS * 8));
     let rank = |body: &Vec<Small>| {
         let traced = kernel("small", |k| {
@@ -71,6 +85,14 @@ fn trace(program: &[Vec<Small>]) -> Vec<Traced> {
                         Small::Store(at) => words.store(at, 1u64),
                         Small::Signal(slot, value) => r.signal(slots.slot(0, slot), value),
                         Small::Wait(slot, value) => r.wait(slots.slot(0, slot), value),
+                        Small::LoadIf { slot, value, there, word } => {
+                            let found = r.test(slots.slot(0, slot), value).eq(there);
+                            r.if_(found, || _ = words.load(word));
+                        }
+                        Small::StoreIf { slot, value, there, word } => {
+                            let found = r.test(slots.slot(0, slot), value).eq(there);
+                            r.if_(found, || words.store(word, 1u64));
+                        }
                     }
                 }
             });
@@ -82,13 +104,15 @@ fn trace(program: &[Vec<Small>]) -> Vec<Traced> {
 
 /// What all interleavings show.
 #[derive(Default, PartialEq, Eq, Debug)]
-struct Shown {
-    race: bool,
-    deadlock: bool,
+pub struct Shown {
+    pub race: bool,
+    pub deadlock: bool,
+    /// Two who could set one slot next, or a slot that does not grow.
+    pub writers: bool,
 }
 
 /// Runs every interleaving, each from the start.
-fn all_interleavings(kernels: &[Traced]) -> (Shown, u64) {
+pub fn all_interleavings(kernels: &[Traced]) -> (Shown, u64) {
     let (mut shown, mut runs) = (Shown::default(), 0);
     let mut path: Vec<(Vec<usize>, usize)> = Vec::new();
     loop {
@@ -128,6 +152,11 @@ fn run(kernels: &[Traced], path: &mut Vec<(Vec<usize>, usize)>, shown: &mut Show
         for (i, a) in touches.iter().enumerate() {
             shown.race |= touches[..i].iter().any(|b| a.0 == b.0 && (a.1 || b.1));
         }
+        let signals: Vec<(u64, u64)> = enabled.iter().filter_map(|&i| signal(&all[i])).collect();
+        for (i, (slot, value)) in signals.iter().enumerate() {
+            shown.writers |= signals[..i].iter().any(|(other, _)| other == slot);
+            shown.writers |= *value <= world.memories.read(slots, slot * 8, 8);
+        }
         if enabled.is_empty() {
             shown.deadlock |= done.contains(&false);
             return;
@@ -147,8 +176,10 @@ fn next<'k>(instance: &Instance<'k>) -> Option<&'k Op> {
 
 /// Runs what nobody else can see.
 fn settle(instance: &mut Instance<'_>, done: &mut bool, world: &mut World) {
-    let seen =
-        |op: Option<&Op>| matches!(op, Some(Op::Load { .. } | Op::Store { .. } | Op::Signal { .. } | Op::Wait { .. }));
+    let seen = |op: Option<&Op>| {
+        use Op::{Load, Signal, Store, Test, Wait};
+        matches!(op, Some(Load { .. } | Store { .. } | Signal { .. } | Wait { .. } | Test { .. }))
+    };
     while !*done && !seen(next(instance)) {
         *done = instance.step(world, &mut Unobserved).unwrap() == Step::Done;
     }
@@ -176,6 +207,13 @@ fn touch(instance: &Instance<'_>) -> Option<(u64, bool)> {
     }
 }
 
+fn signal(instance: &Instance<'_>) -> Option<(u64, u64)> {
+    match next(instance)? {
+        Op::Signal { slot, x } => Some((number(instance.kernel(), slot.index), number(instance.kernel(), *x))),
+        _ => None,
+    }
+}
+
 #[test]
 fn one_run_says_what_all_interleavings_say() {
     let (mut racy, mut stuck, mut fine, mut runs) = (0, 0, 0, 0);
@@ -188,7 +226,8 @@ fn one_run_says_what_all_interleavings_say() {
         runs += count;
         let report = check(&[kernels]);
         assert!(report.is_decided() && report.schedules == 1, "{report}");
-        let said = Shown { race: kinds(&report).contains(&"race"), deadlock: kinds(&report).contains(&"deadlock") };
+        let has = |kind| kinds(&report).contains(&kind);
+        let said = Shown { race: has("race"), deadlock: has("deadlock"), writers: has("two-writers") };
         assert_eq!(said, shown, "seed {seed}: {program:?}\n{report}");
         racy += usize::from(shown.race);
         stuck += usize::from(shown.deadlock);

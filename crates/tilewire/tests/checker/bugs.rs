@@ -314,6 +314,42 @@ fn an_input_is_rewritten_while_a_peer_reads_it() {
 }
 
 #[test]
+fn what_led_to_a_race_is_told_without_what_did_not() {
+    // Ranks 2 and 3 talk to each other, and rank 1 does more before and after. Only the message from 0 to 1 matters.
+    let s = Shared::new();
+    let told = line!() + 4;
+    let send = s.rank(|r, bytes, slots, _| {
+        bytes.put(0, 0, 1u64);
+        r.wait(slots.slot(0, 4), 1);
+        r.signal(slots.slot(0, 0), 1);
+        bytes.put(0, 0, 2u64);
+    });
+    let receive = s.rank(|r, bytes, slots, out| {
+        r.signal(slots.slot(0, 4), 1);
+        r.wait(slots.slot(0, 0), 1);
+        out.store(0, bytes.get::<u64>(0, 0));
+        r.signal(slots.slot(0, 5), 1);
+    });
+    let talk = |mine: i64, theirs: i64| {
+        s.rank(move |r, _, slots, _| {
+            for step in 1..=5 {
+                r.signal(slots.slot(0, mine), step);
+                r.wait(slots.slot(0, theirs), step);
+            }
+            if mine == 2 {
+                r.wait(slots.slot(0, 5), 1);
+            }
+        })
+    };
+    let report = check(&[vec![send, receive, talk(2, 3), talk(3, 2)]]);
+    expect(&report, "race", &[told + 1, told + 6]);
+    let prefix = &report.faults[0].prefix;
+    let deeds: Vec<(u32, u32)> = prefix.iter().map(|m| (m.event.rank, m.event.at.as_ref().unwrap().line)).collect();
+    assert_eq!(deeds, [(1, told + 4), (0, told - 1), (0, told), (1, told + 5)], "{report}");
+    assert_eq!(prefix.iter().map(|moment| moment.from).collect::<Vec<_>>(), [None, Some(0), None, Some(2)]);
+}
+
+#[test]
 fn reports_have_a_json_and_a_picture() {
     let s = Shared::new();
     let send = s.rank(|r, bytes, slots, _| {

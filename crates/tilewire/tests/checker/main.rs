@@ -2,7 +2,9 @@
 
 mod brute;
 mod bugs;
+mod copy_engine;
 mod differential;
+mod explored;
 mod links;
 mod litmus;
 mod mutations;

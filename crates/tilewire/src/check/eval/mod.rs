@@ -87,6 +87,15 @@ pub enum Awaited {
         /// Which slot.
         slot: SlotRef,
     },
+    /// A word of a handshake, which must be the value and no other.
+    Word {
+        /// Its name.
+        name: String,
+        /// Piece of memory that holds it.
+        memory: MemoryId,
+        /// First of its eight bytes.
+        byte: u64,
+    },
     /// A packet.
     Packet {
         /// Name of the parameter.
@@ -107,6 +116,7 @@ impl fmt::Display for Blocked {
             Awaited::Slot { name, slot } => {
                 write!(f, "waits until {name}[{}][{}] is at least {expected}; it is {seen}", slot.bank, slot.index)
             }
+            Awaited::Word { name, .. } => write!(f, "waits until {name} is {expected}; it is {seen}"),
             Awaited::Packet { name, index, .. } => {
                 write!(f, "waits until packet {index} of {name} has flag {expected}; it has {seen}")
             }

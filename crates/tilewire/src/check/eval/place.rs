@@ -121,6 +121,26 @@ impl Instance<'_> {
         }
     }
 
+    /// The bytes of the slot, the packets or the atomics that an op may touch; `None` where that cannot be told.
+    pub(in crate::check) fn shared_spans(&self, inst: Inst) -> Option<Vec<(MemoryId, Range<u64>)>> {
+        match &self.kernel.insts[inst].op {
+            Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } | Op::Wait { slot, .. } | Op::Test { slot, .. } => {
+                let slot = self.slot(inst, slot).ok()?;
+                Some(vec![(slot.memory, slot.byte..slot.byte + 8)])
+            }
+            Op::AtomicAdd { at, .. } | Op::PacketPut { at, .. } | Op::PacketGet { at, .. } => match at.base {
+                Base::Param(param) => match self.binding.get(param) {
+                    Bound::Buffer(banks) => {
+                        Some(banks.iter().map(|bank| (bank.memory, bank.offset..bank.offset + bank.len)).collect())
+                    }
+                    _ => None,
+                },
+                Base::Scratch(_) => Some(Vec::new()),
+            },
+            _ => None,
+        }
+    }
+
     pub(super) fn wait(
         &self,
         inst: Inst,

@@ -1,50 +1,20 @@
 //! The observer with vector clocks: turns what a run does into faults.
 
 use super::clock::{Knowledge, PartyId};
-use super::credits::{Ahead, Credits};
+use super::credits::Credits;
 use super::log::{Deed, Log};
 use super::party::{Copying, Party, PartyName};
-use super::shadow::{Conflict, Elements, Met, Shadow, Touch, writes};
+use super::shadow::{Elements, Met, Shadow, Touch, writes};
+use super::sighting::{Seen, Sighting};
 use super::slots::{BadSignal, Signalled, SlotKey, Slots};
 use crate::check::memory::MemoryId;
 use crate::check::network::Descriptor;
 use crate::check::observer::{Access, AccessKind, Actor, Observer, SlotRef};
+use crate::check::world::StreamId;
 use crate::ir::{BulkDone, Inst, Kernel, Op, Order, ParamId};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
-
-/// A fault as the model sees it, before names are put to it.
-#[derive(Clone, Debug)]
-pub enum Seen {
-    /// Two accesses that nothing orders.
-    Race { conflict: Conflict, first: Touch, second: Touch, memory: MemoryId, bytes: Range<u64> },
-    /// A read of bytes nobody wrote.
-    Unwritten { by: Touch, memory: MemoryId, bytes: Range<u64> },
-    /// Two signals to one slot that nothing orders.
-    TwoWriters { slot: SlotKey, first: Signalled, second: Signalled },
-    /// A signal that does not make its counter grow.
-    NotGrowing { slot: SlotKey, first: Signalled, second: Signalled },
-    /// A wait that a signal of a larger value satisfies: the value waited for is never signalled.
-    Skipped { slot: SlotKey, party: PartyId, launch: u32, inst: Inst, expected: u64, signal: Signalled },
-    /// A packet with a flag that is not larger than the one before.
-    StaleFlag { by: Touch, memory: MemoryId, byte: u64, before: u64, flag: u64 },
-    /// A credit for a step that its giver does not know to be sent.
-    Ahead(Ahead),
-    /// Data signalled that nobody waited for.
-    Leftover { slot: SlotKey, signal: Signalled, waited: u64 },
-}
-
-/// A fault, how often it was met, and the entries of the log that had to happen for it.
-#[derive(Clone, Debug)]
-pub struct Sighting {
-    /// The first one.
-    pub seen: Seen,
-    /// How many like it.
-    pub times: u64,
-    /// What led there, as places in the log.
-    pub prefix: Vec<usize>,
-}
 
 /// What the detector is told to look for.
 #[derive(Clone, Debug, Default)]
@@ -56,11 +26,6 @@ pub struct Watch {
     /// `each`s that do not end with a barrier, likewise: a mutation.
     pub unbarriered: HashSet<(u32, u32, Inst)>,
 }
-
-/// Faults kept of one run; beyond it only counts grow.
-const MOST_SIGHTINGS: usize = 32;
-/// Entries of the log kept for one fault.
-const LONGEST_PREFIX: usize = 48;
 
 /// Neighbouring accesses of one instruction that are not in the shadow yet.
 struct Run {
@@ -83,8 +48,9 @@ pub struct Detector<'k> {
     watch: Watch,
     /// Everybody.
     pub parties: Vec<Party>,
-    hosts: Vec<PartyId>,
+    pub(super) hosts: Vec<PartyId>,
     roles: HashMap<Actor, PartyId>,
+    pub(super) streams: HashMap<StreamId, PartyId>,
     proxies: HashMap<(PartyId, ParamId, u32), PartyId>,
     /// Proxies with data that no signal has followed yet.
     posted: HashSet<PartyId>,
@@ -96,14 +62,14 @@ pub struct Detector<'k> {
     run: Option<Run>,
     /// What happened between parties.
     pub log: Log,
-    sightings: Vec<Sighting>,
-    known: HashMap<(u8, Option<Inst>, Option<Inst>), usize>,
+    pub(super) sightings: Vec<Sighting>,
+    pub(super) known: HashMap<(u8, Option<Inst>, Option<Inst>), usize>,
     /// Ops whose result may depend on the schedule, as (rank, launch, instruction).
     pub outside: HashSet<(u32, u32, Inst)>,
     /// Ops with an effect that ran, as (launch, rank, instruction).
     pub ran: HashSet<(u32, u32, Inst)>,
-    /// Whether the last test failed: its party should let others run.
-    pub yielded: bool,
+    /// The test that failed last, until it is taken: its party should let others run.
+    pub failed_test: Option<Inst>,
     /// Signals, posts and (runs of) writes so far: a test that failed fails again until this has grown.
     pub deeds: u64,
 }
@@ -120,6 +86,7 @@ impl<'k> Detector<'k> {
             parties,
             hosts,
             roles: HashMap::new(),
+            streams: HashMap::new(),
             proxies: HashMap::new(),
             posted: HashSet::new(),
             shadows: Vec::new(),
@@ -132,7 +99,7 @@ impl<'k> Detector<'k> {
             known: HashMap::new(),
             outside: HashSet::new(),
             ran: HashSet::new(),
-            yielded: false,
+            failed_test: None,
             deeds: 0,
         }
     }
@@ -175,12 +142,13 @@ impl<'k> Detector<'k> {
         role.phase += 1;
     }
 
-    /// A launch of a rank is over: its host knows what all its role copies did.
-    pub fn end(&mut self, rank: u32, who: &[Actor], next: u32) {
+    /// A launch of a rank is over: its host knows what all its role copies and streams did.
+    pub fn end(&mut self, rank: u32, who: &[Actor], streams: u32, next: u32) {
         self.flush();
         let host = self.hosts[rank as usize];
-        for &who in who {
-            let party = self.role(who);
+        let mut ended: Vec<PartyId> = who.iter().map(|&who| self.role(who)).collect();
+        ended.extend((0..streams).map(|number| self.stream(StreamId { rank, number })));
+        for party in ended {
             let told = self.parties[party as usize].release(party);
             self.parties[host as usize].knowledge.join(&told);
         }
@@ -202,11 +170,8 @@ impl<'k> Detector<'k> {
             .map(|(slot, signal, waited)| Seen::Leftover { slot, signal: signal.clone(), waited })
             .collect();
         left.into_iter().for_each(|seen| self.report(seen, &[]));
-    }
-
-    /// The faults so far.
-    pub fn sightings(&self) -> &[Sighting] {
-        &self.sightings
+        let open = self.slots.not_reset().into_iter();
+        open.for_each(|(slot, signal)| self.report(Seen::NotReset { slot, signal }, &[]));
     }
 
     // ---- accesses -------------------------------------------------------------------------------------------------
@@ -219,12 +184,12 @@ impl<'k> Detector<'k> {
         &mut self.shadows[place]
     }
 
-    fn touched(&self, party: PartyId, inst: Option<Inst>, kind: AccessKind, elements: Elements) -> Touch {
+    pub(super) fn touched(&self, party: PartyId, inst: Option<Inst>, kind: AccessKind, elements: Elements) -> Touch {
         let Party { epoch, phase, launch, .. } = self.parties[party as usize];
         Touch { party, epoch, phase, launch, inst, kind, elements }
     }
 
-    fn check(&mut self, memory: MemoryId, bytes: Range<u64>, touch: Touch) {
+    pub(super) fn check(&mut self, memory: MemoryId, bytes: Range<u64>, touch: Touch) {
         self.shadow(memory);
         let knowledge = &self.parties[touch.party as usize].knowledge;
         let met = self.shadows[memory.0 as usize].touch(bytes, &touch, knowledge);
@@ -246,7 +211,7 @@ impl<'k> Detector<'k> {
     }
 
     /// Takes the pending run into the shadow.
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         let Some(run) = self.run.take() else { return };
         let elements = match run.first {
             None => Elements::Outside,
@@ -267,7 +232,7 @@ impl<'k> Detector<'k> {
         party
     }
 
-    fn join(&mut self, name: PartyName) -> PartyId {
+    pub(super) fn join(&mut self, name: PartyName) -> PartyId {
         let id = self.parties.len() as PartyId;
         self.parties.push(Party::new(id, name));
         id
@@ -316,37 +281,6 @@ impl<'k> Detector<'k> {
             let told = self.parties[party as usize].release(party);
             self.atomics.entry(at).or_default().join(&told);
         }
-    }
-
-    // ---- faults ---------------------------------------------------------------------------------------------------
-
-    fn report(&mut self, seen: Seen, parties: &[PartyId]) {
-        let key = match &seen {
-            Seen::Race { first, second, conflict, .. } => (*conflict as u8, first.inst, second.inst),
-            Seen::Unwritten { by, .. } => (10, by.inst, None),
-            Seen::TwoWriters { first, second, .. } => (11, Some(first.inst), Some(second.inst)),
-            Seen::NotGrowing { first, second, .. } => (12, Some(first.inst), Some(second.inst)),
-            Seen::Skipped { inst, signal, .. } => (13, Some(*inst), Some(signal.inst)),
-            Seen::StaleFlag { by, .. } => (14, by.inst, None),
-            Seen::Leftover { signal, .. } => (15, Some(signal.inst), None),
-            Seen::Ahead(ahead) => (16, Some(ahead.credit.inst), None),
-        };
-        if let Some(&place) = self.known.get(&key) {
-            self.sightings[place].times += 1;
-            return;
-        }
-        if self.sightings.len() == MOST_SIGHTINGS {
-            return;
-        }
-        // Only what leads to the two had to happen: the rest of the schedule is left out.
-        let ends: Vec<(PartyId, u32)> = match &seen {
-            Seen::Race { first, second, .. } => vec![(first.party, first.epoch), (second.party, second.epoch)],
-            Seen::Ahead(Ahead { credit, .. }) => vec![(credit.party, credit.epoch)],
-            _ => parties.iter().map(|&party| (party, self.parties[party as usize].epoch)).collect(),
-        };
-        let prefix = self.log.leading_to(&ends, LONGEST_PREFIX);
-        self.known.insert(key, self.sightings.len());
-        self.sightings.push(Sighting { seen, times: 1, prefix });
     }
 
     fn acquire(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {
@@ -483,7 +417,7 @@ impl Observer for Detector<'_> {
         let party = self.role(who);
         let launch = self.parties[party as usize].launch;
         self.outside.insert((who.rank, launch, inst));
-        self.yielded = seen < value;
+        self.failed_test = (seen < value).then_some(inst);
         if seen >= value {
             self.acquire(who, inst, slot, value, seen);
         } else {

@@ -3,7 +3,8 @@
 //! - **In**: what an [`Observer`](super::Observer) sees of a run. **Out**: [`Seen`] faults, each with the part of the log
 //!   that had to happen for it.
 //! - **Invariants**: nothing here depends on the order in which unordered things happened to run: knowledge flows only along
-//!   program order, launches, and from the *first* signal that suffices to the wait.
+//!   program order, launches, and from the *first* signal that suffices to the wait. (Words of copy engines go back: there it flows from
+//!   the write that was seen, and every order of those is run.)
 //! - **Must not know**: who schedules, how faults are printed.
 //!
 //! The model itself is stated at the head of [`crate::check`].
@@ -15,7 +16,9 @@
 //! | `shadow.rs` | who touched which bytes, as ranges |
 //! | `credits.rs` | credits that are ahead of their data |
 //! | `slots.rs` | the history of every counter |
+//! | `streams.rs` | copy engines |
 //! | `log.rs` | signals and waits in order |
+//! | `sighting.rs` | faults, before names are put to them |
 //! | `detector.rs` | the observer that ties them together |
 
 mod clock;
@@ -24,12 +27,15 @@ mod detector;
 mod log;
 mod party;
 mod shadow;
+mod sighting;
 mod slots;
+mod streams;
 
 pub use clock::PartyId;
 pub use credits::Ahead;
-pub use detector::{Detector, Seen, Sighting, Watch};
+pub use detector::{Detector, Watch};
 pub use log::Deed;
 pub use party::PartyName;
 pub use shadow::{Conflict, Touch, writes};
+pub use sighting::{Seen, Sighting};
 pub use slots::{Signalled, SlotKey};

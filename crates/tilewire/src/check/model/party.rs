@@ -2,6 +2,7 @@
 
 use super::clock::{Knowledge, PartyId, Published};
 use crate::check::observer::Actor;
+use crate::check::world::StreamId;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -21,13 +22,15 @@ pub enum PartyName {
     Post(Actor),
     /// The signals of a role copy to one peer over the network.
     Proxy(Actor),
+    /// A copy engine; the same in every launch.
+    Stream(StreamId),
 }
 
 impl PartyName {
     /// The rank it belongs to.
     pub fn rank(&self) -> u32 {
         match self {
-            PartyName::Host { rank } => *rank,
+            PartyName::Host { rank } | PartyName::Stream(StreamId { rank, .. }) => *rank,
             PartyName::Role(who) | PartyName::Bulk(who) | PartyName::Post(who) | PartyName::Proxy(who) => who.rank,
         }
     }

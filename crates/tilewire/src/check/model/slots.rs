@@ -52,6 +52,8 @@ pub struct SlotHistory {
     signals: Vec<Signalled>,
     /// The largest value anybody waited for.
     waited: u64,
+    /// A copy engine writes it: values may go back, and a wait is for the value that stands there.
+    handshake: bool,
 }
 
 /// All slots of a run.
@@ -83,10 +85,35 @@ impl Slots {
         bad
     }
 
+    /// Records a write of a copy engine over the value `before`, and gives the write before it where nothing orders the two.
+    pub fn write(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Option<Signalled> {
+        let slot = self.slots.entry(key).or_default();
+        slot.initial.get_or_insert(before);
+        slot.handshake = true;
+        let is_known = |last: &&Signalled| last.party == signal.party || knowledge.over.covers(last.party, last.epoch);
+        let unordered = slot.signals.last().filter(|last| !is_known(last)).cloned();
+        slot.signals.push(signal);
+        unordered
+    }
+
+    /// Words of handshakes that do not end as they began, with their last write.
+    pub fn not_reset(&self) -> Vec<(SlotKey, Signalled)> {
+        let ends = |(&key, slot): (&SlotKey, &SlotHistory)| {
+            let last = slot.signals.last().filter(|_| slot.handshake)?;
+            (last.value != slot.initial()).then(|| (key, last.clone()))
+        };
+        let mut left: Vec<_> = self.slots.iter().filter_map(ends).collect();
+        left.sort_by_key(|&(key, _)| key);
+        left
+    }
+
     /// The signal that a wait for `value`, which saw `seen`, is for: the first that suffices. `None` where none is needed.
     pub fn wait(&mut self, key: SlotKey, value: u64, seen: u64) -> Option<&Signalled> {
         let slot = self.slots.entry(key).or_default();
         slot.waited = slot.waited.max(value);
+        if slot.handshake {
+            return slot.signals.last();
+        }
         // Before the first signal, what is seen is what was there from the start.
         if value <= *slot.initial.get_or_insert(seen) {
             return None;
@@ -102,7 +129,7 @@ impl Slots {
             .slots
             .iter()
             .filter_map(|(&key, slot)| {
-                let last = slot.signals.last()?;
+                let last = slot.signals.last().filter(|_| !slot.handshake)?;
                 (!last.credit && last.value > slot.waited).then_some((key, last, slot.waited))
             })
             .collect();

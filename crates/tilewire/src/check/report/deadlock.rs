@@ -1,14 +1,13 @@
 //! Who waits for whom.
 
-use super::fault::{Fault, Waiter};
+use super::fault::{Event, Fault, Waiter};
 use super::naming::{Namer, holds};
 use crate::check::eval::Awaited;
 use crate::check::fixed::{Reach, reach};
 use crate::check::memory::{Bound, MemoryId};
 use crate::check::model::{Detector, PartyName, SlotKey};
-use crate::check::observer::Actor;
-use crate::check::world::Waiting;
-use crate::ir::{Base, Inst, Op};
+use crate::check::world::{BoundOp, StreamId, Waiting, Who};
+use crate::ir::{Base, Entity, Inst, Op};
 
 impl Namer<'_> {
     /// The deadlock of these waiters, with who would have to signal whom.
@@ -24,19 +23,25 @@ impl Namer<'_> {
             Awaited::Slot { name, slot } => {
                 (slot.memory, slot.byte, format!("{name}[{}][{}] ≥ {}", slot.bank, slot.index, on.expected))
             }
+            Awaited::Word { name, memory, byte } => (*memory, *byte, format!("{name} = {}", on.expected)),
             Awaited::Packet { name, index, memory, byte } => {
                 (*memory, *byte, format!("packet {index} of {name} with flag {}", on.expected))
             }
         };
+        // Others set a slot to more than is waited for; a word must be set to the value itself.
+        let wanted = matches!(on.on, Awaited::Word { .. }).then_some(on.expected);
         let on_text = format!("{text}, seen {}", on.seen);
         let last = detector.slots.get(SlotKey { memory, byte }).and_then(|slot| slot.last());
         // Who signalled before will signal again; where nobody did, whoever has an op for it.
         let mut after: Vec<usize> = Vec::new();
         let mut needs = String::new();
-        if let Some(last) = last
-            && let PartyName::Role(by) | PartyName::Proxy(by) = detector.parties[last.party as usize].name
-        {
-            let event = self.actor(by, last.launch, Some(last.inst));
+        let by = last.and_then(|last| match detector.parties[last.party as usize].name {
+            PartyName::Role(by) | PartyName::Proxy(by) => Some(Who::Role(by)),
+            // A word has two writers: who wrote last is not who will write next.
+            _ => None,
+        });
+        if let (Some(last), Some(by)) = (last, by) {
+            let event = self.party(by, last.launch, Some(last.inst));
             after.extend(stuck.iter().position(|other| other.who == by));
             needs = format!("which {event} set to {}", last.value);
             if after.is_empty() {
@@ -44,27 +49,51 @@ impl Namer<'_> {
             }
         } else {
             for (place, other) in stuck.iter().enumerate() {
-                if self.producer(other.who, other.launch, memory, byte).is_some() {
+                if self.producer(other, (memory, byte), wanted).is_some() {
                     after.push(place);
                 }
             }
             // A producer of the same block number is the likely one.
-            if after.iter().any(|&place| stuck[place].who.block == who.block) {
-                after.retain(|&place| stuck[place].who.block == who.block);
+            let near = |place: &usize| block(stuck[*place].who) == block(*who);
+            if after.iter().any(near) {
+                after.retain(near);
             }
             if let Some(&place) = after.first() {
                 let other = &stuck[place];
-                let inst = self.producer(other.who, other.launch, memory, byte);
-                needs = format!("which {} would do", self.actor(other.who, other.launch, inst));
+                let inst = self.producer(other, (memory, byte), wanted);
+                needs = format!("which {} would do", self.party(other.who, other.launch, inst));
             } else {
                 needs += "which nobody who still runs would do";
             }
         }
-        Waiter { event: self.actor(*who, *launch, Some(on.inst)), on: on_text, needs, after }
+        Waiter { event: self.party(*who, *launch, Some(on.inst)), on: on_text, needs, after }
     }
 
-    /// An op of a role that could set the slot or write the packet at this byte.
-    fn producer(&self, who: Actor, launch: u32, memory: MemoryId, byte: u64) -> Option<Inst> {
+    fn party(&self, who: Who, launch: u32, inst: Option<Inst>) -> Event {
+        match who {
+            Who::Role(who) => self.actor(who, launch, inst),
+            Who::Stream(id) => self.stream(id, launch, inst),
+        }
+    }
+
+    /// An op of somebody stuck that could set the slot or the word (to `wanted`), or write the packet, at this byte.
+    fn producer(&self, stuck: &Waiting, (memory, byte): (MemoryId, u64), wanted: Option<u64>) -> Option<Inst> {
+        let launch = stuck.launch;
+        let who = match stuck.who {
+            Who::Role(who) => who,
+            Who::Stream(StreamId { rank, number }) => {
+                let ops = &self.stage.streams[launch as usize][rank as usize][number as usize];
+                let sets = |op: &BoundOp| match op {
+                    BoundOp::Write { word: (at, bytes), value } => {
+                        *at == memory && bytes.start == byte && wanted.is_none_or(|wanted| wanted == *value)
+                    }
+                    _ => false,
+                };
+                // What it has done already it will not do again.
+                let left = stuck.on.inst.index();
+                return ops.iter().skip(left).position(sets).map(|place| Inst::new(left + place));
+            }
+        };
         let kernel = self.plan.kernel(launch, who.rank);
         let bound = &self.stage.bindings[launch as usize][who.rank as usize];
         let mut found = None;
@@ -93,6 +122,13 @@ impl Namer<'_> {
             }
         });
         found
+    }
+}
+
+fn block(who: Who) -> Option<u32> {
+    match who {
+        Who::Role(who) => Some(who.block),
+        Who::Stream(_) => None,
     }
 }
 

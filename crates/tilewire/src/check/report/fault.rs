@@ -19,7 +19,7 @@ pub struct Event {
     pub role: Option<String>,
     /// Copy of the role; `None` for a host.
     pub copy: Option<u32>,
-    /// The party beyond that: a bulk copy, a network put, a host.
+    /// The party beyond that: a bulk copy, a network put, a copy engine, a host.
     pub party: Option<&'static str>,
     /// Source line; `None` for a host.
     pub at: Option<SourceLine>,
@@ -163,6 +163,15 @@ pub enum Fault {
         /// The largest value anybody waited for.
         waited: u64,
     },
+    /// A word of a handshake that does not end as it began: the next launch takes it for its own.
+    NotReset {
+        /// The word.
+        slot: String,
+        /// The last write.
+        write: Event,
+        /// Its value.
+        value: u64,
+    },
     /// Nobody can run.
     Deadlock {
         /// Who waits.
@@ -200,6 +209,7 @@ impl Fault {
             Fault::StaleFlag { .. } => "stale-flag",
             Fault::OverCredit { .. } => "over-credit",
             Fault::Leftover { .. } => "leftover",
+            Fault::NotReset { .. } => "not-reset",
             Fault::Deadlock { .. } => "deadlock",
             Fault::NoProducer { .. } => "no-producer",
             Fault::NotResident { .. } => "not-resident",
@@ -219,6 +229,7 @@ impl Fault {
             Fault::Unwritten { by, .. } | Fault::StaleFlag { by, .. } => vec![by],
             Fault::OverCredit { credit, wait, .. } => std::iter::once(credit).chain(wait).collect(),
             Fault::Leftover { signal, .. } => vec![signal],
+            Fault::NotReset { write, .. } => vec![write],
             Fault::NoProducer { wait, .. } => vec![wait],
             Fault::Deadlock { waiters, .. } => waiters.iter().map(|waiter| &waiter.event).collect(),
             Fault::NotResident { .. } | Fault::Error(_) => Vec::new(),

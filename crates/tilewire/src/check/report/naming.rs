@@ -6,8 +6,8 @@ use crate::check::model::{
     Ahead, Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, writes,
 };
 use crate::check::observer::{AccessKind, Actor};
-use crate::check::world::{Plan, Stage};
-use crate::ir::{Inst, Param, inst_text};
+use crate::check::world::{BoundOp, Plan, Span, Stage, StreamId, StreamOp};
+use crate::ir::{Entity, Inst, Param, SourceLine, inst_text};
 use std::ops::Range;
 
 /// Names things of one plan.
@@ -80,6 +80,10 @@ impl Namer<'_> {
                 let (slot, tail) = (slot(&event, *head), slot(&event, *tail));
                 Fault::OverCredit { slot, credit: event, value: credit.value, tail, known: *known, wait }
             }
+            Seen::NotReset { slot: key, signal: s } => {
+                let event = signal(s);
+                Fault::NotReset { slot: slot(&event, *key), write: event, value: s.value }
+            }
             Seen::Leftover { slot: key, signal: s, waited } => {
                 let event = signal(s);
                 Fault::Leftover { slot: slot(&event, *key), signal: event, value: s.value, waited: *waited }
@@ -102,12 +106,22 @@ impl Namer<'_> {
                 let (party, op) = (Some("the host"), op.to_string());
                 return Event { rank, launch, block: None, role: None, copy: None, party, at: None, op };
             }
+            PartyName::Stream(id) => return self.stream(id, launch, inst),
             PartyName::Role(who) => (who, None),
             PartyName::Bulk(who) => (who, Some("a bulk copy")),
             PartyName::Post(who) => (who, Some("a network put")),
             PartyName::Proxy(who) => (who, Some("the proxy")),
         };
         Event { party, ..self.actor(who, launch, inst) }
+    }
+
+    /// What a copy engine does; its instructions are the operations of the stream.
+    pub fn stream(&self, id: StreamId, launch: u32, inst: Option<Inst>) -> Event {
+        let StreamId { rank, number } = id;
+        let stream = self.plan.streams(launch, rank).get(number as usize);
+        let op = stream.zip(inst).and_then(|(stream, inst)| stream.ops.get(inst.index()));
+        let (at, op) = op.map_or((None, String::new()), |(op, at)| (Some(at.clone()), op.text()));
+        Event { rank, launch, block: None, role: None, copy: None, party: Some("the copy engine"), at, op }
     }
 
     /// What a role copy does.
@@ -138,6 +152,7 @@ impl Namer<'_> {
                 _ => None,
             })
         });
+        let named = named.or_else(|| self.word(key));
         named.unwrap_or_else(|| format!("the slot at byte {} of memory {}", key.byte, key.memory.0))
     }
 
@@ -161,7 +176,39 @@ impl Namer<'_> {
                 return (name, bytes.start - offset..bytes.end - offset);
             }
         }
+        if let Some((name, offset)) = self.copied(memory, bytes) {
+            return (name, bytes.start - offset..bytes.end - offset);
+        }
         ("scratch".to_string(), bytes.clone())
+    }
+
+    /// Operations of all streams, with their bytes.
+    fn stream_ops(&self) -> impl Iterator<Item = (&(StreamOp, SourceLine), &BoundOp)> {
+        let plans = self.plan.launches.iter().flatten().flat_map(|job| &job.streams).flat_map(|stream| &stream.ops);
+        plans.zip(self.stage.streams.iter().flatten().flatten().flatten())
+    }
+
+    /// The name of a word of a handshake.
+    fn word(&self, key: SlotKey) -> Option<String> {
+        self.stream_ops().find_map(|((op, _), bound)| match op {
+            StreamOp::Write { word, .. } | StreamOp::Wait { word, .. } => {
+                let (memory, bytes) = bound.word()?;
+                (*memory == key.memory && bytes.start == key.byte).then(|| word.name.clone())
+            }
+            StreamOp::Copy { .. } => None,
+        })
+    }
+
+    /// The name of bytes that only a copy engine touches, and where they begin.
+    fn copied(&self, memory: MemoryId, bytes: &Range<u64>) -> Option<(String, u64)> {
+        let holds = |span: &Span| span.0 == memory && span.1.start <= bytes.start && bytes.end <= span.1.end;
+        self.stream_ops().find_map(|((_, at), bound)| match bound {
+            BoundOp::Copy { to, .. } if holds(to) => Some((format!("the destination of the copy at {at}"), to.1.start)),
+            BoundOp::Copy { from, .. } if holds(from) => {
+                Some((format!("the source of the copy at {at}"), from.1.start))
+            }
+            _ => None,
+        })
     }
 
     /// Every (rank, launch), this one first.

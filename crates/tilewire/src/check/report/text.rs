@@ -125,6 +125,9 @@ impl fmt::Display for Fault {
                 write!(f, "left over: {slot} is {value} at the end and nobody waited for more than {waited}")?;
                 write!(f, "\n   {signal}")
             }
+            Fault::NotReset { slot, write, value } => {
+                write!(f, "{slot} is left at {value}: the next launch takes it for its own\n   {write}")
+            }
             Fault::Deadlock { waiters, cycle } => {
                 let what = if cycle.is_empty() { "waits for what nobody will do" } else { "a cycle of waits" };
                 write!(f, "deadlock: {what}")?;

@@ -1,8 +1,9 @@
 //! What a plan computes: so that the checker's executor can be compared with an engine.
 
 use super::choose::{Chooser, Priorities, ToBlock};
-use super::execute::{Ending, Limits, execute};
+use super::execute::{Ending, Limits, Waiting, Who, execute};
 use super::plan::{Plan, Stage};
+use super::stream::StreamId;
 use crate::check::error::{EvalError, Location, Stuck};
 use crate::check::memory::Memories;
 use crate::check::model::Watch;
@@ -43,9 +44,14 @@ impl Plan {
             Ending::Complete | Ending::Stopped | Ending::Abandoned => {}
             Ending::Error(error) => return Err(error),
             Ending::Deadlock(waiting) => {
-                let blocked = waiting.into_iter().map(|waiting| {
-                    let kernel = self.kernel(waiting.launch, waiting.who.rank);
-                    Stuck { by: Location::new(kernel, waiting.who, &waiting.on.at), on: waiting.on }
+                let blocked = waiting.into_iter().map(|Waiting { who, launch, on }| {
+                    let by = match who {
+                        Who::Role(who) => Location::new(self.kernel(launch, who.rank), who, &on.at),
+                        Who::Stream(StreamId { rank, number }) => {
+                            Location { at: on.at.clone(), rank, block: 0, role: "copy engine".into(), copy: number }
+                        }
+                    };
+                    Stuck { by, on }
                 });
                 return Err(EvalError::Deadlock { blocked: blocked.collect() });
             }

@@ -1,11 +1,13 @@
 //! Who runs next.
 
+use super::footprint::Footprint;
 use crate::check::random::Random;
 
 /// Decides at every choice of a run.
 pub trait Chooser {
-    /// One of the runnable parties (they are numbered the same in every run of a plan), or `None` to give the run up.
-    fn choose(&mut self, runnable: &[usize]) -> Option<usize>;
+    /// One of the runnable parties (they are numbered the same in every run of a plan), or `None` to give the run up. `touches` says what
+    /// the next step of each touches.
+    fn choose(&mut self, runnable: &[usize], touches: &dyn Fn(usize) -> Footprint) -> Option<usize>;
 
     /// The party chosen last cannot run: it waits. It will not be offered again until somebody else ran.
     fn blocked(&mut self) {}
@@ -21,61 +23,11 @@ pub trait Chooser {
 pub struct ToBlock;
 
 impl Chooser for ToBlock {
-    fn choose(&mut self, runnable: &[usize]) -> Option<usize> {
+    fn choose(&mut self, runnable: &[usize], _: &dyn Fn(usize) -> Footprint) -> Option<usize> {
         runnable.first().copied()
     }
     fn is_fine(&self) -> bool {
         false
-    }
-}
-
-/// Every schedule in turn, by running again from the start with the next choice (as loom and CHESS do). Plain accesses are
-/// no choices: vector clocks judge them in whichever order they ran, which is the reduction that makes this bearable.
-#[derive(Clone, Default, Debug)]
-pub struct Exhaustive {
-    nodes: Vec<Node>,
-    depth: usize,
-}
-
-#[derive(Clone, Debug)]
-struct Node {
-    alternatives: Vec<usize>,
-    chosen: usize,
-}
-
-impl Exhaustive {
-    /// Prepares the next schedule; `false` when all have been run.
-    pub fn advance(&mut self) -> bool {
-        self.depth = 0;
-        while let Some(node) = self.nodes.last_mut() {
-            node.chosen += 1;
-            if node.chosen < node.alternatives.len() {
-                return true;
-            }
-            self.nodes.pop();
-        }
-        false
-    }
-}
-
-impl Chooser for Exhaustive {
-    fn choose(&mut self, runnable: &[usize]) -> Option<usize> {
-        if self.depth == self.nodes.len() {
-            self.nodes.push(Node { alternatives: runnable.to_vec(), chosen: 0 });
-        }
-        let node = &self.nodes[self.depth];
-        self.depth += 1;
-        // Past the end: the alternatives that were left all wait.
-        node.alternatives.get(node.chosen).copied()
-    }
-
-    fn blocked(&mut self) {
-        self.depth -= 1;
-        let node = &mut self.nodes[self.depth];
-        node.alternatives.remove(node.chosen);
-        if node.alternatives.is_empty() {
-            self.nodes.truncate(self.depth);
-        }
     }
 }
 
@@ -101,7 +53,7 @@ impl Priorities {
 }
 
 impl Chooser for Priorities {
-    fn choose(&mut self, runnable: &[usize]) -> Option<usize> {
+    fn choose(&mut self, runnable: &[usize], _: &dyn Fn(usize) -> Footprint) -> Option<usize> {
         let most = runnable.iter().max().map_or(0, |&most| most + 1);
         while self.priorities.len() < most {
             // The low numbers are for those that fell.

@@ -1,13 +1,15 @@
 //! One run of a plan.
 
 use super::choose::Chooser;
+use super::footprint::{Footprint, is_visible};
 use super::plan::{Plan, Stage};
+use super::stream::{StreamId, StreamRun};
 use crate::check::error::EvalError;
 use crate::check::eval::{Blocked, Instance, InstanceOptions, Step};
 use crate::check::memory::{Memories, World};
 use crate::check::model::{Detector, Watch};
 use crate::check::observer::{AccessKind, Actor};
-use crate::ir::{Kernel, Op};
+use crate::ir::{Inst, Kernel};
 
 /// Limits of a run.
 #[derive(Clone, Copy, Debug)]
@@ -49,25 +51,92 @@ pub enum Ending {
     Error(EvalError),
 }
 
+/// A party that takes steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// A role copy.
+    Role(Actor),
+    /// A copy engine.
+    Stream(StreamId),
+}
+
 /// Somebody who waits for ever.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     /// Who.
-    pub who: Actor,
+    pub who: Who,
     /// In which launch.
     pub launch: u32,
     /// For what.
     pub on: Blocked,
 }
 
-/// A role copy of the launch its rank is in.
+/// Whoever takes steps.
+enum Runner<'p> {
+    Role(Box<Instance<'p>>),
+    Stream(StreamRun<'p>),
+}
+
+impl Runner<'_> {
+    fn who(&self) -> Who {
+        match self {
+            Runner::Role(instance) => Who::Role(instance.actor()),
+            Runner::Stream(stream) => Who::Stream(stream.id),
+        }
+    }
+
+    fn rank(&self) -> u32 {
+        match self.who() {
+            Who::Role(who) => who.rank,
+            Who::Stream(id) => id.rank,
+        }
+    }
+
+    fn step(&mut self, world: &mut World, detector: &mut Detector<'_>) -> Result<Step, EvalError> {
+        match self {
+            Runner::Role(instance) => instance.step(world, detector),
+            Runner::Stream(stream) => Ok(stream.step(world, detector)),
+        }
+    }
+
+    fn footprint(&self) -> Footprint {
+        match self {
+            Runner::Role(instance) => Footprint::of(instance),
+            Runner::Stream(stream) => stream.footprint(),
+        }
+    }
+
+    /// Whether the order of its next step among those of others can matter beyond what vector clocks see.
+    fn is_visible(&self) -> bool {
+        match self {
+            Runner::Role(instance) => {
+                instance.next_inst().is_some_and(|inst| is_visible(&instance.kernel().insts[inst].op))
+            }
+            Runner::Stream(_) => true,
+        }
+    }
+}
+
+/// A party of the launch its rank is in.
 struct Live<'p> {
-    instance: Instance<'p>,
+    runner: Runner<'p>,
     launch: u32,
     /// What it waits for, and after how much progress of anybody it found that.
     blocked: Option<(u64, Blocked)>,
-    /// After how many deeds of anybody a test of it failed: it lets others run first.
-    yielded: Option<u64>,
+    /// Its tests that failed, each after how many deeds of anybody.
+    failed: Vec<(Inst, u64)>,
+}
+
+impl Live<'_> {
+    /// Whether it would only repeat a test that failed and of which nothing has changed: it lets others run first. (A loop that gives up
+    /// after so many tries is not run through its tries before anybody else does something.)
+    fn polls(&self, deeds: u64) -> bool {
+        let next = match &self.runner {
+            Runner::Role(instance) => instance.next_inst(),
+            Runner::Stream(_) => None,
+        };
+        next.is_some_and(|next| self.failed.contains(&(next, deeds)))
+    }
 }
 
 /// Runs a plan once.
@@ -103,10 +172,12 @@ pub(in crate::check) fn execute<'p>(
 struct RankState {
     /// Launches begun.
     begun: u32,
-    /// Role copies of the launch that are not done.
+    /// Role copies and streams of the launch that are not done.
     running: usize,
     /// All role copies of the launch.
     actors: Vec<Actor>,
+    /// How many streams it has.
+    streams: u32,
 }
 
 struct Run<'p> {
@@ -157,9 +228,7 @@ impl<'p> Run<'p> {
             if runnable.is_empty() {
                 return Ok(self.nobody_runs());
             }
-            let polls = |&party: &usize| {
-                self.live[party].as_ref().is_some_and(|live| live.yielded == Some(self.detector.deeds))
-            };
+            let polls = |&party: &usize| self.live[party].as_ref().is_some_and(|live| live.polls(self.detector.deeds));
             match runnable.iter().all(polls) {
                 // Everybody polls: each once more in turn, but not for ever.
                 true => {
@@ -174,7 +243,13 @@ impl<'p> Run<'p> {
             if self.polled > MOST_POLLS {
                 return Err(EvalError::StepLimit { limit: self.steps });
             }
-            let Some(party) = chooser.choose(&runnable) else { return Ok(Ending::Abandoned) };
+            let touches = |party: usize| match &self.live[party] {
+                // Hosts that set counters do so between any two steps.
+                _ if self.plan.resets_counters => Footprint::Anything,
+                Some(live) => live.runner.footprint(),
+                None => Footprint::Nothing,
+            };
+            let Some(party) = chooser.choose(&runnable, &touches) else { return Ok(Ending::Abandoned) };
             self.choices += 1;
             if !self.run_party(party, chooser.is_fine())? {
                 self.choices -= 1;
@@ -192,8 +267,8 @@ impl<'p> Run<'p> {
                 return Err(EvalError::StepLimit { limit: self.limits.steps });
             }
             let live = self.live[party].as_mut().expect("a runnable party is live");
-            self.detector.yielded = false;
-            match live.instance.step(&mut self.world, &mut self.detector)? {
+            self.detector.failed_test = None;
+            match live.runner.step(&mut self.world, &mut self.detector)? {
                 Step::Ran => {
                     ran = true;
                     self.progress += 1;
@@ -204,19 +279,21 @@ impl<'p> Run<'p> {
                     return Ok(ran);
                 }
                 Step::Done => {
-                    let rank = live.instance.actor().rank;
+                    let rank = live.runner.rank();
                     self.live[party] = None;
-                    self.done(rank);
+                    self.ranks[rank as usize].running -= 1;
+                    if self.ranks[rank as usize].running == 0 {
+                        self.end(rank);
+                    }
                     return Ok(true);
                 }
             }
-            let live = self.live[party].as_ref().expect("not done");
-            let next = live.instance.next_inst();
-            let visible = next.is_some_and(|inst| is_visible(&live.instance.kernel().insts[inst].op));
-            if self.detector.yielded {
-                self.live[party].as_mut().expect("not done").yielded = Some(self.detector.deeds);
+            let live = self.live[party].as_mut().expect("not done");
+            if let Some(inst) = self.detector.failed_test {
+                live.failed.retain(|&(other, _)| other != inst);
+                live.failed.push((inst, self.detector.deeds));
             }
-            if self.detector.yielded || fine && visible {
+            if fine && live.runner.is_visible() || live.polls(self.detector.deeds) {
                 return Ok(true);
             }
         }
@@ -243,24 +320,34 @@ impl<'p> Run<'p> {
                     let options = InstanceOptions::default();
                     let instance = Instance::new(kernel, binding, who, copies, options, &mut self.world);
                     self.detector.begin(who, launch);
-                    let party = self.place(rank, actors.len());
-                    self.live[party] = Some(Live { instance, launch, blocked: None, yielded: None });
+                    self.enter(rank, actors.len(), Runner::Role(Box::new(instance)), launch);
                     actors.push(who);
                 }
             }
         }
+        let (streams, bound) = (self.plan.streams(launch, rank), &self.stage.streams[launch as usize][rank as usize]);
+        for (number, (stream, bound)) in (0..).zip(streams.iter().zip(bound)) {
+            let id = StreamId { rank, number };
+            self.detector.begin_stream(id, launch);
+            let runner = Runner::Stream(StreamRun::new(id, stream, bound));
+            self.enter(rank, actors.len() + number as usize, runner, launch);
+        }
         self.progress += 1;
-        self.ranks[rank as usize] = RankState { begun: launch + 1, running: actors.len(), actors };
+        let (running, streams) = (actors.len() + streams.len(), streams.len() as u32);
+        self.ranks[rank as usize] = RankState { begun: launch + 1, running, actors, streams };
+        if running == 0 {
+            self.end(rank);
+        }
         Ok(())
     }
 
-    /// The number of a role copy: ranks take turns, so that it does not depend on who launched first.
-    fn place(&mut self, rank: u32, index: usize) -> usize {
+    /// A party begins. Ranks take turns in the numbers of parties, so that those do not depend on who launched first.
+    fn enter(&mut self, rank: u32, index: usize, runner: Runner<'p>, launch: u32) {
         let party = index * self.ranks.len() + rank as usize;
         if self.live.len() <= party {
             self.live.resize_with(party + 1, || None);
         }
-        party
+        self.live[party] = Some(Live { runner, launch, blocked: None, failed: Vec::new() });
     }
 
     /// A mutation: the counters this rank waits on are set to 0 by its host.
@@ -276,43 +363,24 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// A role copy is done; with the last one its rank's launch is, and the host reads the outputs.
-    fn done(&mut self, rank: u32) {
-        let state = &mut self.ranks[rank as usize];
-        state.running -= 1;
-        if state.running == 0 {
-            let launch = state.begun - 1;
-            self.detector.end(rank, &state.actors, launch);
-            for (memory, bytes) in &self.stage.hosts[launch as usize][rank as usize].reads {
-                self.detector.host(rank, AccessKind::Read, *memory, bytes.clone());
-            }
-            // What the host does next belongs to the next launch.
-            self.detector.end(rank, &[], launch + 1);
+    /// A rank's launch is over: its host reads the outputs.
+    fn end(&mut self, rank: u32) {
+        let RankState { begun, actors, streams, .. } = &self.ranks[rank as usize];
+        let launch = begun - 1;
+        self.detector.end(rank, actors, *streams, launch);
+        for (memory, bytes) in &self.stage.hosts[launch as usize][rank as usize].reads {
+            self.detector.host(rank, AccessKind::Read, *memory, bytes.clone());
         }
+        // What the host does next belongs to the next launch.
+        self.detector.end(rank, &[], 0, launch + 1);
     }
 
     fn nobody_runs(&self) -> Ending {
         let stuck = self.live.iter().flatten().filter_map(|live| {
             let (_, on) = live.blocked.clone()?;
-            Some(Waiting { who: live.instance.actor(), launch: live.launch, on })
+            Some(Waiting { who: live.runner.who(), launch: live.launch, on })
         });
         let stuck: Vec<Waiting> = stuck.collect();
         if stuck.is_empty() { Ending::Complete } else { Ending::Deadlock(stuck) }
     }
-}
-
-/// Whether the order of this op among those of other parties can matter beyond what vector clocks see.
-fn is_visible(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Signal { .. }
-            | Op::SignalCredit { .. }
-            | Op::Wait { .. }
-            | Op::Test { .. }
-            | Op::AtomicAdd { .. }
-            | Op::PacketPut { .. }
-            | Op::PacketGet { .. }
-            | Op::Post { .. }
-            | Op::PostSignal { .. }
-    )
 }

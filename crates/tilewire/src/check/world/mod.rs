@@ -10,15 +10,24 @@
 //! | `plan.rs` | [`Plan`]: launches, memory, what hosts read and write |
 //! | `execute.rs` | one run under a chooser |
 //! | `after.rs` | [`After`]: the bytes that a run leaves |
-//! | `choose.rs` | who runs next: to the next wait, all schedules in turn, or by random priorities |
+//! | `stream.rs` | [`CopyStream`]: what a copy engine does beside the kernels |
+//! | `choose.rs` | who runs next: to the next wait, or by random priorities |
+//! | `explore.rs` | all schedules in turn, up to the order of steps that commute |
+//! | `footprint.rs` | which steps those are |
 
 mod after;
 mod choose;
 mod execute;
+mod explore;
+mod footprint;
 mod plan;
+mod stream;
 
 pub use after::After;
-pub use choose::{Chooser, Exhaustive, Priorities, ToBlock};
-pub(super) use execute::{Ending, Limits, Outcome, Waiting, execute};
+pub use choose::{Chooser, Priorities, ToBlock};
+pub(super) use execute::{Ending, Limits, Outcome, Waiting, Who, execute};
+pub use explore::Exhaustive;
 pub use plan::Plan;
-pub(super) use plan::Stage;
+pub(super) use plan::{Span, Stage};
+pub(super) use stream::{BoundOp, StreamOp};
+pub use stream::{CopyStream, StreamId, Word};

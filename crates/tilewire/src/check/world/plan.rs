@@ -1,9 +1,10 @@
 //! What is to be checked: launches of every rank, one after the other, and what the hosts do between them.
 
+use super::stream::{BoundOp, CopyStream};
 use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
 use crate::check::snapshot::{Snapshot, memories_of};
-use crate::ir::{Access, Base, Kernel, Op, Param, ParamId};
+use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId};
 use crate::tensor::{Arg, Memory};
 use std::ops::Range;
 
@@ -43,6 +44,8 @@ pub struct Plan {
     pub(in crate::check) launches: Vec<Vec<Job>>,
     /// What hosts read after every launch beyond the outputs of their kernels.
     reads: Vec<(u32, Memory)>,
+    /// What they write before every launch beyond the inputs.
+    writes: Vec<(u32, Memory)>,
     routes: Vec<Route>,
     /// Slots are set to 0 between launches: a mutation.
     pub(in crate::check) resets_counters: bool,
@@ -55,6 +58,8 @@ pub(in crate::check) struct Job {
     pub args: Vec<Arg>,
     /// The bytes of scalars when the launch was planned.
     scalars: Vec<Option<Vec<u8>>>,
+    /// What copy engines do beside the kernel.
+    pub streams: Vec<CopyStream>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +74,8 @@ struct Route {
 impl Plan {
     /// A plan for so many ranks, without a launch yet.
     pub fn new(ranks: u32) -> Plan {
-        Plan { ranks, launches: Vec::new(), reads: Vec::new(), routes: Vec::new(), resets_counters: false }
+        let (reads, writes) = (Vec::new(), Vec::new());
+        Plan { ranks, launches: Vec::new(), reads, writes, routes: Vec::new(), resets_counters: false }
     }
 
     /// Adds a launch: a kernel and its arguments for every rank, in order. Scalars are read now.
@@ -83,9 +89,37 @@ impl Plan {
                 Arg::Scalar(memory) => Some(memory.read()),
                 _ => None,
             });
-            Job { kernel: kernel.clone(), args: args.to_vec(), scalars: scalars.collect() }
+            let scalars = scalars.collect();
+            Job { kernel: kernel.clone(), args: args.to_vec(), scalars, streams: Vec::new() }
         };
         self.launches.push(ranks.iter().map(job).collect());
+        self
+    }
+
+    /// Adds a launch without kernels: a stream of the copy engine for every rank, in order.
+    ///
+    /// # Panics
+    /// When there is not one for each rank.
+    pub fn launch_streams(&mut self, streams: &[CopyStream]) -> &mut Plan {
+        let nothing = Builder::new("no kernel", 1).finish();
+        self.launch(&vec![(&nothing, &[][..]); streams.len()]);
+        (0..).zip(streams).for_each(|(rank, stream)| _ = self.beside(rank, stream.clone()));
+        self
+    }
+
+    /// Adds a stream of a rank's copy engine to the last launch: it begins with the kernel, and the launch is over when both are.
+    ///
+    /// # Panics
+    /// When there is no launch, or no such rank.
+    pub fn beside(&mut self, rank: u32, stream: CopyStream) -> &mut Plan {
+        let launch = self.launches.last_mut().expect("a launch to stand beside");
+        launch[rank as usize].streams.push(stream);
+        self
+    }
+
+    /// Says that the host of a rank writes this memory before every launch: what a stream copies, say.
+    pub fn host_writes(&mut self, rank: u32, memory: &Memory) -> &mut Plan {
+        self.writes.push((rank, memory.clone()));
         self
     }
 
@@ -116,6 +150,10 @@ impl Plan {
         &self.launches[launch as usize][rank as usize].kernel
     }
 
+    pub(in crate::check) fn streams(&self, launch: u32, rank: u32) -> &[CopyStream] {
+        &self.launches[launch as usize][rank as usize].streams
+    }
+
     pub(in crate::check) fn kernels(&self) -> Vec<Vec<&Kernel>> {
         self.launches.iter().map(|ranks| ranks.iter().map(|job| &job.kernel).collect()).collect()
     }
@@ -124,7 +162,8 @@ impl Plan {
     pub(in crate::check) fn stage(&self) -> Result<Stage, EvalError> {
         let jobs = || self.launches.iter().flatten();
         let mut all: Vec<Memory> = jobs().flat_map(|job| job.args.iter().flat_map(memories_of)).collect();
-        all.extend(self.reads.iter().map(|(_, memory)| memory.clone()));
+        all.extend(self.reads.iter().chain(&self.writes).map(|(_, memory)| memory.clone()));
+        all.extend(jobs().flat_map(|job| &job.streams).flat_map(CopyStream::memories).cloned());
         all.extend(self.routes.iter().flat_map(|route| [route.region.clone(), route.slots.clone()]));
         let snapshot = Snapshot::of(all);
         let bind = |rank: u32, job: &Job| {
@@ -133,10 +172,17 @@ impl Plan {
         };
         let bindings = self.launches.iter().map(|ranks| (0..).zip(ranks).map(|(rank, job)| bind(rank, job)).collect());
         let bindings = bindings.collect::<Result<Vec<Vec<Binding>>, EvalError>>()?;
-        let reads = self.reads.iter().map(|(rank, memory)| (*rank, span(&snapshot.bank(memory)))).collect();
-        let given = self.routes.iter().map(|route| span(&snapshot.bank(&route.slots))).collect();
-        let mut stage = Stage { snapshot, bindings, hosts: Vec::new(), given };
-        stage.assign(self, reads);
+        let of = |memory: &Memory| span(&snapshot.bank(memory));
+        let named = |all: &[(u32, Memory)]| all.iter().map(|(rank, memory)| (*rank, of(memory))).collect();
+        let (reads, writes): (Vec<_>, Vec<_>) = (named(&self.reads), named(&self.writes));
+        let mut given: Vec<Span> = self.routes.iter().map(|route| of(&route.slots)).collect();
+        given.extend(writes.iter().map(|(_, span)| span.clone()));
+        let bound = |job: &Job| job.streams.iter().map(|stream| stream.bound(&of)).collect::<Vec<_>>();
+        let streams: Vec<Vec<Vec<_>>> = self.launches.iter().map(|jobs| jobs.iter().map(bound).collect()).collect();
+        let words = streams.iter().flatten().flatten().flatten().filter_map(BoundOp::word);
+        given.extend(words.cloned());
+        let mut stage = Stage { snapshot, bindings, streams, hosts: Vec::new(), given };
+        stage.assign(self, &reads, &writes);
         Ok(stage)
     }
 
@@ -177,7 +223,8 @@ fn span(bank: &Bank) -> Span {
     (bank.memory, bank.offset..bank.offset + bank.len)
 }
 
-fn meets(a: &Span, b: &Span) -> bool {
+/// Whether they have bytes in common.
+pub(in crate::check) fn meets(a: &Span, b: &Span) -> bool {
     a.0 == b.0 && a.1.start < b.1.end && b.1.start < a.1.end
 }
 
@@ -186,6 +233,8 @@ pub(in crate::check) struct Stage {
     pub snapshot: Snapshot,
     /// By launch, then by rank.
     pub bindings: Vec<Vec<Binding>>,
+    /// By launch, then by rank: the operations of its streams.
+    pub streams: Vec<Vec<Vec<Vec<BoundOp>>>>,
     /// By launch, then by rank.
     pub hosts: Vec<Vec<HostWork>>,
     /// Bytes that are written before anything begins.
@@ -215,7 +264,7 @@ struct Use {
 
 impl Stage {
     /// Decides which bytes are given, which are inputs and which outputs.
-    fn assign(&mut self, plan: &Plan, reads: Vec<(u32, Span)>) {
+    fn assign(&mut self, plan: &Plan, reads: &[(u32, Span)], writes: &[(u32, Span)]) {
         let mut uses = Vec::new();
         for (launch, jobs) in plan.launches.iter().enumerate() {
             for (rank, job) in (0..).zip(jobs) {
@@ -263,9 +312,8 @@ impl Stage {
             }
         }
         for works in &mut self.hosts {
-            for (rank, span) in &reads {
-                works[*rank as usize].reads.push(span.clone());
-            }
+            reads.iter().for_each(|(rank, span)| works[*rank as usize].reads.push(span.clone()));
+            writes.iter().for_each(|(rank, span)| works[*rank as usize].writes.push(span.clone()));
         }
     }
 }
