@@ -83,6 +83,7 @@ pub mod check;
 pub mod collective;
 pub mod cuda;
 pub mod hook;
+pub mod hooks;
 pub mod ir;
 pub mod ptx;
 pub mod rehearsal;

@@ -246,6 +246,11 @@ pub enum MisuseKind {
     },
     /// A kernel without a role.
     NoRole,
+    /// A hook that cannot work where it was given.
+    Refused {
+        /// The hook's own words.
+        why: String,
+    },
     /// A number that its place cannot hold.
     ConstantRange {
         /// The number.
@@ -339,6 +344,7 @@ impl fmt::Display for MisuseKind {
                 write!(f, "a second role named {name} (the first is at {first}): give each role its own name")
             }
             NoRole => write!(f, "the kernel has no role: give it a body with k.main(|r| ..)"),
+            Refused { why } => f.write_str(why),
             ConstantRange { number, ty } => write!(f, "{number} does not fit {ty}"),
         }
     }
