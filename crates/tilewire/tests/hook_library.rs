@@ -1,0 +1,237 @@
+//! Every hook of the library gives the bits its documentation says: on the CPU engine, by definition and as PTX, and over a wire.
+
+mod support;
+
+use support::hook_samples::{self, quantised_and_back};
+use support::simulated::simulate_world;
+use tilewire::collective::{Exchange, PreparedExchange};
+use tilewire::hooks::{self, Compose};
+use tilewire::ir::scalar::{Element, dynamic};
+use tilewire::ptx::Target;
+use tilewire::transport::{ShmOptions, ShmTransport};
+use tilewire::{Bf16, F8E4M3, Prepared, Primitive, RunError, Scalar, Tensor, World, check, map, sendrecv};
+
+#[test]
+fn hooks_do_on_every_engine_what_plain_loops_do() {
+    for (k, sample) in hook_samples::all().into_iter().enumerate() {
+        let (traced, param, name) = (&sample.traced, sample.param(), &sample.name);
+        let judge = |engine: &str, bytes: &[u8]| {
+            if let Some(fault) = sample.fault(bytes) {
+                panic!("{engine}: {fault}\n{}", traced.kernel);
+            }
+        };
+        let defined = check::evaluate(&traced.kernel, &traced.args, (0, 1), check::Options::default());
+        judge("evaluator", &defined.unwrap_or_else(|e| panic!("{name}: {e}"))[param][0]);
+        let target = Target::ALL[k % Target::ALL.len()];
+        let ptx = simulate_world(std::slice::from_ref(traced), target);
+        judge(target.name(), &ptx.unwrap_or_else(|fault| panic!("{name}: {}", fault.0))[0][param][0]);
+        // Last, because it writes the tensor itself.
+        Prepared::new(&traced.kernel, &traced.args).and_then(|mut p| Ok(p.run().unwrap())).unwrap();
+        judge("engine", &sample.out.read());
+    }
+}
+
+// ---- over a wire --------------------------------------------------------------------------------------------------
+
+/// Both ranks send `inp`, the second plus one, to each other; what rank 0 gets must be `expected` of what rank 1 sent.
+fn over_a_wire<In: Element, Out: Element>(
+    name: &str,
+    inp: impl Fn(usize, usize) -> In + Sync,
+    (sent, received): (usize, usize),
+    build: impl for<'l> Fn(
+        Exchange<'l, 'l, ShmTransport, In, Out, In>,
+    ) -> Result<PreparedExchange<'l, ShmTransport>, RunError>
+    + Sync,
+    expected: impl Fn(&[In]) -> Vec<Out>,
+) {
+    for primitive in [Primitive::Staged, Primitive::Packet] {
+        let got = World::threads(2).run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let (me, peer) = (world.rank().index(), world.rank().after(1, 2));
+            let (x, y) = (Tensor::from_fn(sent, |i| inp(me, i)), Tensor::<Out>::zeros(received));
+            let mut exchange = build(sendrecv(&link, &y, &x, peer, peer).primitive(primitive))?;
+            exchange.run()?;
+            drop(exchange);
+            link.close()?;
+            Ok(y.to_vec())
+        });
+        let got = got.unwrap_or_else(|error| panic!("{name}, {primitive:?}: {error}"));
+        for rank in 0..2 {
+            let sent: Vec<In> = (0..sent).map(|i| inp(1 - rank, i)).collect();
+            let bits = |x: &Out| dynamic::canonical_nan(Out::TYPE, x.to_bits());
+            let (got, must) = (got[rank].iter().map(bits), expected(&sent));
+            assert!(got.eq(must.iter().map(bits)), "{name}, {primitive:?}, rank {rank}: {must:?}");
+        }
+    }
+}
+
+fn number(rank: usize, i: usize) -> f32 {
+    ((i * 37 + rank * 11) % 101) as f32 / 7.0 - 6.0
+}
+
+#[test]
+fn hooks_that_choose_work_between_ranks() {
+    over_a_wire("copy", number, (47, 47), |x| x.produce(hooks::copy()).build(), |x| x.to_vec());
+    over_a_wire(
+        "transpose",
+        number,
+        (45, 45),
+        |x| x.chunk_shape(5, 9).produce(hooks::transpose()).build(),
+        |x| (0..45).map(|k| x[k % 5 * 9 + k / 5]).collect(),
+    );
+    over_a_wire(
+        "permute",
+        number,
+        (30, 30),
+        |x| x.produce(hooks::permute([2, 3, 5], [1, 2, 0])).build(),
+        |x| (0..30).map(|k| x[k % 2 * 15 + k / 10 * 5 + k / 2 % 5]).collect(),
+    );
+    over_a_wire(
+        "gather, longer than the input",
+        number,
+        (20, 33),
+        |x| {
+            let index = Tensor::from_fn(33, |i| (i * 7 % 20) as i32);
+            x.send_len(33).produce(hooks::gather_by(&index)).build()
+        },
+        |x| (0..33).map(|k| x[k * 7 % 20]).collect(),
+    );
+    over_a_wire(
+        "scatter",
+        number,
+        (33, 33),
+        |x| {
+            let index = Tensor::from_fn(33, |i| (i * 5 % 33) as u32);
+            x.consume(hooks::scatter_by(&index)).build()
+        },
+        |x| {
+            let mut y = vec![0.0; 33];
+            x.iter().enumerate().for_each(|(i, &x)| y[i * 5 % 33] = x);
+            y
+        },
+    );
+    over_a_wire(
+        "mask and keep",
+        number,
+        (35, 35),
+        |x| {
+            let masked = x.produce(hooks::mask(|c| (c.pos() % 5).ne(0), -1.0));
+            masked.consume(hooks::keep(|c| c.pos().lt(30))).build()
+        },
+        |x| {
+            (0..35)
+                .map(|k| {
+                    if k >= 30 {
+                        0.0
+                    } else if k % 5 != 0 {
+                        x[k]
+                    } else {
+                        -1.0
+                    }
+                })
+                .collect()
+        },
+    );
+}
+
+#[test]
+fn hooks_that_compute_work_between_ranks() {
+    over_a_wire(
+        "scale, bias and cast",
+        number,
+        (41, 41),
+        |x| {
+            let factor = Scalar::new(1.7f32);
+            x.produce(hooks::scale(&factor).then(|x| (x + 0.25).cast::<Bf16>())).consume(hooks::store()).build()
+        },
+        |x| x.iter().map(|x| Bf16::from_f32(x * 1.7 + 0.25)).collect(),
+    );
+    over_a_wire(
+        "accumulate",
+        |rank, i| Bf16::from_f32(number(rank, i)),
+        (50, 50),
+        |x| x.consume(hooks::accumulate()).build(),
+        |x| x.iter().map(|x| 0.0 + x.to_f32()).collect::<Vec<f32>>(),
+    );
+    over_a_wire(
+        "swiglu",
+        number,
+        (24, 12),
+        |x| x.chunk_shape(2, 12).output_shape(2, 6).produce(hooks::swiglu()).build(),
+        |x| {
+            let silu = |x: f32| x / (tilewire::ir::scalar::Float::exp(-x) + 1.0);
+            (0..12).map(|k| silu(x[k / 6 * 12 + k % 6]) * x[k / 6 * 12 + 6 + k % 6]).collect()
+        },
+    );
+    over_a_wire(
+        "rms_norm",
+        number,
+        (32, 32),
+        |x| {
+            let weight = Tensor::from_fn(8, |i| i as f32);
+            x.granule(8).produce(hooks::rms_norm(&weight, 0.0)).build()
+        },
+        |x| {
+            let norm = |row: &[f32]| {
+                let q: Vec<f32> = row.iter().map(|x| x * x).collect();
+                let mean = (((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]))) / 8.0;
+                let factor = 1.0 / mean.sqrt();
+                row.iter().enumerate().map(|(k, x)| x * factor * k as f32).collect::<Vec<f32>>()
+            };
+            x.chunks(8).flat_map(norm).collect()
+        },
+    );
+}
+
+#[test]
+fn what_is_quantised_travels_and_is_restored() {
+    over_a_wire(
+        "f8e4m3",
+        number,
+        (96, 96),
+        |x| x.granule(32).produce2(hooks::quantise(F8E4M3::MAX, 32)).consume(hooks::dequantise()).build(),
+        |x| quantised_and_back::<f32, f32, _>(x, F8E4M3::MAX, 32),
+    );
+    over_a_wire(
+        "i8, of bf16, with a cut group",
+        |rank, i| Bf16::from_f32(number(rank, i)),
+        (77, 77),
+        |x| x.granule(16).produce2(hooks::quantise(i8::MAX, 16)).consume(hooks::dequantise()).build(),
+        |x| quantised_and_back::<Bf16, Bf16, _>(x, i8::MAX, 16),
+    );
+    over_a_wire(
+        "transposed",
+        number,
+        (64, 64),
+        |x| {
+            let squeezed = x.chunk_shape(16, 4).produce2(hooks::transpose().quantised(F8E4M3::MAX, 16));
+            squeezed.consume(hooks::dequantise()).build()
+        },
+        |x| {
+            let moved: Vec<f32> = (0..64).map(|k| x[k % 16 * 4 + k / 16]).collect();
+            quantised_and_back::<f32, f32, _>(&moved, F8E4M3::MAX, 16)
+        },
+    );
+}
+
+// ---- what does not fit --------------------------------------------------------------------------------------------
+
+#[test]
+fn hooks_refuse_chunks_they_cannot_work_with() {
+    let (out, inp) = (Tensor::<f32>::zeros(12), Tensor::<f32>::zeros(12));
+    let (five, six) = (Tensor::<f32>::zeros(5), Tensor::<f32>::zeros(6));
+    let says = |result: Result<tilewire::Traced, tilewire::BuildError>, words: &str| {
+        let error = result.expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    says(map(&out, &inp).produce(hooks::permute([3, 4], [0, 0])).trace(), "is no order of the axes");
+    says(map(&out, &inp).produce(hooks::permute([3, 5], [1, 0])).trace(), "a chunk of 12 elements");
+    says(map(&out, &inp).produce(hooks::transpose()).trace(), "call chunk_shape");
+    says(map(&out, &inp).produce(hooks::rms_norm(&five, 0.0)).trace(), "no number of rows of 5");
+    says(map(&out, &inp).produce(hooks::bias(hooks::per_element(&five))).trace(), "output chunk that has 12");
+    let square = || map(&out, &inp).chunk_shape(2, 6).output_shape(2, 6);
+    says(square().produce(hooks::swiglu()).trace(), "gates and ups are twice as many");
+    says(square().produce(hooks::scale(hooks::per_row(&six))).trace(), "6 numbers, one for each row");
+    says(square().produce(hooks::scale(hooks::per_col(&five))).trace(), "5 numbers, one for each column");
+    says(map(&out, &inp).produce2(hooks::quantise(i8::MAX, 0)).consume(hooks::dequantise()).trace(), "a group of 0");
+}
