@@ -9,7 +9,7 @@ use tilewire::hooks::{self, Compose};
 use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::ptx::Target;
 use tilewire::transport::{ShmOptions, ShmTransport};
-use tilewire::{Bf16, F8E4M3, Prepared, Primitive, RunError, Scalar, Tensor, World, check, map, sendrecv};
+use tilewire::{Bf16, F8E4M3, LaunchError, Prepared, Primitive, RunError, Scalar, Tensor, World, check, map, sendrecv};
 
 #[test]
 fn hooks_do_on_every_engine_what_plain_loops_do() {
@@ -31,6 +31,15 @@ fn hooks_do_on_every_engine_what_plain_loops_do() {
     }
 }
 
+#[test]
+fn one_wrong_bit_is_seen() {
+    let sample = &hook_samples::all()[3];
+    let mut bytes: Vec<u8> = sample.expected.iter().flat_map(|bits| (*bits as u32).to_le_bytes()).collect();
+    assert_eq!(sample.fault(&bytes), None);
+    bytes[17] ^= 4;
+    assert!(sample.fault(&bytes).unwrap().contains("element 4"));
+}
+
 // ---- over a wire --------------------------------------------------------------------------------------------------
 
 /// Both ranks send `inp`, the second plus one, to each other; what rank 0 gets must be `expected` of what rank 1 sent.
@@ -44,7 +53,9 @@ fn over_a_wire<In: Element, Out: Element>(
     + Sync,
     expected: impl Fn(&[In]) -> Vec<Out>,
 ) {
-    for primitive in [Primitive::Staged, Primitive::Packet] {
+    // A message in packets is in their area as a whole.
+    let primitives = if sent <= 100 { &[Primitive::Staged, Primitive::Packet][..] } else { &[Primitive::Staged] };
+    for &primitive in primitives {
         let got = World::threads(2).run(|world| {
             let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
             let (me, peer) = (world.rank().index(), world.rank().after(1, 2));
@@ -78,6 +89,13 @@ fn hooks_that_choose_work_between_ranks() {
         (45, 45),
         |x| x.chunk_shape(5, 9).produce(hooks::transpose()).build(),
         |x| (0..45).map(|k| x[k % 5 * 9 + k / 5]).collect(),
+    );
+    over_a_wire(
+        "transpose, many tiles",
+        number,
+        (301 * 257, 301 * 257),
+        |x| x.chunk_shape(301, 257).blocks(3).produce(hooks::transpose()).build(),
+        |x| (0..301 * 257).map(|k| x[k % 301 * 257 + k / 301]).collect(),
     );
     over_a_wire(
         "permute",
@@ -186,6 +204,13 @@ fn hooks_that_compute_work_between_ranks() {
 #[test]
 fn what_is_quantised_travels_and_is_restored() {
     over_a_wire(
+        "f8e4m3, many tiles, the last group cut",
+        number,
+        (40_077, 40_077),
+        |x| x.produce2(hooks::quantise(F8E4M3::MAX, 128)).consume(hooks::dequantise()).build(),
+        |x| quantised_and_back::<f32, f32, _>(x, F8E4M3::MAX, 128),
+    );
+    over_a_wire(
         "f8e4m3",
         number,
         (96, 96),
@@ -221,8 +246,9 @@ fn hooks_refuse_chunks_they_cannot_work_with() {
     let (out, inp) = (Tensor::<f32>::zeros(12), Tensor::<f32>::zeros(12));
     let (five, six) = (Tensor::<f32>::zeros(5), Tensor::<f32>::zeros(6));
     let says = |result: Result<tilewire::Traced, tilewire::BuildError>, words: &str| {
-        let error = result.expect_err(words).to_string();
-        assert!(error.contains(words), "{error}");
+        let error = result.expect_err(words);
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.misuses().iter().all(|misuse| misuse.at.file.ends_with("hook_library.rs")), "{error}");
     };
     says(map(&out, &inp).produce(hooks::permute([3, 4], [0, 0])).trace(), "is no order of the axes");
     says(map(&out, &inp).produce(hooks::permute([3, 5], [1, 0])).trace(), "a chunk of 12 elements");
@@ -234,4 +260,32 @@ fn hooks_refuse_chunks_they_cannot_work_with() {
     says(square().produce(hooks::scale(hooks::per_row(&six))).trace(), "6 numbers, one for each row");
     says(square().produce(hooks::scale(hooks::per_col(&five))).trace(), "5 numbers, one for each column");
     says(map(&out, &inp).produce2(hooks::quantise(i8::MAX, 0)).consume(hooks::dequantise()).trace(), "a group of 0");
+}
+
+/// A mistake in a hook of the library is reported at the line where the hook was given: the user has no other.
+#[test]
+fn mistakes_name_the_line_that_gave_the_hook() {
+    let (out, inp, index) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(4), Tensor::from_slice(&[0, 1, 9, 2]));
+    let given = line!() + 1;
+    let error = map(&out, &inp).produce(hooks::transpose()).trace().unwrap_err();
+    assert_eq!(error.misuses().iter().map(|m| m.at.line).collect::<Vec<_>>(), vec![given; error.misuses().len()]);
+
+    let at = |result: Result<(), RunError>| match result.unwrap_err() {
+        RunError::Launch(LaunchError::OutOfBounds { index: 9, at, .. }) => {
+            (at.file.ends_with("hook_library.rs"), at.line)
+        }
+        other => panic!("{other}"),
+    };
+    let given = line!() + 1;
+    assert_eq!(at(map(&out, &inp).produce(hooks::gather_by(&index)).run()), (true, given));
+    let given = line!() + 1;
+    assert_eq!(at(map(&out, &inp).consume(hooks::scatter_by(&index)).run()), (true, given));
+
+    // A line of the user's own stays what it is.
+    let hook = hooks::copy().then(|x| {
+        x.group_max(0) // here
+    });
+    let here = line!() - 2;
+    let error = map(&out, &inp).produce(hook).trace().unwrap_err();
+    assert_eq!(error.misuses()[0].at.line, here);
 }

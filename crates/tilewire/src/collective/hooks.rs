@@ -19,6 +19,8 @@ pub(super) struct Shape {
 /// What a user said about the elements of a collective. `R` is what `produce` gives to `consume`.
 pub struct Hooks<'h, In: Element, Out: Element, R: Regs> {
     produce: Rc<ProduceHook<'h, In, Out, R>>,
+    /// Where the hooks were given: a mistake in one of the library's is reported there.
+    given_at: [SourceLine; 2],
     /// Whether `produce` is the default: it copies the input.
     pub(super) copies: bool,
     consume: Option<Rc<ConsumeHook<'h, In, Out, R>>>,
@@ -35,6 +37,7 @@ impl<'h, In: Element, Out: Element> Hooks<'h, In, Out, In> {
         let line = at.clone();
         Hooks {
             produce: Rc::new(move |c| c.input.load_line(c.pos_line(&line), &line)),
+            given_at: [at.clone(), at.clone()],
             copies: true,
             consume: None,
             input_shape: None,
@@ -53,10 +56,13 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
             faults.push((SourceLine::caller(), MisuseKind::HookOrder));
         }
         let (input_shape, output_shape, at) = (self.input_shape, self.output_shape, self.at);
-        Hooks { produce, copies: false, consume: None, input_shape, output_shape, faults, at }
+        let given_at = [SourceLine::caller(), at.clone()];
+        Hooks { produce, given_at, copies: false, consume: None, input_shape, output_shape, faults, at }
     }
 
-    pub(super) fn with_consume(self, consume: Rc<ConsumeHook<'h, In, Out, R>>) -> Self {
+    #[track_caller]
+    pub(super) fn with_consume(mut self, consume: Rc<ConsumeHook<'h, In, Out, R>>) -> Self {
+        self.given_at[1] = SourceLine::caller();
         Hooks { consume: Some(consume), ..self }
     }
 
@@ -80,12 +86,12 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
     }
 
     pub(super) fn produce<'t>(&self, c: &Ctx<'t, In, Out>) -> R::Of<'t> {
-        (self.produce)(c)
+        c.given_at(&self.given_at[0], || (self.produce)(c))
     }
 
     pub(super) fn consume<'t>(&self, c: &Ctx<'t, In, Out>, regs: R::Of<'t>) {
         match &self.consume {
-            Some(consume) => consume(c, regs),
+            Some(consume) => c.given_at(&self.given_at[1], || consume(c, regs)),
             None => R::store(regs, c, &self.at),
         }
     }
@@ -178,6 +184,7 @@ macro_rules! hook_methods {
         }
 
         /// What happens with what arrives for a position of the output chunk; give it after `produce`.
+        #[track_caller]
         pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
             self.hooks = self.hooks.with_consume(std::rc::Rc::new(hook));
             self

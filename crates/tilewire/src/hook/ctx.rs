@@ -173,6 +173,14 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
         self.trace.report(&SourceLine::caller(), MisuseKind::Refused { why: why.into() });
     }
 
+    /// Runs a hook that was given at this line.
+    pub(crate) fn given_at<T>(&self, at: &SourceLine, hook: impl FnOnce() -> T) -> T {
+        self.trace.on_behalf_of(Some(at));
+        let result = hook();
+        self.trace.on_behalf_of(None);
+        result
+    }
+
     pub(crate) fn pos_line(&self, at: &SourceLine) -> Value<'t, i64> {
         self.fact(self.facts.pos, at)
     }
