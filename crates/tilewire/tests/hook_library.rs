@@ -4,12 +4,17 @@ mod support;
 
 use support::hook_samples::{self, quantised_and_back};
 use support::simulated::simulate_world;
+use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::hooks::{self, Compose};
 use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::ptx::Target;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::{ShmOptions, ShmTransport};
-use tilewire::{Bf16, F8E4M3, LaunchError, Prepared, Primitive, RunError, Scalar, Tensor, World, check, map, sendrecv};
+use tilewire::{
+    Bf16, Config, F8E4M3, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World, check, map,
+    sendrecv,
+};
 
 #[test]
 fn hooks_do_on_every_engine_what_plain_loops_do() {
@@ -210,6 +215,32 @@ fn what_is_quantised_travels_and_is_restored() {
         |x| x.produce2(hooks::quantise(F8E4M3::MAX, 128)).consume(hooks::dequantise()).build(),
         |x| quantised_and_back::<f32, f32, _>(x, F8E4M3::MAX, 128),
     );
+    // A scale that travels once for its group.
+    for len in [1, 47, 96, 40_077] {
+        over_a_wire(
+            "bf16 as f8e4m3, packed",
+            |rank, i| Bf16::from_f32(number(rank, i)),
+            (len, len),
+            |x| {
+                let squeezed = x.blocks(2).granule(96).produce2(hooks::quantise(F8E4M3::MAX, 96)).last_per(96);
+                squeezed.consume(hooks::dequantise()).build()
+            },
+            |x| quantised_and_back::<Bf16, Bf16, _>(x, F8E4M3::MAX, 96),
+        );
+    }
+    over_a_wire(
+        "transposed and packed, many tiles",
+        number,
+        (256 * 192, 256 * 192),
+        |x| {
+            let squeezed = x.chunk_shape(256, 192).produce2(hooks::transpose().quantised(i8::MAX, 64)).last_per(64);
+            squeezed.consume(hooks::dequantise()).build()
+        },
+        |x| {
+            let moved: Vec<f32> = (0..256 * 192).map(|k| x[k % 256 * 192 + k / 256]).collect();
+            quantised_and_back::<f32, f32, _>(&moved, i8::MAX, 64)
+        },
+    );
     over_a_wire(
         "f8e4m3",
         number,
@@ -253,13 +284,79 @@ fn hooks_refuse_chunks_they_cannot_work_with() {
     says(map(&out, &inp).produce(hooks::permute([3, 4], [0, 0])).trace(), "is no order of the axes");
     says(map(&out, &inp).produce(hooks::permute([3, 5], [1, 0])).trace(), "a chunk of 12 elements");
     says(map(&out, &inp).produce(hooks::transpose()).trace(), "call chunk_shape");
-    says(map(&out, &inp).produce(hooks::rms_norm(&five, 0.0)).trace(), "no number of rows of 5");
+    says(map(&out, &inp).produce(hooks::rms_norm(&five, 0.0)).trace(), "are no number of rows of 5");
     says(map(&out, &inp).produce(hooks::bias(hooks::per_element(&five))).trace(), "output chunk that has 12");
     let square = || map(&out, &inp).chunk_shape(2, 6).output_shape(2, 6);
     says(square().produce(hooks::swiglu()).trace(), "gates and ups are twice as many");
     says(square().produce(hooks::scale(hooks::per_row(&six))).trace(), "6 numbers, one for each row");
     says(square().produce(hooks::scale(hooks::per_col(&five))).trace(), "5 numbers, one for each column");
     says(map(&out, &inp).produce2(hooks::quantise(i8::MAX, 0)).consume(hooks::dequantise()).trace(), "a group of 0");
+}
+
+#[test]
+fn only_a_value_that_neighbours_share_travels_once_for_them() {
+    let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+    let factor = Scalar::new(2.0f32);
+    let squeezed = || map(&out, &inp).produce2(hooks::quantise(F8E4M3::MAX, 32));
+    for group in [1, 8, 16, 32] {
+        squeezed().last_per(group).consume(hooks::dequantise()).trace().unwrap();
+    }
+    let error = squeezed().last_per(64).consume(hooks::dequantise()).trace().unwrap_err();
+    assert!(error.to_string().contains("not seen to be the same for all of 64 neighbours"), "{error}");
+    type Pair<'t> = (Value<'t, f32>, Value<'t, f32>);
+    let traces = |hook: &dyn for<'t> Fn(Value<'t, f32>) -> Pair<'t>| {
+        let pairs = map(&out, &inp).produce2(|c| hook(c.input.load(c.pos())));
+        pairs.last_per(16).consume(|c, (x, y)| c.output.store(c.pos(), x + y)).trace().is_ok()
+    };
+    assert!(traces(&|x| (x, (x.group_sum(16) * &factor + 1.0).max(0.0))));
+    assert!(!traces(&|x| (x, x)));
+    assert!(!traces(&|x| (x, x.group_scan(16))));
+    assert!(!traces(&|x| (x, x.group_max(16) + x)));
+}
+
+#[test]
+fn packed_groups_must_fit_tiles() {
+    let links = Rehearsal::small(2, 1).ranks();
+    let (out, inp, peer) = (Tensor::<f32>::zeros(960), Tensor::<f32>::zeros(960), Rank::new(1));
+    let refused = |config: Config, shape: Option<(usize, usize)>, group: usize| {
+        let exchange = sendrecv(&links[0], &out, &inp, peer, peer).config(config);
+        let exchange =
+            shape.iter().fold(exchange, |e, &(rows, cols)| e.chunk_shape(cols, rows).output_shape(rows, cols));
+        let squeezed = exchange.produce2(hooks::quantise(i8::MAX, group)).last_per(group);
+        squeezed.consume(hooks::dequantise()).trace().err().map(|error| error.to_string())
+    };
+    let staged =
+        Config { primitive: Some(Primitive::Staged), slot_bytes: Some(512), depth: Some(2), ..Config::default() };
+    assert_eq!(refused(staged, None, 24), None);
+    assert_eq!(refused(staged, Some((20, 48)), 16), None);
+    // Tiles of 16 columns, and of the whole 12: a group of 24 does not fit either. One of 500 is more than a slot.
+    assert!(refused(staged, Some((24, 40)), 24).unwrap().contains("groups of 24 elements do not fit tiles of 16"));
+    assert!(refused(staged, Some((80, 12)), 24).unwrap().contains("groups of 24 elements do not fit tiles of 12"));
+    assert!(refused(staged, None, 500).unwrap().contains("not one element fits a slot, with those that share"));
+}
+
+#[test]
+fn a_packed_scale_is_written_by_one_of_its_group() {
+    let ranks = Rehearsal::small(2, 1).ranks();
+    let mut plan = Plan::new(2);
+    for len in [400, 384, 400] {
+        let trace = |link: &RehearsalRank| {
+            let (out, inp) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+            let (to, from) = link.neighbours();
+            let config = Config {
+                primitive: Some(Primitive::Staged),
+                slot_bytes: Some(256),
+                depth: Some(4),
+                ..Config::default()
+            };
+            let squeezed = sendrecv(link, &out, &inp, to, from).config(config);
+            squeezed.produce2(hooks::quantise(i8::MAX, 32)).last_per(32).consume(hooks::dequantise()).trace().unwrap()
+        };
+        let traced: Vec<_> = ranks.iter().map(trace).collect();
+        plan.launch(&[(&traced[0].kernel, &traced[0].args), (&traced[1].kernel, &traced[1].args)]);
+    }
+    let report = plan.verify(&Settings::default());
+    assert!(report.is_clean() && report.is_decided(), "{report}");
 }
 
 /// A mistake in a hook of the library is reported at the line where the hook was given: the user has no other.

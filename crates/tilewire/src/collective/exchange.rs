@@ -274,7 +274,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let mut prepared = PreparedExchange::new(self.link, launch, self.deadline, self.to, self.from);
         for leg in &legs {
             let window = self.window.as_ref().map(|window| window.number.as_str());
-            let card = Card::new(R::TYPES, &leg.tiling, &leg.decision, &self.hooks.output_shape, window);
+            let card =
+                Card::new(R::TYPES, &leg.tiling, &leg.decision, &self.hooks.output_shape, window, self.hooks.last_per);
             prepared.tell(leg.side, leg.peer, card)?;
         }
         Ok(prepared)
@@ -322,13 +323,18 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             Side::Receive => window.own.bytes(),
         };
         let window = self.window.as_ref().map(reached);
-        let mut decision = self.config.decide(link, types, len, window);
+        let mut decision = self.config.decide(link, types, (len, self.hooks.last_per), window);
         if self.config.primitive.is_none()
             && decision.protocol == Protocol::Packet
             && self.check_packets(&self.tiling(&decision, len)).is_err()
         {
             // Whole rows, or groups, may give a block more than its equal share.
-            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(link, types, len, window);
+            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(
+                link,
+                types,
+                (len, self.hooks.last_per),
+                window,
+            );
         }
         let Decision { protocol, blocks, .. } = decision;
         // Several parts are bytes to the transport.
@@ -392,8 +398,10 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 if R::TYPES.len() > 1 && !slot_bytes.is_multiple_of(Packing::ALIGN) {
                     return unable("the parts of a slot begin on 64 bytes: use slots of a multiple of 64");
                 }
-                if Packing::fitting(R::TYPES, slot_bytes).is_none() {
-                    return unable("not one element fits a slot: use larger slots");
+                if Packing::fitting_shared(R::TYPES, self.hooks.last_per, slot_bytes).is_none() {
+                    return unable(
+                        "not one element fits a slot, with those that share its last value: use larger slots",
+                    );
                 }
                 Ok(())
             }
@@ -423,6 +431,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             legs::roles(self, k, legs);
         })?;
         check_groups(&traced, legs)?;
+        check_shared(R::TYPES, self.hooks.last_per, legs)?;
         Ok(traced)
     }
 }
@@ -437,6 +446,19 @@ fn check_groups(traced: &Traced, legs: &[Leg]) -> Result<(), TransferError> {
             if tiling.tiles() > 1 && tile < tiling.cols() && !tile.is_multiple_of(group) {
                 return Err(TransferError::TornGroup { group, tile });
             }
+        }
+    }
+    Ok(())
+}
+
+/// Where a value travels once for a group, every row of a tile begins with a group.
+fn check_shared(types: &[Type], group: usize, legs: &[Leg]) -> Result<(), TransferError> {
+    let staged = legs.iter().filter(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
+    for Leg { tiling, .. } in staged.filter(|_| types.len() > 1) {
+        let tile = tiling.tile_cols();
+        let one_row = tiling.tile_rows() == 1 && tile >= tiling.cols();
+        if !one_row && !tile.is_multiple_of(group) {
+            return Err(TransferError::TornGroup { group, tile });
         }
     }
     Ok(())

@@ -173,6 +173,13 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
         self.trace.report(&SourceLine::caller(), MisuseKind::Refused { why: why.into() });
     }
 
+    /// Makes sure that groups of so many neighbours have one and the same value, as the hook given at this line says.
+    pub(crate) fn shared_by(&self, value: ir::Value, group: usize, at: &SourceLine) {
+        if !self.trace.same_in_groups(value, group) {
+            self.trace.report(at, MisuseKind::NotShared { group });
+        }
+    }
+
     /// Runs a hook that was given at this line.
     pub(crate) fn given_at<T>(&self, at: &SourceLine, hook: impl FnOnce() -> T) -> T {
         self.trace.on_behalf_of(Some(at));

@@ -7,11 +7,12 @@ use super::error::{Misuse, MisuseKind, ScopeKind};
 use super::value::Value;
 use crate::ir::scalar::Element;
 use crate::ir::{
-    self, Access, Builder, Const, Entity, Inst, Op, Param, ParamId, Region, RoleId, Shape, SourceLine, Type,
+    self, Access, Builder, Const, Entity, GroupOp, Inst, Op, Param, ParamId, Region, RoleId, Shape, SourceLine, Type,
 };
 use crate::tensor::{Arg, Memory};
 use std::borrow::Cow;
 use std::cell::{Ref, RefCell, RefMut};
+use std::collections::HashSet;
 use std::marker::PhantomData;
 
 /// A kernel being traced. Values hold a reference to it.
@@ -118,6 +119,32 @@ impl Trace {
     }
 
     // ---- misuse -------------------------------------------------------------------------------------------------
+
+    /// Whether a value is seen to be the same for all of every group of so many neighbours: uniform, a reduction over the group (or over
+    /// several), or computed from such.
+    pub(crate) fn same_in_groups(&self, value: ir::Value, group: usize) -> bool {
+        let kernel = self.kernel();
+        let (mut open, mut seen) = (vec![value], HashSet::new());
+        while let Some(value) = open.pop() {
+            if kernel.shape(value) == Shape::Uniform || !seen.insert(value) {
+                continue;
+            }
+            match kernel.def(value) {
+                Some(Op::Group { op, size, .. }) if *op != GroupOp::Scan && (*size as usize).is_multiple_of(group) => {}
+                Some(
+                    op @ (Op::Unary { .. }
+                    | Op::Binary { .. }
+                    | Op::Compare { .. }
+                    | Op::Fma { .. }
+                    | Op::Select { .. }
+                    | Op::Cast { .. }
+                    | Op::Bitcast { .. }),
+                ) => open.extend(op.operands()),
+                _ => return false,
+            }
+        }
+        true
+    }
 
     pub(crate) fn report(&self, at: &SourceLine, kind: MisuseKind) {
         self.state().report(at, kind);

@@ -84,11 +84,10 @@ pub fn rms_norm<In: Float, Out: Element, W: Float>(
 ) -> impl for<'t> Fn(&Ctx<'t, In, Out>) -> Value<'t, In> {
     move |c| {
         let row = weight.len();
-        if row == 0 || !c.output.len().is_multiple_of(row) {
-            let len = c.output.len();
-            c.refuse(format!(
-                "rms_norm: a chunk of {len} elements is no number of rows of {row}, the length of the weight"
-            ));
+        // Without a shape the chunk is one long row.
+        if row == 0 || !c.output.cols().is_multiple_of(row) {
+            let cols = c.output.cols();
+            c.refuse(format!("rms_norm: {cols} columns are no number of rows of {row}, the length of the weight"));
             return c.input.load(c.pos());
         }
         let x = c.input.load(c.pos()).cast::<f32>();

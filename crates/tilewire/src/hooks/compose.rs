@@ -1,6 +1,6 @@
 //! The composer: a hook, then what becomes of its value.
 
-use super::quantise::Quantised;
+use super::quantise::{Quantised, Scaled};
 use crate::hook::{Ctx, Value};
 use crate::ir::scalar::{Element, Float};
 
@@ -63,17 +63,15 @@ pub trait Compose<In: Element, Out: Element, A: Element>: for<'t> Fn(&Ctx<'t, In
     }
 
     /// Sends the value quantised; [`quantise`](super::quantise()) says how.
-    fn quantised<Q: Quantised>(
-        self,
-        largest: Q,
-        group: u32,
-    ) -> impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, Q>, Value<'t, f32>)
+    fn quantised<Q: Quantised>(self, largest: Q, group: usize) -> impl for<'t> Fn(&Ctx<'t, In, Out>) -> Scaled<'t, Q>
     where
         Self: Sized,
         A: Float,
     {
         move |c| {
             let x = self(c).cast::<f32>();
+            // More neighbours than fit a u32 are more than any chunk has.
+            let group = u32::try_from(group).unwrap_or(u32::MAX);
             let scale = (x.abs().group_max(group) / c.value(largest).cast::<f32>()).max(f32::MIN_POSITIVE);
             (Q::nearest(x / scale), scale)
         }

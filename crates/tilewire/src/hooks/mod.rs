@@ -50,4 +50,4 @@ pub use compose::Compose;
 pub use number::{Accumulates, accumulate, bias, cast, scale, store};
 pub use operand::{Operand, PerCol, PerElement, PerRow, per_col, per_element, per_row};
 pub use place::{copy, gather, gather_by, keep, mask, permute, scatter, scatter_by, transpose};
-pub use quantise::{Quantised, dequantise, quantise};
+pub use quantise::{Quantised, Scaled, dequantise, quantise};

@@ -310,7 +310,7 @@ fn quantise<In: Float, Out: Float, Q: Quantised>(largest: Q, group: usize, len: 
         inp.set(group, from_f32(f32::NAN));
         (2 * group..3 * group).for_each(|k| inp.set(k, from_f32(f32::from_bits(k as u32 * 77))));
     }
-    let hooks = map(&out, &inp).produce2(hooks::quantise(largest, group as u32)).consume(hooks::dequantise());
+    let hooks = map(&out, &inp).produce2(hooks::quantise(largest, group)).consume(hooks::dequantise());
     let traced = hooks.trace().unwrap();
     let expected = quantised_and_back(&inp.to_vec(), largest, group);
     let name = format!("quantise {} as {} to {}, {group} of {len}", In::TYPE, Q::TYPE, Out::TYPE);
