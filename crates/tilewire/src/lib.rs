@@ -94,7 +94,10 @@ pub mod tensor;
 pub mod transport;
 pub mod vm;
 
-pub use collective::{Config, Primitive, RunError, map, prepare, recv, send, sendrecv};
+pub use collective::{
+    Config, Primitive, RunError, all_gather, all_to_all, barrier, broadcast, gather, map, prepare, recv, scatter, send,
+    sendrecv,
+};
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
 pub use tensor::{Arg, Memory, Scalar, Tensor};

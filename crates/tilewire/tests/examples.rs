@@ -15,8 +15,12 @@ mod hook_with_a_captured_tensor;
 mod own_kernel_from_raw_ops;
 #[path = "../examples/08_processes.rs"]
 mod processes;
+#[path = "../examples/04_quantised_all_to_all.rs"]
+mod quantised_all_to_all;
 #[path = "../examples/05_ring_all_gather.rs"]
 mod ring_all_gather;
+#[path = "../examples/03_transposing_all_to_all.rs"]
+mod transposing_all_to_all;
 
 #[test]
 fn the_first_send_arrives() {
@@ -32,6 +36,28 @@ fn rows_are_scaled_by_a_captured_tensor() {
     let received = hook_with_a_captured_tensor::run(3, 2, 4).unwrap();
     assert_eq!(received, [0.0, 6.0, 12.0, 18.0, 48.0, 60.0, 72.0, 84.0]);
     hook_with_a_captured_tensor::run(2, 33, 65).unwrap();
+}
+
+#[test]
+fn every_matrix_of_an_all_to_all_arrives_transposed() {
+    for (ranks, rows, cols) in [(1, 2, 3), (3, 2, 3), (4, 65, 130)] {
+        let outputs = transposing_all_to_all::run(ranks, rows, cols).unwrap();
+        for (me, out) in outputs.iter().enumerate() {
+            for (i, &got) in out.iter().enumerate() {
+                let (from, row, col) = (i / (rows * cols), i % (rows * cols) / rows, i % rows);
+                assert_eq!(got, transposing_all_to_all::element(from, (me * rows + col) * cols + row));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_travels_as_fp8_is_restored_within_its_precision() {
+    // Three bits of mantissa: half a unit in the last place is 1/16 of a number; what is restored is rounded to bf16 besides.
+    for (ranks, len) in [(1, 100), (2, 128), (3, 5000)] {
+        let error = quantised_all_to_all::run(ranks, len).unwrap();
+        assert!(error > 0.0 && error < 1.0 / 16.0, "{error}");
+    }
 }
 
 #[test]

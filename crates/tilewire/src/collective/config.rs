@@ -56,7 +56,8 @@ const DEPTH: usize = 8;
 const GRANULE: usize = 64;
 
 impl Config {
-    /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours. Never fails: what cannot be is refused by `check_transfer`.
+    /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours. Never fails: what cannot be is
+    /// refused by `check_transfer`.
     pub(super) fn decide(
         &self,
         transport: &impl P2pTransport,

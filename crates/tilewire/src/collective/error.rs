@@ -30,13 +30,13 @@ pub enum RunError {
     Transfer(TransferError),
     /// The ranks could not meet.
     Transport(Arc<TransportError>),
-    /// The two sides of a transfer want different things. Nothing was sent, and the transport can still be used.
+    /// Two ranks want different things. Nothing was sent, and the transport can still be used.
     Mismatch(Box<Mismatch>),
     /// A wait for a peer expired. The transport is broken.
     Timeout(Box<Timeout>),
 }
 
-/// What the two sides of a transfer say differently.
+/// What two ranks of a transfer or a collective say differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// This rank.
@@ -79,7 +79,7 @@ pub struct Timeout {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mismatch { rank, peer, what, mine, theirs } = self;
-        write!(f, "the two sides of a transfer differ in {what}: rank {rank} says {mine}, rank {peer} says {theirs}")
+        write!(f, "the ranks differ in {what}: rank {rank} says {mine}, rank {peer} says {theirs}")
     }
 }
 

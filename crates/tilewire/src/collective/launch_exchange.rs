@@ -2,15 +2,18 @@
 
 use super::RunError;
 use super::error::Timeout;
-use super::link::{Launch, Link};
+use super::link::{How, Launch, Link};
 use super::pair::{Card, Pending};
+use crate::hook::Traced;
+use crate::ir::Param;
+use crate::tensor::Arg;
 use crate::transport::layout::Side;
-use crate::transport::{AbortCode, Cause, Rank};
+use crate::transport::{AbortCode, Cause, PeerEndpoint, Rank};
 use crate::vm::LaunchError;
 use std::fmt;
 use std::time::Duration;
 
-/// A [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv) that is compiled.
+/// A [`send`](super::send), [`recv`](super::recv), [`sendrecv`](super::sendrecv) or collective that is compiled.
 ///
 /// It borrows its transport and keeps its tensors alive. Launches of one transport run one after the other, on the thread that has it.
 pub struct PreparedExchange<'l, L: Link> {
@@ -18,40 +21,48 @@ pub struct PreparedExchange<'l, L: Link> {
     launch: Launch<'l>,
     peers: Peers,
     deadline: Option<Duration>,
-    to: Option<Rank>,
-    from: Option<Rank>,
 }
 
 /// What is known of the other sides.
 enum Peers {
     /// All agree.
     Agree,
-    /// They have been told, and not been heard yet.
-    Pending(Vec<Pending>),
+    /// They have been told, and not been heard yet. `all`: all ranks told each other the same, so that who differs is seen by all.
+    Pending { told: Vec<Pending>, all: bool },
     /// They do not agree, and will not.
     Refused(RunError),
 }
 
 impl<'l, L: Link> PreparedExchange<'l, L> {
-    pub(super) fn new(
-        link: &'l L,
-        launch: Launch<'l>,
-        deadline: Option<Duration>,
-        to: Option<Rank>,
-        from: Option<Rank>,
-    ) -> Self {
-        PreparedExchange { link, launch, peers: Peers::Pending(Vec::new()), deadline, to, from }
+    /// Compiles a kernel that nobody has been told of yet.
+    pub(super) fn prepare(link: &'l L, mut traced: Traced, how: How) -> Result<Self, RunError> {
+        name_peers(&mut traced, link);
+        let launch = Launch::with(&[link], &traced, how)?;
+        let peers = Peers::Pending { told: Vec::new(), all: false };
+        Ok(PreparedExchange { link, launch, peers, deadline: how.deadline })
     }
 
     /// Tells a peer of one leg.
     pub(super) fn tell(&mut self, side: Side, peer: Rank, card: Card) -> Result<(), RunError> {
-        if let Peers::Pending(pending) = &mut self.peers {
-            pending.push(Pending::tell(self.link, side, peer, card)?);
+        if let Peers::Pending { told, .. } = &mut self.peers {
+            told.push(Pending::tell(self.link, side, peer, card)?);
         }
         Ok(())
     }
 
-    /// Runs the transfer to the end: what is sent may be overwritten then, and what is received is there.
+    /// Tells all ranks what is the same on all of them. Of two ranks the lower is the one that sends, whatever travels.
+    pub(super) fn tell_all(&mut self, card: Card) -> Result<(), RunError> {
+        let me = self.link.rank();
+        for peer in Rank::all(self.link.world_size()).filter(|&peer| peer != me) {
+            self.tell(if me < peer { Side::Send } else { Side::Receive }, peer, card.clone())?;
+        }
+        if let Peers::Pending { all, .. } = &mut self.peers {
+            *all = true;
+        }
+        Ok(())
+    }
+
+    /// Runs it to the end: what is sent may be overwritten then, and what is received is there.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
         if !matches!(self.peers, Peers::Agree) {
@@ -68,12 +79,12 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Compares with all peers. All are heard even if the first differs: each has told something that must be taken.
     #[cold]
     fn meet(&mut self) -> Result<(), RunError> {
-        if let Peers::Pending(pending) = &self.peers {
+        if let Peers::Pending { told, all } = &self.peers {
             let mut first = Ok(());
-            for side in pending {
+            for side in told {
                 first = first.and(side.meet(self.link, self.deadline));
             }
-            if first.is_err() && pending.len() > 1 {
+            if first.is_err() && told.len() > 1 && !all {
                 // The peer of the other leg may agree, launch, and count a step that this rank does not.
                 self.give_up();
             }
@@ -93,13 +104,12 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Says for whom a wait was.
     #[cold]
     fn name_peer(&self, error: RunError) -> RunError {
-        let RunError::Launch(LaunchError::Timeout { what, index, expected, seen, after, by, at, .. }) = error else {
+        let RunError::Launch(LaunchError::Timeout { what, bank, index, expected, seen, after, by, at }) = error else {
             return error;
         };
-        // Credits and permissions come from whom this rank sends to, everything else from whom it receives from.
-        let for_credit = what.contains("head") || what.contains("ready");
-        let peer = if for_credit { self.to } else { self.from };
-        let peer = peer.or(self.to).or(self.from).expect("an exchange has a peer");
+        let Some(peer) = named_peer(&what) else {
+            return RunError::Launch(LaunchError::Timeout { what, bank, index, expected, seen, after, by, at });
+        };
         let timeout = Timeout {
             rank: self.link.rank(),
             peer,
@@ -118,7 +128,7 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
 
 impl<L: Link> Drop for PreparedExchange<'_, L> {
     fn drop(&mut self) {
-        if matches!(&self.peers, Peers::Pending(told) if !told.is_empty()) {
+        if matches!(&self.peers, Peers::Pending { told, .. } if !told.is_empty()) {
             self.give_up();
         }
     }
@@ -126,6 +136,37 @@ impl<L: Link> Drop for PreparedExchange<'_, L> {
 
 impl<L: Link> fmt::Debug for PreparedExchange<'_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PreparedExchange(to {:?}, from {:?}, {:?})", self.to, self.from, self.launch)
+        write!(f, "PreparedExchange({:?})", self.launch)
     }
+}
+
+/// Says in the name of every slot and every packet area which rank a wait for it is for: a kernel may wait for many.
+fn name_peers(traced: &mut Traced, link: &impl Link) {
+    let peers = Rank::all(link.world_size()).filter(|&peer| peer != link.rank());
+    let endpoints: Vec<(Rank, PeerEndpoint)> = peers.map(|peer| (peer, link.endpoint(peer))).collect();
+    for (id, arg) in traced.kernel.params.keys().zip(&traced.args) {
+        let memory = match arg {
+            Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
+            _ => continue,
+        };
+        let [memory] = memory else { continue };
+        let waited = |PeerEndpoint { send, recv, recv_packets, .. }: &PeerEndpoint| {
+            [&send.head, &send.packet_head, &send.ready, &recv.tail, &recv.done, recv_packets]
+                .iter()
+                .any(|waited| waited.is(memory))
+        };
+        let Some((peer, _)) = endpoints.iter().find(|(_, endpoint)| waited(endpoint)) else { continue };
+        if let Param::Slots { name, .. } | Param::Buffer { name, .. } = &mut traced.kernel.params[id] {
+            name.push_str(&format!("{OF_RANK}{peer}"));
+        }
+    }
+}
+
+const OF_RANK: &str = " of rank ";
+
+/// The rank that [`name_peers`] wrote into what was waited for.
+fn named_peer(what: &str) -> Option<Rank> {
+    let (_, rest) = what.rsplit_once(OF_RANK)?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok().map(Rank::new)
 }

@@ -1,8 +1,10 @@
 //! The kernel of an exchange: for each leg a schedule, with the hooks in it.
 
-use super::exchange::{Exchange, Leg};
-use super::hooks::chunk;
+use super::exchange::Exchange;
+use super::hooks::{Shape, chunk};
+use super::leg::{Leg, Legs};
 use super::link::Link;
+use super::rounds::{LegCode, RoundsCode};
 use crate::hook::{Block, Chunk, Ctx, Regs, RoleCtx, Tile, View};
 use crate::ir::Access;
 use crate::ir::scalar::Element;
@@ -14,40 +16,44 @@ use crate::tensor::Memory;
 use crate::transport::Protocol;
 use crate::transport::layout::Side;
 
-/// Warps of a role.
-const WARPS: u32 = 4;
-
 /// Declares the parameters and gives every leg its role.
-///
-/// Two legs of packets share a role: a sender of packets waits for nothing that this launch of its peer does, so it may come first, and
-/// one role costs less to start than two.
-pub(super) fn roles<L: Link, In: Element, Out: Element, R: Regs>(
+pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
     exchange: &Exchange<'_, '_, L, In, Out, R>,
-    k: &Block<'_>,
-    legs: &[Leg],
+    k: &Block<'t>,
+    legs: &Legs<In, Out>,
 ) {
-    let bodies: Vec<Body<'_, '_, '_, '_, L, In, Out, R>> = legs.iter().map(|leg| Body::new(exchange, k, leg)).collect();
-    match &bodies[..] {
-        [send, receive] if legs.iter().all(|leg| leg.protocol == Protocol::Packet) => {
-            k.role("exchange", WARPS).run(|r| {
-                send.run(r);
-                receive.run(r);
-            });
-        }
-        bodies => {
-            // The receiver first: what it permits (READY) must not wait until this rank has sent its own, where one thread runs both.
-            for body in bodies.iter().rev() {
-                k.role(body.leg.side.to_string(), WARPS).run(|r| body.run(r));
-            }
-        }
-    }
+    let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
+    let one_each = sends <= 1 && receives <= 1;
+    let code = |leg| {
+        let body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::new(exchange, k, leg);
+        let Leg { side, peer, .. } = leg;
+        let name = match side {
+            side if one_each => side.to_string(),
+            Side::Send => format!("send to {peer}"),
+            Side::Receive => format!("receive from {peer}"),
+        };
+        LegCode { name, trace: Box::new(move |r| body.run(r)) }
+    };
+    let own = legs.own.as_ref().map(|leg| {
+        let body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::own(exchange, k, leg);
+        LegCode { name: "own".to_string(), trace: Box::new(move |r: &RoleCtx<'t>| body.run(r)) }
+    });
+    let rounds = legs.rounds.iter().map(|round| round.each_ref().map(|leg| leg.as_ref().map(code)));
+    let all = RoundsCode {
+        own,
+        rounds: rounds.collect(),
+        blocks: legs.all().next().map_or(1, |leg| leg.tiling.blocks()),
+        packets: legs.rounds.iter().flatten().flatten().all(|leg| leg.protocol == Protocol::Packet),
+    };
+    all.trace(k, exchange.layout());
 }
 
 /// One leg in a kernel being traced.
 struct Body<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> {
     exchange: &'e Exchange<'h, 'l, L, In, Out, R>,
-    leg: &'e Leg,
-    ops: L::Ops<'t>,
+    leg: &'e Leg<In, Out>,
+    /// What reaches the peer; none for the rank's own chunk.
+    ops: Option<L::Ops<'t>>,
     input: Chunk<'t, In>,
     output: Chunk<'t, Out>,
     /// Input or output as words, where the leg copies whole words in packets.
@@ -55,39 +61,55 @@ struct Body<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> {
 }
 
 impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, 'l, 't, L, In, Out, R> {
-    fn new(exchange: &'e Exchange<'h, 'l, L, In, Out, R>, k: &Block<'t>, leg: &'e Leg) -> Self {
-        let hooks = &exchange.hooks;
-        let input = k.input(&exchange.inp).named("input");
-        // A rank that does not receive has no output: its input stands there, and cannot be written.
-        let output = match exchange.from {
-            Some(_) => k.output(&exchange.out).named("output"),
-            None => k.input(&exchange.out).named("input"),
-        };
+    fn new(exchange: &'e Exchange<'h, 'l, L, In, Out, R>, k: &Block<'t>, leg: &'e Leg<In, Out>) -> Self {
+        let (hooks, link) = (&exchange.hooks, exchange.terms.link);
         let ops = match leg.side {
-            Side::Send => {
-                let window = exchange.window.as_ref().filter(|_| matches!(leg.protocol, Protocol::Direct { .. }));
-                let window = window.map(|window| &window.peers[leg.peer.index()]);
-                exchange.link.sender(k, leg.peer, leg.protocol, window)
-            }
-            Side::Receive => exchange.link.receiver(k, leg.peer, leg.protocol),
+            Side::Send => link.sender(k, leg.peer, leg.protocol, leg.window.as_ref()),
+            Side::Receive => link.receiver(k, leg.peer, leg.protocol),
         };
-        let words = match leg.side {
-            Side::Send if hooks.copies => words(k, leg, exchange.inp.memory(), ("input", Access::In)),
-            Side::Receive if hooks.stores() && R::TYPES == [Out::TYPE] => {
-                words(k, leg, exchange.out.memory(), ("output", Access::Out))
+        let words = match (leg.side, &leg.inp, &leg.out) {
+            (Side::Send, Some(inp), _) if hooks.copies => words(k, leg, inp.memory(), ("input", Access::In)),
+            (Side::Receive, _, Some(out)) if hooks.stores() && R::TYPES == [Out::TYPE] => {
+                words(k, leg, out.memory(), ("output", Access::Out))
             }
             _ => None,
         };
+        Body { ops: Some(ops), words, ..Body::own(exchange, k, leg) }
+    }
+
+    /// A leg without a wire.
+    fn own(exchange: &'e Exchange<'h, 'l, L, In, Out, R>, k: &Block<'t>, leg: &'e Leg<In, Out>) -> Self {
+        let (hooks, len) = (&exchange.hooks, leg.tiling.len());
+        let positions = |shape: &Option<Shape>| shape.as_ref().map_or(len, |shape| shape.rows * shape.cols);
+        // Where this rank has no chunk of its own, what it gave stands there by length, and cannot be written.
+        let input = match &leg.inp {
+            Some(inp) => k.input(inp).named("input"),
+            None => k.input(&exchange.inp).resized(positions(&hooks.input_shape)),
+        };
+        let output = match &leg.out {
+            Some(out) => k.output(out).named("output"),
+            None => k.input(&exchange.out).named("input"),
+        };
         // What this rank sends may be longer than what it receives: then its output stands for the peer's, by length.
-        let output = if leg.side == Side::Send { output.resized(leg.tiling.len()) } else { output };
+        let sends = leg.side == Side::Send && leg.peer != exchange.terms.link.rank();
+        let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
         let (input, output) = (chunk(input, &hooks.input_shape), chunk(output, &hooks.output_shape));
-        Body { exchange, leg, ops, input, output, words }
+        Body { exchange, leg, ops: None, input, output, words: None }
     }
 
     fn run(&self, r: &RoleCtx<'t>) {
-        let (hooks, link, ops, tiling) = (&self.exchange.hooks, self.exchange.link, &self.ops, self.leg.tiling);
+        let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&self.context(r, at));
         let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.context(r, at), regs);
+        let Some(ops) = &self.ops else {
+            tiling.for_tiles(r, |step, tile| {
+                tile.each(r, |spot| {
+                    let c = self.context(r, &schedule::Leg { spot, step, slot: None });
+                    hooks.consume(&c, hooks.produce(&c));
+                });
+            });
+            return;
+        };
         match (self.leg.protocol, self.leg.side) {
             (Protocol::Packet, side) => {
                 let plan = PacketPlan::new(link, tiling.blocks());
@@ -127,7 +149,7 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
 
     /// The context of a hook.
     fn context(&self, r: &RoleCtx<'t>, at: &schedule::Leg<'t>) -> Ctx<'t, In, Out> {
-        let Leg { side, tiling, .. } = self.leg;
+        let Leg { tiling, to, from, shard, .. } = self.leg;
         let mut c = Ctx::new(r, self.input, self.output)
             .pos(at.pos)
             .tile(at.tile)
@@ -137,18 +159,18 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         if let Some((row, col)) = at.place {
             c = c.row(row).col(col);
         }
-        if let Some(to) = self.exchange.to {
+        if let Some(to) = to {
             c = c.peer(to.number());
         }
-        if let Some(from) = self.exchange.from {
+        if let Some(from) = from {
             c = c.recv_peer(from.number());
         }
-        if let (Side::Receive, Some(from)) = (side, self.exchange.from) {
-            c = c.shard(from.number());
+        if let Some(shard) = shard {
+            c = c.shard(shard.number());
         }
         if let Some(slot) = at.slot {
             c = c.slot(slot.slot);
-            if let Some(region) = self.ops.region() {
+            if let Some(region) = self.ops.as_ref().and_then(|ops| ops.region()) {
                 c = c.region(Tile { region, bank: r.constant(0i64), offset: slot.offset });
             }
         }
@@ -158,7 +180,12 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
 
 /// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one. The peer may pack its
 /// elements all the same, so a block's part must be whole words.
-fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
+fn words<'t, In: Element, Out: Element>(
+    k: &Block<'t>,
+    leg: &Leg<In, Out>,
+    memory: &Memory,
+    (name, access): (&str, Access),
+) -> Option<View<'t, u64>> {
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
     let part = memory.bytes() / leg.tiling.len().max(1) * leg.tiling.tile_len();
     let whole = leg.tiling.tiles() == 1 || part.is_multiple_of(8);

@@ -8,10 +8,15 @@
 //! | file | holds |
 //! |---|---|
 //! | `map.rs` | [`map`]: a collective of one rank |
-//! | `exchange.rs` | [`send`], [`recv`], [`sendrecv`]: what they are asked for, checked |
+//! | `exchange.rs` | [`send`], [`recv`], [`sendrecv`]; [`Exchange`]: the builder of all that moves chunks |
+//! | `exchanges.rs` | [`all_to_all`], [`all_gather`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |
+//! | `pattern.rs` | which chunk goes where, in rounds |
+//! | `leg.rs` | every route with its tensors, tiles and protocol, checked |
 //! | `legs.rs` | their kernel: a schedule for each leg, with the hooks in it |
+//! | `rounds.rs` | [`Rounds`]: legs as roles, or as blocks |
 //! | `launch_exchange.rs` | [`PreparedExchange`]: compared with the peers, then launched |
-//! | `pair.rs` | what the two sides of a transfer tell each other |
+//! | `pair.rs` | what ranks tell each other before the first launch |
+//! | `terms.rs` | link, knobs, window and deadline, as builders collect them |
 //! | `config.rs` | [`Config`]: the knobs, and what is chosen without |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
 //! | `link.rs` | [`Link`]: a transport that kernels can be bound to; [`Launch`]: a kernel over transports |
@@ -23,20 +28,27 @@
 mod config;
 mod error;
 mod exchange;
+mod exchanges;
 mod hooks;
 mod launch_exchange;
+mod leg;
 mod legs;
 mod link;
 mod map;
 mod pair;
+mod pattern;
 mod prepare;
+mod rounds;
+mod terms;
 mod wait_host;
 
 pub use config::{Config, Primitive};
 pub use error::{Mismatch, RunError, Timeout};
 pub use exchange::{Exchange, recv, send, sendrecv};
+pub use exchanges::{all_gather, all_to_all, barrier, broadcast, gather, scatter};
 pub use launch_exchange::PreparedExchange;
 pub use link::{Host, Launch, Link};
 pub use map::{Map, map};
 pub use prepare::prepare;
+pub use rounds::Rounds;
 pub use wait_host::{waits_over, waits_over_all};

@@ -1,4 +1,4 @@
-//! The two sides of a transfer, compared before the first launch: what would otherwise corrupt or hang.
+//! All who take part in a transfer or a collective, compared before the first launch: what would otherwise corrupt or hang.
 
 use super::config::Decision;
 use super::error::Mismatch;
@@ -10,12 +10,13 @@ use crate::transport::layout::Side;
 use crate::transport::{AbortCode, Cause, Protocol, Rank, Ticket, TransportError};
 use std::time::Duration;
 
-/// What a side says about its transfer: names and values, in order.
+/// What a rank says about its transfer or collective: names and values, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card(Vec<(&'static str, String)>);
 
 impl Card {
     pub(super) fn new(
+        agreement: &str,
         types: &[Type],
         tiling: &Tiling,
         decision: &Decision,
@@ -30,6 +31,7 @@ impl Card {
             _ => (0, 0),
         };
         Card(vec![
+            ("the collective", agreement.to_string()),
             ("the number of elements", tiling.len().to_string()),
             ("the element types on the wire", types.join(" and ")),
             ("the shape of the output chunk", shape),

@@ -124,7 +124,8 @@ facts! {
     peer = Fact::Launch(Special::Rank);
     /// The rank the chunk is received from.
     recv_peer = Fact::Launch(Special::Rank);
-    /// Which shard of the tensor the chunk is.
+    /// Which shard the chunk is: of the whole output, by the rank it comes from; where a tensor is dealt out or reduced, by the rank
+    /// it goes to.
     shard = Fact::Launch(Special::Rank);
     /// Number of ranks.
     world_size = Fact::Launch(Special::WorldSize);
@@ -139,6 +140,9 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
         let (rows, cols) = output.shape.map_or((1, output.len()), |shape| (shape.rows(), shape.cols()));
         (facts.rows, facts.cols, facts.chunk) = (fixed(rows), fixed(cols), fixed(output.len()));
         (facts.tile_rows, facts.tile_cols) = (facts.rows, facts.cols);
+        if let Some((block, blocks)) = r.share {
+            (facts.block, facts.num_blocks) = (Fact::Given(Known::Value(block)), fixed(blocks));
+        }
         let role = r.name().to_string();
         CtxBuilder { ctx: Ctx { input, output, region: None, trace: r.trace, role, facts } }
     }

@@ -38,12 +38,56 @@ pub struct RoleCtx<'t> {
     pub(super) trace: &'t Trace,
     role: RoleId,
     name: String,
+    /// The number this block goes by and of how many, where those are not the launch's.
+    pub(super) share: Option<(Value<'t, i64>, usize)>,
     brand: Brand<'t>,
 }
 
 impl<'t> RoleCtx<'t> {
     pub(super) fn new(trace: &'t Trace, role: RoleId, name: String) -> Self {
-        RoleCtx { trace, role, name, brand: PhantomData }
+        RoleCtx { trace, role, name, share: None, brand: PhantomData }
+    }
+
+    /// This role as one of `blocks` blocks that share some work: what is traced with it takes `block`, from 0, for its number. So a
+    /// schedule written for all blocks of a launch can be given some of them, and a launch can serve several peers at once.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, kernel};
+    /// let y = Tensor::<i64>::zeros(6);
+    /// kernel("two groups of three blocks", |k| {
+    ///     k.blocks(6);
+    ///     let y = k.output(&y);
+    ///     k.main(|r| {
+    ///         let (group, part) = (r.block() / 3, r.as_block(r.block() % 3, 3));
+    ///         y.store(group * part.blocks() + part.block(), group);
+    ///     });
+    /// })?;
+    /// # Ok::<(), tilewire::BuildError>(())
+    /// ```
+    #[track_caller]
+    pub fn as_block(&self, block: impl IntoIndex<'t>, blocks: usize) -> RoleCtx<'t> {
+        let at = SourceLine::caller();
+        let block = Known::uniform(self.trace, "the number of a block", block, &at).ir(self.trace, &at);
+        let share = Some((Value::new(self.trace, block), blocks));
+        RoleCtx { trace: self.trace, role: self.role, name: self.name.clone(), share, brand: PhantomData }
+    }
+
+    /// Index of this block, from 0.
+    #[track_caller]
+    pub fn block(&self) -> Value<'t, i64> {
+        match self.share {
+            Some((block, _)) => block,
+            None => self.trace.value(Op::Special(Special::Block), &SourceLine::caller()),
+        }
+    }
+
+    /// Number of blocks of the launch.
+    #[track_caller]
+    pub fn blocks(&self) -> Value<'t, i64> {
+        match self.share {
+            Some((_, blocks)) => self.number(blocks as i64, &SourceLine::caller()),
+            None => self.trace.value(Op::Special(Special::Blocks), &SourceLine::caller()),
+        }
     }
 
     /// Name of the role.
@@ -266,10 +310,6 @@ specials! {
     rank => Rank;
     /// Number of ranks in the world.
     world_size => WorldSize;
-    /// Index of this block, from 0.
-    block => Block;
-    /// Number of blocks of the launch.
-    blocks => Blocks;
     /// Index of this copy of the role, from 0.
     copy => Copy;
     /// Number of copies of the role as run (the CPU engine runs one).

@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod.rs` | [`Rehearsal`], [`RehearsalRank`] |
+//! | `exchanges.rs` | the exchanges of all ranks |
 //! | `shipped.rs` | [`shipped`]: plans that check every schedule of this crate |
 //!
 //! ```
@@ -32,6 +33,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod exchanges;
 mod shipped;
 
 pub use shipped::{Case, shipped};

@@ -1,6 +1,6 @@
 //! Plans for the checker: every schedule of this crate, launched several times, with another geometry each time.
 
-use super::{Rehearsal, RehearsalRank};
+use super::{Rehearsal, RehearsalRank, exchanges};
 use crate::check::Plan;
 use crate::collective::{Config, Link, Primitive, RunError, sendrecv};
 use crate::hook::{Regs, Traced, kernel};
@@ -31,11 +31,12 @@ pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     case("packet, last flags".into(), packets(ranks, blocks, (1 << 31) - 16, MESSAGES + 8)?);
     case("packet, two values".into(), packed_packets(ranks, blocks)?);
     case("direct".into(), direct(ranks, blocks)?);
+    cases.extend(exchanges::cases(ranks, blocks)?);
     Ok(cases)
 }
 
-/// A launch of a ring: every rank's kernel.
-fn launch(
+/// A launch: every rank's kernel.
+pub(super) fn launch(
     plan: &mut Plan,
     ranks: &[RehearsalRank],
     trace: impl Fn(&RehearsalRank) -> Result<Traced, RunError>,

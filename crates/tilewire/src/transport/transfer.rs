@@ -245,6 +245,15 @@ pub enum TransferError {
         /// Bytes of what is sent.
         bytes: usize,
     },
+    /// A tensor that does not split into one equal chunk for each rank.
+    Uneven {
+        /// Which.
+        what: &'static str,
+        /// Its elements.
+        len: usize,
+        /// Ranks in the world.
+        ranks: usize,
+    },
     /// A buffer smaller than the message.
     BufferTooSmall {
         /// Bytes of the message.
@@ -300,6 +309,11 @@ impl fmt::Display for TransferError {
             TransferError::Overlap { bytes } => write!(
                 f,
                 "the output lies over the {bytes} bytes that are sent, and would overwrite them before they are: use two tensors"
+            ),
+            TransferError::Uneven { what, len, ranks } => write!(
+                f,
+                "{what} has {len} elements, which are no {ranks} equal chunks, one for each rank: pad it to {}",
+                len.next_multiple_of((*ranks).max(1))
             ),
             TransferError::BufferTooSmall { bytes, buffer } => {
                 write!(f, "a message of {bytes} bytes with a buffer of {buffer}")

@@ -1,0 +1,187 @@
+//! The legs of an exchange, decided: every route with its tensors, its tiles and its protocol, checked against the transport.
+
+use super::RunError;
+use super::config::Decision;
+use super::exchange::Exchange;
+use super::link::Link;
+use super::pattern::{Part, Pattern, Round, Route};
+use super::terms::{Message, WindowOf};
+use crate::hook::{Regs, Traced};
+use crate::ir::Op;
+use crate::ir::scalar::Element;
+use crate::schedule::Tiling;
+use crate::tensor::{Memory, Tensor};
+use crate::transport::layout::Side;
+use crate::transport::{Protocol, Rank, TransferError};
+
+/// One leg of an exchange: what is sent to, or received from, a peer, or passed to oneself.
+pub(super) struct Leg<In: Element, Out: Element> {
+    pub peer: Rank,
+    pub side: Side,
+    /// What hooks see as `peer`, `recv_peer` and `shard`.
+    pub to: Option<Rank>,
+    pub from: Option<Rank>,
+    pub shard: Option<Rank>,
+    /// The chunks of the hooks; `None` where this rank has none, and only a length stands for it.
+    pub inp: Option<Tensor<In>>,
+    pub out: Option<Tensor<Out>>,
+    pub tiling: Tiling,
+    pub protocol: Protocol,
+    pub decision: Decision,
+    /// Where it is written, by `direct`.
+    pub window: Option<Memory>,
+}
+
+/// The legs of one rank.
+pub(super) struct Legs<In: Element, Out: Element> {
+    /// From this rank to itself; none where there is nothing to do for it.
+    pub own: Option<Leg<In, Out>>,
+    /// Of each round what is sent and what is received.
+    pub rounds: Vec<[Option<Leg<In, Out>>; 2]>,
+}
+
+impl<In: Element, Out: Element> Legs<In, Out> {
+    /// All legs, those to peers first.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Leg<In, Out>> {
+        self.rounds.iter().flatten().chain([&self.own]).flatten()
+    }
+}
+
+impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Out, R> {
+    /// The legs, checked against the transport.
+    pub(super) fn legs(&self) -> Result<Legs<In, Out>, RunError> {
+        let (me, ranks) = (self.terms.link.rank(), self.terms.link.world_size());
+        let routes = self.pattern.routes(me, ranks)?;
+        if let Pattern::Pair { to: Some(_), from: Some(_) } = self.pattern
+            && self.inp.memory().overlaps(self.out.memory())
+        {
+            return Err(TransferError::Overlap { bytes: self.inp.memory().bytes() }.into());
+        }
+        let leg = |round: &Round, route: Option<Route>| route.map(|route| self.leg(round, route)).transpose();
+        let round = |round: &Round| Ok([leg(round, round.send)?, leg(round, round.receive)?]);
+        let rounds = routes.rounds.iter().map(round).collect::<Result<Vec<_>, RunError>>()?;
+        let myself = Round { to: Some(me), from: Some(me), send: None, receive: None };
+        let own = leg(&myself, routes.own)?.filter(|own| !self.in_place(own));
+        let legs = Legs { own, rounds };
+        if self.pattern.is_collective() {
+            check_overlap(&legs)?;
+        }
+        Ok(legs)
+    }
+
+    /// Whether a rank's own chunk is where it must be already.
+    fn in_place(&self, own: &Leg<In, Out>) -> bool {
+        let same = |inp: &Tensor<In>, out: &Tensor<Out>| inp.memory().is(out.memory()) && In::TYPE == Out::TYPE;
+        let there = own.inp.as_ref().zip(own.out.as_ref()).is_some_and(|(inp, out)| same(inp, out));
+        there && self.hooks.copies && self.hooks.stores()
+    }
+
+    /// Positions of the chunk that a route moves.
+    fn positions(&self, route: &Route) -> Result<usize, TransferError> {
+        let ranks = self.terms.link.world_size();
+        match (self.pattern, route.side) {
+            (Pattern::Pair { .. }, Side::Send) => Ok(self.sent()),
+            // Only the root has an output; what it says is compared with what the others say.
+            (Pattern::Gather { root }, _) if root != self.terms.link.rank() => Ok(self.sent()),
+            _ => Ok(route.output.range("the output", self.out.len(), ranks)?.len()),
+        }
+    }
+
+    fn leg(&self, round: &Round, route: Route) -> Result<Leg<In, Out>, RunError> {
+        let (terms, ranks) = (&self.terms, self.terms.link.world_size());
+        let Route { side, peer, .. } = route;
+        let is_own = peer == terms.link.rank() && self.pattern.is_collective();
+        let len = self.positions(&route)?;
+        let message = Message { types: R::TYPES, len, last_per: self.hooks.last_per, shape: &self.hooks.output_shape };
+        let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
+        let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
+        self.check_direct(&decision, side)?;
+        let part = |part: Part, what, len| match part {
+            Part::Absent => Ok(None),
+            part => part.range(what, len, ranks).map(Some),
+        };
+        let inp = part(route.input, "the input", self.inp.len())?.map(|range| self.inp.slice(range));
+        let out = part(route.output, "the output", self.out.len())?.map(|range| self.out.slice(range));
+        let window = terms.window.as_ref().filter(|_| matches!(decision.protocol, Protocol::Direct { .. }) && !is_own);
+        let window = window.filter(|_| side == Side::Send).map(|window| {
+            let (first, bytes) = self.window_range(&route, len);
+            // A transfer uses the window from its start on, however long it is.
+            let bytes = if self.pattern.is_collective() { bytes } else { window.peers[peer.index()].bytes() };
+            window.peers[peer.index()].part(first, bytes)
+        });
+        let tiling = if is_own { tiling.bands(decision.granule) } else { tiling };
+        let Decision { protocol, .. } = decision;
+        let (to, from, shard) = (round.to, round.from, route.shard);
+        Ok(Leg { peer, side, to, from, shard, inp, out, tiling, protocol, decision, window })
+    }
+
+    /// First byte and bytes of the receiver's window that a route writes.
+    fn window_range(&self, route: &Route, len: usize) -> (usize, usize) {
+        let bytes = len * R::TYPES[0].size();
+        match route.lands {
+            Part::Chunk(k) => (k * bytes, bytes),
+            _ => (0, bytes),
+        }
+    }
+
+    /// What `direct` cannot do.
+    fn check_direct(&self, decision: &Decision, side: Side) -> Result<(), TransferError> {
+        let (protocol @ Protocol::Direct { .. }, Some(window)) = (decision.protocol, &self.terms.window) else {
+            return Ok(());
+        };
+        let unable = |why| Err(TransferError::Unable { protocol, why });
+        if R::TYPES != [window.ty] {
+            return unable("it stores one value of the window's type: use staged or packet for others");
+        }
+        if !self.hooks.stores() {
+            return unable("nobody runs a consume hook when the sender writes the output: use staged or packet");
+        }
+        if side == Side::Receive && !window.own.is(self.out.memory()) {
+            return unable("the output is not this rank's part of the window: give window.tensor() as output");
+        }
+        Ok(())
+    }
+}
+
+impl WindowOf {
+    /// Bytes that may be written from where a route lands.
+    fn reached(&self, route: &Route, (first, _): (usize, usize)) -> usize {
+        let all = match route.side {
+            Side::Send => self.peers.get(route.peer.index()).map_or(0, Memory::bytes),
+            Side::Receive => self.own.bytes(),
+        };
+        all.saturating_sub(first)
+    }
+}
+
+/// Nothing that is read may be written: not by what arrives, and not by the rank's own chunk.
+fn check_overlap<In: Element, Out: Element>(legs: &Legs<In, Out>) -> Result<(), TransferError> {
+    let own = legs.own.iter();
+    let sends = legs.rounds.iter().filter_map(|[send, _]| send.as_ref());
+    let receives = legs.rounds.iter().filter_map(|[_, receive]| receive.as_ref());
+    let read: Vec<&Memory> = sends.chain(own.clone()).filter_map(|leg| leg.inp.as_ref().map(Tensor::memory)).collect();
+    for out in receives.chain(own).filter_map(|leg| leg.out.as_ref()) {
+        if let Some(memory) = read.iter().find(|memory| memory.overlaps(out.memory())) {
+            return Err(TransferError::Overlap { bytes: memory.bytes() });
+        }
+    }
+    Ok(())
+}
+
+/// Groups of neighbours must not be torn apart by tiles.
+pub(super) fn check_groups<'t>(
+    traced: &Traced,
+    tilings: impl Iterator<Item = &'t Tiling>,
+) -> Result<(), TransferError> {
+    let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
+    let groups: Vec<usize> = traced.kernel.insts.values().filter_map(|inst| group(&inst.op)).collect();
+    for tiling in tilings {
+        let tile = tiling.tile_cols();
+        for &group in &groups {
+            if tiling.tiles() > 1 && tile < tiling.cols() && !tile.is_multiple_of(group) {
+                return Err(TransferError::TornGroup { group, tile });
+            }
+        }
+    }
+    Ok(())
+}

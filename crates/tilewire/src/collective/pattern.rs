@@ -1,0 +1,268 @@
+//! Which chunk goes where: the routes of a collective, in rounds.
+//!
+//! ```text
+//!   round 0      the rank's own chunk: both hooks, no wire
+//!   round i      to the rank i after this one, from the rank i before it        i = 1 … ranks - 1
+//! ```
+//! In a round every rank sends to another one, so no receiver is written by all at once.
+
+use crate::transport::layout::Side;
+use crate::transport::{Rank, TransferError};
+use std::ops::Range;
+
+/// What a collective moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// One transfer, or two at once: `send`, `recv`, `sendrecv`.
+    Pair { to: Option<Rank>, from: Option<Rank> },
+    /// Chunk `p` of the input goes to rank `p`, and becomes chunk `rank` of its output.
+    AllToAll,
+    /// The input goes to every rank, and becomes chunk `rank` of its output.
+    AllGather,
+    /// The input of `root` becomes the output of every rank.
+    Broadcast { root: Rank },
+    /// The input of every rank becomes its chunk of the output of `root`.
+    Gather { root: Rank },
+    /// Chunk `p` of the input of `root` becomes the output of rank `p`.
+    Scatter { root: Rank },
+}
+
+/// What of a tensor a route concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All of it.
+    All,
+    /// One of as many equal parts as there are ranks.
+    Chunk(usize),
+    /// Nothing: this rank has no such tensor, and whatever it gave is not looked at.
+    Absent,
+}
+
+/// One chunk on its way to or from a peer, or from this rank to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub side: Side,
+    pub peer: Rank,
+    /// What the input and the output of the hooks are.
+    pub input: Part,
+    pub output: Part,
+    /// What it becomes of the receiver's output.
+    pub lands: Part,
+    pub shard: Option<Rank>,
+}
+
+/// The routes of one round. `to` and `from` are what hooks see as `peer` and `recv_peer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Round {
+    pub to: Option<Rank>,
+    pub from: Option<Rank>,
+    pub send: Option<Route>,
+    pub receive: Option<Route>,
+}
+
+/// All routes of one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Routes {
+    /// From this rank to itself.
+    pub own: Option<Route>,
+    pub rounds: Vec<Round>,
+}
+
+impl Pattern {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Pattern::Pair { to: Some(_), from: Some(_) } => "sendrecv",
+            Pattern::Pair { to: Some(_), from: None } => "send",
+            Pattern::Pair { .. } => "recv",
+            Pattern::AllToAll => "all_to_all",
+            Pattern::AllGather => "all_gather",
+            Pattern::Broadcast { .. } => "broadcast",
+            Pattern::Gather { .. } => "gather",
+            Pattern::Scatter { .. } => "scatter",
+        }
+    }
+
+    /// What all who take part must say alike: the collective, and its root. A `send` meets a `sendrecv`.
+    pub(super) fn agreement(&self) -> String {
+        match self {
+            Pattern::Pair { .. } => "a transfer".to_string(),
+            Pattern::AllToAll | Pattern::AllGather => self.name().to_string(),
+            Pattern::Broadcast { root } | Pattern::Gather { root } | Pattern::Scatter { root } => {
+                format!("{} with root {root}", self.name())
+            }
+        }
+    }
+
+    /// Whether all ranks of the world take part.
+    pub(super) fn is_collective(&self) -> bool {
+        !matches!(self, Pattern::Pair { .. })
+    }
+
+    /// The routes of a rank in a world of so many.
+    pub(super) fn routes(&self, me: Rank, ranks: usize) -> Result<Routes, TransferError> {
+        let (after, before) = (|i: usize| me.after(i, ranks), |i: usize| me.after(ranks - i, ranks));
+        let chunk = |rank: Rank| Part::Chunk(rank.index());
+        let others = 1..ranks;
+        let root = match *self {
+            Pattern::Broadcast { root } | Pattern::Gather { root } | Pattern::Scatter { root } => root,
+            _ => me,
+        };
+        if root.index() >= ranks {
+            return Err(TransferError::NoSuchPeer { peer: root, world_size: ranks });
+        }
+        let send = |peer, input, output, lands, shard| Route {
+            side: Side::Send,
+            peer,
+            input,
+            output,
+            lands,
+            shard: Some(shard),
+        };
+        let receive = |peer, input, output, shard| Route {
+            side: Side::Receive,
+            peer,
+            input,
+            output,
+            lands: output,
+            shard: Some(shard),
+        };
+        let both = |to: Rank, from: Rank, tx: Route, rx: Route| Round {
+            to: Some(to),
+            from: Some(from),
+            send: Some(tx),
+            receive: Some(rx),
+        };
+        let only_send = |tx: Route| Round { to: Some(tx.peer), from: None, send: Some(tx), receive: None };
+        let only_receive = |rx: Route| Round { to: None, from: Some(rx.peer), send: None, receive: Some(rx) };
+        let (own, rounds): (Option<Route>, Vec<Round>) = match *self {
+            Pattern::Pair { to, from } => {
+                let absent = |present: bool| if present { Part::All } else { Part::Absent };
+                let tx = to.map(|peer| Route {
+                    side: Side::Send,
+                    peer,
+                    input: Part::All,
+                    output: absent(from.is_some()),
+                    lands: Part::All,
+                    shard: None,
+                });
+                let rx = from.map(|peer| receive(peer, absent(to.is_some()), Part::All, peer));
+                (None, vec![Round { to, from, send: tx, receive: rx }])
+            }
+            Pattern::AllToAll => {
+                let round = |i| {
+                    let (to, from) = (after(i), before(i));
+                    let tx = send(to, chunk(to), chunk(to), chunk(me), me);
+                    both(to, from, tx, receive(from, chunk(from), chunk(from), from))
+                };
+                (Some(send(me, chunk(me), chunk(me), chunk(me), me)), others.map(round).collect())
+            }
+            Pattern::AllGather => {
+                let round = |i| {
+                    let (to, from) = (after(i), before(i));
+                    let tx = send(to, Part::All, chunk(to), chunk(me), me);
+                    both(to, from, tx, receive(from, Part::All, chunk(from), from))
+                };
+                (Some(send(me, Part::All, chunk(me), chunk(me), me)), others.map(round).collect())
+            }
+            Pattern::Broadcast { root } if root == me => {
+                let round = |i| only_send(send(after(i), Part::All, Part::All, Part::All, root));
+                (Some(send(me, Part::All, Part::All, Part::All, root)), others.map(round).collect())
+            }
+            Pattern::Broadcast { root } => (None, vec![only_receive(receive(root, Part::Absent, Part::All, root))]),
+            Pattern::Gather { root } if root == me => {
+                let round = |i| only_receive(receive(before(i), Part::All, chunk(before(i)), before(i)));
+                (Some(send(me, Part::All, chunk(me), chunk(me), me)), others.map(round).collect())
+            }
+            Pattern::Gather { root } => (None, vec![only_send(send(root, Part::All, Part::Absent, chunk(me), me))]),
+            Pattern::Scatter { root } if root == me => {
+                let round = |i| only_send(send(after(i), chunk(after(i)), Part::All, Part::All, after(i)));
+                (Some(send(me, chunk(me), Part::All, Part::All, me)), others.map(round).collect())
+            }
+            Pattern::Scatter { root } => (None, vec![only_receive(receive(root, Part::Absent, Part::All, me))]),
+        };
+        Ok(Routes { own, rounds })
+    }
+}
+
+impl Part {
+    /// The elements of a tensor of `len` that this part is, in a world of `ranks`; it must split evenly.
+    pub(super) fn range(self, what: &'static str, len: usize, ranks: usize) -> Result<Range<usize>, TransferError> {
+        match self {
+            Part::All => Ok(0..len),
+            Part::Absent => Ok(0..0),
+            Part::Chunk(_) if !len.is_multiple_of(ranks) => Err(TransferError::Uneven { what, len, ranks }),
+            Part::Chunk(k) => Ok(k * (len / ranks)..(k + 1) * (len / ranks)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patterns(root: Rank) -> [Pattern; 5] {
+        [
+            Pattern::AllToAll,
+            Pattern::AllGather,
+            Pattern::Broadcast { root },
+            Pattern::Gather { root },
+            Pattern::Scatter { root },
+        ]
+    }
+
+    #[test]
+    fn what_one_rank_sends_another_receives_and_it_lands_where_that_one_expects_it() {
+        for ranks in 1..7 {
+            for pattern in Rank::all(ranks).flat_map(patterns) {
+                let of = |rank: Rank| pattern.routes(rank, ranks).unwrap();
+                let mut met = 0;
+                for me in Rank::all(ranks) {
+                    for tx in of(me).rounds.iter().filter_map(|round| round.send) {
+                        let theirs = of(tx.peer).rounds.into_iter().filter_map(|round| round.receive);
+                        let rx: Vec<Route> = theirs.filter(|rx| rx.peer == me).collect();
+                        assert_eq!(rx.len(), 1, "{pattern:?}: {me} to {}", tx.peer);
+                        assert_eq!((rx[0].output, rx[0].shard), (tx.lands, tx.shard), "{pattern:?}");
+                        met += 1;
+                    }
+                }
+                let received: usize = Rank::all(ranks)
+                    .map(|me| of(me).rounds.iter().filter(|round| round.receive.is_some()).count())
+                    .sum();
+                assert_eq!(met, received, "{pattern:?} of {ranks}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_part_of_every_output_is_written_once() {
+        for ranks in 1..7 {
+            for pattern in Rank::all(ranks).flat_map(patterns) {
+                for me in Rank::all(ranks) {
+                    let routes = pattern.routes(me, ranks).unwrap();
+                    let own = routes.own.map(|own| own.lands);
+                    let received = routes.rounds.iter().filter_map(|round| round.receive.map(|rx| rx.output));
+                    let mut written: Vec<usize> =
+                        received.chain(own).flat_map(|part| part.range("output", ranks, ranks).unwrap()).collect();
+                    written.sort_unstable();
+                    let whole = !matches!(pattern, Pattern::Gather { root } if root != me);
+                    let must: Vec<usize> = if whole { (0..ranks).collect() } else { Vec::new() };
+                    assert_eq!(written, must, "{pattern:?}, rank {me} of {ranks}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn in_a_round_no_two_ranks_send_to_one() {
+        for ranks in 2..7 {
+            for pattern in [Pattern::AllToAll, Pattern::AllGather] {
+                for round in 0..ranks - 1 {
+                    let to = |me| pattern.routes(me, ranks).unwrap().rounds[round].to.unwrap();
+                    let mut targets: Vec<Rank> = Rank::all(ranks).map(to).collect();
+                    targets.sort_unstable();
+                    assert!(targets.into_iter().eq(Rank::all(ranks)), "{pattern:?}, round {round} of {ranks}");
+                }
+            }
+        }
+    }
+}

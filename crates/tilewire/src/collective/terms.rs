@@ -1,0 +1,196 @@
+//! What every builder over a link collects besides its tensors and hooks: the link, the knobs, a window, how long to wait.
+
+use super::RunError;
+use super::config::{Config, Decision, Primitive};
+use super::hooks::Shape;
+use super::link::{How, Link};
+use crate::ir::Type;
+use crate::ir::scalar::Element;
+use crate::schedule::{PacketPlan, Packing, Tiling};
+use crate::tensor::Memory;
+use crate::transport::{Protocol, Rank, Transfer, TransferError, Window, check_transfer};
+use std::time::Duration;
+
+/// Link, knobs, window and deadline of a builder.
+pub(super) struct Terms<'l, L> {
+    pub link: &'l L,
+    pub config: Config,
+    pub window: Option<WindowOf>,
+    pub deadline: Option<Duration>,
+    pub watched: bool,
+}
+
+/// The windows of all ranks, for `direct`.
+pub(super) struct WindowOf {
+    pub peers: Vec<Memory>,
+    pub own: Memory,
+    pub ty: Type,
+    pub number: String,
+}
+
+/// What travels between two ranks: so many positions of these parts, in this shape.
+#[derive(Clone, Copy)]
+pub(super) struct Message<'s> {
+    pub types: &'static [Type],
+    pub len: usize,
+    /// Neighbours that share the last of several parts.
+    pub last_per: usize,
+    pub shape: &'s Option<Shape>,
+}
+
+impl WindowOf {
+    pub(super) fn of<W: Element>(window: &Window<W>) -> WindowOf {
+        let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
+        WindowOf { peers, own, ty: W::TYPE, number: window.number().to_string() }
+    }
+}
+
+impl<'l, L: Link> Terms<'l, L> {
+    pub(super) fn new(link: &'l L) -> Self {
+        Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true }
+    }
+
+    pub(super) fn how(&self, streams: bool) -> How {
+        How { deadline: self.deadline, streams, watched: self.watched }
+    }
+
+    /// Decides how a message travels, and whether the transport can do it. `reached`: what may be written of the window. Without a peer it
+    /// goes nowhere: it is the rank's own.
+    pub(super) fn settle(
+        &self,
+        peer: Option<Rank>,
+        message: Message<'_>,
+        reached: Option<usize>,
+    ) -> Result<(Decision, Tiling), RunError> {
+        let (link, Message { types, len, last_per, .. }) = (self.link, message);
+        let mut decision = self.config.decide(link, types, (len, last_per), reached);
+        if self.config.primitive.is_none()
+            && decision.protocol == Protocol::Packet
+            && self.check_packets(types, &tiling(&decision, message)).is_err()
+        {
+            // Whole rows, or groups, may give a block more than its equal share.
+            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(
+                link,
+                types,
+                (len, last_per),
+                reached,
+            );
+        }
+        let Decision { protocol, blocks, .. } = decision;
+        if reached.is_none() && matches!(protocol, Protocol::Direct { .. }) {
+            let why = "it writes a window: allocate one and say window(&window), or use staged";
+            return Err(TransferError::Unable { protocol, why }.into());
+        }
+        match peer {
+            Some(peer) => {
+                // Several parts are bytes to the transport.
+                let (dtype, bytes) = match types {
+                    [ty] => (*ty, len * ty.size()),
+                    _ => (Type::U8, len * types.iter().map(|ty| ty.size()).sum::<usize>()),
+                };
+                check_transfer(link, &Transfer { peer, bytes, dtype, blocks, protocol }, &[])?;
+            }
+            None => {
+                let max = link.max_blocks_per_peer();
+                if blocks == 0 || blocks > max {
+                    return Err(TransferError::Blocks { blocks, max }.into());
+                }
+            }
+        }
+        let tiling = tiling(&decision, message);
+        if peer.is_some() {
+            self.check_room(message, protocol, &tiling)?;
+        }
+        Ok((decision, tiling))
+    }
+
+    /// Whether the parts of every element fit packets or slots.
+    fn check_room(&self, message: Message<'_>, protocol: Protocol, tiling: &Tiling) -> Result<(), TransferError> {
+        let Message { types, last_per, .. } = message;
+        let unable = |why| Err(TransferError::Unable { protocol, why });
+        match protocol {
+            Protocol::Direct { .. } => Ok(()),
+            Protocol::Packet => self.check_packets(types, tiling),
+            Protocol::Staged { slot_bytes, .. } => {
+                if types.len() > 1 && !slot_bytes.is_multiple_of(Packing::ALIGN) {
+                    return unable("the parts of a slot begin on 64 bytes: use slots of a multiple of 64");
+                }
+                if Packing::fitting_shared(types, last_per, slot_bytes).is_none() {
+                    return unable(
+                        "not one element fits a slot, with those that share its last value: use larger slots",
+                    );
+                }
+                // Where a value travels once for a group, every row of a tile begins with a group.
+                let (group, tile) = (last_per, tiling.tile_cols());
+                let one_row = tiling.tile_rows() == 1 && tile >= tiling.cols();
+                if types.len() > 1 && !one_row && !tile.is_multiple_of(group) {
+                    return Err(TransferError::TornGroup { group, tile });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the part of every block fits its packets.
+    fn check_packets(&self, types: &'static [Type], tiling: &Tiling) -> Result<(), TransferError> {
+        let (protocol, blocks) = (Protocol::Packet, tiling.blocks());
+        let room = PacketPlan::new(self.link, blocks).message_packets();
+        let needed = PacketPlan::packets(types, tiling.tile_len().min(tiling.len()));
+        if needed <= room {
+            return Ok(());
+        }
+        Err(TransferError::TooLarge { protocol, bytes: needed * 8 * blocks, region: room * 8 * blocks })
+    }
+}
+
+/// How a message is cut: in tiles that fit a slot, or in one part for each block.
+fn tiling(decision: &Decision, message: Message<'_>) -> Tiling {
+    let Decision { protocol, blocks, tile, granule } = *decision;
+    let tiling = match message.shape {
+        Some(shape) => Tiling::shaped(shape.rows, shape.cols, tile, blocks),
+        None => Tiling::flat(message.len, tile, blocks),
+    };
+    if matches!(protocol, Protocol::Staged { .. }) { tiling } else { tiling.bands(granule) }
+}
+
+/// The methods of a builder that has `terms: Terms<'l, L>`.
+macro_rules! terms_methods {
+    () => {
+        /// How it runs; what is not said is chosen by the size.
+        pub fn config(mut self, config: Config) -> Self {
+            self.terms.config = config;
+            self
+        }
+
+        /// How bytes travel; chosen by the size unless said.
+        pub fn primitive(mut self, primitive: Primitive) -> Self {
+            self.terms.config.primitive = Some(primitive);
+            self
+        }
+
+        /// Blocks that share the work for one peer; 1 unless said. With several, idle worker threads of the process help.
+        pub fn blocks(mut self, blocks: usize) -> Self {
+            self.terms.config.blocks = Some(blocks);
+            self
+        }
+
+        /// Keeps groups of so many neighbours in one tile, for hooks that reduce over groups.
+        pub fn granule(mut self, elements: usize) -> Self {
+            self.terms.config.granule = Some(elements);
+            self
+        }
+
+        /// How long a wait may last without progress; the world's deadline unless said, `None`: without end.
+        pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
+            self.terms.deadline = deadline.into();
+            self
+        }
+
+        /// For measuring what watching costs: launches that neither see a peer's failure nor sleep. Only their deadline ends a wait then.
+        pub fn unwatched(mut self) -> Self {
+            self.terms.watched = false;
+            self
+        }
+    };
+}
+pub(super) use terms_methods;

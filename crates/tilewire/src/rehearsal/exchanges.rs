@@ -1,0 +1,150 @@
+//! Plans for the exchanges of all ranks: each by every protocol and both ways of sharing a launch, and one after the other.
+
+use super::shipped::{Case, launch};
+use super::{Rehearsal, RehearsalRank};
+use crate::check::Plan;
+use crate::collective::{
+    Config, Exchange, Primitive, Rounds, RunError, all_gather, all_to_all, broadcast, gather, scatter,
+};
+use crate::hook::Traced;
+use crate::tensor::Tensor;
+use crate::transport::{P2pTransport, Rank};
+
+/// An exchange of all ranks.
+#[derive(Clone, Copy)]
+enum Kind {
+    AllToAll,
+    AllGather,
+    Broadcast,
+    Gather,
+    Scatter,
+}
+
+/// How one launch of it runs.
+#[derive(Clone, Copy)]
+struct Form {
+    kind: Kind,
+    primitive: Primitive,
+    rounds: Rounds,
+    /// Slot bytes and depth, for `staged`.
+    slots: (usize, usize),
+}
+
+/// The cases of all exchanges of all ranks.
+pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
+    let mut cases = Vec::new();
+    let mut case = |collective, name: &str, forms: Vec<Form>| {
+        let plan = plan(ranks, blocks, &forms)?;
+        cases.push(Case { collective, name: name.to_string(), plan });
+        Ok::<(), RunError>(())
+    };
+    case("all_to_all", "staged", staged(Kind::AllToAll, Rounds::Roles))?;
+    case("all_to_all", "staged, rounds as blocks", staged(Kind::AllToAll, Rounds::Blocks))?;
+    case("all_to_all", "packet", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Roles, MESSAGES))?;
+    case(
+        "all_to_all",
+        "packet, rounds as blocks",
+        repeated(Kind::AllToAll, Primitive::Packet, Rounds::Blocks, MESSAGES),
+    )?;
+    case("all_to_all", "direct", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Roles, 3))?;
+    case("all_to_all", "direct, rounds as blocks", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Blocks, 3))?;
+    for (collective, kind) in [
+        ("all_gather", Kind::AllGather),
+        ("broadcast", Kind::Broadcast),
+        ("gather", Kind::Gather),
+        ("scatter", Kind::Scatter),
+    ] {
+        case(collective, "staged", staged(kind, Rounds::Roles))?;
+        case(collective, "direct", repeated(kind, Primitive::Direct, Rounds::Roles, 3))?;
+    }
+    case("all_gather", "packet", repeated(Kind::AllGather, Primitive::Packet, Rounds::Roles, MESSAGES))?;
+    case("barrier", "packet", repeated(Kind::AllGather, Primitive::Packet, Rounds::Roles, 3))?;
+    case("all_to_all", "after and before others", medley())?;
+    Ok(cases)
+}
+
+/// Launches of packets: places come round after eight.
+const MESSAGES: usize = 9;
+
+fn staged(kind: Kind, rounds: Rounds) -> Vec<Form> {
+    let form = |slots| Form { kind, primitive: Primitive::Staged, rounds, slots };
+    [(64, 2), (128, 4), (64, 2)].map(form).to_vec()
+}
+
+fn repeated(kind: Kind, primitive: Primitive, rounds: Rounds, launches: usize) -> Vec<Form> {
+    vec![Form { kind, primitive, rounds, slots: (64, 2) }; launches]
+}
+
+/// All kinds in turn, with changing protocols, over one transport.
+fn medley() -> Vec<Form> {
+    let kinds = [Kind::AllToAll, Kind::Broadcast, Kind::AllGather, Kind::Scatter, Kind::Gather, Kind::AllToAll];
+    let ways = [Primitive::Staged, Primitive::Packet, Primitive::Direct];
+    let form = |(i, kind)| Form {
+        kind,
+        primitive: ways[i % 3],
+        rounds: if i % 2 == 0 { Rounds::Roles } else { Rounds::Blocks },
+        slots: if i % 2 == 0 { (64, 2) } else { (64, 4) },
+    };
+    kinds.into_iter().enumerate().map(form).collect()
+}
+
+fn plan(ranks: usize, blocks: usize, forms: &[Form]) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * chunk(blocks))).collect();
+    for form in forms {
+        launch(&mut plan, &links, |link| trace(link, blocks, *form, &windows))?;
+    }
+    for (rank, window) in windows.iter().enumerate() {
+        plan.host_reads(rank as u32, window.memory());
+    }
+    Ok(plan)
+}
+
+/// Elements of a chunk: some steps for every block, of which the last has less to do.
+fn chunk(blocks: usize) -> usize {
+    blocks * 44 - 3
+}
+
+fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>]) -> Result<Traced, RunError> {
+    let (ranks, window) = (link.world_size(), &windows[link.number() as usize]);
+    let (one, all) = (chunk(blocks), ranks * chunk(blocks));
+    let (sent, received) = match form.kind {
+        Kind::AllToAll => (all, all),
+        Kind::AllGather | Kind::Gather => (one, all),
+        Kind::Broadcast => (one, one),
+        Kind::Scatter => (all, one),
+    };
+    let direct = form.primitive == Primitive::Direct;
+    // A window is an output as a whole; where the output is one chunk it has the rest for nothing.
+    let windows: Vec<Tensor<f32>> = windows.iter().map(|window| window.slice(0..received)).collect();
+    let out = if direct { window.slice(0..received) } else { Tensor::zeros(received) };
+    let inp = Tensor::<f32>::zeros(sent);
+    let exchange = of_kind(form.kind, link, &out, &inp);
+    let exchange = if direct { exchange.rehearsed_window(&windows) } else { exchange };
+    let (slot_bytes, depth) = form.slots;
+    let staged = form.primitive == Primitive::Staged;
+    let config = Config {
+        primitive: Some(form.primitive),
+        blocks: Some(blocks),
+        slot_bytes: staged.then_some(slot_bytes),
+        depth: staged.then_some(depth),
+        granule: Some(1),
+    };
+    exchange.config(config).rounds(form.rounds).produce(|c| c.input.load(c.pos()) * 0.5).trace()
+}
+
+fn of_kind<'h, 'l>(
+    kind: Kind,
+    link: &'l RehearsalRank,
+    out: &Tensor<f32>,
+    inp: &Tensor<f32>,
+) -> Exchange<'h, 'l, RehearsalRank, f32, f32> {
+    let root = Rank::new(1);
+    match kind {
+        Kind::AllToAll => all_to_all(link, out, inp),
+        Kind::AllGather => all_gather(link, out, inp),
+        Kind::Broadcast => broadcast(link, out, inp, root),
+        Kind::Gather => gather(link, out, inp, root),
+        Kind::Scatter => scatter(link, out, inp, root),
+    }
+}

@@ -1,0 +1,99 @@
+//! Nothing hangs: who waits for a rank that does not come gets an error that names it, and the others hear of it.
+
+use crate::case::{LONG, SMALL, Way};
+use std::time::Duration;
+use tilewire::collective::{Rounds, Timeout};
+use tilewire::transport::{AbortCode, Cause, Rank, ShmTransport, TransferError, TransportError, Window, World};
+use tilewire::{LaunchError, RunError, Tensor, all_to_all};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Four ranks build; rank 2 does not run. Rank 0, whose deadline is short, says for whom it waited; the others hear of it.
+fn without_rank_2(way: Way, rounds: Rounds) -> Timeout {
+    let late = Rank::new(2);
+    let errors = World::threads(4).deadline(LONG).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let window = Window::<u32>::allocate(&link, 400)?;
+        let inp = Tensor::<u32>::zeros(400);
+        let deadline = if world.rank() == Rank::new(0) { SHORT } else { LONG };
+        let exchange = all_to_all(&link, window.tensor(), &inp).config(way.config(1)).rounds(rounds).deadline(deadline);
+        let mut op = if way == Way::Direct { exchange.window(&window).build()? } else { exchange.build()? };
+        let meet = |name: &str| world.bootstrap().barrier(name, LONG.into());
+        if world.rank() == late {
+            // Its card is told by the build, so the others do launch.
+            meet("failed")?;
+            return Ok(op.run().unwrap_err());
+        }
+        let error = op.run().unwrap_err();
+        meet("failed")?;
+        Ok(error)
+    });
+    let errors = errors.unwrap();
+    let cause = Cause { code: AbortCode::TimedOut, rank: 0, reason: 0 };
+    for rank in [1, 3] {
+        let heard = match &errors[rank] {
+            RunError::Launch(LaunchError::Aborted { word, .. }) => Cause::from_word(*word),
+            other => panic!("rank {rank}: {other}"),
+        };
+        assert_eq!(heard, Some(cause), "rank {rank}");
+    }
+    let broken = match &errors[2] {
+        RunError::Transfer(TransferError::Broken { cause }) => *cause,
+        RunError::Transport(error) => match &**error {
+            TransportError::Broken { cause } => *cause,
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    };
+    assert_eq!(broken, cause);
+    match &errors[0] {
+        RunError::Timeout(timeout) => (**timeout).clone(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn who_waits_for_a_rank_that_does_not_run_names_it() {
+    for way in [Way::Packet, Way::staged(128, 2), Way::Direct] {
+        for rounds in [Rounds::Roles, Rounds::Blocks] {
+            let error = without_rank_2(way, rounds);
+            assert_eq!((error.rank, error.peer, error.after), (Rank::new(0), Rank::new(2), SHORT), "{error}");
+            let words = error.to_string();
+            assert!(words.starts_with("rank 0 waited 300ms for rank 2: ") && words.contains(error.at.file), "{words}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_never_builds_is_named() {
+    let deadline = Duration::from_secs(1);
+    let errors = World::threads(3).deadline(deadline).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        if world.rank() == Rank::new(1) {
+            return Ok(None);
+        }
+        let (inp, out) = (Tensor::<u32>::zeros(30), Tensor::<u32>::zeros(30));
+        let error = all_to_all(&link, &out, &inp).run().unwrap_err();
+        Ok(Some(error.to_string()))
+    });
+    let errors: Vec<String> = errors.unwrap().into_iter().flatten().collect();
+    assert_eq!(errors.len(), 2);
+    // The first to give up names rank 1; the other may hear of that first.
+    assert!(errors.iter().any(|error| error.contains("rank 1")), "{errors:?}");
+}
+
+#[test]
+fn what_is_built_and_dropped_breaks_the_transport_for_all() {
+    let errors = World::threads(3).deadline(LONG).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let (inp, out) = (Tensor::<u32>::zeros(30), Tensor::<u32>::zeros(30));
+        let mut op = all_to_all(&link, &out, &inp).build()?;
+        world.bootstrap().barrier("built", LONG.into())?;
+        if world.rank() == Rank::new(1) {
+            drop(op);
+            return Ok(link.is_broken());
+        }
+        Ok(op.run().is_err())
+    });
+    assert_eq!(errors.unwrap(), [true; 3]);
+}

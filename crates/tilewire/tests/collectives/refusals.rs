@@ -1,0 +1,158 @@
+//! What cannot be is refused with an error that names the values, on every rank; and the transport can still be used.
+
+use crate::case::{SMALL, Way, seed, threads};
+use crate::exchange::{Case, Kind, Ready};
+use tilewire::collective::{Mismatch, Rounds};
+use tilewire::hook::MisuseKind;
+use tilewire::transport::{Rank, ShmTransport, TransferError, Window, World};
+use tilewire::{BuildError, Primitive, RunError, Tensor, all_gather, all_to_all, broadcast, gather, scatter};
+
+/// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors by rank.
+fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> Vec<RunError> {
+    threads(3, "refusals", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let error = body(world, &link).expect_err("must be refused");
+        let (kind, root, way) = (Kind::AllToAll, Rank::new(0), Way::staged(256, 2));
+        let case = Case { kind, root, chunk: 100, way, blocks: 1, rounds: Rounds::Roles };
+        Ready::<u32>::build(case, &link)?.turn(seed())?;
+        link.close()?;
+        Ok(error)
+    })
+}
+
+fn transfer_errors(errors: Vec<RunError>) -> Vec<TransferError> {
+    let transfer = |error| match error {
+        RunError::Transfer(error) => error,
+        other => panic!("{other}"),
+    };
+    errors.into_iter().map(transfer).collect()
+}
+
+fn zeros(len: usize) -> Tensor<f32> {
+    Tensor::zeros(len)
+}
+
+#[test]
+fn tensors_that_do_not_split_into_equal_chunks() {
+    for (errors, what, len) in [
+        (refused(|_, link| all_to_all(link, &zeros(10), &zeros(9)).run()), "the output", 10),
+        (refused(|_, link| all_to_all(link, &zeros(9), &zeros(11)).run()), "the input", 11),
+        (refused(|_, link| all_gather(link, &zeros(7), &zeros(2)).run()), "the output", 7),
+    ] {
+        assert_eq!(transfer_errors(errors), vec![TransferError::Uneven { what, len, ranks: 3 }; 3]);
+    }
+    let text = TransferError::Uneven { what: "the input", len: 11, ranks: 3 }.to_string();
+    assert!(text.contains("11 elements") && text.contains("3 equal chunks") && text.contains("pad it to 12"), "{text}");
+}
+
+#[test]
+fn an_input_chunk_of_another_length_needs_a_hook() {
+    for error in refused(|_, link| all_gather(link, &zeros(9), &zeros(2)).run()) {
+        let RunError::Build(BuildError::Misuse { errors, .. }) = &error else { panic!("{error}") };
+        assert!(matches!(errors[0].kind, MisuseKind::Length { is: 2, must: 3, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_root_that_is_not_there() {
+    let root = Rank::new(3);
+    for errors in [
+        refused(|_, link| broadcast(link, &zeros(4), &zeros(4), root).run()),
+        refused(|_, link| gather(link, &zeros(12), &zeros(4), root).run()),
+        refused(|_, link| scatter(link, &zeros(4), &zeros(12), root).run()),
+    ] {
+        assert_eq!(transfer_errors(errors), vec![TransferError::NoSuchPeer { peer: root, world_size: 3 }; 3]);
+    }
+}
+
+#[test]
+fn blocks_packets_and_windows_are_checked_as_in_a_transfer() {
+    let errors = refused(|_, link| all_to_all(link, &zeros(9), &zeros(9)).blocks(9).run());
+    assert_eq!(transfer_errors(errors), vec![TransferError::Blocks { blocks: 9, max: 8 }; 3]);
+    let large = |link: &ShmTransport| all_to_all(link, &zeros(3000), &zeros(3000)).primitive(Primitive::Packet).run();
+    for error in transfer_errors(refused(|_, link| large(link))) {
+        assert!(matches!(error, TransferError::TooLarge { bytes: 4000, region: 512, .. }), "{error}");
+    }
+    let unable = |errors: Vec<RunError>, word: &str| {
+        for error in transfer_errors(errors) {
+            assert!(matches!(error, TransferError::Unable { .. }) && error.to_string().contains(word), "{error}");
+        }
+    };
+    unable(refused(|_, link| all_to_all(link, &zeros(9), &zeros(9)).primitive(Primitive::Direct).run()), "window");
+    unable(
+        refused(|_, link| {
+            let window = Window::<f32>::allocate(link, 9)?;
+            all_to_all(link, window.tensor(), &zeros(9))
+                .window(&window)
+                .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+                .run()
+        }),
+        "consume hook",
+    );
+    unable(
+        refused(|_, link| {
+            let window = Window::<f32>::allocate(link, 9)?;
+            all_to_all(link, &zeros(9), &zeros(9)).window(&window).run()
+        }),
+        "window.tensor()",
+    );
+}
+
+#[test]
+fn a_window_too_small_for_what_lands_in_it() {
+    // Rank 2 has room for two chunks of three; who lands in the third says so, and so does whose own it is.
+    let errors = threads(3, "small window", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let len = if world.rank() == Rank::new(2) { 20 } else { 30 };
+        let window = Window::<f32>::allocate(&link, len)?;
+        let result = all_to_all(&link, &window.tensor().slice(0..len), &zeros(30)).window(&window).build();
+        let error = result.map(|op| std::mem::forget(op)).err();
+        Ok(error.map(|error| error.to_string()))
+    });
+    assert!(errors[2].as_ref().is_some_and(|text| text.contains("20 elements")), "{errors:?}");
+}
+
+/// One rank of three says something else: all must hear of it, and who differs.
+#[track_caller]
+fn differs(what: &str, values: [&str; 2], body: impl Fn(&World, &ShmTransport, bool) -> Result<(), RunError> + Sync) {
+    let odd = Rank::new(1);
+    let errors = refused(|world, link| body(world, link, world.rank() == odd));
+    for (rank, error) in Rank::all(3).zip(errors) {
+        let RunError::Mismatch(mismatch) = error else { panic!("{error}") };
+        let Mismatch { rank: me, peer, what: is, mine, theirs } = *mismatch;
+        assert_eq!((me, &*is), (rank, what));
+        if rank == odd {
+            assert_eq!((&*mine, &*theirs), (values[1], values[0]));
+        } else {
+            assert_eq!((peer, &*mine, &*theirs), (odd, values[0], values[1]));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_wants_something_else_is_named_on_all() {
+    differs("the number of elements", ["3", "4"], |_, link, odd| {
+        let len = if odd { 12 } else { 9 };
+        all_to_all(link, &zeros(len), &zeros(len)).run()
+    });
+    differs("the collective", ["all_to_all", "all_gather"], |_, link, odd| {
+        if odd { all_gather(link, &zeros(9), &zeros(3)).run() } else { all_to_all(link, &zeros(9), &zeros(9)).run() }
+    });
+    differs("the collective", ["broadcast with root 0", "broadcast with root 1"], |_, link, odd| {
+        broadcast(link, &zeros(9), &zeros(9), Rank::new(u32::from(odd))).run()
+    });
+    differs("the element types on the wire", ["f32", "f64"], |_, link, odd| {
+        if odd {
+            all_to_all(link, &Tensor::<f64>::zeros(9), &Tensor::<f64>::zeros(9)).run()
+        } else {
+            all_to_all(link, &zeros(9), &zeros(9)).run()
+        }
+    });
+    differs("the protocol", ["staged", "packet"], |_, link, odd| {
+        let primitive = if odd { Primitive::Packet } else { Primitive::Staged };
+        all_to_all(link, &zeros(9), &zeros(9)).primitive(primitive).run()
+    });
+    differs("the number of blocks", ["1", "2"], |_, link, odd| {
+        all_to_all(link, &zeros(900), &zeros(900)).blocks(1 + usize::from(odd)).run()
+    });
+}
