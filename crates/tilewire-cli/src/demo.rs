@@ -49,7 +49,7 @@ pub fn demo() -> Result<()> {
     writeln!(out, "tilewire: write what happens to one tile, tilewire sends it.\n")?;
     writeln!(out, "1. A collective of your own: an all-to-all that transposes what it sends.\n\n{SOURCE}")?;
     out.flush()?;
-    let times = World::threads(RANKS).run(|world| rank(&world))?;
+    let times = World::threads(RANKS).run(|world| rank(&world, ROUNDS))?;
     let elements = RANKS * RANKS * CHUNK;
     writeln!(out, "   {RANKS} ranks, {elements} elements: every one equals a plain loop's, to the bit.\n")?;
     writeln!(
@@ -82,8 +82,8 @@ struct Times {
     two_passes: Vec<Duration>,
 }
 
-/// What a rank does: both ways in turn, each checked.
-fn rank(world: &World) -> Result<Times, RankError> {
+/// What a rank does: both ways in turn, so many times, each checked.
+fn rank(world: &World, rounds: usize) -> Result<Times, RankError> {
     let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
     let me = world.rank().index();
     let inp = Tensor::from_fn(RANKS * CHUNK, |i| element(me, i));
@@ -99,7 +99,7 @@ fn rank(world: &World) -> Result<Times, RankError> {
     let mut plain = all_to_all(&link, &out, &between).build()?;
 
     let mut times = Times::default();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         times.one_pass.push(timed(world, || fused.run())?);
         check(me, &out)?;
         times.two_passes.push(timed(world, || {
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn the_collective_is_right_and_clean_and_its_mistake_is_found() {
-        let times = World::threads(RANKS).run(|world| rank(&world)).unwrap();
-        assert_eq!((times.len(), times[0].one_pass.len()), (RANKS, ROUNDS));
+        let times = World::threads(RANKS).run(|world| rank(&world, 1)).unwrap();
+        assert_eq!((times.len(), times[0].one_pass.len()), (RANKS, 1));
         let plan = plan().unwrap();
         assert!(plan.verify(&Settings::default()).is_clean());
         assert_eq!(mistaken(&plan).unwrap().faults[0].fault.kind(), "race");

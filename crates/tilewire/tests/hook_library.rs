@@ -12,8 +12,8 @@ use tilewire::ptx::Target;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::{ShmOptions, ShmTransport};
 use tilewire::{
-    Bf16, Config, F8E4M3, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World, check, map,
-    sendrecv,
+    Bf16, Config, F8E4M3, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World, all_gather,
+    all_to_all, broadcast, check, map, sendrecv,
 };
 
 #[test]
@@ -268,6 +268,53 @@ fn what_is_quantised_travels_and_is_restored() {
             quantised_and_back::<f32, f32, _>(&moved, F8E4M3::MAX, 16)
         },
     );
+}
+
+/// The same hooks in collectives of all ranks, each of whom sends every rank a chunk of its own.
+#[test]
+fn hooks_work_in_collectives() {
+    const RANKS: usize = 3;
+    const LEN: usize = 2048 + 384;
+    let (rows, cols) = (LEN / 128, 128);
+    World::threads(RANKS)
+        .run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let me = world.rank().index();
+            let inp = Tensor::from_fn(RANKS * LEN, |i| number(me, i));
+            let out = Tensor::<f32>::zeros(RANKS * LEN);
+            // What rank `from` has for this one.
+            let sent = |from: usize| (0..LEN).map(move |i| number(from, me * LEN + i)).collect::<Vec<f32>>();
+            let arrived = |what: &str, expected: &dyn Fn(usize) -> Vec<f32>| {
+                for from in 0..RANKS {
+                    let got = out.to_vec()[from * LEN..][..LEN].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    assert!(got.iter().copied().eq(expected(from).iter().map(|x| x.to_bits())), "{what} {me} {from}");
+                }
+            };
+
+            let shaped = all_to_all(&link, &out, &inp).chunk_shape(rows, cols);
+            shaped.produce(hooks::transpose().then(|x| x * 2.0)).run()?;
+            let moved = |from: usize| (0..LEN).map(|k| sent(from)[k % rows * cols + k / rows]).collect::<Vec<f32>>();
+            arrived("transpose", &|from| moved(from).iter().map(|x| x * 2.0).collect());
+
+            let squeezed = all_to_all(&link, &out, &inp).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+            squeezed.consume(hooks::dequantise()).run()?;
+            arrived("quantise", &|from| quantised_and_back(&sent(from), F8E4M3::MAX, 128));
+
+            out.fill(1.0);
+            all_to_all(&link, &out, &inp).consume(hooks::accumulate()).run()?;
+            arrived("accumulate", &|from| sent(from).iter().map(|x| 1.0 + x).collect());
+
+            let mine = inp.slice(0..LEN);
+            all_gather(&link, &out, &mine).produce(hooks::scale(3.0)).run()?;
+            arrived("all_gather", &|from| (0..LEN).map(|i| number(from, i) * 3.0).collect());
+
+            let root = Rank::new(1);
+            let y = Tensor::<Bf16>::zeros(LEN);
+            broadcast(&link, &y, &mine, root).produce(hooks::cast()).run()?;
+            assert!((0..LEN).all(|i| y.get(i) == Bf16::from_f32(number(1, i))));
+            Ok(link.close()?)
+        })
+        .unwrap();
 }
 
 // ---- what does not fit --------------------------------------------------------------------------------------------
