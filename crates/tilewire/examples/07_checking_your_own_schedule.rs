@@ -7,7 +7,7 @@
 
 #[allow(dead_code)] // only the kernel is used
 #[path = "05_ring_all_gather.rs"]
-mod ring;
+pub mod ring;
 
 use tilewire::check::{Mutation, Plan, Report, Settings};
 use tilewire::rehearsal::Rehearsal;

@@ -31,7 +31,7 @@ fn hooks_do_on_every_engine_what_plain_loops_do() {
         let ptx = simulate_world(std::slice::from_ref(traced), target);
         judge(target.name(), &ptx.unwrap_or_else(|fault| panic!("{name}: {}", fault.0))[0][param][0]);
         // Last, because it writes the tensor itself.
-        Prepared::new(&traced.kernel, &traced.args).and_then(|mut p| Ok(p.run().unwrap())).unwrap();
+        Prepared::new(&traced.kernel, &traced.args).unwrap().run().unwrap();
         judge("engine", &sample.out.read());
     }
 }

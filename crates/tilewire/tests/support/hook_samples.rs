@@ -322,7 +322,7 @@ pub fn quantised_and_back<In: Element, Out: Element, Q: Element>(inp: &[In], lar
     let mut expected = Vec::new();
     for group in inp.chunks(group) {
         let magnitudes = group.iter().map(|&x| as_f32(x).abs());
-        let most = magnitudes.reduce(|a, b| Number::max(a, b)).unwrap();
+        let most = magnitudes.reduce(Number::max).unwrap();
         let scale = Number::max(most / as_f32(largest), f32::MIN_POSITIVE);
         for &x in group {
             let x = as_f32(x) / scale;
