@@ -25,6 +25,11 @@ impl<'t> Ops<'t> for Outbox<'t> {
     }
 
     #[track_caller]
+    fn put_if<T: Element>(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: Value<'t, T>) {
+        self.outbox.put_if(condition, 0, offset, x);
+    }
+
+    #[track_caller]
     fn get<T: Element>(&self, offset: Value<'t, i64>) -> Value<'t, T> {
         self.wire.get(offset)
     }

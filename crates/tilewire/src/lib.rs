@@ -66,23 +66,26 @@
 //! | to … | see |
 //! |---|---|
 //! | apply hooks to a tensor | [`map`], [`hook::Ctx`] |
+//! | use ready-made hooks, or begin with one | [`hooks`] |
 //! | write a kernel | [`kernel`], [`hook::Block`], [`hook::RoleCtx`] |
 //! | know what an op means, and its ordering | [`ir::Op`] |
 //! | compile and launch | [`prepare`], [`Prepared`] |
 //! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`], [`rehearsal`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
 //! | exchange tensors between ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
-//! | write a schedule of your own | [`schedule`], `examples/ring_all_gather.rs` |
-//! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/neighbour_exchange.rs` |
+//! | write a schedule of your own | [`schedule`], `examples/05_ring_all_gather.rs` |
+//! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/06_own_kernel_from_raw_ops.rs` |
 //! | write a transport of your own | [`transport::P2pTransport`], [`collective::Link`], [`schedule::Ops`], `crates/outside-transport` |
 //!
-//! Inside the repository, ARCHITECTURE.md has the map of the code, its invariants and the memory model.
+//! Inside the repository, docs/ has a guide and a list of the examples, ARCHITECTURE.md the map of the code, its invariants and the
+//! memory model.
 #![warn(missing_docs)]
 
 pub mod check;
 pub mod collective;
 pub mod cuda;
 pub mod hook;
+pub mod hooks;
 pub mod ir;
 pub mod ptx;
 pub mod rehearsal;
@@ -114,12 +117,24 @@ pub mod prelude {
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-/// The code of the guide to launching.
+/// The code of the guide in docs/.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/launching.md")]
-pub struct Launching;
+mod guide {
+    macro_rules! pages {
+        ($($name:ident: $file:literal;)*) => {$(
+            #[doc = include_str!(concat!("../../../docs/guide/", $file))]
+            pub struct $name;
+        )*};
+    }
 
-/// The code of the guide to checking.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/checking.md")]
-pub struct Checking;
+    pages! {
+        MentalModel: "mental_model.md";
+        FourLayers: "four_layers.md";
+        MemoryModel: "memory_model.md";
+        Hooks: "hooks.md";
+        Tuning: "tuning.md";
+        Troubleshooting: "troubleshooting.md";
+        Launching: "launching.md";
+        Checking: "checking.md";
+    }
+}

@@ -20,6 +20,8 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "ir", uses: &[], is_unsafe: false },
     Folder { name: "tensor", uses: &["ir"], is_unsafe: true },
     Folder { name: "hook", uses: &["ir", "tensor"], is_unsafe: false },
+    // Ready-made hooks, in the public language.
+    Folder { name: "hooks", uses: &["hook", "ir", "tensor"], is_unsafe: false },
     Folder { name: "vm", uses: &["ir", "tensor"], is_unsafe: true },
     Folder { name: "check", uses: &["ir", "tensor"], is_unsafe: false },
     Folder { name: "ptx", uses: &["ir"], is_unsafe: false },

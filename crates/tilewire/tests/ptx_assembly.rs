@@ -4,7 +4,7 @@ mod support;
 
 use support::programs::Program;
 use support::programs::data::Random;
-use support::{kernels, ptxas};
+use support::{hook_samples, kernels, ptxas};
 use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, PtxError, Target, emit};
 
@@ -37,6 +37,17 @@ fn kernels_of_every_op_assemble_for_every_target() {
         }
         assembles(name, &kernel, &Target::ALL);
         assembles(name, &simplify(&kernel), &Target::ALL);
+    }
+}
+
+/// Every hook of the library, each with several types: each kernel for one target, in turn.
+#[test]
+fn hooks_of_the_library_assemble() {
+    if ptxas::find().is_none() {
+        return;
+    }
+    for (k, sample) in hook_samples::all().iter().enumerate() {
+        assembles(&sample.name, &simplify(&sample.traced.kernel), &[Target::ALL[k % 5]]);
     }
 }
 

@@ -6,7 +6,7 @@ use support::ptxas;
 use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::transport::{ShmOptions, ShmTransport, World};
-use tilewire::{Bf16, Config, F8E4M3, Primitive, Tensor, sendrecv};
+use tilewire::{Bf16, Config, F8E4M3, Primitive, Tensor, hooks, sendrecv};
 
 /// The kernels of rank 0 of two that exchange tensors, with names.
 fn kernels() -> Vec<(&'static str, Kernel)> {
@@ -37,6 +37,10 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
         let narrow = sendrecv(&link, &out, &inp, peer, peer).carries::<F8E4M3>();
         let traced = narrow.produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).trace()?;
         kernels.push(("narrowed", traced.kernel));
+        let (inp, out) = (Tensor::<Bf16>::zeros(1 << 16), Tensor::<Bf16>::zeros(1 << 16));
+        let squeezed =
+            sendrecv(&link, &out, &inp, peer, peer).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+        kernels.push(("quantised", squeezed.consume(hooks::dequantise()).trace()?.kernel));
         link.close()?;
         Ok(kernels)
     });

@@ -15,7 +15,7 @@ mod report;
 mod size;
 
 pub use gpu::{Plan as GpuPlan, check_key as check_gpu_key};
-pub use interleaved::Effort;
+use interleaved::Effort;
 pub use kernels::check_key;
 pub use pair::{Kind as WorldKind, Plan as PairPlan, check_key as check_pair_key};
 pub use size::Size;
@@ -90,10 +90,4 @@ fn open(json: Option<&str>) -> Result<Option<File>> {
         Some(path) if path != "-" => Ok(Some(File::create(path).with_context(|| format!("cannot write {path}"))?)),
         _ => Ok(None),
     }
-}
-
-/// The rows of a short `tilewire bench kernels` at one size, as a table.
-pub fn glance(size: Size, cases: &[&str], effort: Effort) -> Result<String> {
-    let cases: Vec<String> = cases.iter().map(|key| key.to_string()).collect();
-    Ok(report::table(&kernels::run(&Plan { sizes: &[size], cases: &cases, effort })?))
 }

@@ -97,16 +97,17 @@ const DEPTH: usize = 8;
 const GRANULE: usize = 64;
 
 impl Config {
-    /// Decides how `len` elements of these parts travel. Never fails: what cannot be is refused by `check_transfer`.
+    /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours. Never fails: what cannot be is
+    /// refused by `check_transfer`.
     pub(super) fn decide(
         &self,
         transport: &impl Host,
         types: &'static [Type],
-        len: usize,
+        (len, last_per): (usize, usize),
         window_bytes: Option<usize>,
     ) -> Decision {
         let choices = if transport.seat().is_some() { &GPU } else { &CPU };
-        let bytes = types.iter().map(|ty| ty.size()).sum::<usize>().saturating_mul(len);
+        let bytes = Packing::new(types, len).last_per(last_per).bytes_of_parts();
         let granule = self.granule.unwrap_or(GRANULE).max(1);
         let small = match self.primitive {
             Some(primitive) => primitive == Primitive::Packet,
@@ -154,7 +155,10 @@ impl Config {
         };
         let tile = match protocol {
             Protocol::Staged { slot_bytes, .. } | Protocol::Bulk { slot_bytes, .. } => {
-                let most = Packing::fitting(types, slot_bytes).map_or(1, |packing| packing.elements());
+                // Bulk copies move whole parts: a shared last part is copied for every element.
+                let last_per = if matches!(protocol, Protocol::Bulk { .. }) { 1 } else { last_per };
+                let packing = Packing::fitting_shared(types, last_per, slot_bytes);
+                let most = packing.map_or(1, |packing| packing.elements());
                 // A granule the user asks for must divide the tile.
                 if self.granule.is_some() && most >= granule { most / granule * granule } else { most }
             }

@@ -216,7 +216,15 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let agreement = self.pattern.agreement();
         let card = |leg: &Leg<In, Out>| {
-            Card::new(&agreement, R::TYPES, &leg.tiling, &leg.decision, &self.hooks.output_shape, window)
+            Card::new(
+                &agreement,
+                R::TYPES,
+                &leg.tiling,
+                &leg.decision,
+                &self.hooks.output_shape,
+                window,
+                self.hooks.last_per,
+            )
         };
         match self.pattern {
             Pattern::Pair { .. } => {

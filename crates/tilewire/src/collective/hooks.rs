@@ -1,8 +1,9 @@
 //! The two hooks of a collective and the shape of its chunks: what every builder collects.
 
-use crate::hook::{Chunk, Ctx, MisuseKind, Regs, View};
-use crate::ir::SourceLine;
+use crate::hook::{Chunk, Ctx, MisuseKind, PutParts, Regs, Value, View};
 use crate::ir::scalar::Element;
+use crate::ir::{self, SourceLine};
+use std::cell::Cell;
 use std::rc::Rc;
 
 pub(super) type ProduceHook<'h, In, Out, R> = dyn for<'t> Fn(&Ctx<'t, In, Out>) -> <R as Regs>::Of<'t> + 'h;
@@ -19,11 +20,15 @@ pub(super) struct Shape {
 /// What a user said about the elements of a collective. `R` is what `produce` gives to `consume`.
 pub struct Hooks<'h, In: Element, Out: Element, R: Regs> {
     produce: Rc<ProduceHook<'h, In, Out, R>>,
+    /// Where the hooks were given: a mistake in one of the library's is reported there.
+    given_at: [SourceLine; 2],
     /// Whether `produce` is the default: it copies the input.
     pub(super) copies: bool,
     consume: Option<Rc<ConsumeHook<'h, In, Out, R>>>,
     pub(super) input_shape: Option<Shape>,
     pub(super) output_shape: Option<Shape>,
+    /// How many neighbours share the last of several values.
+    pub(super) last_per: usize,
     pub(super) faults: Vec<(SourceLine, MisuseKind)>,
     /// Where the collective is called.
     pub(super) at: SourceLine,
@@ -35,10 +40,12 @@ impl<'h, In: Element, Out: Element> Hooks<'h, In, Out, In> {
         let line = at.clone();
         Hooks {
             produce: Rc::new(move |c| c.input.load_line(c.pos_line(&line), &line)),
+            given_at: [at.clone(), at.clone()],
             copies: true,
             consume: None,
             input_shape: None,
             output_shape: None,
+            last_per: 1,
             faults: Vec::new(),
             at,
         }
@@ -53,10 +60,13 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
             faults.push((SourceLine::caller(), MisuseKind::HookOrder));
         }
         let (input_shape, output_shape, at) = (self.input_shape, self.output_shape, self.at);
-        Hooks { produce, copies: false, consume: None, input_shape, output_shape, faults, at }
+        let (given_at, last_per) = ([SourceLine::caller(), at.clone()], self.last_per);
+        Hooks { produce, given_at, copies: false, consume: None, input_shape, output_shape, last_per, faults, at }
     }
 
-    pub(super) fn with_consume(self, consume: Rc<ConsumeHook<'h, In, Out, R>>) -> Self {
+    #[track_caller]
+    pub(super) fn with_consume(mut self, consume: Rc<ConsumeHook<'h, In, Out, R>>) -> Self {
+        self.given_at[1] = SourceLine::caller();
         Hooks { consume: Some(consume), ..self }
     }
 
@@ -80,14 +90,31 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
     }
 
     pub(super) fn produce<'t>(&self, c: &Ctx<'t, In, Out>) -> R::Of<'t> {
-        (self.produce)(c)
+        let regs = c.given_at(&self.given_at[0], || (self.produce)(c));
+        if self.last_per > 1 && R::TYPES.len() > 1 {
+            let last = LastPart::default();
+            R::put(regs, &last);
+            let last = last.0.get().expect("regs have a last part");
+            c.shared_by(last, self.last_per, &self.given_at[0]);
+        }
+        regs
     }
 
     pub(super) fn consume<'t>(&self, c: &Ctx<'t, In, Out>, regs: R::Of<'t>) {
         match &self.consume {
-            Some(consume) => consume(c, regs),
+            Some(consume) => c.given_at(&self.given_at[1], || consume(c, regs)),
             None => R::store(regs, c, &self.at),
         }
+    }
+}
+
+/// The last of some parts.
+#[derive(Default)]
+struct LastPart(Cell<Option<ir::Value>>);
+
+impl<'t> PutParts<'t> for LastPart {
+    fn put<T: Element>(&self, _: usize, x: Value<'t, T>) {
+        self.0.set(Some(x.id()));
     }
 }
 
@@ -177,7 +204,28 @@ macro_rules! hook_methods {
             self.with(std::rc::Rc::new(hook))
         }
 
+        /// Says that the last of the values that travel is the same for every `group` neighbouring positions (a scale), so that it travels
+        /// once for them, beside the payload. Both sides say it. A value that is not seen to be so is a misuse.
+        ///
+        /// ```
+        /// use tilewire::{F8E4M3, Tensor, hooks, map};
+        /// let (out, inp) = (Tensor::<f32>::zeros(256), Tensor::<f32>::zeros(256));
+        /// map(&out, &inp)
+        ///     .produce2(hooks::quantise(F8E4M3::MAX, 128))
+        ///     .last_per(128)
+        ///     .consume(hooks::dequantise())
+        ///     .run()?;
+        /// # Ok::<(), tilewire::RunError>(())
+        /// ```
+        ///
+        /// Packets are small, and carry all values for every position all the same.
+        pub fn last_per(mut self, group: usize) -> Self {
+            self.hooks.last_per = group.max(1);
+            self
+        }
+
         /// What happens with what arrives for a position of the output chunk; give it after `produce`.
+        #[track_caller]
         pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
             self.hooks = self.hooks.with_consume(std::rc::Rc::new(hook));
             self

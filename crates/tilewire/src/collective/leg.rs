@@ -92,7 +92,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let Route { side, peer, .. } = route;
         let is_own = peer == terms.link.rank() && self.pattern.is_collective();
         let len = self.positions(&route)?;
-        let message = Message { types: R::TYPES, len, shape: &self.hooks.output_shape };
+        let message = Message { types: R::TYPES, len, last_per: self.hooks.last_per, shape: &self.hooks.output_shape };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
         self.check_direct(&decision, side)?;

@@ -144,7 +144,7 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
             }
             (Protocol::Staged { slot_bytes, depth }, side) => {
                 let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
-                let packing = Packing::new(R::TYPES, tiling.tile_len());
+                let packing = Packing::new(R::TYPES, tiling.tile_len()).last_per(hooks.last_per);
                 match side {
                     Side::Send => send_tiles::<R, _>(r, ops, plan, tiling, packing, produce),
                     Side::Receive => recv_tiles::<R, _>(r, ops, plan, tiling, packing, consume),

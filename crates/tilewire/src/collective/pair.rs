@@ -22,6 +22,7 @@ impl Card {
         decision: &Decision,
         shape: &Option<Shape>,
         window: Option<&str>,
+        last_per: usize,
     ) -> Card {
         let types: Vec<String> = types.iter().map(ToString::to_string).collect();
         let shape = shape.as_ref().map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
@@ -39,6 +40,7 @@ impl Card {
             ("the bytes of a slot", slot_bytes.to_string()),
             ("the depth", depth.to_string()),
             ("the window", window.unwrap_or("none").to_string()),
+            ("the neighbours that share the last value", last_per.to_string()),
             ("the tile", format!("[{}, {}]", tiling.tile_rows(), tiling.tile_cols())),
         ])
     }

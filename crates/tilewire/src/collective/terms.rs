@@ -33,6 +33,8 @@ pub(super) struct WindowOf {
 pub(super) struct Message<'s> {
     pub types: &'static [Type],
     pub len: usize,
+    /// Neighbours that share the last of several parts.
+    pub last_per: usize,
     pub shape: &'s Option<Shape>,
 }
 
@@ -60,14 +62,19 @@ impl<'l, L: Link> Terms<'l, L> {
         message: Message<'_>,
         reached: Option<usize>,
     ) -> Result<(Decision, Tiling), RunError> {
-        let (link, Message { types, len, .. }) = (self.link, message);
-        let mut decision = self.config.decide(link, types, len, reached);
+        let (link, Message { types, len, last_per, .. }) = (self.link, message);
+        let mut decision = self.config.decide(link, types, (len, last_per), reached);
         if self.config.primitive.is_none()
             && decision.protocol == Protocol::Packet
             && self.check_packets(types, &tiling(&decision, message)).is_err()
         {
             // Whole rows, or groups, may give a block more than its equal share.
-            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(link, types, len, reached);
+            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(
+                link,
+                types,
+                (len, last_per),
+                reached,
+            );
         }
         let Decision { protocol, blocks, .. } = decision;
         if reached.is_none() && matches!(protocol, Protocol::Direct { .. }) {
@@ -92,13 +99,14 @@ impl<'l, L: Link> Terms<'l, L> {
         }
         let tiling = tiling(&decision, message);
         if peer.is_some() {
-            self.check_room(types, protocol, &tiling)?;
+            self.check_room(message, protocol, &tiling)?;
         }
         Ok((decision, tiling))
     }
 
     /// Whether the parts of every element fit packets or slots.
-    fn check_room(&self, types: &'static [Type], protocol: Protocol, tiling: &Tiling) -> Result<(), TransferError> {
+    fn check_room(&self, message: Message<'_>, protocol: Protocol, tiling: &Tiling) -> Result<(), TransferError> {
+        let Message { types, last_per, .. } = message;
         let unable = |why| Err(TransferError::Unable { protocol, why });
         match protocol {
             Protocol::Direct { .. } => Ok(()),
@@ -118,8 +126,17 @@ impl<'l, L: Link> Terms<'l, L> {
                 if types.len() > 1 && !slot_bytes.is_multiple_of(Packing::ALIGN) {
                     return unable("the parts of a slot begin on 64 bytes: use slots of a multiple of 64");
                 }
-                if Packing::fitting(types, slot_bytes).is_none() {
-                    return unable("not one element fits a slot: use larger slots");
+                let last_per = if matches!(protocol, Protocol::Bulk { .. }) { 1 } else { last_per };
+                if Packing::fitting_shared(types, last_per, slot_bytes).is_none() {
+                    return unable(
+                        "not one element fits a slot, with those that share its last value: use larger slots",
+                    );
+                }
+                // Where a value travels once for a group, every row of a tile begins with a group.
+                let (group, tile) = (last_per, tiling.tile_cols());
+                let one_row = tiling.tile_rows() == 1 && tile >= tiling.cols();
+                if types.len() > 1 && !one_row && !tile.is_multiple_of(group) {
+                    return Err(TransferError::TornGroup { group, tile });
                 }
                 Ok(())
             }

@@ -158,6 +158,40 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
         Value::new(self.trace, x.into_ir(self.trace, &SourceLine::caller()))
     }
 
+    /// For a hook that cannot work with these chunks: the build fails with these words and the line of this call. Tracing goes on, so
+    /// give some value all the same.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map};
+    /// let (out, inp) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(5));
+    /// let pairs = map(&out, &inp).produce(|c| {
+    ///     if c.input.len() != 2 * c.output.len() {
+    ///         c.refuse("pairs: the input must be twice as long as the output");
+    ///     }
+    ///     c.input.load(c.pos() * 2) + c.input.load(c.pos() * 2 + 1)
+    /// });
+    /// assert!(pairs.trace().unwrap_err().to_string().contains("twice as long"));
+    /// ```
+    #[track_caller]
+    pub fn refuse(&self, why: impl Into<String>) {
+        self.trace.report(&SourceLine::caller(), MisuseKind::Refused { why: why.into() });
+    }
+
+    /// Makes sure that groups of so many neighbours have one and the same value, as the hook given at this line says.
+    pub(crate) fn shared_by(&self, value: ir::Value, group: usize, at: &SourceLine) {
+        if !self.trace.same_in_groups(value, group) {
+            self.trace.report(at, MisuseKind::NotShared { group });
+        }
+    }
+
+    /// Runs a hook that was given at this line.
+    pub(crate) fn given_at<T>(&self, at: &SourceLine, hook: impl FnOnce() -> T) -> T {
+        self.trace.on_behalf_of(Some(at));
+        let result = hook();
+        self.trace.on_behalf_of(None);
+        result
+    }
+
     pub(crate) fn pos_line(&self, at: &SourceLine) -> Value<'t, i64> {
         self.fact(self.facts.pos, at)
     }

@@ -246,6 +246,16 @@ pub enum MisuseKind {
     },
     /// A kernel without a role.
     NoRole,
+    /// A value that is to travel once for a group of neighbours, but is not seen to be the same for all of them.
+    NotShared {
+        /// Elements of a group.
+        group: usize,
+    },
+    /// A hook that cannot work where it was given.
+    Refused {
+        /// The hook's own words.
+        why: String,
+    },
     /// A number that its place cannot hold.
     ConstantRange {
         /// The number.
@@ -339,6 +349,12 @@ impl fmt::Display for MisuseKind {
                 write!(f, "a second role named {name} (the first is at {first}): give each role its own name")
             }
             NoRole => write!(f, "the kernel has no role: give it a body with k.main(|r| ..)"),
+            NotShared { group } => write!(
+                f,
+                "last_per({group}), but the last value is not seen to be the same for all of {group} neighbours: compute it from \
+                 group_max({group}) or its like, constants and scalars only"
+            ),
+            Refused { why } => f.write_str(why),
             ConstantRange { number, ty } => write!(f, "{number} does not fit {ty}"),
         }
     }

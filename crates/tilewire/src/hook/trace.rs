@@ -7,10 +7,12 @@ use super::error::{Misuse, MisuseKind, ScopeKind};
 use super::value::Value;
 use crate::ir::scalar::Element;
 use crate::ir::{
-    self, Access, Builder, Const, Entity, Inst, Op, Param, ParamId, Region, RoleId, Shape, SourceLine, Type,
+    self, Access, Builder, Const, Entity, GroupOp, Inst, Op, Param, ParamId, Region, RoleId, Shape, SourceLine, Type,
 };
 use crate::tensor::{Arg, Memory};
+use std::borrow::Cow;
 use std::cell::{Ref, RefCell, RefMut};
+use std::collections::HashSet;
 use std::marker::PhantomData;
 
 /// A kernel being traced. Values hold a reference to it.
@@ -42,6 +44,8 @@ struct State {
     home: Vec<ScopeId>,
     /// The role whose body is being traced.
     role: Option<RoleId>,
+    /// Who gave the hook that is being traced: lines of the library of hooks are reported as this one.
+    user: Option<SourceLine>,
 }
 
 type ScopeId = u32;
@@ -63,6 +67,7 @@ impl Trace {
                 open: Vec::new(),
                 home: Vec::with_capacity(64),
                 role: None,
+                user: None,
             }),
         }
     }
@@ -71,6 +76,11 @@ impl Trace {
         let State { mut builder, args, errors, .. } = self.state.into_inner();
         mark_overlaps(&mut builder, &args);
         Outcome { kernel: builder.finish(), args, errors }
+    }
+
+    /// While this is set, what happens in the library of hooks is reported at this line: the user knows it, and not the library's.
+    pub(crate) fn on_behalf_of(&self, user: Option<&SourceLine>) {
+        self.state().user = user.cloned();
     }
 
     // ---- ops ----------------------------------------------------------------------------------------------------
@@ -109,6 +119,32 @@ impl Trace {
     }
 
     // ---- misuse -------------------------------------------------------------------------------------------------
+
+    /// Whether a value is seen to be the same for all of every group of so many neighbours: uniform, a reduction over the group (or over
+    /// several), or computed from such.
+    pub(crate) fn same_in_groups(&self, value: ir::Value, group: usize) -> bool {
+        let kernel = self.kernel();
+        let (mut open, mut seen) = (vec![value], HashSet::new());
+        while let Some(value) = open.pop() {
+            if kernel.shape(value) == Shape::Uniform || !seen.insert(value) {
+                continue;
+            }
+            match kernel.def(value) {
+                Some(Op::Group { op, size, .. }) if *op != GroupOp::Scan && (*size as usize).is_multiple_of(group) => {}
+                Some(
+                    op @ (Op::Unary { .. }
+                    | Op::Binary { .. }
+                    | Op::Compare { .. }
+                    | Op::Fma { .. }
+                    | Op::Select { .. }
+                    | Op::Cast { .. }
+                    | Op::Bitcast { .. }),
+                ) => open.extend(op.operands()),
+                _ => return false,
+            }
+        }
+        true
+    }
 
     pub(crate) fn report(&self, at: &SourceLine, kind: MisuseKind) {
         self.state().report(at, kind);
@@ -306,7 +342,8 @@ impl State {
     }
 
     fn push(&mut self, op: Op, at: &SourceLine) -> Option<ir::Value> {
-        let value = self.builder.push(op, at)?;
+        let at = self.user_line(at);
+        let value = self.builder.push(op, &at)?;
         let scope = *self.open.last().expect("in a role");
         // Values come in order; a gap cannot occur because loops record their indices themselves.
         debug_assert_eq!(self.home.len(), value.index());
@@ -381,13 +418,27 @@ impl State {
     }
 
     fn report(&mut self, at: &SourceLine, kind: MisuseKind) {
-        let misuse = Misuse { at: at.clone(), kind };
+        let misuse = Misuse { at: self.user_line(at).into_owned(), kind };
         // One mistake is often met several times: in a loop of the host language, in several operands of one line.
         let same = |e: &Misuse| (e.at.file, e.at.line, &e.kind) == (misuse.at.file, misuse.at.line, &misuse.kind);
         if !self.errors.iter().any(same) {
             self.errors.push(misuse);
         }
     }
+
+    /// The line to report for this one.
+    fn user_line<'l>(&self, at: &'l SourceLine) -> Cow<'l, SourceLine> {
+        match &self.user {
+            Some(user) if in_library(at) => Cow::Owned(user.clone()),
+            _ => Cow::Borrowed(at),
+        }
+    }
+}
+
+/// Whether the line is one of the library of hooks, the folder beside this one.
+fn in_library(at: &SourceLine) -> bool {
+    let sources = file!().strip_suffix("hook/trace.rs");
+    sources.and_then(|sources| at.file.strip_prefix(sources)).is_some_and(|file| file.starts_with("hooks/"))
 }
 
 fn all_same(a: &[Memory], b: &[Memory]) -> bool {

@@ -12,8 +12,8 @@
 //!   engines.
 //! - **Must not know**: devices and wires. What is specific to a link is behind [`Ops`].
 //!
-//! A schedule of one's own is made of the same parts: `examples/ring_all_gather.rs` forwards tiles round a ring,
-//! `examples/neighbour_exchange.rs` needs only the memories of an endpoint.
+//! A schedule of one's own is made of the same parts: `examples/05_ring_all_gather.rs` forwards tiles round a ring,
+//! `examples/06_own_kernel_from_raw_ops.rs` needs only the memories of an endpoint.
 //!
 //! | file | holds |
 //! |---|---|

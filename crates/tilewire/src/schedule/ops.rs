@@ -16,6 +16,10 @@ pub trait Ops<'t> {
     #[track_caller]
     fn put<T: Element>(&self, offset: Value<'t, i64>, x: Value<'t, T>);
 
+    /// Writes a value for the peer where `condition` holds.
+    #[track_caller]
+    fn put_if<T: Element>(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: Value<'t, T>);
+
     /// Reads a value the peer wrote here.
     #[track_caller]
     fn get<T: Element>(&self, offset: Value<'t, i64>) -> Value<'t, T>;
@@ -173,6 +177,11 @@ impl<'t> Ops<'t> for LoadStore<'t> {
     #[track_caller]
     fn put<T: Element>(&self, offset: Value<'t, i64>, x: Value<'t, T>) {
         self.bytes.put(0, offset, x);
+    }
+
+    #[track_caller]
+    fn put_if<T: Element>(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: Value<'t, T>) {
+        self.bytes.put_if(condition, 0, offset, x);
     }
 
     #[track_caller]

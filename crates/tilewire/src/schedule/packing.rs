@@ -3,6 +3,7 @@
 //! ```text
 //!  slot   ├ part 0 of all elements ┤├ part 1 of all elements ┤ …      each part begins on 64 bytes
 //! ```
+//! The last of several parts may be shared by groups of neighbours (a scale): then it lies there once for each group.
 
 use super::ops::Ops;
 use crate::hook::{self, GetParts, PutParts, Value};
@@ -15,15 +16,19 @@ use std::marker::PhantomData;
 /// ```
 /// use tilewire::ir::Type;
 /// use tilewire::schedule::Packing;
-/// let packing = Packing::new(&[Type::F8E4M3, Type::F32], 100);
+/// let types = &[Type::F8E4M3, Type::F32];
+/// let packing = Packing::new(types, 100);
 /// assert_eq!((packing.offset(0), packing.offset(1), packing.bytes()), (0, 128, 128 + 448));
 /// // As many as fit into 64 KiB, a multiple of 1024 where there are so many:
-/// assert_eq!(Packing::fitting(&[Type::F8E4M3, Type::F32], 64 << 10).unwrap().elements(), 12 << 10);
+/// assert_eq!(Packing::fitting(types, 64 << 10).unwrap().elements(), 12 << 10);
+/// // With a scale for every 128:
+/// assert_eq!(Packing::fitting_shared(types, 128, 64 << 10).unwrap().elements(), 62 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
     types: &'static [Type],
     elements: usize,
+    last_per: usize,
 }
 
 impl Packing {
@@ -32,20 +37,37 @@ impl Packing {
 
     /// Packs `elements` elements of these parts.
     pub const fn new(types: &'static [Type], elements: usize) -> Packing {
-        Packing { types, elements }
+        Packing { types, elements, last_per: 1 }
+    }
+
+    /// The same with a last part that is shared by groups of so many neighbours, and lies there once for each. The positions of a tile
+    /// must begin with a group. A single part is never shared.
+    pub const fn last_per(self, group: usize) -> Packing {
+        let last_per = if self.types.len() > 1 && group > 1 { group } else { 1 };
+        Packing { last_per, ..self }
     }
 
     /// The most elements that fit into a slot, rounded down so that groups of neighbours stay together: to a multiple of 1024, or of 64
     /// where fewer fit. `None` where not one fits.
     pub fn fitting(types: &'static [Type], slot_bytes: usize) -> Option<Packing> {
-        let one: usize = types.iter().map(|ty| ty.size()).sum();
+        Packing::fitting_shared(types, 1, slot_bytes)
+    }
+
+    /// As [`Packing::fitting`], with a last part that is shared by groups of so many neighbours. They are whole groups.
+    pub fn fitting_shared(types: &'static [Type], last_per: usize, slot_bytes: usize) -> Option<Packing> {
+        let of = |elements: usize| Packing::new(types, elements).last_per(last_per);
+        let group = of(1).last_per;
         // A single part may fill the slot to its last byte.
         let slack = if types.len() > 1 { types.len() * Self::ALIGN } else { 0 };
-        let most = slot_bytes.saturating_sub(slack) / one.max(1);
-        let most = [1024, 64].into_iter().find(|&many| most >= many).map_or(most, |many| most / many * many);
-        let packing = if most > 0 { Packing::new(types, most) } else { Packing::new(types, 1) };
-        let fits = |packing: Packing| if types.len() > 1 { packing.bytes() } else { packing.elements * one };
-        (fits(packing) <= slot_bytes).then_some(packing)
+        // Bytes of a group: of one element where nothing is shared.
+        let bytes = |ty: &Type| ty.size() * group;
+        let all: usize = types.iter().map(bytes).sum();
+        let shared = if group > 1 { types.last().map_or(0, |ty| bytes(ty) - ty.size()) } else { 0 };
+        let most = slot_bytes.saturating_sub(slack) / (all - shared).max(1) * group;
+        let many = [1024, 64].into_iter().find(|many| most >= *many && many.is_multiple_of(group)).unwrap_or(group);
+        let packing = of((most / many * many).max(group));
+        let fits = if types.len() > 1 { packing.bytes() } else { packing.elements * all };
+        (fits <= slot_bytes).then_some(packing)
     }
 
     /// The parts' types.
@@ -60,13 +82,28 @@ impl Packing {
 
     /// Where a part begins.
     pub fn offset(&self, part: usize) -> usize {
-        let before = self.types[..part].iter();
-        before.map(|ty| (ty.size() * self.elements).next_multiple_of(Self::ALIGN)).sum()
+        (0..part).map(|part| (self.types[part].size() * self.count(part)).next_multiple_of(Self::ALIGN)).sum()
     }
 
     /// Bytes of all parts.
     pub fn bytes(&self) -> usize {
         self.offset(self.types.len())
+    }
+
+    /// Bytes of all parts, without what lies between them.
+    pub(crate) fn bytes_of_parts(&self) -> usize {
+        let bytes = |part: usize| self.types[part].size().saturating_mul(self.count(part));
+        (0..self.types.len()).map(bytes).fold(0, usize::saturating_add)
+    }
+
+    /// How many of a part there are.
+    fn count(&self, part: usize) -> usize {
+        self.elements.div_ceil(self.sharers(part))
+    }
+
+    /// How many neighbours have one of a part.
+    fn sharers(&self, part: usize) -> usize {
+        if part + 1 == self.types.len() { self.last_per } else { 1 }
     }
 
     /// The parts of element `index`, in the peer's or in this rank's staging from byte `base`.
@@ -83,6 +120,10 @@ impl Packing {
         let size = self.types[part].size() as i64;
         let offset = self.offset(part) as i64;
         let base = if offset == 0 { base } else { base + offset };
+        let index = match self.sharers(part) {
+            1 => index,
+            group => index / group as i64,
+        };
         base + if size == 1 { index } else { index * size }
     }
 }
@@ -99,7 +140,12 @@ pub(super) struct Parts<'o, 't, O> {
 impl<'t, O: Ops<'t>> PutParts<'t> for Parts<'_, 't, O> {
     #[track_caller]
     fn put<T: Element>(&self, part: usize, x: Value<'t, T>) {
-        self.ops.put(self.packing.byte(part, self.base, self.index), x);
+        let byte = self.packing.byte(part, self.base, self.index);
+        match self.packing.sharers(part) {
+            1 => self.ops.put(byte, x),
+            // All of a group have the same; the first one writes it.
+            group => self.ops.put_if((self.index % group as i64).eq(0), byte, x),
+        }
     }
 }
 

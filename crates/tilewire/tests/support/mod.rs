@@ -1,8 +1,9 @@
 //! What the tests share: snapshots kept beside the tests, a short way to write kernels, kernels of every
-//! op, and random programs.
+//! op and of every hook of the library, and random programs.
 #![allow(dead_code, unused_imports)] // every test file uses its own part
 
 pub mod code;
+pub mod hook_samples;
 pub mod kernels;
 pub mod programs;
 pub mod ptx_machine;

@@ -46,8 +46,17 @@ pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Ve
         let mut launch = Launch::new(&mut memory, rank as u64, ranks.len() as u64, u64::MAX);
         let mut mine = Vec::new();
         for arg in &traced.args {
-            let (Arg::Buffer(banks) | Arg::Slots(banks)) = arg else { panic!("only memory is simulated") };
             let mut of_arg = Vec::new();
+            let banks = match arg {
+                Arg::Buffer(banks) | Arg::Slots(banks) => &banks[..],
+                // A scalar travels in the parameter block.
+                Arg::Scalar(memory) => {
+                    let word = memory.read().iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                    launch.words.push(word);
+                    &[]
+                }
+                Arg::Queue(_) => panic!("there is no network here"),
+            };
             for bank in banks {
                 let address = bank.start().as_ptr() as usize;
                 let place = match known.iter().find(|(at, _)| *at == address) {

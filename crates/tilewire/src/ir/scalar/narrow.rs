@@ -13,7 +13,7 @@
 use std::fmt;
 
 macro_rules! narrow_float {
-    ($(#[$doc:meta])* $name:ident, $bits:ident, largest non-NaN magnitude: $top:literal) => {
+    ($(#[$doc:meta])* $name:ident, $bits:ident, largest non-NaN magnitude: $top:literal, largest number: $max:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Default)]
         #[repr(transparent)]
@@ -23,6 +23,9 @@ macro_rules! narrow_float {
             pub(super) const SIGN: $bits = 1 << ($bits::BITS - 1);
             /// Magnitudes (bits without the sign) above this are NaN.
             pub(super) const TOP: $bits = $top;
+
+            /// The largest number.
+            pub const MAX: Self = Self($max);
 
             /// The number with these bits.
             #[inline(always)]
@@ -81,21 +84,21 @@ macro_rules! narrow_float {
 
 narrow_float! {
     /// IEEE half precision: 5 exponent bits, 10 mantissa bits. Overflow gives infinity.
-    F16, u16, largest non-NaN magnitude: 0x7c00
+    F16, u16, largest non-NaN magnitude: 0x7c00, largest number: 0x7bff
 }
 narrow_float! {
     /// "Brain" float: the upper half of an `f32`. Overflow gives infinity.
-    Bf16, u16, largest non-NaN magnitude: 0x7f80
+    Bf16, u16, largest non-NaN magnitude: 0x7f80, largest number: 0x7f7f
 }
 narrow_float! {
     /// Eight bits with 4 exponent and 3 mantissa bits, the "fn" variant: largest 448, NaN is `0x7f` and `0xff`, no
     /// infinity. Conversion saturates to ±448.
-    F8E4M3, u8, largest non-NaN magnitude: 0x7e
+    F8E4M3, u8, largest non-NaN magnitude: 0x7e, largest number: 0x7e
 }
 narrow_float! {
     /// Eight bits with 5 exponent and 2 mantissa bits. Infinity exists as an encoding, but conversion saturates to
     /// ±57344, infinity included.
-    F8E5M2, u8, largest non-NaN magnitude: 0x7c
+    F8E5M2, u8, largest non-NaN magnitude: 0x7c, largest number: 0x7b
 }
 
 impl F16 {

@@ -7,13 +7,13 @@
 //! ```
 //! The rounds of one tile follow each other, so a tile is on its way round the ring while the next one starts.
 //!
-//! Run it with `cargo run -p tilewire --example ring_all_gather`.
+//! Run it with `cargo run -p tilewire --example 05_ring_all_gather`.
 
 use tilewire::collective::{Launch, Link};
 use tilewire::ir::Type;
 use tilewire::schedule::{Ops, StagedPlan, StagedRecv, StagedSend};
 use tilewire::transport::{Protocol, ShmOptions, ShmTransport, Transfer, WorldError, check_transfer};
-use tilewire::{RunError, Tensor, World, kernel};
+use tilewire::{RunError, Tensor, Traced, World, kernel};
 
 /// Elements of a tile, which is what one step carries.
 const TILE: usize = 256;
@@ -22,6 +22,11 @@ const DEPTH: usize = 4;
 
 /// Gathers the inputs of all ranks, at least two, in rank order. Over any transport.
 pub fn ring_all_gather<'l, L: Link>(link: &'l L, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Launch<'l>, RunError> {
+    link.prepare(&trace(link, out, inp)?)
+}
+
+/// The kernel of a rank: for launches, and for the checker (07_checking_your_own_schedule).
+pub fn trace<L: Link>(link: &L, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
     let (me, ranks, len) = (link.rank(), link.world_size(), inp.len());
     assert_eq!(out.len(), ranks * len, "the output holds the inputs of all ranks");
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
@@ -33,7 +38,7 @@ pub fn ring_all_gather<'l, L: Link>(link: &'l L, out: &Tensor<f32>, inp: &Tensor
     check_transfer(link, &transfer, &[inp.memory()])?;
     let plan = StagedPlan::new(link, TILE * 4, DEPTH, 1);
 
-    let traced = kernel("ring all-gather", |k| {
+    Ok(kernel("ring all-gather", |k| {
         let (inp, out) = (k.input(inp), k.output(out));
         let (tx, rx) = (link.sender(k, next, protocol, None), link.receiver(k, previous, protocol));
         k.main(|r| {
@@ -71,8 +76,7 @@ pub fn ring_all_gather<'l, L: Link>(link: &'l L, out: &Tensor<f32>, inp: &Tensor
             send.end(steps);
             receive.end(steps);
         });
-    })?;
-    link.prepare(&traced)
+    })?)
 }
 
 /// Gathers `len` elements of each of some ranks, twice, and checks what every rank has then; gives what rank 0 has.

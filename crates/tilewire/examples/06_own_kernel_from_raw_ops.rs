@@ -5,7 +5,7 @@
 //!         ├ edge ┤            ├ edge ┤             what goes to the left block 0; two slots each, used in turns,
 //!  ◀──────┘ block 0    block 1 └──────▶            so that a launch may put before the last one was read
 //! ```
-//! Run it with `cargo run -p tilewire --example neighbour_exchange`.
+//! Run it with `cargo run -p tilewire --example 06_own_kernel_from_raw_ops`.
 
 use tilewire::collective::{Launch, Link};
 use tilewire::transport::{P2pTransport, PeerEndpoint, ShmOptions, ShmTransport, WorldError};

@@ -1,0 +1,58 @@
+//! A hook that uses a tensor of its own: every row of a `[rows, cols]` chunk is scaled by a factor of that row, on its way round a ring.
+//!
+//! The closure runs once, when the kernel is built. The tensor and the scalar it captures become arguments of the kernel, which reads
+//! them at every launch: change them, launch again, nothing is compiled anew.
+//!
+//! Run it with `cargo run -p tilewire --example 02_hook_with_a_captured_tensor`.
+
+use tilewire::prelude::*;
+use tilewire::transport::{ShmOptions, ShmTransport, WorldError};
+use tilewire::{World, hooks, sendrecv};
+
+/// Two launches among some ranks, at least two, each checked; gives what rank 0 has after the second.
+pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<f32>, WorldError> {
+    let received = World::threads(ranks).run(|world| {
+        let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+        let (next, previous) = (world.rank().after(1, ranks), world.rank().after(ranks - 1, ranks));
+        let (inp, out) = (Tensor::from_fn(rows * cols, |i| i as f32), Tensor::<f32>::zeros(rows * cols));
+        let (factors, shift) = (Tensor::<f32>::zeros(rows), Scalar::new(0.0f32));
+
+        let mut exchange = sendrecv(&link, &out, &inp, next, previous)
+            .chunk_shape(rows, cols)
+            .output_shape(rows, cols)
+            .produce(|c| c.input.at(c.row(), c.col()) * factors.at(c.row()) + &shift)
+            .build()?;
+
+        for launch in 1..=2 {
+            // What this rank sends is scaled by the factors of this rank.
+            let factor = |rank: usize, row: usize| ((rank + 1) * (row + 1) * launch) as f32;
+            (0..rows).for_each(|row| factors.set(row, factor(world.rank().index(), row)));
+            shift.set(launch as f32 / 2.0);
+            exchange.run()?;
+            for i in 0..rows * cols {
+                assert_eq!(
+                    out.get(i),
+                    i as f32 * factor(previous.index(), i / cols) + launch as f32 / 2.0,
+                    "element {i}"
+                );
+            }
+        }
+
+        // The same from the library, without the shift.
+        sendrecv(&link, &out, &inp, next, previous)
+            .chunk_shape(rows, cols)
+            .output_shape(rows, cols)
+            .produce(hooks::scale(hooks::per_row(&factors)))
+            .run()?;
+        drop(exchange);
+        link.close()?;
+        Ok(out.to_vec())
+    })?;
+    Ok(received.into_iter().next().unwrap_or_default())
+}
+
+#[allow(dead_code)] // the tests call `run`
+fn main() -> Result<(), WorldError> {
+    println!("rank 0 of 3 received {:?}", run(3, 2, 4)?);
+    Ok(())
+}
