@@ -146,7 +146,9 @@ impl Config {
                 match primitive {
                     Primitive::Bulk => {
                         // What the user says stays, to be refused if it must be.
-                        let most = slot_bytes.min(BulkPlan::LARGEST_SLOT) / BulkPlan::ALIGN * BulkPlan::ALIGN;
+                        // Every copy of a role has at least two stages.
+                        let most = slot_bytes.min(BulkPlan::LARGEST_SLOT).min(BulkPlan::SCRATCH / copies / 2);
+                        let most = most / BulkPlan::ALIGN * BulkPlan::ALIGN;
                         Protocol::Bulk { slot_bytes: self.slot_bytes.unwrap_or(most), depth }
                     }
                     _ => Protocol::Staged { slot_bytes, depth },

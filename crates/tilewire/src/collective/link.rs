@@ -14,6 +14,7 @@ use crate::transport::{
 };
 use crate::vm::{LaunchError, Prepared, Settings};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A transport whose launches can sleep, and end when a rank fails.
@@ -181,6 +182,12 @@ impl<'l> Launch<'l> {
         let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
         if let Some(seat) = first.seat() {
+            // A launch has one stream, one abort word and one order of launches.
+            let same = |host: &&dyn Host| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
+            if !hosts.iter().all(same) {
+                let what = "a kernel over several transports: on a GPU it can use one".to_string();
+                return Err(CudaError::Argument { param: traced.kernel.name.clone(), what }.into());
+            }
             let settings = cuda::Settings {
                 rank: first.rank().number(),
                 world_size: first.world_size() as u32,

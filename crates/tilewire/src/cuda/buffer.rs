@@ -163,6 +163,10 @@ impl DeviceBytes for Handle {
         self.0.device.ordinal()
     }
 
+    fn is_reached_from(&self, device: u32) -> bool {
+        self.device() == device || self.0.mapped.as_ref().is_some_and(|mapped| mapped.lets(device))
+    }
+
     fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error>> {
         settle_launches(&self.0.device)?;
         Ok(self.0.read_into(self.offset(address), out)?)

@@ -1,7 +1,7 @@
 //! The driver and a GPU.
 
 use super::error::{Called, CudaError};
-use super::program::Program;
+use super::program::Code;
 use super::report::Reports;
 use super::residency::Residency;
 use crate::ptx::Target;
@@ -24,7 +24,7 @@ pub struct Device {
     reports: Reports,
     pub(super) residency: Mutex<Residency>,
     /// By their PTX, so that a kernel is assembled once. Weak, since a program keeps its device.
-    programs: Mutex<HashMap<String, Weak<Program>>>,
+    programs: Mutex<HashMap<String, Weak<Code>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; what changes in a device is behind a lock.
@@ -181,7 +181,7 @@ impl Device {
         &self.reports
     }
 
-    pub(super) fn programs(&self) -> MutexGuard<'_, HashMap<String, Weak<Program>>> {
+    pub(super) fn programs(&self) -> MutexGuard<'_, HashMap<String, Weak<Code>>> {
         held(&self.programs)
     }
 

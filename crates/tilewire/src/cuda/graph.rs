@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::error::{Called, CudaError};
-use super::launch::Kept;
+use super::launch::{Kept, keep_captured};
 use super::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
@@ -15,16 +15,23 @@ pub struct Graph {
     device: Arc<Device>,
     graph: sys::CUgraph,
     exec: sys::CUgraphExec,
-    _kept: Vec<Rc<Kept>>,
+    kept: Vec<Rc<Kept>>,
+    /// The streams whose launches it holds: none of theirs may run beside it, since counters are shared.
+    parts: Vec<Arc<Stream>>,
     /// Where it was replayed.
     streams: RefCell<Vec<Arc<Stream>>>,
 }
 
 impl Graph {
     /// Takes over a graph of the driver.
-    pub(super) fn own(device: &Arc<Device>, graph: sys::CUgraph, kept: Vec<Rc<Kept>>) -> Result<Graph, CudaError> {
+    pub(super) fn own(
+        device: &Arc<Device>,
+        graph: sys::CUgraph,
+        kept: Vec<Rc<Kept>>,
+        parts: Vec<Arc<Stream>>,
+    ) -> Result<Graph, CudaError> {
         let (exec, streams) = (std::ptr::null_mut(), RefCell::default());
-        let mut made = Graph { device: device.clone(), graph, exec, _kept: kept, streams };
+        let mut made = Graph { device: device.clone(), graph, exec, kept, parts, streams };
         // SAFETY: writes one handle; the graph lives.
         unsafe { sys::cuGraphInstantiateWithFlags(&mut made.exec, graph, 0) }
             .result()
@@ -35,9 +42,16 @@ impl Graph {
         Ok(made)
     }
 
-    /// Replays it on a stream; returns at once.
+    /// Replays it on a stream; returns at once. It runs after what is on the streams it was captured from, and what comes there next runs
+    /// after it. What an earlier replay has reported comes first.
     pub fn replay(&self, stream: &Arc<Stream>) -> Result<(), CudaError> {
+        self.kept.iter().try_for_each(|kept| kept.reported())?;
         self.device.bind()?;
+        if stream.is_capturing()? {
+            keep_captured(&self.kept)?;
+        } else {
+            stream.join(&self.parts)?;
+        }
         stream.busy();
         let mut streams = self.streams.borrow_mut();
         if !streams.iter().any(|known| Arc::ptr_eq(known, stream)) {
@@ -46,11 +60,20 @@ impl Graph {
         // SAFETY: graph and stream live; the graph keeps what its kernels use, and waits for them when it is dropped.
         unsafe { result::graph::launch(self.exec, stream.handle()) }.called("cuGraphLaunch")
     }
+
+    /// Waits until all replays have ended, and says how.
+    pub fn sync(&self) -> Result<(), CudaError> {
+        self.streams.borrow().iter().try_for_each(|stream| stream.sync())?;
+        self.kept.iter().try_for_each(|kept| kept.reported())
+    }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.streams.borrow().iter().for_each(|stream| _ = stream.sync());
+        if self.streams.borrow().iter().map(|stream| stream.sync()).any(|done| done.is_err()) {
+            // Nobody knows whether the kernels are done: better memory lost than memory given to others.
+            std::mem::forget(std::mem::take(&mut self.kept));
+        }
         if self.device.bind().is_ok() {
             // SAFETY: made by `own` or the driver, destroyed once; no replay is under way.
             unsafe {

@@ -78,7 +78,6 @@ impl Seat {
 ///
 /// Dropping it waits until its launches are done.
 pub struct Launch {
-    settings: Settings,
     stream: Arc<Stream>,
     /// The parameters, as the driver takes them.
     block: Vec<u64>,
@@ -94,9 +93,21 @@ pub struct Launch {
 pub(super) struct Kept {
     program: Arc<Program>,
     kernel: Kernel,
+    rank: u32,
     abort: AbortWord,
     report: Report,
     _args: Vec<Arg>,
+}
+
+/// Lets the capture of this thread keep what a launch or replay in it uses.
+pub(super) fn keep_captured(kept: &[Rc<Kept>]) -> Result<(), CudaError> {
+    CAPTURED.with_borrow_mut(|captured| match captured {
+        Some(captured) => {
+            captured.extend_from_slice(kept);
+            Ok(())
+        }
+        None => Err(CudaError::Capturing { what: "another thread launches on the stream" }),
+    })
 }
 
 thread_local! {
@@ -142,24 +153,27 @@ impl Launch {
         }
         let scalars = bind(program, kernel, args, &mut block)?;
         let (kernel, abort) = (kernel.clone(), seat.abort.clone());
-        let kept = Kept { program: program.clone(), kernel, abort, report, _args: args.to_vec() };
+        let rank = settings.rank;
+        let kept = Kept { program: program.clone(), kernel, rank, abort, report, _args: args.to_vec() };
         let stream = seat.stream.clone();
-        Ok(Launch { settings, stream, block, scalars, need, kept: Rc::new(kept), in_flight: false })
+        Ok(Launch { stream, block, scalars, need, kept: Rc::new(kept), in_flight: false })
     }
 
     /// Puts a launch on the stream; returns at once. The error of an earlier launch, if it is known by now, comes first.
     pub fn start(&mut self) -> Result<(), CudaError> {
-        self.reported()?;
+        self.kept.reported()?;
         for (word, ty, memory) in &self.scalars {
             self.block[*word] = scalar(*ty, memory);
         }
         let (program, stream) = (&self.kept.program, &self.stream);
         let module = program.module();
         program.device().bind()?;
-        CAPTURED.with_borrow_mut(|captured| match captured {
-            Some(captured) => captured.push(self.kept.clone()),
-            None => self.in_flight = true,
-        });
+        if stream.is_capturing()? {
+            keep_captured(std::slice::from_ref(&self.kept))?;
+        } else {
+            stream.catch_up()?;
+            self.in_flight = true;
+        }
         if let Some(need) = self.need {
             held(&program.device().residency).claim(stream.handle() as usize, need)?;
         }
@@ -185,7 +199,7 @@ impl Launch {
     pub fn sync(&mut self) -> Result<(), CudaError> {
         self.stream.sync()?;
         self.in_flight = false;
-        self.reported()?;
+        self.kept.reported()?;
         match self.kept.abort.get()? {
             0 => Ok(()),
             cause => Err(CudaError::Aborted { word: cause }),
@@ -196,11 +210,13 @@ impl Launch {
     pub fn text(&self) -> &str {
         &self.kept.program.module().text
     }
+}
 
+impl Kept {
     /// What the launches have reported so far.
     #[inline]
-    fn reported(&self) -> Result<(), CudaError> {
-        match self.kept.report.get() {
+    pub(super) fn reported(&self) -> Result<(), CudaError> {
+        match self.report.get() {
             None => Ok(()),
             Some(words) => Err(self.stopped(&words)),
         }
@@ -208,11 +224,11 @@ impl Launch {
 
     #[cold]
     fn stopped(&self, words: &[u64; abi::REPORT_WORDS]) -> CudaError {
-        let kernel = &self.kept.kernel;
+        let kernel = &self.kernel;
         let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
         let name = kernel.params.values().nth(param as usize).map_or("scratch", Param::name);
         let stopped = Box::new(Stopped {
-            rank: self.settings.rank,
+            rank: self.rank,
             block,
             role: kernel.roles[RoleId::new(role as usize)].name.clone(),
             copy,
@@ -229,8 +245,16 @@ impl Launch {
 
 impl Drop for Launch {
     fn drop(&mut self) {
-        if self.in_flight {
-            _ = self.stream.sync();
+        if !self.in_flight {
+            return;
+        }
+        if std::thread::panicking() {
+            // The peers hear of the panic only after this: the launch may wait for them.
+            _ = self.kept.abort.set(abi::ABORTED_BY_PANIC);
+        }
+        if self.stream.sync().is_err() {
+            // Nobody knows whether the kernels are done: better memory lost than memory given to others.
+            std::mem::forget(self.kept.clone());
         }
     }
 }
@@ -278,7 +302,9 @@ fn bind(
             if (memory.bytes() as u64) < bytes {
                 return wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes()));
             }
-            // Memory of another device is reached over the links between them, where a transport has mapped it.
+            if let Some(other) = memory.device().filter(|_| !memory.is_reached_from(device)) {
+                return wrong(name, format!("it is on GPU {other}, where kernels of GPU {device} cannot reach it"));
+            }
             if memory.device().is_none() {
                 return wrong(
                     name,

@@ -13,6 +13,8 @@ pub(super) struct Mapped {
     address: sys::CUdeviceptr,
     size: usize,
     is_mapped: bool,
+    /// Devices whose kernels may use it.
+    devices: Vec<u32>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; nothing changes after it is made.
@@ -70,7 +72,8 @@ impl Mapped {
         size: usize,
         peers: &[Arc<Device>],
     ) -> Result<Mapped, CudaError> {
-        let mut mapped = Mapped { device: device.clone(), handle, address: 0, size, is_mapped: false };
+        let mut mapped =
+            Mapped { device: device.clone(), handle, address: 0, size, is_mapped: false, devices: Vec::new() };
         // SAFETY: writes one address; `drop` gives the range back.
         unsafe { sys::cuMemAddressReserve(&mut mapped.address, size, 0, 0, 0) }
             .result()
@@ -81,12 +84,18 @@ impl Mapped {
         let mut devices: Vec<u32> = peers.iter().chain([device]).map(|device| device.ordinal()).collect();
         devices.sort_unstable();
         devices.dedup();
-        let access: Vec<sys::CUmemAccessDesc> = devices.into_iter().map(access).collect();
+        let access: Vec<sys::CUmemAccessDesc> = devices.iter().copied().map(access).collect();
         // SAFETY: the range is mapped; the descriptions are as many as said.
         unsafe { sys::cuMemSetAccess(mapped.address, size, access.as_ptr(), access.len()) }
             .result()
             .called("cuMemSetAccess")?;
+        mapped.devices = devices;
         Ok(mapped)
+    }
+
+    /// Whether kernels of a device may use it.
+    pub(super) fn lets(&self, device: u32) -> bool {
+        self.devices.contains(&device)
     }
 
     pub(super) fn address(&self) -> sys::CUdeviceptr {

@@ -10,16 +10,22 @@ use std::sync::{Arc, Weak};
 
 /// A kernel that can be launched.
 pub struct Program {
-    device: Arc<Device>,
+    /// Where its parameters lie and how many blocks it has: two kernels may differ in that and have one text.
     module: ptx::Module,
+    code: Arc<Code>,
+}
+
+/// Code on a device, which all kernels of one text share.
+pub(super) struct Code {
+    device: Arc<Device>,
     loaded: sys::CUmodule,
     function: sys::CUfunction,
 }
 
-// SAFETY: the driver's handles may be used from any thread; nothing in a program changes after it is loaded.
-unsafe impl Send for Program {}
+// SAFETY: the driver's handles may be used from any thread; nothing changes after the code is loaded.
+unsafe impl Send for Code {}
 // SAFETY: as above.
-unsafe impl Sync for Program {}
+unsafe impl Sync for Code {}
 
 impl Program {
     /// Writes, assembles and loads a verified kernel, as is usual for the device.
@@ -31,29 +37,16 @@ impl Program {
     pub fn load_with(device: &Arc<Device>, kernel: &Kernel, options: ptx::Options) -> Result<Arc<Program>, CudaError> {
         let module = ptx::emit(kernel, options)?;
         let known = device.programs().get(&module.text).and_then(Weak::upgrade);
-        if let Some(program) = known {
-            return Ok(program);
-        }
-        device.bind()?;
-        let handle = assemble(&kernel.name, &module.text)?;
-        let mut program = Program { device: device.clone(), module, loaded: handle, function: std::ptr::null_mut() };
-        program.function = loaded(program.loaded, &program.module.entry)?;
-        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is of a loaded module.
-        unsafe {
-            result::function::set_function_attribute(program.function, attribute, program.module.shared_bytes as i32)
-        }
-        .called("cuFuncSetAttribute")?;
-        let program = Arc::new(program);
-        let mut programs = device.programs();
-        programs.retain(|_, program| program.strong_count() > 0);
-        programs.insert(program.module.text.clone(), Arc::downgrade(&program));
-        Ok(program)
+        let code = match known {
+            Some(code) => code,
+            None => Code::load(device, &kernel.name, &module)?,
+        };
+        Ok(Arc::new(Program { module, code }))
     }
 
     /// The device it is on.
     pub fn device(&self) -> &Arc<Device> {
-        &self.device
+        &self.code.device
     }
 
     /// Its PTX.
@@ -63,20 +56,38 @@ impl Program {
 
     /// Blocks that one multiprocessor can run at once.
     pub fn blocks_per_multiprocessor(&self) -> Result<u32, CudaError> {
-        self.device.bind()?;
+        self.code.device.bind()?;
         let (threads, shared) = (self.module.threads as i32, self.module.shared_bytes as usize);
         // SAFETY: the function is of a loaded module.
-        unsafe { result::occupancy::max_active_block_per_multiprocessor(self.function, threads, shared) }
+        unsafe { result::occupancy::max_active_block_per_multiprocessor(self.code.function, threads, shared) }
             .called("cuOccupancyMaxActiveBlocksPerMultiprocessor")
             .map(|blocks| blocks as u32)
     }
 
     pub(super) fn function(&self) -> sys::CUfunction {
-        self.function
+        self.code.function
     }
 }
 
-impl Drop for Program {
+impl Code {
+    fn load(device: &Arc<Device>, name: &str, module: &ptx::Module) -> Result<Arc<Code>, CudaError> {
+        device.bind()?;
+        let handle = assemble(name, &module.text)?;
+        let mut code = Code { device: device.clone(), loaded: handle, function: std::ptr::null_mut() };
+        code.function = loaded(code.loaded, &module.entry)?;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is of a loaded module.
+        unsafe { result::function::set_function_attribute(code.function, attribute, module.shared_bytes as i32) }
+            .called("cuFuncSetAttribute")?;
+        let code = Arc::new(code);
+        let mut known = device.programs();
+        known.retain(|_, code| code.strong_count() > 0);
+        known.insert(module.text.clone(), Arc::downgrade(&code));
+        Ok(code)
+    }
+}
+
+impl Drop for Code {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
             // SAFETY: loaded by `load`, unloaded once; launches hold the program until they are done.

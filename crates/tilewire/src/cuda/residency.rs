@@ -34,8 +34,12 @@ impl Residency {
 
     /// A launch on a stream, refused when it does not fit beside those of the other streams.
     pub(super) fn claim(&mut self, stream: usize, need: Need) -> Result<(), CudaError> {
-        let others: u64 = self.needs.iter().filter(|(of, _)| **of != stream).map(|(_, need)| need.hundredths()).sum();
-        check(need.hundredths() + others, self.multiprocessors, need, others)?;
+        let others = || self.needs.iter().filter(|(of, _)| **of != stream).map(|(_, need)| need);
+        // Blocks of different kinds may be spread so that none of the other kind fits beside them.
+        let alike = others().all(|other| other.per_multiprocessor == need.per_multiprocessor);
+        let of = |need: &Need| if alike { need.hundredths() } else { u64::from(need.blocks) * 100 };
+        let taken: u64 = others().map(of).sum();
+        check(of(&need) + taken, self.multiprocessors, need, taken)?;
         let known = self.needs.entry(stream).or_insert(need);
         if need.hundredths() > known.hundredths() {
             *known = need;

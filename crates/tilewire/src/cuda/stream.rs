@@ -6,12 +6,17 @@ use super::graph::Graph;
 use super::launch::CAPTURED;
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Launches on one stream run one after the other; on different streams they run side by side.
 pub struct Stream {
     device: Arc<Device>,
     handle: sys::CUstream,
+    /// Whether a launch came since the last replay of a graph that has launches of this stream.
+    ahead: AtomicBool,
+    /// Where such graphs were replayed since the last launch: the next comes after them.
+    behind: Mutex<Vec<Weak<Stream>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; nothing in a stream changes here.
@@ -29,7 +34,8 @@ impl Stream {
     pub fn new(device: &Arc<Device>) -> Result<Arc<Stream>, CudaError> {
         device.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
-        Ok(Arc::new(Stream { device: device.clone(), handle }))
+        let (ahead, behind) = (AtomicBool::new(false), Mutex::default());
+        Ok(Arc::new(Stream { device: device.clone(), handle, ahead, behind }))
     }
 
     /// The device it is on.
@@ -39,6 +45,16 @@ impl Stream {
 
     /// Waits until all that was put on the stream is done.
     pub fn sync(&self) -> Result<(), CudaError> {
+        if self.is_capturing()? {
+            return Err(CudaError::Capturing { what: "waiting for a stream" });
+        }
+        for graphs in held(&self.behind).drain(..).filter_map(|stream| stream.upgrade()) {
+            graphs.wait()?;
+        }
+        self.wait()
+    }
+
+    fn wait(&self) -> Result<(), CudaError> {
         self.device.bind()?;
         // SAFETY: the stream lives.
         let done = unsafe { result::stream::synchronize(self.handle) }.called("cuStreamSynchronize");
@@ -62,27 +78,57 @@ impl Stream {
         }
     }
 
+    /// A launch comes next: it runs after replays of graphs that have launches of this stream.
+    pub(super) fn catch_up(&self) -> Result<(), CudaError> {
+        let behind = std::mem::take(&mut *held(&self.behind));
+        behind.iter().filter_map(Weak::upgrade).try_for_each(|graphs| self.after(&graphs))?;
+        // Relaxed: launches and replays of one stream are one thread's, or ordered by whoever shares it.
+        self.ahead.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A graph that has launches of these streams comes next on this one: it runs after what is there, and what comes there after it.
+    pub(super) fn join(self: &Arc<Self>, parts: &[Arc<Stream>]) -> Result<(), CudaError> {
+        for part in parts {
+            let other = !Arc::ptr_eq(part, self);
+            if part.ahead.swap(false, Ordering::Relaxed) && other {
+                self.after(part)?;
+            }
+            let mut behind = held(&part.behind);
+            for graphs in behind.iter().filter_map(Weak::upgrade).filter(|graphs| !Arc::ptr_eq(graphs, self)) {
+                self.after(&graphs)?;
+            }
+            behind.clear();
+            if other {
+                behind.push(Arc::downgrade(self));
+            }
+        }
+        Ok(())
+    }
+
     /// Records what `body` puts on this stream, and on those of `others` (as forks of it), instead of running it; see [`Graph`].
     pub fn capture<E: From<CudaError>>(
-        &self,
-        others: &[&Stream],
+        self: &Arc<Self>,
+        others: &[&Arc<Stream>],
         body: impl FnOnce() -> Result<(), E>,
     ) -> Result<Graph, E> {
+        if CAPTURED.with_borrow(Option::is_some) {
+            return Err(CudaError::Capturing { what: "another capture begins on this thread" }.into());
+        }
         self.device.bind()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream lives.
         unsafe { result::stream::begin_capture(self.handle, mode) }.called("cuStreamBeginCapture")?;
+        let recording = Recording { stream: self };
         CAPTURED.set(Some(Vec::new()));
         let fork = || others.iter().try_for_each(|other| other.after(self));
         let join = || others.iter().try_for_each(|other| self.after(other));
         let body = fork().map_err(E::from).and_then(|()| body()).and_then(|()| Ok(join()?));
         let kept = CAPTURED.take().unwrap_or_default();
-        // In any case: a stream must not be left in a capture.
-        // SAFETY: the stream is capturing.
-        let graph = unsafe { result::stream::end_capture(self.handle) }.called("cuStreamEndCapture");
-        let graph = graph.map(|graph| Graph::own(&self.device, graph, kept));
+        let graph = recording.end();
         body?;
-        Ok(graph??)
+        let parts = others.iter().map(|&other| other.clone()).chain([self.clone()]).collect();
+        Ok(Graph::own(&self.device, graph?, kept, parts)?)
     }
 
     /// Whether what is put on the stream is recorded, not run.
@@ -105,6 +151,33 @@ impl Stream {
 
     pub(super) fn handle(&self) -> sys::CUstream {
         self.handle
+    }
+}
+
+/// A capture under way: it ends however its body does, since a stream must not be left in one.
+struct Recording<'s> {
+    stream: &'s Stream,
+}
+
+impl Recording<'_> {
+    fn end(self) -> Result<sys::CUgraph, CudaError> {
+        let stream = self.stream;
+        std::mem::forget(self);
+        // SAFETY: the stream is capturing.
+        unsafe { result::stream::end_capture(stream.handle) }.called("cuStreamEndCapture")
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        // By a panic of the body.
+        CAPTURED.take();
+        // SAFETY: the stream is capturing; the graph it gives is destroyed, once.
+        unsafe {
+            if let Ok(graph) = result::stream::end_capture(self.stream.handle) {
+                _ = result::graph::destroy(graph);
+            }
+        }
     }
 }
 

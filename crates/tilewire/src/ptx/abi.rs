@@ -54,6 +54,9 @@ pub const OUTSIDE: u64 = 3;
 /// What a wait that gives up sets the abort word to.
 pub const ABORTED_BY_TIMEOUT: u64 = 1 << 63;
 
+/// What the abort word is set to when the host panics while a launch runs.
+pub const ABORTED_BY_PANIC: u64 = 1 << 62;
+
 /// Where each parameter of a kernel lies in the parameter block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParamBlock {

@@ -115,6 +115,14 @@ const DEPOT: &str = "depot";
 
 /// Writes a verified kernel as PTX.
 pub fn emit(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
+    match emit_with(kernel, options, true) {
+        // What bodies that read along the other axis take of it can be done without.
+        Err(PtxError::SharedMemory { .. }) => emit_with(kernel, options, false),
+        result => result,
+    }
+}
+
+fn emit_with(kernel: &Kernel, options: Options, turns: bool) -> Result<Module, PtxError> {
     let target = options.target;
     let params = ParamBlock::new(kernel);
     if params.bytes() > u64::from(abi::MOST_BYTES) {
@@ -149,6 +157,7 @@ pub fn emit(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     let (mut first_warp, mut first_barrier) = (0, 1);
     for ((id, role), label) in kernel.roles.iter().zip(labels) {
         let mut code = RoleCode::new(kernel, options, &params, text, fixed, id, first_barrier);
+        code.turns = turns;
         code.body()?;
         let frame_bytes = code.frame_bytes();
         local = local.max(code.depot_bytes());

@@ -43,6 +43,8 @@ pub(super) struct RoleCode<'k> {
     unsynced: bool,
     /// Whether no lane has touched memory since the last barrier.
     pub clean: bool,
+    /// Whether bodies that read along the other axis may go through shared memory.
+    pub turns: bool,
     /// Loads of the leader that the others have not been handed yet: several are in flight at once, and share two barriers.
     pending: Vec<(Value, Reg)>,
     /// The abort word as loaded on entry, likewise.
@@ -149,6 +151,7 @@ impl<'k> RoleCode<'k> {
             depot_bytes: 0,
             unsynced: false,
             clean: false,
+            turns: true,
             pending: Vec::new(),
             entry: None,
             used,
@@ -308,9 +311,13 @@ impl<'k> RoleCode<'k> {
                 self.leave_if_outside();
                 self.unsynced = true;
                 let result = data.result.expect("an atomic has a result");
-                if self.used.contains(&result) || matches!(order, Order::Acquire | Order::AcqRel) {
+                let acquires = matches!(order, Order::Acquire | Order::AcqRel);
+                if self.used.contains(&result) || acquires {
                     let old = self.broadcast(old);
                     self.define(inst, old);
+                }
+                if acquires {
+                    self.barrier();
                 }
             }
             Op::Signal { slot, x } => self.signal(slot, *x, "release"),
@@ -590,7 +597,11 @@ impl<'k> RoleCode<'k> {
         self.unsynced = false;
         match self.barrier_number() {
             Some(number) => self.t.p("bar.red.or.pred", &[&number, &self.lanes, &p]),
-            None => self.t.p("vote.sync.any.pred", &[&p, &"0xffffffff"]),
+            None => {
+                // A vote orders no memory.
+                self.t.line("bar.warp.sync 0xffffffff;");
+                self.t.p("vote.sync.any.pred", &[&p, &"0xffffffff"])
+            }
         }
     }
 

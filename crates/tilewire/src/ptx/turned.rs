@@ -16,7 +16,7 @@ use super::place::Address;
 use super::role::RoleCode;
 use super::text::{Label, Reg};
 use crate::ir::access::{Class, MemoryAccess, align_along};
-use crate::ir::{Inst, Op, Place, Type, Value};
+use crate::ir::{Access, Base, Inst, Op, Param, Place, Type, Value};
 
 /// Columns of a piece: one for each lane of a warp.
 const COLS: u32 = 32;
@@ -64,7 +64,7 @@ impl RoleCode<'_> {
     /// What of a two-dimensional body is to go through shared memory; `None`: nothing, or it does not fit.
     pub fn turned(&self, each: Inst, body: &Body<'_>, [rows, cols]: [Value; 2]) -> Option<Turned> {
         let waits = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::PacketGet { .. });
-        if self.options.bounds || body.insts.iter().any(waits) {
+        if self.options.bounds || !self.turns || body.insts.iter().any(waits) {
             return None;
         }
         let loads: Vec<(&MemoryAccess, &Place, Type, u32)> =
@@ -111,8 +111,27 @@ impl RoleCode<'_> {
         };
         let warps: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies).sum();
         let room = self.options.target.shared_bytes().saturating_sub(SPARED);
+        if !self.reads_before_writes(body, |inst| {
+            reads_turned(&inst) || slice.contains(&inst) || store_slice.contains(&inst)
+        }) {
+            return None;
+        }
         let turned = Turned { loads, slice, rows, bytes, whole_rows, whole_cols, stores, store_slice };
         (warps.saturating_mul(bytes) <= room).then_some(turned)
+    }
+
+    /// Whether none of these loads comes after a write of the body: they are done for a whole piece before its first write. What nobody
+    /// writes may be read at any time.
+    fn reads_before_writes(&self, body: &Body<'_>, early: impl Fn(Inst) -> bool) -> bool {
+        let mut written = false;
+        body.insts.iter().all(|&inst| {
+            let op = &self.kernel.insts[inst].op;
+            written |= matches!(op, Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::PacketPut { .. });
+            let (Op::Load { at, .. } | Op::Get { at, .. }) = op else { return true };
+            let input = matches!(at.base, Base::Param(p)
+                if matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. }));
+            !written || input || !early(inst)
+        })
     }
 
     /// A store without mask that moves by a constant from row to row: its place, what its index counts, and by how many bytes.

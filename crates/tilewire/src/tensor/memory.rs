@@ -34,6 +34,11 @@ pub trait DeviceBytes {
     /// Number of the device.
     fn device(&self) -> u32;
 
+    /// Whether kernels of a device may use the bytes.
+    fn is_reached_from(&self, device: u32) -> bool {
+        self.device() == device
+    }
+
     /// Copies from the device, after what this thread has launched there.
     fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error>>;
 
@@ -87,6 +92,14 @@ impl Memory {
         match &self.keep {
             Keep::Host(_) => None,
             Keep::Device(bytes) => Some(bytes.device()),
+        }
+    }
+
+    /// Whether kernels of a device may use the bytes.
+    pub fn is_reached_from(&self, device: u32) -> bool {
+        match &self.keep {
+            Keep::Host(_) => false,
+            Keep::Device(bytes) => bytes.is_reached_from(device),
         }
     }
 

@@ -26,21 +26,14 @@ pub(super) fn share(
     sharing: &Sharing<'_>,
     bytes: usize,
 ) -> Result<Vec<Option<Memory>>, TransportError> {
-    let Sharing { device, ordinals, devices, what } = *sharing;
+    let Sharing { device, devices, what, .. } = *sharing;
+    // Who has no memory says so before anybody waits for it.
+    let own = world.all_have(&format!("{what}/memory"), own(world, sharing, bytes), world.deadline())?;
     if world.are_threads() {
-        let mut peers = Vec::new();
-        for &ordinal in ordinals {
-            let peer = Device::open(ordinal)?;
-            if peer.reaches(device)? {
-                peers.push(peer);
-            }
-        }
-        let own = Arc::new(Buffer::shareable(device, bytes, &peers)?);
         let all = world.show(what, own, world.deadline())?.expect("threads show each other");
         let reach = |buffer: &Arc<Buffer>| Ok(device.reaches(buffer.device())?.then(|| buffer.memory()));
         return all.iter().map(reach).collect();
     }
-    let own = Arc::new(Buffer::shareable(device, bytes, &[])?);
     let handed = hand_over(world, control, &own)?;
     let rank = world.rank().index();
     let map = |(peer, handed): (usize, Option<Handed>)| match handed {
@@ -53,6 +46,18 @@ pub(super) fn share(
         },
     };
     handed.into_iter().enumerate().map(map).collect()
+}
+
+/// The memory of this rank, which kernels of those that are threads of this process may use, where their devices can.
+fn own(world: &Shared, sharing: &Sharing<'_>, bytes: usize) -> Result<Arc<Buffer>, TransportError> {
+    let (device, mut peers) = (sharing.device, Vec::new());
+    for &ordinal in sharing.ordinals.iter().filter(|_| world.are_threads()) {
+        let peer = Device::open(ordinal)?;
+        if peer.reaches(device)? {
+            peers.push(peer);
+        }
+    }
+    Ok(Arc::new(Buffer::shareable(device, bytes, &peers)?))
 }
 
 #[cfg(target_os = "linux")]

@@ -145,9 +145,7 @@ impl NvlTransport {
         let devices: Vec<String> = said.iter().map(|of| last(of, 2)).collect();
         let ordinals: Vec<u32> = said.iter().map(|of| last(of, 3).parse().unwrap_or(0)).collect();
         let made = Self::make(&world, device, &layout, &ordinals, &devices);
-        let (control, watch, segments) = world.all_have("nvl", made, deadline)?;
-        let sharers = devices.iter().filter(|of| **of == devices[world.rank().index()]).count() as u32;
-        let seat = Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers };
+        let (control, watch, segments, seat) = world.all_have("nvl", made, deadline)?;
         let places = Places { seat, segments, ordinals, devices };
         Self::assemble(world, serial, layout, copies as u32, places, (control, watch))
     }
@@ -158,12 +156,14 @@ impl NvlTransport {
         layout: &Layout,
         ordinals: &[u32],
         devices: &[String],
-    ) -> Result<(SegmentSet, Watch, Vec<Option<Memory>>), TransportError> {
+    ) -> Result<(SegmentSet, Watch, Vec<Option<Memory>>, Seat), TransportError> {
         let mut control = world.segments("nvl", 0, false, world.deadline())?;
         let sharing = Sharing { device, ordinals, devices, what: "nvl" };
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
         let watch = Watch::start(&mut control, world.are_threads())?;
-        Ok((control, watch, segments))
+        let sharers = devices.iter().filter(|of| **of == devices[world.rank().index()]).count() as u32;
+        let seat = Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers };
+        Ok((control, watch, segments, seat))
     }
 
     /// Transports of several ranks for one thread that plays them all, on one device. Nothing waits: launches are asynchronous.

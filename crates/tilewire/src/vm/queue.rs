@@ -94,6 +94,10 @@ impl Queue {
 
 /// The capacity of the ring in a memory; `None` where it is no ring.
 pub(crate) fn capacity(memory: &Memory) -> Option<u64> {
+    // The host cannot look into memory of a device.
+    if memory.device().is_some() {
+        return None;
+    }
     let entries = memory.bytes().checked_sub(ENTRIES)? / ENTRY;
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(64);
     if !aligned || !entries.is_power_of_two() {
