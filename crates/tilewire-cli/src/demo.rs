@@ -22,8 +22,7 @@ const CHUNK: usize = ROWS * COLS;
 const ROUNDS: usize = 11;
 
 /// The lines of [`transposed`], as printed; a test compares them with this file.
-const SOURCE: &str = "\
-    // Every rank has a [rows, cols] matrix for every rank.
+const SOURCE: &str = "    // Every rank has a [rows, cols] matrix for every rank.
     all_to_all(link, out, inp)
         .chunk_shape(rows, cols)
         // The hook: what is sent for a position of the output. It becomes part of the kernel that sends.

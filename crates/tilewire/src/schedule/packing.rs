@@ -22,7 +22,7 @@ use std::marker::PhantomData;
 /// // As many as fit into 64 KiB, a multiple of 1024 where there are so many:
 /// assert_eq!(Packing::fitting(types, 64 << 10).unwrap().elements(), 12 << 10);
 /// // With a scale for every 128:
-/// assert_eq!(Packing::fitting_shared(types, 128, 64 << 10).unwrap().elements(), 62 << 10);
+/// assert_eq!(Packing::fitting_shared(types, 128, 64 << 10).unwrap().elements(), 61 << 10);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
