@@ -1,7 +1,8 @@
 //! The legs of an exchange, decided: every route with its tensors, its tiles and its protocol, checked against the transport.
 
 use super::RunError;
-use super::config::Decision;
+use super::algorithm::Algorithm;
+use super::config::{Decision, Primitive};
 use super::exchange::Exchange;
 use super::link::Link;
 use super::pattern::{Part, Pattern, Round, Route};
@@ -52,6 +53,10 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
     pub(super) fn legs(&self) -> Result<Legs<In, Out>, RunError> {
         let (me, ranks) = (self.terms.link.rank(), self.terms.link.world_size());
         let routes = self.pattern.routes(me, ranks)?;
+        if let Some(algorithm) = self.algorithm.filter(|algorithm| !self.pattern.takes(*algorithm)) {
+            let (algorithm, collective) = (algorithm.name(), self.pattern.name());
+            return Err(TransferError::NoAlgorithm { algorithm, collective }.into());
+        }
         if let Pattern::Pair { to: Some(_), from: Some(_) } = self.pattern
             && self.inp.memory().overlaps(self.out.memory())
         {
@@ -92,7 +97,9 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let Route { side, peer, .. } = route;
         let is_own = peer == terms.link.rank() && self.pattern.is_collective();
         let len = self.positions(&route)?;
-        let message = Message { types: R::TYPES, len, shape: &self.hooks.output_shape };
+        let ring = self.algorithm == Some(Algorithm::Ring) && !is_own;
+        let only = ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged"));
+        let message = Message { types: R::TYPES, len, shape: &self.hooks.output_shape, only };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
         self.check_direct(&decision, side)?;

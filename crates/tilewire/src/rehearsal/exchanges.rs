@@ -58,8 +58,8 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
         case(collective, "direct", repeated(kind, Primitive::Direct, Rounds::Roles, 3))?;
     }
     case("all_gather", "packet", repeated(Kind::AllGather, Primitive::Packet, Rounds::Roles, MESSAGES))?;
-    case("barrier", "packet", repeated(Kind::AllGather, Primitive::Packet, Rounds::Roles, 3))?;
     case("all_to_all", "after and before others", medley())?;
+    cases.push(Case { collective: "barrier", name: "packet".to_string(), plan: barriers(ranks)? });
     Ok(cases)
 }
 
@@ -75,17 +75,28 @@ fn repeated(kind: Kind, primitive: Primitive, rounds: Rounds, launches: usize) -
     vec![Form { kind, primitive, rounds, slots: (64, 2) }; launches]
 }
 
-/// All kinds in turn, with changing protocols, over one transport.
+/// All kinds in turn, staged and direct, over one transport.
 fn medley() -> Vec<Form> {
     let kinds = [Kind::AllToAll, Kind::Broadcast, Kind::AllGather, Kind::Scatter, Kind::Gather, Kind::AllToAll];
-    let ways = [Primitive::Staged, Primitive::Packet, Primitive::Direct];
     let form = |(i, kind)| Form {
         kind,
-        primitive: ways[i % 3],
+        primitive: if i % 3 == 1 { Primitive::Direct } else { Primitive::Staged },
         rounds: if i % 2 == 0 { Rounds::Roles } else { Rounds::Blocks },
-        slots: if i % 2 == 0 { (64, 2) } else { (64, 4) },
+        slots: if i % 2 == 0 { (64, 2) } else { (128, 4) },
     };
     kinds.into_iter().enumerate().map(form).collect()
+}
+
+/// What `barrier` launches.
+fn barriers(ranks: usize) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, 1).ranks(), Plan::new(ranks as u32));
+    for _ in 0..MESSAGES {
+        launch(&mut plan, &links, |link| {
+            let (inp, out) = (Tensor::<u64>::zeros(1), Tensor::<u64>::zeros(ranks));
+            all_gather(link, &out, &inp).trace()
+        })?;
+    }
+    Ok(plan)
 }
 
 fn plan(ranks: usize, blocks: usize, forms: &[Form]) -> Result<Plan, RunError> {
@@ -139,7 +150,7 @@ fn of_kind<'h, 'l>(
     out: &Tensor<f32>,
     inp: &Tensor<f32>,
 ) -> Exchange<'h, 'l, RehearsalRank, f32, f32> {
-    let root = Rank::new(1);
+    let root = Rank::new(0);
     match kind {
         Kind::AllToAll => all_to_all(link, out, inp),
         Kind::AllGather => all_gather(link, out, inp),

@@ -31,6 +31,8 @@ pub struct StagedPlan {
     pub depth: usize,
     /// Blocks of the kernel that take part, from block 0.
     pub blocks: usize,
+    /// The block of the transport that block 0 uses, and so on from there: so that two pipelines to one peer keep apart in one launch.
+    pub first_block: usize,
     /// Copies of the role.
     pub copies: u32,
     /// Slots the transport has for a block.
@@ -55,11 +57,21 @@ impl StagedPlan {
             slot_bytes,
             depth,
             blocks,
+            first_block: 0,
             copies: 1,
             max_slots: transport.max_slots(),
             max_blocks: transport.max_blocks_per_peer(),
             block_bytes: transport.block_bytes(),
         }
+    }
+
+    /// The same, in the blocks of the transport from `first` on.
+    ///
+    /// # Panics
+    /// When the transport has not so many.
+    pub fn from_block(self, first: usize) -> StagedPlan {
+        assert!(first + self.blocks <= self.max_blocks, "{} blocks from {first} of {}", self.blocks, self.max_blocks);
+        StagedPlan { first_block: first, ..self }
     }
 
     /// What the geometry word says of this plan; never 0, which is that of no launch.
@@ -75,19 +87,30 @@ impl StagedPlan {
     fn slot<'t>(&self, block: Value<'t, i64>, g: Value<'t, u64>) -> SlotAt<'t> {
         let slot = (g % self.depth as u64).cast::<i64>();
         let offset = slot * self.slot_bytes as i64;
-        let offset = if self.blocks == 1 { offset } else { block * self.block_bytes as i64 + offset };
-        SlotAt { slot, number: self.number(block, slot), offset }
+        let offset = if self.is_first() { offset } else { block * self.block_bytes as i64 + offset };
+        SlotAt { slot, number: self.number(block, slot), offset, next: g + 1 }
+    }
+
+    /// Whether all there is lies in block 0 of the transport.
+    fn is_first(&self) -> bool {
+        self.blocks == 1 && self.first_block == 0
+    }
+
+    /// The block of the transport that this block uses.
+    fn block<'t>(&self, r: &RoleCtx<'t>) -> Value<'t, i64> {
+        let block = block_of(r, self.blocks);
+        if self.first_block == 0 { block } else { block + self.first_block as i64 }
     }
 
     /// Number of a slot among the TAILs and HEADs of a peer.
     fn number<'t>(&self, block: Value<'t, i64>, slot: Value<'t, i64>) -> Value<'t, i64> {
-        if self.blocks == 1 { slot } else { block * self.max_slots as i64 + slot }
+        if self.is_first() { slot } else { block * self.max_slots as i64 + slot }
     }
 
     /// Runs the body for the steps of this copy. Copy c takes the steps that are c modulo the copies, counted from the first launch on, so
     /// that a slot has the same owner in all launches.
     #[track_caller]
-    fn for_steps<'t>(
+    pub(super) fn for_steps<'t>(
         &self,
         r: &RoleCtx<'t>,
         start: Value<'t, u64>,
@@ -112,6 +135,8 @@ pub struct SlotAt<'t> {
     number: Value<'t, i64>,
     /// Its first byte in the sender's staging.
     pub offset: Value<'t, i64>,
+    /// The step after: what its TAIL and its HEAD become.
+    next: Value<'t, u64>,
 }
 
 /// The sending end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
@@ -129,7 +154,7 @@ pub struct StagedSend<'r, 't, O> {
 impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     /// Reads the counters, and drains the slots of the last launch if they were others.
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
-        let block = block_of(r, plan.blocks);
+        let block = plan.block(r);
         let counters = Counters::of(r, ops, block, Side::Send, plan.shape());
         let start = counters.get(StartWord::Step);
         let geometry = counters.get(StartWord::Geometry);
@@ -153,13 +178,25 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, bytes: Value<'t, i64>, fill: impl FnOnce(&SlotAt<'t>)) {
+        let at = self.free(step);
+        fill(&at);
+        self.filled(&at, bytes);
+    }
+
+    /// The first half of a step: waits until its slot is free. For roles that fill several slots at once.
+    #[track_caller]
+    pub fn free(&self, step: Value<'t, i64>) -> SlotAt<'t> {
         let g = self.start + step.cast::<u64>();
         let at = self.plan.slot(self.block, g);
-        let next = g + 1;
-        let free = g.ge(self.reused).select(next - self.plan.depth as u64, 0u64);
+        let free = g.ge(self.reused).select(at.next - self.plan.depth as u64, 0u64);
         self.ops.wait(self.r, Word::Head(at.number), free);
-        fill(&at);
-        self.ops.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), next);
+        at
+    }
+
+    /// The second half: `bytes` bytes are in the slot, tells the peer.
+    #[track_caller]
+    pub fn filled(&self, at: &SlotAt<'t>, bytes: Value<'t, i64>) {
+        self.ops.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.
@@ -182,7 +219,7 @@ pub struct StagedRecv<'r, 't, O> {
 impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// Reads the counter.
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
-        let block = block_of(r, plan.blocks);
+        let block = plan.block(r);
         let counters = Counters::of(r, ops, block, Side::Receive, plan.shape());
         let start = counters.get(StartWord::Step);
         StagedRecv { r, ops, plan, counters, block, start }
@@ -191,12 +228,23 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// Step `step` of this launch: waits until its slot is filled, lets `empty` get what is in it, gives it back.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, empty: impl FnOnce(&SlotAt<'t>)) {
-        let g = self.start + step.cast::<u64>();
-        let at = self.plan.slot(self.block, g);
-        let next = g + 1;
-        self.ops.wait(self.r, Word::Tail(at.number), next);
+        let at = self.arrived(step);
         empty(&at);
-        self.ops.credit(self.r, Word::Head(at.number), next);
+        self.emptied(&at);
+    }
+
+    /// The first half of a step: waits until its slot is filled. For roles that empty several slots at once.
+    #[track_caller]
+    pub fn arrived(&self, step: Value<'t, i64>) -> SlotAt<'t> {
+        let at = self.plan.slot(self.block, self.start + step.cast::<u64>());
+        self.ops.wait(self.r, Word::Tail(at.number), at.next);
+        at
+    }
+
+    /// The second half: gives the slot back.
+    #[track_caller]
+    pub fn emptied(&self, at: &SlotAt<'t>) {
+        self.ops.credit(self.r, Word::Head(at.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.
