@@ -16,6 +16,7 @@ mod size;
 pub use interleaved::Effort;
 pub use kernels::check_key;
 pub use pair::{Kind as WorldKind, Plan as PairPlan, check_key as check_pair_key};
+pub use progress::Progress;
 pub use size::Size;
 
 use anyhow::{Context, Result};
