@@ -23,13 +23,15 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
   tilewire verify [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
-                                            random programs on an engine against their definition, bit for bit
+                  [--quick]
+                                            random programs on an engine against their definition, and every
+                                            collective against a plain computation, bit for bit
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
                                             the CPU engine against hand-written loops, in one run
-  tilewire run sendrecv [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
-               [--protocol packet|staged|bulk|direct] [--blocks K] [--world threads|processes|env] [--launches L] [--seed S]
-               [--engine cpu|cuda]
-                                            a ring shift among N ranks with a hook, every byte checked
+  tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
+               [--protocol packet|staged|bulk|direct] [--algorithm one-shot|two-phase|ring] [--op OP]
+               [--blocks K] [--world threads|processes|env] [--engine cpu|cuda] [--launches L] [--seed S]
+                                            a collective among N ranks with a hook, every byte checked
   tilewire soak --minutes M [--ranks N] [--seed S]
                                             random transfers among N processes, every byte checked, nothing may grow
   tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE]
@@ -46,7 +48,10 @@ usage:
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB; of ranks: 1,2,4
   ARCH   sm_80, sm_90a (as is usual), sm_100a, sm_103a or sm_120
   FILE   where the JSON report goes; - is stdout, in place of the table
-  SIZE   bytes of a message: 4096, 64KiB, 8MiB
+  COLLECTIVE  sendrecv (a ring shift), all_to_all, all_gather, reduce_scatter, all_reduce, broadcast, gather, scatter;
+         of check also barrier
+  OP     of a reduction: sum, min, max, product, average
+  SIZE   bytes that one rank sends to another (of an all_reduce: of the tensor): 4096, 64KiB, 8MiB
   T      element type: bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, f8e4m3, f8e5m2
   env    the ranks of whatever launcher started this program; the default under one, otherwise threads
   WORLD  of a benchmark: threads or processes; both unless said
@@ -210,6 +215,7 @@ fn verify(mut words: Words) -> Result<Command, String> {
             "--shifts" => request.shifts = number("--shifts", words.value("--shifts")?)? as usize,
             "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
             "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
+            "--quick" => request.quick = true,
             "--ranks" => {
                 let ranks =
                     words.value("--ranks")?.split(',').map(|text| ranks_of(text.trim())).collect::<Result<_, _>>();
@@ -403,9 +409,9 @@ mod tests {
         assert_eq!(parse("emit --bytecode --lines scale --simplified --ir"), Ok(Command::Emit { kernel, parts }));
         let parts = Parts { ptx: Some(Target::Sm120), ..Parts::default() };
         assert_eq!(parse("emit scale --ptx --arch sm_120"), Ok(Command::Emit { kernel, parts }));
-        let request =
-            Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks: vec![2, 4], shifts: 60, replays: 1000 };
-        let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4";
+        let (ranks, quick) = (vec![2, 4], true);
+        let request = Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks, shifts: 60, replays: 1000, quick };
+        let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4 --quick";
         assert_eq!(parse(line), Ok(Command::Verify(request)));
         assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, cases: vec![], json: None }));
         let cases = vec!["copy".to_string(), "one".to_string()];
@@ -488,6 +494,12 @@ mod tests {
             ("run sendrecv --hook fold", "there is no hook 'fold'"),
             ("run sendrecv --hook scale --dtype bool", "--hook scale does not take elements of type bool"),
             ("run sendrecv --hook quantise --protocol direct", "--hook quantise with --protocol direct"),
+            ("run all_reduce --hook transpose", "takes the hooks copy and scale"),
+            ("run all_reduce --op xor", "there is no op 'xor'; there are sum"),
+            ("run all_gather --op sum", "unknown word '--op'"),
+            ("run all_to_all --algorithm ring", "there is no ring all_to_all; there are one-shot"),
+            ("run reduce_scatter --dtype bool", "a reduction takes numbers"),
+            ("run broadcast --ranks 0", "'0' is no number of ranks from 1 to"),
             ("run sendrecv --protocol tcp", "there is no protocol 'tcp'"),
             ("run sendrecv --blocks 0", "'0' is no number of blocks"),
             ("run sendrecv --world moon", "'moon' is no world"),

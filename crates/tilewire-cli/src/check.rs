@@ -28,7 +28,17 @@ pub struct Task {
 }
 
 /// The collectives there are.
-pub const COLLECTIVES: &[&str] = &["sendrecv", "all_to_all", "all_gather", "broadcast", "gather", "scatter", "barrier"];
+pub const COLLECTIVES: &[&str] = &[
+    "sendrecv",
+    "all_to_all",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "broadcast",
+    "gather",
+    "scatter",
+    "barrier",
+];
 
 /// Checks, prints, and says whether all holds.
 pub fn check(task: &Task) -> Result<ExitCode> {

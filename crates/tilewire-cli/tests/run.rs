@@ -47,14 +47,14 @@ fn refuses(line: &str, words: &[&str]) {
 fn a_ring_of_threads_is_run_and_checked() {
     let shown =
         row("run sendrecv --ranks 3 --bytes 64KiB --dtype bf16 --hook transpose --protocol staged --launches 5");
-    assert!(shown.starts_with("3 threads 64KiB bf16 transpose staged 1 5 "), "{shown}");
-    assert!(row("run sendrecv --launches=2").starts_with("2 threads 1MiB f32 copy auto 1 2 "));
+    assert!(shown.starts_with("sendrecv 3 threads 64KiB bf16 transpose staged 1 5 "), "{shown}");
+    assert!(row("run sendrecv --launches=2").starts_with("sendrecv 2 threads 1MiB f32 copy auto 1 2 "));
 }
 
 #[test]
 fn a_ring_of_processes_is_run_and_checked() {
     let shown = row("run sendrecv --ranks 4 --bytes 100KiB --hook scale --blocks 3 --launches 20 --world processes");
-    assert!(shown.starts_with("4 processes 100KiB f32 scale auto 3 20 "), "{shown}");
+    assert!(shown.starts_with("sendrecv 4 processes 100KiB f32 scale auto 3 20 "), "{shown}");
 }
 
 #[test]
@@ -80,6 +80,22 @@ fn every_element_type_is_run() {
 }
 
 #[test]
+fn every_collective_is_run_in_both_worlds() {
+    for collective in "all_to_all all_gather reduce_scatter all_reduce broadcast gather scatter".split(' ') {
+        for (world, ranks) in [("threads", 1), ("threads", 3), ("processes", 4)] {
+            let how = format!("--ranks {ranks} --world {world} --dtype bf16 --hook scale --launches 3");
+            for bytes in [10, 100_000] {
+                let shown = row(&format!("run {collective} --bytes {bytes} {how}"));
+                assert!(shown.starts_with(&format!("{collective} {ranks} {world}")), "{shown}");
+            }
+        }
+    }
+    row("run all_to_all --ranks 3 --hook transpose --protocol direct --blocks 2 --launches 3");
+    row("run all_gather --ranks 3 --hook quantise --algorithm ring --launches 3");
+    row("run all_reduce --ranks 3 --op average --algorithm ring --dtype f8e4m3 --launches 3");
+}
+
+#[test]
 fn nothing_and_little_is_sent_too() {
     for bytes in [0, 4, 60, 64, 68] {
         row(&format!("run sendrecv --bytes {bytes} --blocks 2 --launches 2"));
@@ -90,7 +106,10 @@ fn nothing_and_little_is_sent_too() {
 fn under_a_launcher_its_ranks_are_used() {
     let (code, out, err) = run("launch -n 3 -- tilewire run sendrecv --bytes 4KiB --launches 2");
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    assert!(out.lines().all(|line| line.starts_with("[0] ")) && out.contains("3      processes  4KiB"), "{out}");
+    assert!(
+        out.lines().all(|line| line.starts_with("[0] ")) && out.contains("sendrecv    3      processes  4KiB"),
+        "{out}"
+    );
 }
 
 #[test]

@@ -72,7 +72,8 @@
 //! | compile and launch | [`prepare`], [`Prepared`] |
 //! | find races and deadlocks of kernels of several ranks | [`check`], [`check::Plan`], [`rehearsal`] |
 //! | start ranks as threads or processes | [`World`], [`transport`] |
-//! | exchange tensors between ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
+//! | exchange tensors between two ranks, with hooks | [`send`], [`recv`], [`sendrecv`] |
+//! | exchange or reduce tensors among all ranks, with hooks | [`all_to_all`], [`all_gather`], [`reduce_scatter`], [`all_reduce`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |
 //! | write a schedule of your own | [`schedule`], `examples/05_ring_all_gather.rs` |
 //! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/06_own_kernel_from_raw_ops.rs` |
 //! | write a transport of your own | [`transport::P2pTransport`], [`collective::Link`], [`schedule::Ops`], `crates/outside-transport` |
@@ -95,8 +96,8 @@ pub mod transport;
 pub mod vm;
 
 pub use collective::{
-    Config, Primitive, RunError, all_gather, all_to_all, barrier, broadcast, gather, map, prepare, recv, scatter, send,
-    sendrecv,
+    Algorithm, Config, Primitive, ReduceOp, RunError, all_gather, all_reduce, all_to_all, barrier, broadcast, gather,
+    map, prepare, recv, reduce_scatter, scatter, send, sendrecv,
 };
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};

@@ -18,6 +18,7 @@ pub use gpu::{Plan as GpuPlan, check_key as check_gpu_key};
 use interleaved::Effort;
 pub use kernels::check_key;
 pub use pair::{Kind as WorldKind, Plan as PairPlan, check_key as check_pair_key};
+pub use progress::Progress;
 pub use size::Size;
 
 use anyhow::{Context, Result};

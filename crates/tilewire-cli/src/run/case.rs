@@ -154,12 +154,7 @@ fn typed<'l, T: Scaled, L: Place>(
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let direct = case.config.primitive == Some(Primitive::Direct);
     let window = if direct { Some(Window::<T>::allocate(link, case.len)?) } else { None };
-    // Windows are received into as a whole; elsewhere elements before and after tell of a write outside.
-    let guard = if direct { 0 } else { GUARD };
-    let around = match &window {
-        Some(window) => window.tensor().clone(),
-        None => link.zeros(case.len + 2 * guard)?,
-    };
+    let (around, guard) = guarded(link, window.as_ref(), case.len)?;
     let (out, inp) = (around.slice(guard..guard + case.len), link.zeros(case.len)?);
     let exchange = match peers {
         Peers { to: Some(to), from: Some(from) } => Some(sendrecv(link, &out, &inp, to, from)),
@@ -175,8 +170,21 @@ fn typed<'l, T: Scaled, L: Place>(
     Ok(Box::new(Typed { case: *case, seed, me: link.rank(), from: peers.from, op, inp, around, guard }))
 }
 
+/// An output of `len` elements with its guards, and how long those are. Windows are received into as a whole; elsewhere elements before
+/// and after tell of a write outside.
+pub(super) fn guarded<T: Element>(
+    link: &impl Place,
+    window: Option<&Window<T>>,
+    len: usize,
+) -> Result<(Tensor<T>, usize), RunError> {
+    Ok(match window {
+        Some(window) => (window.tensor().clone(), 0),
+        None => (link.zeros(len + 2 * GUARD)?, GUARD),
+    })
+}
+
 /// The exchange with its hook. A side that does not send never calls `produce`, so both sides say the same.
-fn hooked<'l, T: Scaled, L: Place>(
+pub(super) fn hooked<'l, T: Scaled, L: Place>(
     exchange: Exchange<'_, 'l, L, T, T>,
     case: &Case,
 ) -> Result<PreparedExchange<'l, L>, RunError> {
@@ -203,7 +211,7 @@ fn hooked<'l, T: Scaled, L: Place>(
 }
 
 /// Elements that can be multiplied by a factor; `bool` stands here only so that there is one list of types.
-trait Scaled: Element {
+pub(super) trait Scaled: Element {
     fn scaled<'t>(x: Value<'t, Self>, factor: &Scalar<Self>) -> Value<'t, Self>;
 }
 
@@ -267,21 +275,23 @@ impl<T: Element, L: Place> Transfer for Typed<'_, T, L> {
         let is = self.around.to_vec();
         let poison = Element::to_bits(T::from_bits(POISON));
         let (guard, end) = (self.guard, self.guard + self.case.len);
-        let same = |what, first: usize, is: &[u64], must: &[u64]| {
-            let differs = is.iter().zip(must).position(|(is, must)| is != must);
-            differs.map_or(Ok(()), |k| Err(Wrong { what, at: first + k, is: is[k], must: must[k] }))
-        };
         let bits = |part: &[T]| part.iter().map(|&x| Element::to_bits(x)).collect::<Vec<_>>();
         let guards = vec![poison; guard];
-        same("guard before the output", 0, &bits(&is[..guard]), &guards)?;
-        same("guard after the output", 0, &bits(&is[end..]), &guards)?;
+        same("guard before the output", &bits(&is[..guard]), &guards)?;
+        same("guard after the output", &bits(&is[end..]), &guards)?;
         let Some(from) = self.from else {
-            return same("element of an output nobody writes", 0, &bits(&is[guard..end]), &vec![poison; end - guard]);
+            return same("element of an output nobody writes", &bits(&is[guard..end]), &vec![poison; end - guard]);
         };
         let data = self.data(turn, from);
         let arrived: Vec<u64> = bits(&is[guard..end]).iter().map(|&x| data.comparable(T::TYPE, x)).collect();
-        same("element", 0, &arrived, &data.arrives::<T>())
+        same("element", &arrived, &data.arrives::<T>())
     }
+}
+
+/// Where two lists of bits differ first.
+pub(super) fn same(what: &'static str, is: &[u64], must: &[u64]) -> Result<(), Wrong> {
+    let differs = is.iter().zip(must).position(|(is, must)| is != must);
+    differs.map_or(Ok(()), |at| Err(Wrong { what, at, is: is[at], must: must[at] }))
 }
 
 #[cfg(test)]

@@ -3,26 +3,29 @@
 //! - **In**: what to run ([`Run`]), read from the command line. **Out**: a table, and whether every result was right.
 //! - **Invariants**: every launch has new data, made from the seed, the launch and the rank, so that every rank knows what every other
 //!   sends; outputs are poisoned before a launch, and what stands around them must not change.
-//! - **Must not know**: how a transfer works. It calls `sendrecv` as a user would.
+//! - **Must not know**: how a transfer works. It calls collectives as a user would.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `options.rs` | [`Run`]: the words of the command line |
 //! | `case.rs` | [`Case`], [`Hook`]: one transfer, prepared for any element type |
+//! | `collective.rs` | [`Collective`], [`Plan`]: a collective of all ranks, prepared for any element type |
 //! | `place.rs` | [`Place`]: where tensors are, with each transport |
 //! | `data.rs` | what is sent, and a plain computation of what must arrive |
 //! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
-//! | `ring.rs` | the ring shift, and its table |
+//! | `turns.rs` | fill, launch, check; the table |
 
 mod case;
+mod collective;
 mod data;
 mod options;
 mod place;
-mod ring;
+mod turns;
 mod worlds;
 
 pub use case::{Case, Hook, Peers, Transfer, prepare};
+pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};
 pub use options::{Run, number_of, parse};
-pub use ring::run;
+pub use turns::run;
 pub use worlds::{Ranks, everywhere};

@@ -1,19 +1,20 @@
 //! The words of `tilewire run`.
 
-use super::case::{Case, Hook};
+use super::case::{Case, Hook, protocol_name};
+use super::collective::{Collective, Plan};
 use super::worlds::Ranks;
 use crate::args::Words;
 use crate::bench::Size;
 use crate::verify::Engine;
 use tilewire::ir::Type;
-use tilewire::{Config, Primitive};
+use tilewire::{Algorithm, Config, Primitive, ReduceOp};
 
 /// The most ranks that are started here: their segments grow with the square of it.
 const MOST_RANKS: usize = 32;
 /// The largest message: every rank has two of it.
 const LARGEST: Size = Size(8 << 30);
 
-/// What to run: a ring shift.
+/// What to run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
     /// What runs the kernels.
@@ -22,8 +23,8 @@ pub struct Run {
     pub count: Option<usize>,
     /// Where they run, where it is said.
     pub ranks: Option<Ranks>,
-    /// What each sends to the next.
-    pub case: Case,
+    /// The collective.
+    pub plan: Plan,
     /// How many times, with new data each.
     pub launches: u64,
     /// What the data is made from.
@@ -36,18 +37,24 @@ pub fn parse(words: Words) -> Result<Run, String> {
 }
 
 fn read(mut words: Words) -> Result<Run, String> {
-    match words.next().as_deref() {
-        Some("sendrecv") => {}
-        Some(word) => return Err(format!("unknown collective '{word}'; there is: sendrecv")),
-        None => return Err("say which collective: sendrecv".into()),
-    }
+    let names = Collective::ALL.map(Collective::name).join(", ");
+    let collective = match words.next() {
+        Some(word) => Collective::ALL
+            .into_iter()
+            .find(|collective| collective.name() == word)
+            .ok_or_else(|| format!("unknown collective '{word}'; there are: {names}"))?,
+        None => return Err(format!("say which collective: {names}")),
+    };
+    // A rank cannot shift to itself; all else works in a world of one.
+    let least = if collective == Collective::Sendrecv { 2 } else { 1 };
+    let (mut op, mut algorithm) = (ReduceOp::Sum, None);
     let (mut count, mut ranks, mut bytes) = (None, None, Size(1 << 20));
     let (mut dtype, mut hook, mut config) = (Type::F32, Hook::Copy, Config::default());
     let (mut launches, mut seed, mut engine) = (10, 1, Engine::Cpu);
     while let Some(word) = words.next() {
         let mut value = || words.value(&word);
         match word.as_str() {
-            "--ranks" => count = Some(number_of(&value()?, "ranks", 2..=MOST_RANKS as u64)? as usize),
+            "--ranks" => count = Some(number_of(&value()?, "ranks", least..=MOST_RANKS as u64)? as usize),
             "--engine" => engine = Engine::parse(&value()?)?,
             "--world" => ranks = Some(Ranks::parse(&value()?)?),
             "--bytes" => bytes = Size::parse(&value()?)?,
@@ -55,6 +62,8 @@ fn read(mut words: Words) -> Result<Run, String> {
             "--hook" => hook = hook_of(&value()?)?,
             "--protocol" => config.primitive = Some(protocol_of(&value()?)?),
             "--blocks" => config.blocks = Some(number_of(&value()?, "blocks", 1..=1024)? as usize),
+            "--op" if collective.reduces() => op = op_of(&value()?)?,
+            "--algorithm" => algorithm = Some(algorithm_of(&value()?, collective)?),
             "--launches" => launches = number_of(&value()?, "launches", 1..=1_000_000_000)?,
             "--seed" => seed = number_of(&value()?, "seed", 0..=u64::MAX)?,
             _ => return Err(format!("unknown word '{word}'")),
@@ -69,11 +78,13 @@ fn read(mut words: Words) -> Result<Run, String> {
     if !hook.takes(dtype) {
         return Err(format!("--hook {} does not take elements of type {dtype}", hook.name()));
     }
-    if hook == Hook::Quantise && config.primitive == Some(Primitive::Direct) {
-        let why = "what travels is not what is stored; use staged or packet";
-        return Err(format!("--hook quantise with --protocol direct: {why}"));
+    let case = Case { dtype, hook, len: bytes.0 / dtype.size(), config };
+    if let Some(why) = collective.refuses(&case) {
+        let protocol = protocol_name(config.primitive);
+        return Err(format!("--hook {} with --protocol {protocol} and type {dtype}: {why}", hook.name()));
     }
-    Ok(Run { engine, count, ranks, case: Case { dtype, hook, len: bytes.0 / dtype.size(), config }, launches, seed })
+    let plan = Plan { collective, case, op, algorithm };
+    Ok(Run { engine, count, ranks, plan, launches, seed })
 }
 
 /// Reads a number that must lie in a range.
@@ -92,6 +103,24 @@ fn hook_of(word: &str) -> Result<Hook, String> {
     let names = || Hook::ALL.map(Hook::name).join(", ");
     let found = Hook::ALL.into_iter().find(|hook| hook.name() == word);
     found.ok_or_else(|| format!("there is no hook '{word}'; there are {}", names()))
+}
+
+fn op_of(word: &str) -> Result<ReduceOp, String> {
+    let names = || ReduceOp::ALL.map(ReduceOp::name).join(", ");
+    let found = ReduceOp::ALL.into_iter().find(|op| op.name() == word);
+    found.ok_or_else(|| format!("there is no op '{word}'; there are {}", names()))
+}
+
+fn algorithm_of(word: &str, collective: Collective) -> Result<Algorithm, String> {
+    let named = |algorithm: &Algorithm| match algorithm {
+        Algorithm::OneShot => "one-shot",
+        Algorithm::TwoPhase => "two-phase",
+        _ => "ring",
+    };
+    let all = collective.algorithms();
+    let names = all.iter().map(named).collect::<Vec<_>>().join(", ");
+    let found = all.iter().find(|algorithm| named(algorithm) == word);
+    found.copied().ok_or_else(|| format!("there is no {word} {}; there are {names}", collective.name()))
 }
 
 fn protocol_of(word: &str) -> Result<Primitive, String> {

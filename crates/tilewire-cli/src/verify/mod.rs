@@ -1,15 +1,18 @@
-//! `tilewire verify`: an engine against the reference evaluator, bit for bit.
+//! `tilewire verify`: an engine against the reference evaluator, and the collectives against plain computations, bit for bit.
 //!
-//! In: how many random programs of the whole language, from which seed, on which engine. Out: a table, and a line for every
-//! program that differs, with what makes it again. On a GPU also rings of virtual ranks: several ranks on one device,
+//! In: how many random programs of the whole language, from which seed, on which engine; how many ranks. Out: a table, and a line for
+//! every program or collective that differs, with what makes it again. On a GPU also rings of virtual ranks: several ranks on one device,
 //! each on a stream of its own, that wait for each other.
 
+mod collectives;
 mod graphs;
 mod ring;
 mod shifts;
 
+use self::collectives::collectives;
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
+use crate::run::Collective;
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
@@ -50,17 +53,20 @@ pub struct Request {
     pub programs: u64,
     /// The number of the first.
     pub seed: u64,
-    /// Numbers of virtual ranks, on a GPU.
+    /// Numbers of ranks.
     pub ranks: Vec<usize>,
     /// Random transfers for each number of ranks, on a GPU.
     pub shifts: usize,
     /// Replays of captured transfers, on a GPU.
     pub replays: u64,
+    /// Whether a part of the collectives is enough.
+    pub quick: bool,
 }
 
 impl Default for Request {
     fn default() -> Self {
-        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks: vec![1, 2, 3, 4, 8], shifts: 60, replays: 1000 }
+        let ranks = vec![1, 2, 3, 4, 5, 8];
+        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks, shifts: 60, replays: 1000, quick: false }
     }
 }
 
@@ -132,6 +138,15 @@ pub fn verify(request: &Request) -> Result<ExitCode> {
             }
         }
     }
+    if request.engine == Engine::Cpu {
+        for &ranks in &request.ranks {
+            for (collective, outcome) in
+                Collective::ALL.into_iter().zip(collectives(ranks, request.quick, request.seed)?)
+            {
+                tally.collective(collective.name(), outcome);
+            }
+        }
+    }
     writeln!(out, "{:<30}{:>8}{:>8}{:>9}{:>9}", "engine", "cases", "agree", "refused", "differ")?;
     for (engine, row) in &tally.rows {
         let [agree, refused, differ] = *row;
@@ -160,6 +175,16 @@ struct Tally {
 }
 
 impl Tally {
+    fn collective(&mut self, name: &'static str, outcome: collectives::Outcome) {
+        // Nothing was asked of it in this world.
+        if outcome.agree == 0 && outcome.refused.is_empty() && outcome.differ.is_empty() {
+            return;
+        }
+        self.rows.entry(name).or_default()[0] += outcome.agree;
+        outcome.refused.into_iter().for_each(|why| self.count(name, Outcome::Refused(why)));
+        outcome.differ.into_iter().for_each(|what| self.count(name, Outcome::Differs(what)));
+    }
+
     fn count(&mut self, engine: &'static str, outcome: Outcome) {
         let row = self.rows.entry(engine).or_default();
         match outcome {

@@ -1,5 +1,6 @@
 //! `send`, `recv` and `sendrecv`, and the builder that they and the collectives of `exchanges.rs` give.
 
+use super::algorithm::Algorithm;
 use super::config::{Config, Primitive};
 use super::hooks::{Hooks, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
@@ -15,7 +16,7 @@ use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::Side;
-use crate::transport::{LinkKind, Protocol, Rank, Window};
+use crate::transport::{Protocol, Rank, Window};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -105,6 +106,7 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     pub(super) pattern: Pattern,
     /// Positions sent, where the user says so.
     send_len: Option<usize>,
+    pub(super) algorithm: Option<Algorithm>,
     rounds: Option<Rounds>,
     pub(super) terms: Terms<'l, L>,
     pub(super) hooks: Hooks<'h, In, Out, R>,
@@ -116,7 +118,8 @@ const STREAM_FROM: usize = 8 << 20;
 impl<'h, 'l, L: Link, In: Element, Out: Element> Exchange<'h, 'l, L, In, Out, In> {
     pub(super) fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, pattern: Pattern, at: SourceLine) -> Self {
         let (out, inp) = (out.clone(), inp.clone());
-        Exchange { out, inp, pattern, send_len: None, rounds: None, terms: Terms::new(link), hooks: Hooks::copy(at) }
+        let (terms, hooks) = (Terms::new(link), Hooks::copy(at));
+        Exchange { out, inp, pattern, send_len: None, algorithm: None, rounds: None, terms, hooks }
     }
 }
 
@@ -126,8 +129,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
 
     #[track_caller]
     fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Exchange<'h, 'l, L, In, Out, Q> {
-        let Exchange { out, inp, pattern, send_len, rounds, terms, hooks } = self;
-        Exchange { out, inp, pattern, send_len, rounds, terms, hooks: hooks.with_produce(produce) }
+        let Exchange { out, inp, pattern, send_len, algorithm, rounds, terms, hooks } = self;
+        Exchange { out, inp, pattern, send_len, algorithm, rounds, terms, hooks: hooks.with_produce(produce) }
     }
 
     /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.
@@ -164,6 +167,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     /// How many positions are sent, where it is not the length of the input: for hooks that gather.
     pub fn send_len(mut self, len: usize) -> Self {
         self.send_len = Some(len);
+        self
+    }
+
+    /// Which way chunks take; straight to whom they concern unless said. [`all_gather`](super::all_gather) can also go round a ring.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
         self
     }
 
@@ -214,7 +223,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let how = self.terms.how(self.streams(&legs));
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, how)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
-        let agreement = self.pattern.agreement();
+        let ring = self.algorithm == Some(Algorithm::Ring);
+        let agreement = self.pattern.agreement() + if ring { " by ring" } else { "" };
         let card = |leg: &Leg<In, Out>| {
             Card::new(
                 &agreement,
@@ -270,10 +280,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
 
     /// How rounds share the launch: as the user says, or by what lies between the ranks.
     pub(super) fn layout(&self) -> Rounds {
-        let link = self.terms.link;
-        let memory = |rank| rank == link.rank() || link.link_kind(rank) == LinkKind::Shm;
-        let usual = || if Rank::all(link.world_size()).all(memory) { Rounds::Roles } else { Rounds::Blocks };
-        self.rounds.unwrap_or_else(usual)
+        self.rounds.unwrap_or_else(|| Rounds::usual(self.terms.link))
     }
 
     fn trace_legs(&self, legs: &Legs<In, Out>) -> Result<Traced, RunError> {

@@ -1,7 +1,8 @@
 //! The legs of an exchange, decided: every route with its tensors, its tiles and its protocol, checked against the transport.
 
 use super::RunError;
-use super::config::Decision;
+use super::algorithm::Algorithm;
+use super::config::{Decision, Primitive};
 use super::exchange::Exchange;
 use super::link::Link;
 use super::pattern::{Part, Pattern, Round, Route};
@@ -52,6 +53,10 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
     pub(super) fn legs(&self) -> Result<Legs<In, Out>, RunError> {
         let (me, ranks) = (self.terms.link.rank(), self.terms.link.world_size());
         let routes = self.pattern.routes(me, ranks)?;
+        if let Some(algorithm) = self.algorithm.filter(|algorithm| !self.pattern.takes(*algorithm)) {
+            let (algorithm, collective) = (algorithm.name(), self.pattern.name());
+            return Err(TransferError::NoAlgorithm { algorithm, collective }.into());
+        }
         if let Pattern::Pair { to: Some(_), from: Some(_) } = self.pattern
             && self.inp.memory().overlaps(self.out.memory())
         {
@@ -92,10 +97,16 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let Route { side, peer, .. } = route;
         let is_own = peer == terms.link.rank() && self.pattern.is_collective();
         let len = self.positions(&route)?;
-        let message = Message { types: R::TYPES, len, last_per: self.hooks.last_per, shape: &self.hooks.output_shape };
+        let ring = self.algorithm == Some(Algorithm::Ring) && !is_own;
+        let only = ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged"));
+        let (last_per, shape) = (self.hooks.last_per, &self.hooks.output_shape);
+        let message = Message { types: R::TYPES, len, last_per, shape, only };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
         self.check_direct(&decision, side)?;
+        if ring {
+            check_copies(terms.link.copies(), decision.protocol)?;
+        }
         let part = |part: Part, what, len| match part {
             Part::Absent => Ok(None),
             part => part.range(what, len, ranks).map(Some),
@@ -153,6 +164,15 @@ impl WindowOf {
         };
         all.saturating_sub(first)
     }
+}
+
+/// What one role does step by step cannot be shared out to copies of it.
+pub(super) fn check_copies(copies: u32, protocol: Protocol) -> Result<(), TransferError> {
+    if copies == 1 || protocol == Protocol::Packet {
+        return Ok(());
+    }
+    let why = "rings and reductions take their steps in one role, and this transport has copies of roles: make one with copies: 1";
+    Err(TransferError::Unable { protocol, why })
 }
 
 /// Nothing that is read may be written: not by what arrives, and not by the rank's own chunk.

@@ -1,16 +1,18 @@
 //! The kernel of an exchange: for each leg a schedule, with the hooks in it.
 
+use super::algorithm::Algorithm;
 use super::exchange::Exchange;
 use super::hooks::{Shape, chunk};
 use super::leg::{Leg, Legs};
 use super::link::Link;
-use super::rounds::{LegCode, RoundsCode};
-use crate::hook::{Block, Chunk, Ctx, Regs, RoleCtx, Value, View};
+use super::rounds::{LegCode, RoundsCode, WARPS};
+use super::scene::Scene;
+use crate::hook::{Block, Regs, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::ir::scalar::Element;
 use crate::schedule::{
-    self, BulkPlan, PacketPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_direct, recv_packets, recv_tiles,
-    send_bulk, send_direct, send_packets, send_tiles,
+    self, BulkPlan, PacketPlan, Packing, Ring, StagedPlan, Tiling, recv_bulk, recv_direct, recv_packets, recv_tiles,
+    ring_gather, send_bulk, send_direct, send_packets, send_tiles,
 };
 use crate::tensor::Memory;
 use crate::transport::Protocol;
@@ -22,6 +24,9 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
     k: &Block<'t>,
     legs: &Legs<In, Out>,
 ) {
+    if exchange.algorithm == Some(Algorithm::Ring) && !legs.rounds.is_empty() {
+        return ring(exchange, k, legs);
+    }
     let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
     let one_each = sends <= 1 && receives <= 1;
     let code = |leg| {
@@ -56,14 +61,43 @@ fn in_turns<In: Element, Out: Element>(leg: &Leg<In, Out>) -> bool {
     matches!(leg.protocol, Protocol::Staged { .. } | Protocol::Bulk { .. })
 }
 
+/// Gathers round a ring: the legs say what is produced and what is kept, and only the neighbours are talked to.
+fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
+    exchange: &Exchange<'_, '_, L, In, Out, R>,
+    k: &Block<'t>,
+    legs: &Legs<In, Out>,
+) {
+    let (hooks, link) = (&exchange.hooks, exchange.terms.link);
+    let body = |leg| -> Body<'_, '_, '_, 't, L, In, Out, R> { Body::own(exchange, k, leg) };
+    let [Some(first), Some(last)] = &legs.rounds[0] else { unreachable!("all send to all") };
+    let Protocol::Staged { slot_bytes, depth } = first.protocol else { unreachable!("a ring is staged") };
+    let (next, previous) =
+        (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
+    let (tiling, ranks) = (first.tiling, link.world_size());
+    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
+    let source = body(first);
+    // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
+    let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
+    let kept: Vec<_> = [legs.own.as_ref()].into_iter().chain(received).map(|leg| leg.map(body)).collect();
+    k.blocks(tiling.blocks() as u32);
+    k.role("ring", WARPS).run(|r| {
+        let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
+        let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.context(r, at));
+        ring_gather::<R, _>(r, &ring, produce, |which, at, regs| {
+            if let Some(kept) = &kept[which] {
+                hooks.consume(&kept.scene.context(r, at), regs);
+            }
+        });
+    });
+}
+
 /// One leg in a kernel being traced.
 struct Body<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> {
     exchange: &'e Exchange<'h, 'l, L, In, Out, R>,
     leg: &'e Leg<In, Out>,
     /// What reaches the peer; none for the rank's own chunk.
     ops: Option<L::Ops<'t>>,
-    input: Chunk<'t, In>,
-    output: Chunk<'t, Out>,
+    scene: Scene<'t, In, Out>,
     /// Input or output as words, where the leg copies whole words in packets.
     words: Option<View<'t, u64>>,
 }
@@ -82,7 +116,8 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
             }
             _ => None,
         };
-        Body { ops: Some(ops), words, ..Body::own(exchange, k, leg) }
+        let own = Body::own(exchange, k, leg);
+        Body { ops: Some(ops), words, ..own }
     }
 
     /// A leg without a wire.
@@ -102,17 +137,19 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         let sends = leg.side == Side::Send && leg.peer != exchange.terms.link.rank();
         let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
         let (input, output) = (chunk(input, &hooks.input_shape), chunk(output, &hooks.output_shape));
-        Body { exchange, leg, ops: None, input, output, words: None }
+        let Leg { tiling, to, from, shard, .. } = *leg;
+        let scene = Scene { input, output, tiling, to, from, shard, start: 0, cols: None };
+        Body { exchange, leg, ops: None, scene, words: None }
     }
 
     fn run(&self, r: &RoleCtx<'t>) {
         let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
-        let produce = |at: &schedule::Leg<'t>| hooks.produce(&self.context(r, at));
-        let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.context(r, at), regs);
+        let produce = |at: &schedule::Leg<'t>| hooks.produce(&self.scene.context(r, at));
+        let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.scene.context(r, at), regs);
         let Some(ops) = &self.ops else {
             let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
                 tile.each(r, |spot| {
-                    let c = self.context(r, &schedule::Leg { spot, step, slot: None, region: None });
+                    let c = self.scene.context(r, &schedule::Leg { spot, step, slot: None, region: None });
                     hooks.consume(&c, hooks.produce(&c));
                 });
             };
@@ -166,36 +203,6 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
                 }
             }
         }
-    }
-
-    /// The context of a hook.
-    fn context(&self, r: &RoleCtx<'t>, at: &schedule::Leg<'t>) -> Ctx<'t, In, Out> {
-        let Leg { tiling, to, from, shard, .. } = self.leg;
-        let mut c = Ctx::new(r, self.input, self.output)
-            .pos(at.pos)
-            .tile(at.tile)
-            .tile_rows(tiling.tile_rows())
-            .tile_cols(tiling.tile_cols())
-            .step(at.step);
-        if let Some((row, col)) = at.place {
-            c = c.row(row).col(col);
-        }
-        if let Some(to) = to {
-            c = c.peer(to.number());
-        }
-        if let Some(from) = from {
-            c = c.recv_peer(from.number());
-        }
-        if let Some(shard) = shard {
-            c = c.shard(shard.number());
-        }
-        if let Some(slot) = at.slot {
-            c = c.slot(slot.slot);
-        }
-        if let Some(region) = at.region {
-            c = c.region(region);
-        }
-        c.build()
     }
 }
 

@@ -14,6 +14,10 @@
 //! | `leg.rs` | every route with its tensors, tiles and protocol, checked |
 //! | `legs.rs` | their kernel: a schedule for each leg, with the hooks in it |
 //! | `rounds.rs` | [`Rounds`]: legs as roles, or as blocks |
+//! | `scene.rs` | where a hook is called: what its context says |
+//! | `reduction.rs` | [`reduce_scatter`], [`all_reduce`]: what they are asked for, checked |
+//! | `reduction_kernel.rs` | their kernels |
+//! | `algorithm.rs` | [`Algorithm`], [`ReduceOp`], [`Reducible`] |
 //! | `launch_exchange.rs` | [`PreparedExchange`]: compared with the peers, then launched |
 //! | `pair.rs` | what ranks tell each other before the first launch |
 //! | `terms.rs` | link, knobs, window and deadline, as builders collect them |
@@ -25,6 +29,7 @@
 //! | `error.rs` | [`RunError`] |
 #![forbid(unsafe_code)]
 
+mod algorithm;
 mod config;
 mod error;
 mod exchange;
@@ -38,10 +43,14 @@ mod map;
 mod pair;
 mod pattern;
 mod prepare;
+mod reduction;
+mod reduction_kernel;
 mod rounds;
+mod scene;
 mod terms;
 mod wait_host;
 
+pub use algorithm::{Algorithm, ReduceOp, Reducible};
 pub use config::{Config, Primitive};
 pub use error::{Mismatch, RunError, Timeout};
 pub use exchange::{Exchange, recv, send, sendrecv};
@@ -50,5 +59,6 @@ pub use launch_exchange::PreparedExchange;
 pub use link::{Host, Launch, Link};
 pub use map::{Map, map};
 pub use prepare::prepare;
+pub use reduction::{Reduction, all_reduce, reduce_scatter};
 pub use rounds::Rounds;
 pub use wait_host::{waits_over, waits_over_all};

@@ -6,6 +6,7 @@
 //! ```
 //! In a round every rank sends to another one, so no receiver is written by all at once.
 
+use super::algorithm::Algorithm;
 use crate::transport::layout::Side;
 use crate::transport::{Rank, TransferError};
 use std::ops::Range;
@@ -91,6 +92,11 @@ impl Pattern {
                 format!("{} with root {root}", self.name())
             }
         }
+    }
+
+    /// Whether it can be done so. Most have one way only: everybody sends straight to whom it concerns.
+    pub(super) fn takes(&self, algorithm: Algorithm) -> bool {
+        algorithm == Algorithm::OneShot || (algorithm == Algorithm::Ring && *self == Pattern::AllGather)
     }
 
     /// Whether all ranks of the world take part.

@@ -5,7 +5,9 @@
 //!   Blocks   block b:   receive | send         serve round b / blocks, as block b % blocks of it
 //! ```
 
+use super::link::Link;
 use crate::hook::{Block, RoleCtx};
+use crate::transport::{LinkKind, Rank};
 
 /// How the rounds of a collective share a launch. In round i a rank sends to the rank i after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +19,16 @@ pub enum Rounds {
     Blocks,
 }
 
+impl Rounds {
+    /// What is usual for what lies between the ranks.
+    pub(super) fn usual(link: &impl Link) -> Rounds {
+        let memory = |rank| rank == link.rank() || link.link_kind(rank) == LinkKind::Shm;
+        if Rank::all(link.world_size()).all(memory) { Rounds::Roles } else { Rounds::Blocks }
+    }
+}
+
 /// Warps of a role, where there is room for them.
-const WARPS: u32 = 4;
+pub(super) const WARPS: u32 = 4;
 /// Warps of a block, and roles: what a GPU has threads and barriers for.
 const BLOCK_WARPS: u32 = 32;
 const BLOCK_ROLES: usize = 15;

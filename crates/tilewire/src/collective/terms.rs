@@ -36,6 +36,8 @@ pub(super) struct Message<'s> {
     /// Neighbours that share the last of several parts.
     pub last_per: usize,
     pub shape: &'s Option<Shape>,
+    /// The only way it can travel, and why.
+    pub only: Option<(Primitive, &'static str)>,
 }
 
 impl WindowOf {
@@ -62,19 +64,21 @@ impl<'l, L: Link> Terms<'l, L> {
         message: Message<'_>,
         reached: Option<usize>,
     ) -> Result<(Decision, Tiling), RunError> {
-        let (link, Message { types, len, last_per, .. }) = (self.link, message);
-        let mut decision = self.config.decide(link, types, (len, last_per), reached);
-        if self.config.primitive.is_none()
+        let (link, Message { types, len, last_per, only, .. }) = (self.link, message);
+        let config = Config { primitive: self.config.primitive.or(only.map(|(way, _)| way)), ..self.config };
+        let mut decision = config.decide(link, types, (len, last_per), reached);
+        if let Some((way, why)) = only
+            && config.primitive != Some(way)
+        {
+            return Err(TransferError::Unable { protocol: decision.protocol, why }.into());
+        }
+        if config.primitive.is_none()
             && decision.protocol == Protocol::Packet
             && self.check_packets(types, &tiling(&decision, message)).is_err()
         {
             // Whole rows, or groups, may give a block more than its equal share.
-            decision = Config { primitive: Some(Primitive::Staged), ..self.config }.decide(
-                link,
-                types,
-                (len, last_per),
-                reached,
-            );
+            decision =
+                Config { primitive: Some(Primitive::Staged), ..config }.decide(link, types, (len, last_per), reached);
         }
         let Decision { protocol, blocks, .. } = decision;
         if reached.is_none() && matches!(protocol, Protocol::Direct { .. }) {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `mod.rs` | [`Rehearsal`], [`RehearsalRank`] |
 //! | `exchanges.rs` | the exchanges of all ranks |
+//! | `reductions.rs` | the reductions, and what goes round a ring |
 //! | `shipped.rs` | [`shipped`]: plans that check every schedule of this crate |
 //!
 //! ```
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod exchanges;
+mod reductions;
 mod shipped;
 
 pub use shipped::{Case, shipped};

@@ -1,6 +1,6 @@
 //! Plans for the checker: every schedule of this crate, launched several times, with another geometry each time.
 
-use super::{Rehearsal, RehearsalRank, exchanges};
+use super::{Rehearsal, RehearsalRank, exchanges, reductions};
 use crate::check::Plan;
 use crate::collective::{Config, Link, Primitive, RunError, sendrecv};
 use crate::hook::{Regs, Traced, kernel};
@@ -38,6 +38,7 @@ pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     case("packet, two values".into(), packed_packets(ranks, blocks)?);
     case("direct".into(), direct(ranks, blocks)?);
     cases.extend(exchanges::cases(ranks, blocks)?);
+    cases.extend(reductions::cases(ranks, blocks)?);
     Ok(cases)
 }
 

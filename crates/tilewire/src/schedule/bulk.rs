@@ -169,9 +169,9 @@ pub fn send_bulk<'t, R: Regs, O: Ops<'t>>(
         stages.put(r, ops, &tile, &at);
         stages.wait_oldest(r);
         if plan.stages == 1 {
-            pipeline.deliver(&at, bytes);
+            pipeline.filled(&at.slot, bytes);
         } else {
-            r.if_(step.ge(behind), || pipeline.deliver(&pipeline.at(step - behind), bytes));
+            r.if_(step.ge(behind), || pipeline.filled(&pipeline.at(step - behind).slot, bytes));
         }
     });
     if plan.stages > 1 {
@@ -179,7 +179,7 @@ pub fn send_bulk<'t, R: Regs, O: Ops<'t>>(
         // This copy's steps from `steps - behind` on: the loop has announced those before.
         let announced = (steps - behind - first).max(0);
         let left = first + (announced + by - 1) / by * by;
-        r.for_step(left, steps, by, |step| pipeline.deliver(&pipeline.at(step), bytes));
+        r.for_step(left, steps, by, |step| pipeline.filled(&pipeline.at(step).slot, bytes));
     }
     pipeline.end(steps);
 }
@@ -203,7 +203,7 @@ pub fn recv_bulk<'t, R: Regs, O: Ops<'t>>(
     let (ahead, steps) = (by * plan.behind() as i64, tiling.steps_here(r));
     let fetch = |step: Value<'t, i64>| {
         let at = pipeline.at(step);
-        pipeline.wait_filled(&at);
+        pipeline.wait_filled(&at.slot);
         r.proxy_fence();
         stages.get(r, ops, &tiling.tile_here(r, step), &at);
     };
@@ -223,7 +223,7 @@ pub fn recv_bulk<'t, R: Regs, O: Ops<'t>>(
             r.if_else(next.lt(steps), one_more, || r.bulk_wait(0, BulkDone::Complete));
         }
         let at = pipeline.at(step);
-        pipeline.credit(&at);
+        pipeline.emptied(&at.slot);
         let region = stages.region(r, &at);
         tile.each_dense(r, |spot| {
             let leg = Leg { spot, step, slot: Some(at.slot), region: Some(region) };

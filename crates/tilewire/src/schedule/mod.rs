@@ -24,6 +24,8 @@
 //! | `staged.rs` | steps through slots of the receiver's staging: [`StagedSend`], [`StagedRecv`], [`send_tiles`], [`recv_tiles`] |
 //! | `bulk.rs` | the same with asynchronous copies through scratch: [`send_bulk`], [`recv_bulk`] |
 //! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`recv_packets`] |
+//! | `ring.rs` | tiles that go on from rank to rank: [`ring_gather`], [`ring_reduce`] |
+//! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`recv_direct`] |
 #![forbid(unsafe_code)]
 
@@ -33,6 +35,8 @@ mod direct;
 mod ops;
 mod packet;
 mod packing;
+mod reduce;
+mod ring;
 mod staged;
 mod tiling;
 
@@ -41,5 +45,7 @@ pub use direct::{recv_direct, send_direct};
 pub use ops::{LoadStore, Ops, Span, Word};
 pub use packet::{PacketPlan, recv_packets, send_packets};
 pub use packing::Packing;
+pub use reduce::{reduce_packets, reduce_tiles};
+pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
 pub use tiling::{Leg, Spot, Tile, Tiling};

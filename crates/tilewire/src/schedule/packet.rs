@@ -69,6 +69,8 @@ struct Message<'t> {
     counters: Counters<'t>,
     block: Value<'t, i64>,
     number: Value<'t, u64>,
+    /// The number of the next. Computed at first and not where it is used: what comes before the packets is done while they are under way.
+    next: Value<'t, u64>,
     flag: Value<'t, u32>,
     /// Its first packet.
     first: Value<'t, i64>,
@@ -87,12 +89,27 @@ impl<'t> Message<'t> {
         let flag = (number | u64::from(NOT_ZERO)).cast::<u32>();
         let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
         let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
-        Message { counters, block, number, flag, first }
+        Message { counters, block, number, next: number + 1, flag, first }
+    }
+
+    /// The receiver's credit, where one is due.
+    #[track_caller]
+    fn credit(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan) {
+        let next = self.next;
+        r.if_((next & (HALF - 1)).eq(0), || {
+            let head = Word::PacketHead(self.block);
+            let clears = || {
+                let first = self.block * plan.block_packets as i64;
+                r.each(plan.block_packets, |k| ops.packet_clear(first + k));
+                ops.signal(r, head, next);
+            };
+            r.if_else((next & (FLAGS - 1)).eq(0), clears, || ops.credit(r, head, next));
+        });
     }
 
     #[track_caller]
     fn end(self) {
-        self.counters.set(StartWord::Packet, self.number + 1);
+        self.counters.set(StartWord::Packet, self.next);
     }
 }
 
@@ -145,8 +162,6 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
     let message = Message::next::<R>(r, ops, plan, tiling, Side::Receive);
-    // Here and not where it is used: what comes before the packets is done while they are under way.
-    let next = message.number + 1;
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
@@ -163,16 +178,29 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
             tile.each(r, |spot| consume(&leg(spot), R::get(&scratch.at(spot.index))));
         });
     }
-    r.if_((next & (HALF - 1)).eq(0), || {
-        let head = Word::PacketHead(message.block);
-        let clears = || {
-            let first = message.block * plan.block_packets as i64;
-            r.each(plan.block_packets, |k| ops.packet_clear(first + k));
-            ops.signal(r, head, next);
-        };
-        r.if_else((next & (FLAGS - 1)).eq(0), clears, || ops.credit(r, head, next));
-    });
+    message.credit(r, ops, plan);
     message.end();
+}
+
+/// Receives this block's part of a message in packets into the role's scratch, to be read by whoever has several messages to combine.
+#[track_caller]
+pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ops: &O,
+    plan: PacketPlan,
+    tiling: Tiling,
+) -> Option<Packed<'t>> {
+    let message = Message::next::<R>(r, ops, plan, tiling, Side::Receive);
+    let held = (!tiling.is_empty()).then(|| Packed::new::<R>(r, tiling));
+    if let Some(held) = &held {
+        tiling.for_tiles(r, |_, tile| {
+            let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
+            held.each_word(r, tile.rows() * tile.cols(), |k, byte| held.bytes.put(0, byte, get(k)));
+        });
+    }
+    message.credit(r, ops, plan);
+    message.end();
+    held
 }
 
 /// An element that is a packet by itself.
@@ -196,7 +224,7 @@ impl<'t, F: Fn() -> Value<'t, u64>> GetParts<'t> for FromWord<F> {
 }
 
 /// The parts of a block's elements, one part after the other in the role's scratch, each from a word on.
-struct Packed<'t> {
+pub(super) struct Packed<'t> {
     bytes: Region<'t>,
     types: &'static [Type],
     /// Room for so many.
@@ -235,7 +263,7 @@ impl<'t> Packed<'t> {
     }
 
     /// The parts of an element.
-    fn at(&self, index: Value<'t, i64>) -> PackedAt<'_, 't> {
+    pub(super) fn at(&self, index: Value<'t, i64>) -> PackedAt<'_, 't> {
         PackedAt { packed: self, index }
     }
 
@@ -251,7 +279,7 @@ impl<'t> Packed<'t> {
     }
 }
 
-struct PackedAt<'p, 't> {
+pub(super) struct PackedAt<'p, 't> {
     packed: &'p Packed<'t>,
     index: Value<'t, i64>,
 }

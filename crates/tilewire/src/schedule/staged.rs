@@ -31,6 +31,8 @@ pub struct StagedPlan {
     pub depth: usize,
     /// Blocks of the kernel that take part, from block 0.
     pub blocks: usize,
+    /// The block of the transport that block 0 uses, and so on from there: so that two pipelines to one peer keep apart in one launch.
+    pub first_block: usize,
     /// Copies of the role.
     pub copies: u32,
     /// Slots the transport has for a block.
@@ -57,11 +59,21 @@ impl StagedPlan {
             slot_bytes,
             depth,
             blocks,
+            first_block: 0,
             copies,
             max_slots: transport.max_slots(),
             max_blocks: transport.max_blocks_per_peer(),
             block_bytes: transport.block_bytes(),
         }
+    }
+
+    /// The same, in the blocks of the transport from `first` on.
+    ///
+    /// # Panics
+    /// When the transport has not so many.
+    pub fn from_block(self, first: usize) -> StagedPlan {
+        assert!(first + self.blocks <= self.max_blocks, "{} blocks from {first} of {}", self.blocks, self.max_blocks);
+        StagedPlan { first_block: first, ..self }
     }
 
     /// What the geometry word says of this plan; never 0, which is that of no launch.
@@ -77,19 +89,30 @@ impl StagedPlan {
     fn slot<'t>(&self, block: Value<'t, i64>, g: Value<'t, u64>) -> SlotAt<'t> {
         let slot = (g % self.depth as u64).cast::<i64>();
         let offset = slot * self.slot_bytes as i64;
-        let offset = if self.blocks == 1 { offset } else { block * self.block_bytes as i64 + offset };
-        SlotAt { slot, number: self.number(block, slot), offset }
+        let offset = if self.is_first() { offset } else { block * self.block_bytes as i64 + offset };
+        SlotAt { slot, number: self.number(block, slot), offset, next: g + 1 }
+    }
+
+    /// Whether all there is lies in block 0 of the transport.
+    fn is_first(&self) -> bool {
+        self.blocks == 1 && self.first_block == 0
+    }
+
+    /// The block of the transport that this block uses.
+    fn block<'t>(&self, r: &RoleCtx<'t>) -> Value<'t, i64> {
+        let block = block_of(r, self.blocks);
+        if self.first_block == 0 { block } else { block + self.first_block as i64 }
     }
 
     /// Number of a slot among the TAILs and HEADs of a peer.
     fn number<'t>(&self, block: Value<'t, i64>, slot: Value<'t, i64>) -> Value<'t, i64> {
-        if self.blocks == 1 { slot } else { block * self.max_slots as i64 + slot }
+        if self.is_first() { slot } else { block * self.max_slots as i64 + slot }
     }
 
     /// Step `step` of a launch that begins at step `start`.
     fn at<'t>(&self, block: Value<'t, i64>, start: Value<'t, u64>, step: Value<'t, i64>) -> StepAt<'t> {
         let number = start + step.cast::<u64>();
-        StepAt { number, slot: self.slot(block, number), next: number + 1 }
+        StepAt { number, slot: self.slot(block, number) }
     }
 
     /// The steps of this copy of a role: the first, and how many to the next. Copy c takes the steps that are c modulo the copies, counted
@@ -110,8 +133,6 @@ pub(super) struct StepAt<'t> {
     pub number: Value<'t, u64>,
     /// Its slot.
     pub slot: SlotAt<'t>,
-    /// What TAIL and HEAD of the slot become with it.
-    next: Value<'t, u64>,
 }
 
 /// A slot of a step.
@@ -123,11 +144,13 @@ pub struct SlotAt<'t> {
     number: Value<'t, i64>,
     /// Its first byte in the sender's staging.
     pub offset: Value<'t, i64>,
+    /// The step after: what its TAIL and its HEAD become.
+    next: Value<'t, u64>,
 }
 
 impl<'t> SlotAt<'t> {
     /// The tile in it, as hooks see it.
-    fn region(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) -> Option<hook::Tile<'t>> {
+    pub(super) fn region(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) -> Option<hook::Tile<'t>> {
         ops.region().map(|region| hook::Tile { region, bank: r.constant(0i64), offset: self.offset })
     }
 }
@@ -147,7 +170,7 @@ pub struct StagedSend<'r, 't, O> {
 impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     /// Reads the counters, and drains the slots of the last launch if they were others.
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
-        let block = block_of(r, plan.blocks);
+        let block = plan.block(r);
         let counters = Counters::of(r, ops, block, Side::Send, plan.shape());
         // All at once: on a GPU a load takes a microsecond, and several no longer.
         let start = counters.get(StartWord::Step);
@@ -173,10 +196,9 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, bytes: Value<'t, i64>, fill: impl FnOnce(&SlotAt<'t>)) {
-        let at = self.at(step);
-        self.wait_free(&at);
-        fill(&at.slot);
-        self.deliver(&at, bytes);
+        let at = self.free(step);
+        fill(&at);
+        self.filled(&at, bytes);
     }
 
     /// Step `step` of this launch.
@@ -194,14 +216,22 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     #[track_caller]
     pub(super) fn wait_free(&self, at: &StepAt<'t>) {
         self.r.if_(at.number.ge(self.reused), || {
-            self.ops.wait(self.r, Word::Head(at.slot.number), at.next - self.plan.depth as u64);
+            self.ops.wait(self.r, Word::Head(at.slot.number), at.slot.next - self.plan.depth as u64);
         });
     }
 
-    /// Lets the peer have `bytes` bytes of the slot of a step.
+    /// The first half of a step: waits until its slot is free. For roles that fill several slots at once.
     #[track_caller]
-    pub(super) fn deliver(&self, at: &StepAt<'t>, bytes: Value<'t, i64>) {
-        self.ops.deliver(self.r, Span { offset: at.slot.offset, bytes }, Word::Tail(at.slot.number), at.next);
+    pub fn free(&self, step: Value<'t, i64>) -> SlotAt<'t> {
+        let at = self.at(step);
+        self.wait_free(&at);
+        at.slot
+    }
+
+    /// The second half: `bytes` bytes are in the slot, tells the peer.
+    #[track_caller]
+    pub fn filled(&self, at: &SlotAt<'t>, bytes: Value<'t, i64>) {
+        self.ops.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.
@@ -224,7 +254,7 @@ pub struct StagedRecv<'r, 't, O> {
 impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// Reads the counter.
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
-        let block = block_of(r, plan.blocks);
+        let block = plan.block(r);
         let counters = Counters::of(r, ops, block, Side::Receive, plan.shape());
         let start = counters.get(StartWord::Step);
         StagedRecv { r, ops, plan, counters, block, start }
@@ -233,10 +263,9 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// Step `step` of this launch: waits until its slot is filled, lets `empty` get what is in it, gives it back.
     #[track_caller]
     pub fn step(&self, step: Value<'t, i64>, empty: impl FnOnce(&SlotAt<'t>)) {
-        let at = self.at(step);
-        self.wait_filled(&at);
-        empty(&at.slot);
-        self.credit(&at);
+        let at = self.arrived(step);
+        empty(&at);
+        self.emptied(&at);
     }
 
     /// Step `step` of this launch.
@@ -250,16 +279,24 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
         self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
     }
 
-    /// Waits until the slot of a step is filled.
+    /// Waits until a slot is filled.
     #[track_caller]
-    pub(super) fn wait_filled(&self, at: &StepAt<'t>) {
-        self.ops.wait(self.r, Word::Tail(at.slot.number), at.next);
+    pub(super) fn wait_filled(&self, at: &SlotAt<'t>) {
+        self.ops.wait(self.r, Word::Tail(at.number), at.next);
     }
 
-    /// Gives the slot of a step back.
+    /// The first half of a step: waits until its slot is filled. For roles that empty several slots at once.
     #[track_caller]
-    pub(super) fn credit(&self, at: &StepAt<'t>) {
-        self.ops.credit(self.r, Word::Head(at.slot.number), at.next);
+    pub fn arrived(&self, step: Value<'t, i64>) -> SlotAt<'t> {
+        let at = self.at(step).slot;
+        self.wait_filled(&at);
+        at
+    }
+
+    /// The second half: gives the slot back.
+    #[track_caller]
+    pub fn emptied(&self, at: &SlotAt<'t>) {
+        self.ops.credit(self.r, Word::Head(at.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.

@@ -235,6 +235,22 @@ impl<'t> Tile<'t> {
         self.cols
     }
 
+    /// The positions of the tile that lie in the first `len` of a chunk without a shape: for chunks that share a tiling and are not all
+    /// of its length.
+    pub(super) fn within(self, r: &RoleCtx<'t>, len: usize) -> Tile<'t> {
+        debug_assert!(!self.tiling.shaped, "a chunk with a shape has the length of its tiling");
+        if len >= self.tiling.len() {
+            return self;
+        }
+        let first = self.first_col.unwrap_or_else(|| r.constant(0i64));
+        Tile { cols: (r.constant(len as i64) - first).min(self.cols).max(0), ..self }
+    }
+
+    /// The number of the tile's first position in a chunk without a shape.
+    pub(super) fn first(&self, r: &RoleCtx<'t>) -> Value<'t, i64> {
+        self.first_col.unwrap_or_else(|| r.constant(0i64))
+    }
+
     /// Runs the body for every position of the tile, in any order, in parallel.
     #[track_caller]
     pub fn each(&self, r: &RoleCtx<'t>, body: impl FnOnce(Spot<'t>)) {

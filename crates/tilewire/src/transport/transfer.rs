@@ -272,6 +272,13 @@ pub enum TransferError {
         /// Ranks in the world.
         ranks: usize,
     },
+    /// A way of doing a collective that there is not.
+    NoAlgorithm {
+        /// The way.
+        algorithm: &'static str,
+        /// The collective.
+        collective: &'static str,
+    },
     /// A buffer smaller than the message.
     BufferTooSmall {
         /// Bytes of the message.
@@ -339,6 +346,12 @@ impl fmt::Display for TransferError {
                 "{what} has {len} elements, which are no {ranks} equal chunks, one for each rank: pad it to {}",
                 len.next_multiple_of((*ranks).max(1))
             ),
+            TransferError::NoAlgorithm { algorithm, collective } => {
+                write!(
+                    f,
+                    "there is no {algorithm} {collective}: leave the algorithm out, or see Algorithm for what there is"
+                )
+            }
             TransferError::BufferTooSmall { bytes, buffer } => {
                 write!(f, "a message of {bytes} bytes with a buffer of {buffer}")
             }

@@ -16,4 +16,6 @@ mod failures;
 mod hooks;
 mod in_place;
 mod processes;
+mod reductions;
 mod refusals;
+mod rings;

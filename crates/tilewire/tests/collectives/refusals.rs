@@ -1,11 +1,14 @@
 //! What cannot be is refused with an error that names the values, on every rank; and the transport can still be used.
 
-use crate::case::{SMALL, Way, seed, threads};
+use crate::case::{LONG, SMALL, Way, seed, threads};
 use crate::exchange::{Case, Kind, Ready};
 use tilewire::collective::{Mismatch, Rounds};
 use tilewire::hook::MisuseKind;
 use tilewire::transport::{Rank, ShmTransport, TransferError, Window, World};
-use tilewire::{BuildError, Primitive, RunError, Tensor, all_gather, all_to_all, broadcast, gather, scatter};
+use tilewire::{
+    Algorithm, BuildError, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast,
+    gather, reduce_scatter, scatter,
+};
 
 /// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors by rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> Vec<RunError> {
@@ -100,16 +103,20 @@ fn blocks_packets_and_windows_are_checked_as_in_a_transfer() {
 
 #[test]
 fn a_window_too_small_for_what_lands_in_it() {
-    // Rank 2 has room for two chunks of three; who lands in the third says so, and so does whose own it is.
+    // Rank 2 has room for a chunk and a half: who lands behind the first says so.
     let errors = threads(3, "small window", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        let len = if world.rank() == Rank::new(2) { 20 } else { 30 };
+        let len = if world.rank() == Rank::new(2) { 15 } else { 30 };
         let window = Window::<f32>::allocate(&link, len)?;
-        let result = all_to_all(&link, &window.tensor().slice(0..len), &zeros(30)).window(&window).build();
-        let error = result.map(|op| std::mem::forget(op)).err();
-        Ok(error.map(|error| error.to_string()))
+        let built = all_to_all(&link, window.tensor(), &zeros(30)).window(&window).build();
+        // Not before all have built: what is built and dropped breaks the transport.
+        world.bootstrap().barrier("built", LONG.into())?;
+        Ok(built.err())
     });
-    assert!(errors[2].as_ref().is_some_and(|text| text.contains("20 elements")), "{errors:?}");
+    let Some(RunError::Transfer(TransferError::TooLarge { bytes, region, .. })) = &errors[1] else {
+        panic!("{errors:?}");
+    };
+    assert_eq!((*bytes, *region), (40, 20));
 }
 
 /// One rank of three says something else: all must hear of it, and who differs.
@@ -155,4 +162,56 @@ fn a_rank_that_wants_something_else_is_named_on_all() {
     differs("the number of blocks", ["1", "2"], |_, link, odd| {
         all_to_all(link, &zeros(900), &zeros(900)).blocks(1 + usize::from(odd)).run()
     });
+}
+
+#[test]
+fn ways_that_a_collective_cannot_go() {
+    let none = |errors: Vec<RunError>, algorithm: &'static str, collective: &'static str| {
+        assert_eq!(transfer_errors(errors), vec![TransferError::NoAlgorithm { algorithm, collective }; 3]);
+    };
+    none(refused(|_, l| all_to_all(l, &zeros(9), &zeros(9)).algorithm(Algorithm::Ring).run()), "ring", "all_to_all");
+    none(
+        refused(|_, l| reduce_scatter(l, &zeros(3), &zeros(9)).algorithm(Algorithm::TwoPhase).run()),
+        "two-phase",
+        "reduce_scatter",
+    );
+    let unable = |errors: Vec<RunError>, word: &str| {
+        for error in transfer_errors(errors) {
+            assert!(matches!(error, TransferError::Unable { .. }) && error.to_string().contains(word), "{error}");
+        }
+    };
+    let packet = Primitive::Packet;
+    unable(
+        refused(|_, l| all_gather(l, &zeros(9), &zeros(3)).algorithm(Algorithm::Ring).primitive(packet).run()),
+        "a ring",
+    );
+    unable(
+        refused(|_, l| all_reduce(l, &zeros(9), &zeros(9)).algorithm(Algorithm::TwoPhase).primitive(packet).run()),
+        "two phases",
+    );
+    let (one_shot, staged) = (Algorithm::OneShot, Primitive::Staged);
+    unable(refused(|_, l| all_reduce(l, &zeros(9), &zeros(9)).algorithm(one_shot).primitive(staged).run()), "one-shot");
+    unable(refused(|_, l| all_reduce(l, &zeros(9), &zeros(9)).primitive(Primitive::Direct).run()), "combines");
+    let blocks = refused(|_, l| all_reduce(l, &zeros(900), &zeros(900)).blocks(5).run());
+    assert_eq!(transfer_errors(blocks), vec![TransferError::Blocks { blocks: 10, max: 8 }; 3]);
+}
+
+#[test]
+fn reductions_compare_what_they_compute_and_how() {
+    let said = ["all_reduce of sum by two-phase", "all_reduce of max by two-phase"];
+    differs("the collective", said, |_, link, odd| {
+        let op = if odd { ReduceOp::Max } else { ReduceOp::Sum };
+        all_reduce(link, &zeros(900), &zeros(900)).op(op).run()
+    });
+    let said = ["all_reduce of sum by ring", "all_reduce of sum by two-phase"];
+    differs("the collective", said, |_, link, odd| {
+        let algorithm = if odd { Algorithm::TwoPhase } else { Algorithm::Ring };
+        all_reduce(link, &zeros(900), &zeros(900)).algorithm(algorithm).run()
+    });
+    differs("the number of elements", ["900", "903"], |_, link, odd| {
+        let len = if odd { 903 } else { 900 };
+        all_reduce(link, &zeros(len), &zeros(len)).algorithm(Algorithm::Ring).run()
+    });
+    let uneven = refused(|_, link| reduce_scatter(link, &zeros(3), &zeros(10)).run());
+    assert_eq!(transfer_errors(uneven), vec![TransferError::Uneven { what: "the input", len: 10, ranks: 3 }; 3]);
 }

@@ -1,6 +1,7 @@
-//! The ring shift: every rank sends to the next and receives from the one before.
+//! The turns of a run: new data, a launch, a check; and the table of what came of them.
 
 use super::case::{Peers, prepare, protocol_name};
+use super::collective::{Collective, Plan, prepare_all};
 use super::options::Run;
 use super::place::Place;
 use super::worlds::{Ranks, everywhere};
@@ -18,7 +19,7 @@ use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTr
 /// Runs it; the status says whether every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
     let ranks = run.ranks.unwrap_or_else(|| Ranks::Threads.unless_launched());
-    everywhere(ranks, run.count, |world| shift(world, run))
+    everywhere(ranks, run.count, |world| turns(world, run))
 }
 
 /// What one rank has to say.
@@ -29,17 +30,17 @@ struct Outcome {
     wrong: Option<String>,
 }
 
-fn shift(world: &World, run: &Run) -> Result<bool, RankError> {
+fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
     match run.engine {
         Engine::Cpu => {
             let link = ShmTransport::rendezvous(world, options(world.size()))?;
-            let held = shift_over(&link, world, run)?;
+            let held = turns_over(&link, world, run)?;
             link.close()?;
             Ok(held)
         }
         Engine::Cuda => {
-            let link = NvlTransport::rendezvous(world, &gpu(world)?, NvlOptions::default())?;
-            let held = shift_over(&link, world, run)?;
+            let link = NvlTransport::rendezvous(world, &gpu(world)?, gpu_options(&run.plan))?;
+            let held = turns_over(&link, world, run)?;
             link.close()?;
             Ok(held)
         }
@@ -52,26 +53,38 @@ fn gpu(world: &World) -> Result<Arc<Device>, RankError> {
     Ok(Device::open(local % Device::count()?.max(1))?)
 }
 
-fn shift_over<L: Place>(link: &L, world: &World, run: &Run) -> Result<bool, RankError> {
+/// The usual transport; for what goes round a ring or is reduced, one without copies of roles.
+pub fn gpu_options(plan: &Plan) -> NvlOptions {
+    let whole = plan.collective.reduces() || plan.algorithm == Some(tilewire::Algorithm::Ring);
+    NvlOptions { copies: if whole { 1 } else { NvlOptions::default().copies }, ..NvlOptions::default() }
+}
+
+fn turns_over<L: Place>(link: &L, world: &World, run: &Run) -> Result<bool, RankError> {
     let (me, size) = (world.rank(), world.size());
-    let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
-    let mut ring = prepare(link, &run.case, peers, run.seed)?;
+    let mut op = match run.plan.collective {
+        // A ring shift: every rank sends to the next and receives from the one before.
+        Collective::Sendrecv => {
+            let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
+            prepare(link, &run.plan.case, peers, run.seed)?
+        }
+        _ => prepare_all(link, &run.plan, run.seed)?,
+    };
     let (mut times, mut wrong) = (Vec::new(), None);
     for turn in 0..run.launches {
-        ring.fill(turn);
+        op.fill(turn);
         // So that a launch is timed, and not how long the others take to fill and to check.
         world.bootstrap().barrier("run/filled", world.deadline())?;
         let start = Instant::now();
-        ring.launch()?;
+        op.launch()?;
         times.push(start.elapsed());
-        if let (Err(error), None) = (ring.check(turn), &wrong) {
+        if let (Err(error), None) = (op.check(turn), &wrong) {
             wrong = Some(format!("rank {me}, launch {turn}: {error}"));
         }
     }
     times.sort();
     let own = Outcome { median: times[times.len() / 2], wrong };
     let all = world.bootstrap().all_gather("run/outcomes", &own.to_bytes(), world.deadline())?;
-    drop(ring);
+    drop(op);
     let all: Vec<Outcome> = all.iter().map(|bytes| Outcome::from_bytes(bytes)).collect();
     if me.index() == 0 {
         stdout().write_all(table(run, &all, world.are_threads()).as_bytes())?;
@@ -86,10 +99,11 @@ fn options(ranks: usize) -> ShmOptions {
 }
 
 fn table(run: &Run, all: &[Outcome], threads: bool) -> String {
-    let case = &run.case;
+    let case = &run.plan.case;
     let wrong: Vec<&String> = all.iter().filter_map(|outcome| outcome.wrong.as_ref()).collect();
     let slowest = all.iter().map(|outcome| outcome.median).max().expect("at least one rank");
     let columns = [
+        ("collective", run.plan.collective.name().to_string()),
         ("ranks", all.len().to_string()),
         ("world", if threads { "threads" } else { "processes" }.to_string()),
         ("bytes", Size(case.len * case.dtype.size()).to_string()),

@@ -1,0 +1,328 @@
+//! The collectives of `tilewire run` and `tilewire verify`: which there are, and one prepared for any element type.
+
+use super::case::{Case, Hook, Scaled, Transfer, Wrong, guarded, hooked, same};
+use super::data::{Data, POISON};
+use super::place::Place;
+use std::fmt;
+use tilewire::collective::{PreparedExchange, Reducible, Reduction};
+use tilewire::ir::scalar::{Element, dynamic};
+use tilewire::ir::{BinaryOp, Type};
+use tilewire::transport::{Rank, Window};
+use tilewire::{
+    Algorithm, Bf16, F8E4M3, F8E5M2, F16, Primitive, ReduceOp, RunError, Scalar, Tensor, all_gather, all_reduce,
+    all_to_all, broadcast, gather, reduce_scatter, scatter,
+};
+
+/// A collective by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// A ring shift.
+    Sendrecv,
+    /// Every rank has a chunk for every rank.
+    AllToAll,
+    /// Every rank gets what every rank has.
+    AllGather,
+    /// Every rank gets its chunk of what all have together.
+    ReduceScatter,
+    /// Every rank gets what all have together.
+    AllReduce,
+    /// Every rank gets what the last one has.
+    Broadcast,
+    /// The last rank gets what every rank has.
+    Gather,
+    /// Every rank gets its chunk of what the last one has.
+    Scatter,
+}
+
+impl Collective {
+    /// All, in the order of the help text.
+    pub const ALL: [Collective; 8] = [
+        Collective::Sendrecv,
+        Collective::AllToAll,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::AllReduce,
+        Collective::Broadcast,
+        Collective::Gather,
+        Collective::Scatter,
+    ];
+
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        ["sendrecv", "all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "gather", "scatter"]
+            [self as usize]
+    }
+
+    /// Whether it computes something of what the ranks have.
+    pub fn reduces(self) -> bool {
+        matches!(self, Collective::ReduceScatter | Collective::AllReduce)
+    }
+
+    /// Why it cannot have this hook, protocol and type together, if so.
+    pub fn refuses(self, case: &Case) -> Option<&'static str> {
+        let Case { dtype, hook, config, .. } = case;
+        match (hook, config.primitive) {
+            (Hook::Quantise, Some(Primitive::Direct)) => {
+                Some("what travels is not what is stored; use staged or packet")
+            }
+            _ if !self.reduces() => None,
+            (Hook::Transpose | Hook::Quantise, _) => Some("a reduction here takes the hooks copy and scale"),
+            (_, Some(Primitive::Direct)) => Some("a reduction combines what arrives; use staged or packet"),
+            _ if *dtype == Type::Bool => Some("a reduction takes numbers"),
+            _ => None,
+        }
+    }
+
+    /// The ways it can go, where it is not the usual one.
+    pub fn algorithms(self) -> &'static [Algorithm] {
+        match self {
+            Collective::AllGather => &[Algorithm::OneShot, Algorithm::Ring],
+            Collective::ReduceScatter => &[Algorithm::OneShot, Algorithm::Ring],
+            Collective::AllReduce => &[Algorithm::OneShot, Algorithm::TwoPhase, Algorithm::Ring],
+            _ => &[Algorithm::OneShot],
+        }
+    }
+}
+
+/// A collective with all there is to say about it. `case.len` counts the elements that one rank sends to another, those of the whole
+/// tensor of an all-reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Which.
+    pub collective: Collective,
+    /// What travels, and how.
+    pub case: Case,
+    /// What a reduction computes.
+    pub op: ReduceOp,
+    /// Which way it goes, where it is said.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl Plan {
+    /// Whether the protocol can go the way that is asked for.
+    pub fn is_possible(&self) -> bool {
+        match (self.collective, self.algorithm, self.case.config.primitive) {
+            (_, Some(Algorithm::Ring | Algorithm::TwoPhase), primitive) => {
+                matches!(primitive, None | Some(Primitive::Staged))
+            }
+            (Collective::AllReduce, Some(Algorithm::OneShot), primitive) => primitive == Some(Primitive::Packet),
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.collective.name(), self.case)?;
+        if self.collective.reduces() {
+            write!(f, ", {}", self.op.name())?;
+        }
+        self.algorithm.map_or(Ok(()), |algorithm| write!(f, ", {algorithm:?}"))
+    }
+}
+
+/// Prepares a collective other than `sendrecv`. All ranks call it.
+pub fn prepare_all<'l, L: Place>(link: &'l L, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+    match plan.case.dtype {
+        Type::Bool => typed::<bool, L>(link, plan, seed),
+        Type::I8 => typed::<i8, L>(link, plan, seed),
+        Type::I16 => typed::<i16, L>(link, plan, seed),
+        Type::I32 => typed::<i32, L>(link, plan, seed),
+        Type::I64 => typed::<i64, L>(link, plan, seed),
+        Type::U8 => typed::<u8, L>(link, plan, seed),
+        Type::U16 => typed::<u16, L>(link, plan, seed),
+        Type::U32 => typed::<u32, L>(link, plan, seed),
+        Type::U64 => typed::<u64, L>(link, plan, seed),
+        Type::F16 => typed::<F16, L>(link, plan, seed),
+        Type::BF16 => typed::<Bf16, L>(link, plan, seed),
+        Type::F32 => typed::<f32, L>(link, plan, seed),
+        Type::F64 => typed::<f64, L>(link, plan, seed),
+        Type::F8E4M3 => typed::<F8E4M3, L>(link, plan, seed),
+        Type::F8E5M2 => typed::<F8E5M2, L>(link, plan, seed),
+    }
+}
+
+fn typed<'l, T: Reduced, L: Place>(link: &'l L, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+    let (ranks, len) = (link.world_size(), plan.case.len);
+    let root = Rank::new(ranks as u32 - 1);
+    let chunks = |many: bool| if many { len * ranks } else { len };
+    let (sent, received) = match plan.collective {
+        Collective::AllToAll => (chunks(true), chunks(true)),
+        Collective::AllGather | Collective::Gather => (len, chunks(true)),
+        Collective::ReduceScatter | Collective::Scatter => (chunks(true), len),
+        Collective::AllReduce | Collective::Broadcast | Collective::Sendrecv => (len, len),
+    };
+    let direct = plan.case.config.primitive == Some(Primitive::Direct);
+    let window = if direct { Some(Window::<T>::allocate(link, received)?) } else { None };
+    let (around, guard) = guarded(link, window.as_ref(), received)?;
+    let (out, inp) = (around.slice(guard..guard + received), link.zeros(sent)?);
+    let exchange = match plan.collective {
+        Collective::AllToAll => Some(all_to_all(link, &out, &inp)),
+        Collective::AllGather => Some(all_gather(link, &out, &inp)),
+        Collective::Broadcast => Some(broadcast(link, &out, &inp, root)),
+        Collective::Gather => Some(gather(link, &out, &inp, root)),
+        Collective::Scatter => Some(scatter(link, &out, &inp, root)),
+        Collective::ReduceScatter | Collective::AllReduce | Collective::Sendrecv => None,
+    };
+    let op = match exchange {
+        Some(exchange) => {
+            let exchange = window.iter().fold(exchange.config(plan.case.config), |exchange, w| exchange.window(w));
+            let exchange = plan.algorithm.into_iter().fold(exchange, |exchange, way| exchange.algorithm(way));
+            hooked(exchange, &plan.case)?
+        }
+        None => T::reduced(link, &out, &inp, plan)?,
+    };
+    Ok(Box::new(Typed { plan: *plan, seed, me: link.rank(), ranks, root, op, inp, around, guard }))
+}
+
+/// Elements that can be reduced; `bool` stands here only so that there is one list of types.
+trait Reduced: Scaled {
+    fn reduced<'l, L: Place>(
+        link: &'l L,
+        out: &Tensor<Self>,
+        inp: &Tensor<Self>,
+        plan: &Plan,
+    ) -> Result<PreparedExchange<'l, L>, RunError>;
+}
+
+macro_rules! reduced {
+    ($($number:ty)*) => {$(
+        impl Reduced for $number {
+            fn reduced<'l, L: Place>(
+                link: &'l L,
+                out: &Tensor<Self>,
+                inp: &Tensor<Self>,
+                plan: &Plan,
+            ) -> Result<PreparedExchange<'l, L>, RunError> {
+                let reduction = match plan.collective {
+                    Collective::ReduceScatter => reduce_scatter(link, out, inp),
+                    _ => all_reduce(link, out, inp),
+                };
+                build(reduction, plan)
+            }
+        }
+    )*};
+}
+
+reduced!(i8 i16 i32 i64 u8 u16 u32 u64 F16 Bf16 f32 f64 F8E4M3 F8E5M2);
+
+impl Reduced for bool {
+    fn reduced<'l, L: Place>(
+        _: &'l L,
+        _: &Tensor<bool>,
+        _: &Tensor<bool>,
+        plan: &Plan,
+    ) -> Result<PreparedExchange<'l, L>, RunError> {
+        unreachable!("{} does not take bool, and whoever makes a plan asks", plan.collective.name())
+    }
+}
+
+fn build<'l, T: Reducible + Scaled, L: Place>(
+    reduction: Reduction<'_, 'l, L, T, T>,
+    plan: &Plan,
+) -> Result<PreparedExchange<'l, L>, RunError> {
+    let reduction = reduction.op(plan.op).config(plan.case.config);
+    let reduction = plan.algorithm.into_iter().fold(reduction, |reduction, way| reduction.algorithm(way));
+    match plan.case.hook {
+        Hook::Scale => {
+            let factor = Scalar::new(Data::factor::<T>());
+            reduction.produce(move |c| T::scaled(c.input.load(c.pos()), &factor)).build()
+        }
+        _ => reduction.build(),
+    }
+}
+
+struct Typed<'l, T: Element, L: Place> {
+    plan: Plan,
+    seed: u64,
+    me: Rank,
+    ranks: usize,
+    root: Rank,
+    op: PreparedExchange<'l, L>,
+    inp: Tensor<T>,
+    /// The output with its guards.
+    around: Tensor<T>,
+    guard: usize,
+}
+
+impl<T: Element, L: Place> Typed<'_, T, L> {
+    /// Chunk `k` of what a rank has in this turn.
+    fn data(&self, turn: u64, rank: usize, k: usize) -> Data {
+        Data::new(self.plan.case, self.seed, turn, rank * self.ranks + k)
+    }
+
+    /// The bits that must be in the output; `None` where nothing is written.
+    fn expected(&self, turn: u64) -> Option<Vec<u64>> {
+        let (me, root) = (self.me.index(), self.root.index());
+        let from = |rank: usize, k: usize| self.data(turn, rank, k).arrives::<T>();
+        let all = |k: usize| (0..self.ranks).flat_map(|rank| from(rank, k)).collect();
+        match self.plan.collective {
+            Collective::AllToAll => Some(all(me)),
+            Collective::Gather if self.me != self.root => None,
+            Collective::AllGather | Collective::Gather => Some(all(0)),
+            Collective::Broadcast => Some(from(root, 0)),
+            Collective::Scatter => Some(from(root, me)),
+            Collective::ReduceScatter => {
+                let of_ranks: Vec<_> = (0..self.ranks).map(|rank| from(rank, me)).collect();
+                Some((0..self.plan.case.len).map(|i| self.reduced(me, |rank| of_ranks[rank][i])).collect())
+            }
+            Collective::AllReduce => {
+                let of_ranks: Vec<_> = (0..self.ranks).map(|rank| from(rank, 0)).collect();
+                let share = self.plan.case.len.div_ceil(self.ranks).max(1);
+                let position = |i: usize| self.reduced(i / share, |rank| of_ranks[rank][i]);
+                Some((0..self.plan.case.len).map(position).collect())
+            }
+            Collective::Sendrecv => unreachable!("a ring shift is prepared elsewhere"),
+        }
+    }
+
+    /// What the ranks have for a position of shard `s`: in the order `s + 1`, …, `s`, narrow floats in f32.
+    fn reduced(&self, s: usize, of: impl Fn(usize) -> u64) -> u64 {
+        let wide = if T::TYPE.is_float() && T::TYPE.size() < 4 { Type::F32 } else { T::TYPE };
+        let op = match self.plan.op {
+            ReduceOp::Min => BinaryOp::Min,
+            ReduceOp::Max => BinaryOp::Max,
+            ReduceOp::Product => BinaryOp::Mul,
+            _ => BinaryOp::Add,
+        };
+        let order = (1..=self.ranks).map(|k| dynamic::cast(T::TYPE, wide, of((s + k) % self.ranks)));
+        let sum = order.reduce(|a, b| dynamic::binary(op, wide, a, b)).expect("at least one rank");
+        let whole = match self.plan.op {
+            ReduceOp::Average => {
+                dynamic::binary(BinaryOp::Div, wide, sum, dynamic::cast(Type::I64, wide, self.ranks as u64))
+            }
+            _ => sum,
+        };
+        dynamic::cast(wide, T::TYPE, whole)
+    }
+}
+
+impl<T: Element, L: Place> Transfer for Typed<'_, T, L> {
+    fn fill(&self, turn: u64) {
+        let len = self.plan.case.len.max(1);
+        for i in 0..self.inp.len() {
+            self.inp.set(i, self.data(turn, self.me.index(), i / len).sent(i % len));
+        }
+        self.around.fill(T::from_bits(POISON));
+    }
+
+    fn launch(&mut self) -> Result<(), RunError> {
+        self.op.run()
+    }
+
+    fn check(&self, turn: u64) -> Result<(), Wrong> {
+        let is: Vec<u64> = self.around.to_vec().into_iter().map(Element::to_bits).collect();
+        let poison = Element::to_bits(T::from_bits(POISON));
+        let (guard, end) = (self.guard, is.len() - self.guard);
+        same("guard before the output", &is[..guard], &vec![poison; guard])?;
+        same("guard after the output", &is[end..], &vec![poison; guard])?;
+        let Some(must) = self.expected(turn) else {
+            return same("element of an output nobody writes", &is[guard..end], &vec![poison; end - guard]);
+        };
+        // Of a NaN that arithmetic made only that it is one is defined.
+        let plain = !self.plan.collective.reduces() && self.plan.case.hook != Hook::Scale;
+        let comparable = |bits: &u64| if plain { *bits } else { dynamic::canonical_nan(T::TYPE, *bits) };
+        let comparables = |bits: &[u64]| bits.iter().map(comparable).collect::<Vec<_>>();
+        same("element", &comparables(&is[guard..end]), &comparables(&must))
+    }
+}

@@ -1,0 +1,141 @@
+//! Every collective × hook × element type × protocol × algorithm × size, among threads, against plain computations on the host.
+
+use crate::bench::Progress;
+use crate::run::{Case, Collective, Hook, Peers, Plan, prepare, prepare_all};
+use anyhow::Result;
+use tilewire::ir::Type;
+use tilewire::transport::{RankError, ShmOptions, ShmTransport, TransferError, World};
+use tilewire::{Config, Primitive, ReduceOp, RunError};
+
+/// What came of all plans of one collective.
+#[derive(Default)]
+pub struct Outcome {
+    /// Right, to the bit.
+    pub agree: u64,
+    /// Refused: why.
+    pub refused: Vec<String>,
+    /// Wrong: what, and where.
+    pub differ: Vec<String>,
+}
+
+/// Small enough that a mebibyte goes many times through it.
+const OPTIONS: ShmOptions = ShmOptions {
+    per_peer_bytes: 256 << 10,
+    max_blocks_per_peer: 8,
+    max_slots: 8,
+    max_copies: 1,
+    packet_bytes: 256 << 10,
+    populate: false,
+};
+
+/// Runs all plans in a world of so many ranks; the outcomes by collective, in the order of [`Collective::ALL`].
+pub fn collectives(ranks: usize, quick: bool, seed: u64) -> Result<Vec<Outcome>> {
+    let plans = plans(ranks, quick);
+    let of_ranks = World::threads(ranks).run(|world| judge(&world, &plans, seed))?;
+    let mut outcomes: Vec<Outcome> = Collective::ALL.iter().map(|_| Outcome::default()).collect();
+    for (number, plan) in plans.iter().enumerate() {
+        let outcome = &mut outcomes[plan.collective as usize];
+        let verdicts = of_ranks.iter().map(|verdicts| &verdicts[number]);
+        // What one rank finds wrong is wrong; what is refused is refused by all.
+        match verdicts.max_by_key(|verdict| verdict.weight()).expect("at least one rank") {
+            Verdict::Agrees => outcome.agree += 1,
+            Verdict::Refused(why) => outcome.refused.push(why.clone()),
+            Verdict::Differs(what) => outcome.differ.push(format!("{ranks} ranks, {plan}: {what}")),
+        }
+    }
+    Ok(outcomes)
+}
+
+/// What one rank says of one plan.
+enum Verdict {
+    Agrees,
+    Refused(String),
+    Differs(String),
+}
+
+impl Verdict {
+    fn weight(&self) -> u32 {
+        match self {
+            Verdict::Agrees => 0,
+            Verdict::Refused(_) => 1,
+            Verdict::Differs(_) => 2,
+        }
+    }
+}
+
+fn judge(world: &World, plans: &[Plan], seed: u64) -> Result<Vec<Verdict>, RankError> {
+    let (me, size) = (world.rank(), world.size());
+    let link = ShmTransport::rendezvous(world, OPTIONS)?;
+    let mut progress = (me.index() == 0).then(|| Progress::new(plans.len()));
+    let mut verdicts = Vec::with_capacity(plans.len());
+    for plan in plans {
+        if let Some(progress) = &mut progress {
+            progress.step(&format!("{size} ranks, {plan}"));
+        }
+        let prepared = match plan.collective {
+            Collective::Sendrecv => {
+                let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
+                prepare(&link, &plan.case, peers, seed)
+            }
+            _ => prepare_all(&link, plan, seed),
+        };
+        let mut op = match prepared {
+            Ok(op) => op,
+            Err(RunError::Transfer(error)) if !matches!(error, TransferError::Broken { .. }) => {
+                verdicts.push(Verdict::Refused(error.to_string()));
+                continue;
+            }
+            Err(error) => return Err(format!("{plan}: {error}").into()),
+        };
+        let mut verdict = Verdict::Agrees;
+        for turn in 0..2 {
+            op.fill(turn);
+            op.launch().map_err(|error| format!("{plan}: {error}"))?;
+            if let Err(wrong) = op.check(turn) {
+                verdict = Verdict::Differs(format!("rank {me}, launch {turn}: {wrong}"));
+            }
+        }
+        verdicts.push(verdict);
+    }
+    drop(progress);
+    link.close()?;
+    Ok(verdicts)
+}
+
+/// The plans for a world of so many ranks, the same on all of them.
+fn plans(ranks: usize, quick: bool) -> Vec<Plan> {
+    let dtypes: &[Type] = if quick { &[Type::F32, Type::BF16, Type::U8] } else { &Type::ALL };
+    let mut plans = Vec::new();
+    for collective in Collective::ALL.into_iter().filter(|&c| ranks > 1 || c != Collective::Sendrecv) {
+        for (&dtype, hook) in dtypes.iter().flat_map(|dtype| Hook::ALL.map(|hook| (dtype, hook))) {
+            for primitive in [None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)] {
+                for &algorithm in collective.algorithms() {
+                    for len in lens(dtype, primitive, quick) {
+                        // Two blocks in every second size, each op in turn.
+                        let number = plans.len();
+                        let config = Config { primitive, blocks: Some(1 + number % 2), ..Config::default() };
+                        let case = Case { dtype, hook, len, config };
+                        let op = ReduceOp::ALL[number % ReduceOp::ALL.len()];
+                        let algorithm = Some(algorithm).filter(|_| collective.algorithms().len() > 1);
+                        let plan = Plan { collective, case, op, algorithm };
+                        if hook.takes(dtype) && collective.refuses(&case).is_none() && plan.is_possible() {
+                            plans.push(plan);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    plans
+}
+
+/// Elements of a message: none, one, odd, a kibibyte, a mebibyte, and above the staging.
+fn lens(dtype: Type, primitive: Option<Primitive>, quick: bool) -> Vec<usize> {
+    let size = dtype.size();
+    match (primitive, quick) {
+        (Some(Primitive::Packet), true) => vec![1, 31],
+        (Some(Primitive::Packet), false) => vec![0, 1, 31, 512 / size],
+        (_, true) => vec![0, 1001],
+        (_, false) => vec![0, 1, 1001, 1024 / size, (300 << 10) / size + 1, (1 << 20) / size],
+    }
+}

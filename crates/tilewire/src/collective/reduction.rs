@@ -1,0 +1,307 @@
+//! `reduce_scatter` and `all_reduce`: what they are asked for, checked.
+
+use super::RunError;
+use super::algorithm::{Algorithm, ReduceOp, Reducible};
+use super::config::{Config, Decision, Primitive};
+use super::hooks::{Hooks, ProduceHook, hook_methods};
+use super::launch_exchange::PreparedExchange;
+use super::leg::check_copies;
+use super::leg::check_groups;
+use super::link::Link;
+use super::pair::Card;
+use super::reduction_kernel::roles;
+use super::rounds::Rounds;
+use super::terms::{Message, Terms, terms_methods};
+use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
+use crate::ir::SourceLine;
+use crate::ir::scalar::Element;
+use crate::schedule::Tiling;
+use crate::tensor::Tensor;
+use crate::transport::{Protocol, Rank, TransferError};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Combines the inputs of all ranks, chunk by chunk: chunk `p` of all of them becomes the output of rank `p`. The input has one equal
+/// chunk for each rank. Collective.
+///
+/// ```
+/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::{ReduceOp, Tensor, reduce_scatter};
+/// World::threads(3).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let me = world.rank().number();
+///     let (inp, out) = (Tensor::from_fn(6, |i| (10 * me + i as u32) as f32), Tensor::<f32>::zeros(2));
+///     reduce_scatter(&link, &out, &inp).op(ReduceOp::Max).run()?;
+///     assert_eq!(out.to_vec(), [20.0 + 2.0 * me as f32, 21.0 + 2.0 * me as f32]);
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+///
+/// `produce` gives what a rank has for a position, `consume` gets what all have together. In place where the output is this rank's chunk
+/// of the input, and no hook is given.
+#[track_caller]
+pub fn reduce_scatter<'h, 'l, L: Link, In: Element, Out: Element>(
+    link: &'l L,
+    out: &Tensor<Out>,
+    inp: &Tensor<In>,
+) -> Reduction<'h, 'l, L, In, Out, In> {
+    Reduction::new(link, out, inp, Kind::ReduceScatter, SourceLine::caller())
+}
+
+/// Combines the inputs of all ranks, position by position; every rank gets the result. Collective.
+///
+/// ```
+/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::{Bf16, Tensor, all_reduce};
+/// World::threads(4).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let x = Tensor::from_fn(1000, |i| Bf16::from_f32((i % 7) as f32));
+///     let sum = Tensor::<Bf16>::zeros(1000);
+///     all_reduce(&link, &sum, &x).run()?; // summed in f32, rounded once
+///     assert_eq!(sum.get(6).to_f32(), 24.0);
+///     all_reduce(&link, &x, &x).run()?; // in place
+///     assert_eq!(x.get(6).to_f32(), 24.0);
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+///
+/// Hooks see the whole tensors, whatever the algorithm does with them: `c.pos()` is the position in the output, `c.shard()` the rank whose
+/// shard it is in. Shard `s` is accumulated in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
+#[track_caller]
+pub fn all_reduce<'h, 'l, L: Link, In: Element, Out: Element>(
+    link: &'l L,
+    out: &Tensor<Out>,
+    inp: &Tensor<In>,
+) -> Reduction<'h, 'l, L, In, Out, In> {
+    Reduction::new(link, out, inp, Kind::AllReduce, SourceLine::caller())
+}
+
+/// A [`reduce_scatter`] or [`all_reduce`] being built. `R` is what is reduced.
+#[must_use = "nothing happens before run(), build() or trace()"]
+pub struct Reduction<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
+    pub(super) out: Tensor<Out>,
+    pub(super) inp: Tensor<In>,
+    pub(super) kind: Kind,
+    pub(super) op: ReduceOp,
+    algorithm: Option<Algorithm>,
+    rounds: Option<Rounds>,
+    pub(super) terms: Terms<'l, L>,
+    pub(super) hooks: Hooks<'h, In, Out, R>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    ReduceScatter,
+    AllReduce,
+}
+
+/// How a reduction runs, decided.
+pub(super) struct Course {
+    pub algorithm: Algorithm,
+    pub protocol: Protocol,
+    pub blocks: usize,
+    pub decision: Decision,
+    /// The tiles of each shard; in packets, of the whole message.
+    pub tilings: Vec<Tiling>,
+    /// Positions of each shard in the hooks' chunk.
+    pub shards: Vec<Range<usize>>,
+}
+
+impl<'h, 'l, L: Link, In: Element, Out: Element> Reduction<'h, 'l, L, In, Out, In> {
+    fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, kind: Kind, at: SourceLine) -> Self {
+        let (out, inp, terms, hooks) = (out.clone(), inp.clone(), Terms::new(link), Hooks::copy(at));
+        Reduction { out, inp, kind, op: ReduceOp::Sum, algorithm: None, rounds: None, terms, hooks }
+    }
+}
+
+impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, L, In, Out, R> {
+    hook_methods!(Reduction<'h, 'l; L>);
+    terms_methods!();
+
+    #[track_caller]
+    fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Reduction<'h, 'l, L, In, Out, Q> {
+        let Reduction { out, inp, kind, op, algorithm, rounds, terms, hooks } = self;
+        Reduction { out, inp, kind, op, algorithm, rounds, terms, hooks: hooks.with_produce(produce) }
+    }
+
+    /// What is computed; the sum unless said.
+    pub fn op(mut self, op: ReduceOp) -> Self {
+        self.op = op;
+        self
+    }
+
+    /// Which way it goes; by the size unless said. The results are the same, to the bit.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = Some(algorithm);
+        self
+    }
+
+    /// How the rounds share a launch; by what lies between the ranks unless said.
+    pub fn rounds(mut self, rounds: Rounds) -> Self {
+        self.rounds = Some(rounds);
+        self
+    }
+}
+
+impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l, L, In, Out, R> {
+    /// Traces, verifies and compiles, and tells the other ranks what is to come; the result is launched any number of times, by all
+    /// ranks in the same order.
+    pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
+        let course = self.course()?;
+        let traced = self.trace_course(&course)?;
+        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.terms.how(false))?;
+        let Course { algorithm, decision, .. } = &course;
+        let agreement = format!("{} of {} by {}", self.kind.name(), self.op.name(), algorithm.name());
+        // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
+        let whole = Tiling::flat(self.out.len(), course.tilings[0].tile_len(), course.blocks);
+        prepared.tell_all(Card::new(&agreement, R::TYPES, &whole, decision, &self.hooks.output_shape, None, 1))?;
+        Ok(prepared)
+    }
+
+    /// Builds and launches once.
+    pub fn run(self) -> Result<(), RunError> {
+        self.build()?.run()
+    }
+
+    /// Traces the kernel and stops there: for printing its IR, for the checker, for another engine.
+    pub fn trace(self) -> Result<Traced, RunError> {
+        self.trace_course(&self.course()?)
+    }
+
+    fn trace_course(&self, course: &Course) -> Result<Traced, RunError> {
+        let traced = kernel(self.kind.name(), |k| {
+            for (at, fault) in &self.hooks.faults {
+                k.report(at, fault.clone());
+            }
+            let (is, must) = (self.inp.len(), self.out.len() * self.chunks());
+            if self.hooks.copies && is != must {
+                let what = "the input of a reduction without produce hook";
+                k.report(&self.hooks.at, MisuseKind::Length { what, is, must });
+            }
+            roles(self, k, course);
+        })?;
+        check_groups(&traced, course.tilings.iter())?;
+        Ok(traced)
+    }
+
+    pub(super) fn layout(&self) -> Rounds {
+        self.rounds.unwrap_or_else(|| Rounds::usual(self.terms.link))
+    }
+
+    /// How many chunks of the output's length the input has.
+    pub(super) fn chunks(&self) -> usize {
+        if self.kind == Kind::AllReduce { 1 } else { self.terms.link.world_size() }
+    }
+
+    // ---- what is to be done ---------------------------------------------------------------------------------------
+
+    fn course(&self) -> Result<Course, RunError> {
+        let (link, ranks, len) = (self.terms.link, self.terms.link.world_size(), self.out.len());
+        if self.kind == Kind::ReduceScatter && !self.inp.len().is_multiple_of(ranks) {
+            return Err(TransferError::Uneven { what: "the input", len: self.inp.len(), ranks }.into());
+        }
+        self.check_overlap()?;
+        let none = None;
+        let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
+        let settle =
+            |types, len, only| self.terms.settle(peer, Message { types, len, last_per: 1, shape: &none, only }, None);
+        let staged = |why| Some((Primitive::Staged, why));
+        let share = len.div_ceil(ranks);
+        let reads = "a reduction combines what arrives: use staged or packet";
+        match self.terms.config.primitive {
+            Some(Primitive::Direct) => {
+                let protocol = Protocol::Direct { window_bytes: 0 };
+                return Err(TransferError::Unable { protocol, why: reads }.into());
+            }
+            Some(Primitive::Bulk) => {
+                let protocol = Protocol::Bulk { slot_bytes: 0, depth: 0 };
+                return Err(TransferError::Unable { protocol, why: reads }.into());
+            }
+            _ => {}
+        }
+        let algorithm = match (self.kind, self.algorithm) {
+            (Kind::ReduceScatter, Some(Algorithm::TwoPhase)) => {
+                let (algorithm, collective) = (Algorithm::TwoPhase.name(), self.kind.name());
+                return Err(TransferError::NoAlgorithm { algorithm, collective }.into());
+            }
+            (Kind::ReduceScatter, said) => said.unwrap_or(Algorithm::OneShot),
+            (Kind::AllReduce, Some(said)) => said,
+            (Kind::AllReduce, None) => {
+                let small = settle(R::TYPES, len, None)?.0.protocol == Protocol::Packet;
+                if small { Algorithm::OneShot } else { Algorithm::TwoPhase }
+            }
+        };
+        let partial = <R::Partial as Regs>::TYPES;
+        let (decision, _) = match (self.kind, algorithm) {
+            (Kind::AllReduce, Algorithm::OneShot) => settle(
+                R::TYPES,
+                len,
+                Some((Primitive::Packet, "one-shot sends everything at once: use two-phase, or packet")),
+            )?,
+            (Kind::ReduceScatter, Algorithm::OneShot) => settle(R::TYPES, len, None)?,
+            (Kind::ReduceScatter, _) => {
+                settle(partial, len, staged("a ring passes on what lies in staging: use staged"))?
+            }
+            (Kind::AllReduce, Algorithm::TwoPhase) => {
+                settle(R::TYPES, share, staged("two phases go through staging: use staged, or one-shot"))?
+            }
+            (Kind::AllReduce, Algorithm::Ring) => {
+                settle(partial, share, staged("a ring passes on what lies in staging: use staged"))?
+            }
+        };
+        let Decision { protocol, blocks, tile, granule } = decision;
+        check_copies(link.copies(), protocol)?;
+        let max = link.max_blocks_per_peer();
+        if algorithm == Algorithm::TwoPhase && 2 * blocks > max && ranks > 1 {
+            // What goes out and what comes back have blocks of their own.
+            return Err(TransferError::Blocks { blocks: 2 * blocks, max }.into());
+        }
+        let shards: Vec<Range<usize>> = match self.kind {
+            Kind::ReduceScatter => vec![0..len; ranks],
+            Kind::AllReduce => (0..ranks).map(|s| (s * share).min(len)..((s + 1) * share).min(len)).collect(),
+        };
+        let tiling = |len: usize| {
+            let tiling = Tiling::flat(len, tile, blocks);
+            if matches!(protocol, Protocol::Staged { .. }) && ranks > 1 { tiling } else { tiling.bands(granule) }
+        };
+        let tilings = match (self.kind, protocol) {
+            (Kind::AllReduce, Protocol::Packet) => vec![tiling(len); ranks],
+            _ => shards.iter().map(|shard| tiling(shard.len())).collect(),
+        };
+        Ok(Course { algorithm, protocol, blocks, decision, tilings, shards })
+    }
+
+    /// The output may be where the result is of: the input, or this rank's chunk of it, position for position.
+    fn check_overlap(&self) -> Result<(), TransferError> {
+        let (inp, out) = (self.inp.memory(), self.out.memory());
+        if !inp.overlaps(out) {
+            return Ok(());
+        }
+        let (me, chunk) = (self.terms.link.rank().index(), inp.bytes() / self.chunks());
+        let own = if self.kind == Kind::AllReduce { inp.clone() } else { inp.part(me * chunk, chunk) };
+        if own.is(out) && self.hooks.copies && self.hooks.stores() && In::TYPE == Out::TYPE {
+            return Ok(());
+        }
+        Err(TransferError::Overlap { bytes: inp.bytes() })
+    }
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::ReduceScatter => "reduce_scatter",
+            Kind::AllReduce => "all_reduce",
+        }
+    }
+}
+
+impl Course {
+    /// The ranks that shard `s` is accumulated in the order of.
+    pub(super) fn order(&self, s: usize) -> impl Iterator<Item = Rank> + use<> {
+        let ranks = self.shards.len();
+        (1..=ranks).map(move |i| Rank::new(s as u32).after(i, ranks))
+    }
+}

@@ -1,0 +1,234 @@
+//! The kernels of reductions.
+//!
+//! ```text
+//!   OneShot, packets    reduce                 sends to all, holds what all send, combines
+//!   OneShot, staged     send to 1, 2, … ; reduce: the own shard, of all peers' tiles in one pass
+//!   TwoPhase            the same, and reduce passes the result on to all; receive from 1, 2, …
+//!   Ring                ring
+//! ```
+
+use super::algorithm::{Algorithm, Reducible};
+use super::hooks::chunk;
+use super::link::Link;
+use super::reduction::{Course, Kind, Reduction};
+use super::rounds::{LegCode, RoundsCode, WARPS};
+use super::scene::Scene;
+use crate::hook::{Block, Ctx, RoleCtx, Value};
+use crate::ir::scalar::Element;
+use crate::schedule::{
+    Leg, PacketPlan, Packing, Ring, RingReduce, StagedPlan, recv_tiles, reduce_packets, reduce_tiles, ring_reduce,
+    send_packets, send_tiles,
+};
+use crate::transport::{Protocol, Rank};
+
+/// Declares the parameters and the roles.
+pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
+    reduction: &Reduction<'_, '_, L, In, Out, R>,
+    k: &Block<'t>,
+    course: &Course,
+) {
+    let kernel = Kernel { reduction, k, course, me: reduction.terms.link.rank(), ranks: course.shards.len() };
+    match (course.protocol, course.algorithm) {
+        _ if kernel.ranks == 1 => kernel.alone(),
+        (Protocol::Packet, _) => kernel.packets(),
+        (Protocol::Staged { slot_bytes, depth }, algorithm) => {
+            let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks);
+            if algorithm == Algorithm::Ring { kernel.ring(plan) } else { kernel.all_at_once(plan) }
+        }
+        (protocol @ (Protocol::Direct { .. } | Protocol::Bulk { .. }), _) => unreachable!("{protocol} was refused"),
+    }
+}
+
+struct Kernel<'k, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Reducible> {
+    reduction: &'k Reduction<'h, 'l, L, In, Out, R>,
+    k: &'k Block<'t>,
+    course: &'k Course,
+    me: Rank,
+    ranks: usize,
+}
+
+impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_, 't, L, In, Out, R> {
+    /// A world of one.
+    fn alone(&self) {
+        let (scene, tiling) = (self.scene(self.me, None, None), self.course.tilings[0]);
+        self.k.blocks(self.course.blocks as u32);
+        self.k.role("own", WARPS).run(|r| {
+            tiling.for_tiles(r, |step, tile| {
+                tile.each(r, |spot| _ = self.result(r, &scene, 0, &Leg { spot, step, slot: None, region: None }, &[]));
+            });
+        });
+    }
+
+    /// All in one role: nobody's sending waits for anybody's receiving.
+    fn packets(&self) {
+        let Course { blocks, tilings, shards, .. } = self.course;
+        let (link, protocol) = (self.reduction.terms.link, self.course.protocol);
+        let peers: Vec<Rank> = self.others().collect();
+        let to: Vec<_> = peers.iter().map(|&peer| link.sender(self.k, peer, protocol, None)).collect();
+        let from: Vec<_> = peers.iter().map(|&peer| link.receiver(self.k, peer, protocol)).collect();
+        let plan = PacketPlan::new(link, *blocks);
+        // One message is a shard for its owner, or all of them for everybody.
+        let (numbers, ranges) = match self.reduction.kind {
+            Kind::ReduceScatter => (vec![self.me.index()], vec![shards[0].clone()]),
+            Kind::AllReduce => ((0..self.ranks).collect(), shards.clone()),
+        };
+        let message = |to: Rank| if self.reduction.kind == Kind::AllReduce { None } else { Some(to) };
+        let out: Vec<_> = peers.iter().map(|&peer| self.part(message(peer), Some(peer), None)).collect();
+        let kept: Vec<_> = numbers.iter().map(|&s| self.part(message(self.me), None, None).of_shard(s)).collect();
+        self.k.blocks(*blocks as u32);
+        self.k.role("reduce", WARPS).run(|r| {
+            for ((ops, scene), peer) in to.iter().zip(&out).zip(&peers) {
+                let produce = |at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
+                send_packets::<R, _>(r, ops, plan, tilings[peer.index()], produce);
+            }
+            reduce_packets::<R, _>(r, &from, plan, tilings[self.me.index()], &ranges, |which, at, got| {
+                self.result(r, &kept[which], numbers[which], at, got);
+            });
+        });
+    }
+
+    /// A role for every peer that is sent to; one that combines; and, where all get everything, one for every peer whose result comes.
+    fn all_at_once(&self, plan: StagedPlan) {
+        let Course { blocks, tilings, protocol, .. } = self.course;
+        let (reduction, link, gathers) = (self.reduction, self.reduction.terms.link, self.gathers());
+        let onward = if gathers { plan.from_block(*blocks) } else { plan };
+        let packing = |of: Rank| Packing::new(<R as crate::hook::Regs>::TYPES, tilings[of.index()].tile_len());
+        let round = |i: usize| {
+            let (to, from) = (self.me.after(i, self.ranks), self.me.after(self.ranks - i, self.ranks));
+            let (tx, scene) = (link.sender(self.k, to, *protocol, None), self.scene(to, Some(to), Some(from)));
+            let send = LegCode {
+                name: format!("send to {to}"),
+                trace: Box::new(move |r: &RoleCtx<'t>| {
+                    let produce = |at: &Leg<'t>| reduction.hooks.produce(&scene.context(r, at));
+                    send_tiles::<R, _>(r, &tx, plan, tilings[to.index()], packing(to), produce);
+                }),
+            };
+            let receive = gathers.then(|| {
+                let (rx, scene) = (link.receiver(self.k, from, *protocol), self.scene(from, Some(to), Some(from)));
+                let trace = move |r: &RoleCtx<'t>| {
+                    let consume = |at: &Leg<'t>, x| reduction.hooks.consume(&scene.context(r, at), x);
+                    recv_tiles::<R, _>(r, &rx, onward, tilings[from.index()], packing(from), consume);
+                };
+                LegCode { name: format!("receive from {from}"), trace: Box::new(trace) as Box<dyn Fn(&RoleCtx<'t>)> }
+            });
+            [Some(send), receive]
+        };
+        let from: Vec<_> = self.others().map(|peer| link.receiver(self.k, peer, *protocol)).collect();
+        let to = if gathers {
+            self.others().map(|peer| link.sender(self.k, peer, *protocol, None)).collect()
+        } else {
+            vec![]
+        };
+        let scene = self.scene(self.me, None, None);
+        let reduce = move |r: &RoleCtx<'t>| {
+            let me = self.me.index();
+            reduce_tiles::<R, R, _>(r, (&from, plan), (&to, onward), tilings[me], |at, got| {
+                self.result(r, &scene, me, at, got)
+            });
+        };
+        let all = RoundsCode {
+            own: Some(LegCode { name: "reduce".to_string(), trace: Box::new(reduce) }),
+            rounds: (1..self.ranks).map(round).collect(),
+            blocks: *blocks,
+            packets: false,
+            copies: 1,
+            warps: reduction.terms.config.warps,
+            on_gpu: link.seat().is_some(),
+        };
+        all.trace(self.k, reduction.layout());
+    }
+
+    fn ring(&self, plan: StagedPlan) {
+        let Course { blocks, tilings, shards, protocol, .. } = self.course;
+        let (reduction, link) = (self.reduction, self.reduction.terms.link);
+        let (next, previous) = (self.me.after(1, self.ranks), self.me.after(self.ranks - 1, self.ranks));
+        let (tx, rx) = (link.sender(self.k, next, *protocol, None), link.receiver(self.k, previous, *protocol));
+        // By how many ranks before this one a shard belongs to.
+        let shard = |before: usize| self.me.after(self.ranks - before, self.ranks);
+        let scenes: Vec<_> = (0..self.ranks).map(|s| self.scene(shard(s), Some(next), Some(previous))).collect();
+        // Shard 0 is the longest, and the tiles of all are those of it: a shorter one has some that are empty.
+        let tiling = tilings[0];
+        self.k.blocks(*blocks as u32);
+        self.k.role("ring", WARPS).run(|r| {
+            let ring = Ring { next: &tx, previous: &rx, plan, tiling, ranks: self.ranks };
+            let reduce = RingReduce::<R::Partial, R> {
+                contribute: &|s, at| reduction.hooks.produce(&scenes[s].context(r, at)).cast::<R::Partial>(),
+                combine: &|a, b| reduction.op.combine(a, b),
+                finish: &|x| reduction.op.finish::<R>(r, x, self.ranks),
+                keep: &|s, at, x| reduction.hooks.consume(&scenes[s].context(r, at), x),
+                len: &|s| shards[shard(s).index()].len(),
+                gathers: self.gathers(),
+            };
+            ring_reduce(r, &ring, &reduce);
+        });
+    }
+
+    // ---- parts of them --------------------------------------------------------------------------------------------
+
+    fn gathers(&self) -> bool {
+        self.reduction.kind == Kind::AllReduce
+    }
+
+    /// The other ranks, in the order in which this rank's shard is accumulated.
+    fn others(&self) -> impl Iterator<Item = Rank> {
+        self.course.order(self.me.index()).take(self.ranks - 1)
+    }
+
+    /// Combines what the others sent for a position of shard `s`, in the order of `others`, with what this rank has; keeps and gives it.
+    fn result(
+        &self,
+        r: &RoleCtx<'t>,
+        scene: &Scene<'t, In, Out>,
+        s: usize,
+        at: &Leg<'t>,
+        got: &[Value<'t, R>],
+    ) -> Value<'t, R> {
+        let Reduction { hooks, op, .. } = self.reduction;
+        let c: Ctx<'t, In, Out> = scene.context(r, at);
+        let own = hooks.produce(&c);
+        let of = |rank: Rank| match (rank.index() + self.ranks - self.me.index()) % self.ranks {
+            0 => own,
+            after => got[after - 1],
+        };
+        let all = self.course.order(s).map(|rank| of(rank).cast::<R::Partial>());
+        let x = all.reduce(|a, b| op.combine(a, b)).expect("at least this rank");
+        let x = op.finish::<R>(r, x, self.ranks);
+        hooks.consume(&c, x);
+        x
+    }
+
+    /// The scene of the hooks for a shard.
+    fn scene(&self, shard: Rank, to: Option<Rank>, from: Option<Rank>) -> Scene<'t, In, Out> {
+        let start = self.course.shards[shard.index()].start;
+        Scene { start, shard: Some(shard), ..self.part(Some(shard), to, from) }
+    }
+
+    /// The scene for the chunk of the input that is for a rank; of all of it for none. Where the input is not cut, it is all in any case.
+    fn part(&self, of: Option<Rank>, to: Option<Rank>, from: Option<Rank>) -> Scene<'t, In, Out> {
+        let Reduction { inp, out, hooks, .. } = self.reduction;
+        let inp = match of.filter(|_| self.reduction.kind == Kind::ReduceScatter) {
+            Some(rank) => {
+                let len = inp.len() / self.ranks;
+                inp.slice(rank.index() * len..(rank.index() + 1) * len)
+            }
+            None => inp.clone(),
+        };
+        let (input, output) = (self.k.input(&inp).named("input"), self.k.output(out).named("output"));
+        Scene {
+            input: chunk(input, &hooks.input_shape),
+            output: chunk(output, &hooks.output_shape),
+            tiling: self.course.tilings[of.map_or(0, Rank::index)],
+            to,
+            from,
+            shard: of,
+            start: 0,
+            cols: hooks.output_shape.as_ref().map(|shape| shape.cols),
+        }
+    }
+}
+
+impl<In, Out> Scene<'_, In, Out> {
+    fn of_shard(self, s: usize) -> Self {
+        Scene { shard: Some(Rank::new(s as u32)), ..self }
+    }
+}

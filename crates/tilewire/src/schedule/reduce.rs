@@ -1,0 +1,86 @@
+//! Reductions in one pass: what all peers sent for a tile is there before the tile is touched, is read once, and stored once.
+//!
+//! ```text
+//!   for every tile:    wait TAIL of peer 1, of peer 2, …             (and for free slots at those that get the result)
+//!                      one each: combine what all sent, keep it      (and put it into their slots)
+//!                      HEAD of peer 1, of peer 2, …                  (and their TAILs)
+//! ```
+
+use super::ops::Ops;
+use super::packet::{PacketPlan, hold_packets};
+use super::packing::Packing;
+use super::staged::{SlotAt, StagedPlan, StagedRecv, StagedSend};
+use super::tiling::{Leg, Spot, Tiling};
+use crate::hook::{Regs, RoleCtx, Value};
+use crate::ir::scalar::Element;
+use std::ops::Range;
+
+/// Combines the tiles that all peers of `from` send to this block: `combine` gets what each sent for a position, in the order of
+/// `from`, keeps the result and gives it. With peers in `to` the result goes on to all of them in the same pass, through the slots of
+/// `onward`.
+#[track_caller]
+pub fn reduce_tiles<'t, P: Element, T: Element, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    (from, plan): (&[O], StagedPlan),
+    (to, onward): (&[O], StagedPlan),
+    tiling: Tiling,
+    combine: impl Fn(&Leg<'t>, &[Value<'t, P>]) -> Value<'t, T>,
+) {
+    let sent = Packing::new(<P as Regs>::TYPES, tiling.tile_len());
+    let result = Packing::new(<T as Regs>::TYPES, tiling.tile_len());
+    let bytes = r.constant(result.bytes().min(onward.slot_bytes) as i64);
+    let receives: Vec<_> = from.iter().map(|ops| StagedRecv::begin(r, ops, plan)).collect();
+    let sends: Vec<_> = to.iter().map(|ops| StagedSend::begin(r, ops, onward)).collect();
+    let steps = tiling.for_tiles(r, |step, tile| {
+        let full: Vec<SlotAt<'t>> = receives.iter().map(|receive| receive.arrived(step)).collect();
+        let free: Vec<SlotAt<'t>> = sends.iter().map(|send| send.free(step)).collect();
+        let region = full.first().zip(from.first()).and_then(|(at, ops)| at.region(r, ops));
+        tile.each(r, |spot| {
+            let got = from.iter().zip(&full);
+            let got = got.map(|(ops, at)| <P as Regs>::get(&sent.at(ops, at.offset, spot.index)));
+            let x = combine(&Leg { spot, step, slot: full.first().copied(), region }, &got.collect::<Vec<_>>());
+            for (ops, at) in to.iter().zip(&free) {
+                <T as Regs>::put(x, &result.at(ops, at.offset, spot.index));
+            }
+        });
+        receives.iter().zip(&full).for_each(|(receive, at)| receive.emptied(at));
+        sends.iter().zip(&free).for_each(|(send, at)| send.filled(at, bytes));
+    });
+    receives.into_iter().for_each(|receive| receive.end(steps));
+    sends.into_iter().for_each(|send| send.end(steps));
+}
+
+/// Combines this block's part of the messages that all peers of `from` send in packets: `combine` gets what each sent for a position.
+/// Positions are taken range by range, and `combine` is told which it is in: the order of a combination may depend on it.
+#[track_caller]
+pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    from: &[O],
+    plan: PacketPlan,
+    tiling: Tiling,
+    ranges: &[Range<usize>],
+    combine: impl Fn(usize, &Leg<'t>, &[Value<'t, P>]),
+) {
+    let held: Vec<_> = from.iter().map(|ops| hold_packets::<P, O>(r, ops, plan, tiling)).collect();
+    tiling.for_tiles(r, |step, tile| {
+        let first = tile.first(r);
+        let end = first + tile.cols();
+        for (number, range) in ranges.iter().enumerate() {
+            // One range in one tile is all of it, and all its numbers are known.
+            let whole = tiling.tiles() == 1 && tiling.blocks() == 1;
+            let (from, count) = if whole {
+                (r.constant(range.start as i64), r.constant(range.len() as i64))
+            } else {
+                let from = first.max(range.start as i64);
+                (from, (end.min(range.end as i64) - from).max(0))
+            };
+            r.each(count, |k| {
+                let pos = from + k;
+                let index = if whole { pos } else { pos - first };
+                let spot = Spot { index, pos, place: None, tile: tile.index };
+                let got = held.iter().flatten().map(|held| <P as Regs>::get(&held.at(index)));
+                combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+            });
+        }
+    });
+}

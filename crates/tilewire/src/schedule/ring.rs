@@ -1,0 +1,169 @@
+//! Rings: every rank talks to the one after it and the one before it, and tiles go round.
+//!
+//! ```text
+//!   gather     step 0     my own tile goes to the next rank, and is kept
+//!              step k     what arrives is kept, and goes on to the next rank in the same pass: read once, written twice
+//!
+//!   reduce     step 0     my contribution to the shard of the rank before me goes to the next rank
+//!              step k     what arrives is combined with my contribution, and goes on
+//!              last step  … and is my shard, complete: it is kept, and may go round once more as above
+//! ```
+//! All steps of one tile follow each other, so a tile is on its way round while another block's starts. Shard `s` begins at rank `s + 1`
+//! and ends at rank `s`: it is combined in the order that all reductions have.
+
+use super::ops::Ops;
+use super::packing::Packing;
+use super::staged::{StagedPlan, StagedRecv, StagedSend};
+use super::tiling::{Leg, Tile, Tiling};
+use crate::hook::{Regs, RoleCtx, Value};
+use crate::ir::scalar::Element;
+
+/// The two neighbours of a rank in a ring, and the slots between them: equal on all ranks.
+pub struct Ring<'o, O> {
+    /// What reaches the next rank.
+    pub next: &'o O,
+    /// What reaches the rank before.
+    pub previous: &'o O,
+    /// The slots.
+    pub plan: StagedPlan,
+    /// The tiles of a chunk; of the longest where they differ.
+    pub tiling: Tiling,
+    /// Ranks in the ring, at least 2.
+    pub ranks: usize,
+}
+
+/// Gathers the chunks of all ranks: `produce` gives what this rank sends for a position, `keep` gets what each rank sent; its first
+/// argument says how many ranks before this one it comes from, 0 for its own.
+#[track_caller]
+pub fn ring_gather<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ring: &Ring<'_, O>,
+    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+    keep: impl Fn(usize, &Leg<'t>, R::Of<'t>),
+) {
+    let Ring { next, previous, plan, tiling, ranks } = *ring;
+    let packing = Packing::new(R::TYPES, tiling.tile_len());
+    let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
+    let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
+    let rounds = ranks as i64 - 1;
+    let tiles = tiling.for_tiles(r, |number, tile| {
+        let first = number * rounds;
+        send.step(first, bytes, |to| {
+            tile.each(r, |spot| {
+                let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
+                let regs = produce(&leg);
+                keep(0, &leg, regs);
+                R::put(regs, &packing.at(next, to.offset, spot.index));
+            });
+        });
+        for round in 1..ranks {
+            let step = first + (round as i64 - 1);
+            receive.step(step, |from| {
+                let pass = |to: Option<&super::SlotAt<'t>>| {
+                    tile.each(r, |spot| {
+                        let regs = R::get(&packing.at(previous, from.offset, spot.index));
+                        keep(round, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, regs);
+                        if let Some(to) = to {
+                            R::put(regs, &packing.at(next, to.offset, spot.index));
+                        }
+                    });
+                };
+                if round + 1 == ranks { pass(None) } else { send.step(step + 1, bytes, |to| pass(Some(to))) }
+            });
+        }
+    });
+    send.end(tiles * rounds);
+    receive.end(tiles * rounds);
+}
+
+/// What a rank contributes to a reduction round a ring, and what becomes of it. Shards are numbered by how many ranks before this one
+/// they belong to: 0 is this rank's own.
+pub struct RingReduce<'a, 't, P: Element, T: Element> {
+    /// This rank's part of a position of a shard.
+    pub contribute: &'a dyn Fn(usize, &Leg<'t>) -> Value<'t, P>,
+    /// Combines what has come so far with what is added.
+    pub combine: &'a dyn Fn(Value<'t, P>, Value<'t, P>) -> Value<'t, P>,
+    /// What is complete, as it is kept.
+    pub finish: &'a dyn Fn(Value<'t, P>) -> Value<'t, T>,
+    /// Keeps a position of a shard.
+    pub keep: &'a dyn Fn(usize, &Leg<'t>, Value<'t, T>),
+    /// Positions of a shard.
+    pub len: &'a dyn Fn(usize) -> usize,
+    /// Whether every rank gets every shard, or its own alone.
+    pub gathers: bool,
+}
+
+/// Reduces round a ring. Partial results travel as `P`, complete ones as `T`, which is no larger.
+#[track_caller]
+pub fn ring_reduce<'t, P: Element, T: Element, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    ring: &Ring<'_, O>,
+    reduction: &RingReduce<'_, 't, P, T>,
+) {
+    let Ring { next, previous, plan, tiling, ranks } = *ring;
+    let RingReduce { contribute, combine, finish, keep, len, gathers } = *reduction;
+    let partial = Packing::new(<P as Regs>::TYPES, tiling.tile_len());
+    let whole = Packing::new(<T as Regs>::TYPES, tiling.tile_len());
+    let bytes = |packing: Packing| r.constant(packing.bytes().min(plan.slot_bytes) as i64);
+    let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
+    let rounds = ranks as i64 - 1;
+    let steps = if gathers { 2 * rounds } else { rounds };
+    let tiles = tiling.for_tiles(r, |number, tile: Tile<'t>| {
+        let first = number * steps;
+        let of = |shard: usize| tile.within(r, len(shard));
+        send.step(first, bytes(partial), |to| {
+            of(1).each(r, |spot| {
+                let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
+                <P as Regs>::put(contribute(1, &leg), &partial.at(next, to.offset, spot.index));
+            });
+        });
+        for round in 1..ranks {
+            let (step, shard) = (first + (round as i64 - 1), (round + 1) % ranks);
+            receive.step(step, |from| {
+                let sum = |spot: super::Spot<'t>, leg: &Leg<'t>| {
+                    let so_far = <P as Regs>::get(&partial.at(previous, from.offset, spot.index));
+                    combine(so_far, contribute(shard, leg))
+                };
+                let region = from.region(r, previous);
+                let leg = |spot| Leg { spot, step, slot: Some(*from), region };
+                let complete = |to: Option<&super::SlotAt<'t>>| {
+                    of(0).each(r, |spot| {
+                        let x = finish(sum(spot, &leg(spot)));
+                        keep(0, &leg(spot), x);
+                        if let Some(to) = to {
+                            <T as Regs>::put(x, &whole.at(next, to.offset, spot.index));
+                        }
+                    });
+                };
+                if shard > 0 {
+                    send.step(step + 1, bytes(partial), |to| {
+                        of(shard).each(r, |spot| {
+                            <P as Regs>::put(sum(spot, &leg(spot)), &partial.at(next, to.offset, spot.index));
+                        });
+                    });
+                } else if gathers {
+                    send.step(step + 1, bytes(whole), |to| complete(Some(to)));
+                } else {
+                    complete(None);
+                }
+            });
+        }
+        for shard in (1..ranks).filter(|_| gathers) {
+            let step = first + (rounds + shard as i64 - 1);
+            receive.step(step, |from| {
+                let pass = |to: Option<&super::SlotAt<'t>>| {
+                    of(shard).each(r, |spot| {
+                        let x = <T as Regs>::get(&whole.at(previous, from.offset, spot.index));
+                        keep(shard, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, x);
+                        if let Some(to) = to {
+                            <T as Regs>::put(x, &whole.at(next, to.offset, spot.index));
+                        }
+                    });
+                };
+                if shard + 1 == ranks { pass(None) } else { send.step(step + 1, bytes(whole), |to| pass(Some(to))) }
+            });
+        }
+    });
+    send.end(tiles * steps);
+    receive.end(tiles * steps);
+}

@@ -1,0 +1,237 @@
+//! Reductions against a plain accumulation on the host, in the order of DESIGN: shard `s` takes ranks `s + 1`, …, `s`. All algorithms
+//! must have the same bits.
+
+use crate::case::{Numbers, SMALL, Way, assert_same, element, everything, floats, poison, seed, threads};
+use tilewire::collective::{Reducible, Rounds};
+use tilewire::ir::scalar::{Element, dynamic};
+use tilewire::ir::{BinaryOp, Type};
+use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
+use tilewire::{Algorithm, Bf16, F8E4M3, F16, ReduceOp, Tensor, all_reduce, reduce_scatter};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    ReduceScatter,
+    AllReduce,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    kind: Kind,
+    op: ReduceOp,
+    algorithm: Option<Algorithm>,
+    way: Way,
+    /// Elements of an output.
+    len: usize,
+    blocks: usize,
+    rounds: Rounds,
+    in_place: bool,
+}
+
+impl Case {
+    fn random(numbers: &mut Numbers, kind: Kind) -> Case {
+        let staged = [Way::Chosen, Way::staged(256, 2), Way::staged(512, 7)];
+        let (algorithm, way) = match (kind, numbers.below(4)) {
+            (_, 0) => (None, Way::Chosen),
+            (_, 1) => (Some(Algorithm::Ring), numbers.one_of(&staged)),
+            (Kind::AllReduce, 2) => (Some(Algorithm::TwoPhase), numbers.one_of(&staged)),
+            (Kind::ReduceScatter, 2) => (Some(Algorithm::OneShot), numbers.one_of(&staged)),
+            _ => (Some(Algorithm::OneShot), Way::Packet),
+        };
+        let len = match way {
+            Way::Packet => numbers.one_of(&[0, 1, 7, 50, 61]),
+            _ => numbers.one_of(&[0, 1, 7, 61, 256, 1023, 4001]),
+        };
+        let (blocks, rounds) = (numbers.one_of(&[1, 1, 2, 3]), numbers.one_of(&[Rounds::Roles, Rounds::Blocks]));
+        let (op, in_place) = (numbers.one_of(&ReduceOp::ALL), numbers.below(3) == 0);
+        Case { kind, op, algorithm, way, len, blocks, rounds, in_place }
+    }
+
+    /// Builds, launches twice with new data, and checks every bit.
+    fn run<T: Reducible>(&self, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
+        let (me, ranks) = (link.rank(), link.world_size());
+        let sent = if self.kind == Kind::AllReduce { self.len } else { self.len * ranks };
+        let inp = Tensor::<T>::zeros(sent);
+        let out = match (self.in_place, self.kind) {
+            (false, _) => Tensor::<T>::zeros(self.len),
+            (true, Kind::AllReduce) => inp.clone(),
+            (true, Kind::ReduceScatter) => inp.slice(me.index() * self.len..(me.index() + 1) * self.len),
+        };
+        let reduction = match self.kind {
+            Kind::ReduceScatter => reduce_scatter(link, &out, &inp),
+            Kind::AllReduce => all_reduce(link, &out, &inp),
+        };
+        let reduction = reduction.op(self.op).config(self.way.config(self.blocks)).rounds(self.rounds);
+        let reduction = self.algorithm.into_iter().fold(reduction, Reduce::by);
+        let mut op = reduction.build()?;
+        for turn in 0..2 {
+            let input = |rank| numbers_of::<T>(seed + turn, rank, sent);
+            poison(&out);
+            inp.copy_from(&input(me));
+            op.run()?;
+            let must = self.expected(me, &Rank::all(ranks).map(input).collect::<Vec<_>>());
+            assert_same(&out.to_vec(), &must, (self, me, ranks, seed));
+        }
+        Ok(())
+    }
+
+    fn expected<T: Reducible>(&self, me: Rank, inputs: &[Vec<T>]) -> Vec<T> {
+        let ranks = inputs.len();
+        let share = self.len.div_ceil(ranks).max(1);
+        let position = |i: usize| {
+            let (shard, at) = match self.kind {
+                Kind::ReduceScatter => (me.index(), me.index() * self.len + i),
+                Kind::AllReduce => (i / share, i),
+            };
+            reduced(self.op, (0..ranks).map(|k| inputs[(shard + 1 + k) % ranks][at]))
+        };
+        (0..self.len).map(position).collect()
+    }
+}
+
+/// So that `fold` reads.
+trait Reduce: Sized {
+    fn by(self, algorithm: Algorithm) -> Self;
+}
+
+impl<T: Element> Reduce for tilewire::collective::Reduction<'_, '_, ShmTransport, T, T> {
+    fn by(self, algorithm: Algorithm) -> Self {
+        self.algorithm(algorithm)
+    }
+}
+
+/// What the ranks have for one position, combined in this order.
+fn reduced<T: Reducible>(op: ReduceOp, of_ranks: impl ExactSizeIterator<Item = T>) -> T {
+    let (wide, ranks) = (T::Partial::TYPE, of_ranks.len() as u64);
+    let binary = match op {
+        ReduceOp::Sum | ReduceOp::Average => BinaryOp::Add,
+        ReduceOp::Min => BinaryOp::Min,
+        ReduceOp::Max => BinaryOp::Max,
+        ReduceOp::Product => BinaryOp::Mul,
+        other => panic!("{other:?} is new"),
+    };
+    let bits = of_ranks.map(|x| dynamic::cast(T::TYPE, wide, Element::to_bits(x)));
+    let mut x = bits.reduce(|a, b| dynamic::binary(binary, wide, a, b)).expect("a rank");
+    if op == ReduceOp::Average {
+        x = dynamic::binary(BinaryOp::Div, wide, x, dynamic::cast(Type::I64, wide, ranks));
+    }
+    T::from_bits(dynamic::cast(wide, T::TYPE, x))
+}
+
+/// Numbers that make no NaN: near 1 in floats, any bits in integers.
+fn numbers_of<T: Element>(seed: u64, rank: Rank, len: usize) -> Vec<T> {
+    let number = |i| {
+        let bits = element::<u64>(seed, rank, i);
+        let float = ((bits % 4096) as f32 - 2048.0) / 1000.0;
+        if T::TYPE.is_float() { dynamic::cast(Type::F32, T::TYPE, Element::to_bits(float)) } else { bits }
+    };
+    (0..len).map(|i| T::from_bits(number(i))).collect()
+}
+
+fn sample(world: &World, cases: usize) -> Result<(), RankError> {
+    let link = ShmTransport::rendezvous(world, SMALL)?;
+    let mut numbers = Numbers(seed() ^ (world.size() as u64) << 32);
+    for number in 0..cases {
+        for kind in [Kind::ReduceScatter, Kind::AllReduce] {
+            let (case, turn) = (Case::random(&mut numbers, kind), numbers.next());
+            let result = match number % 6 {
+                0 => case.run::<f32>(&link, turn),
+                1 => case.run::<Bf16>(&link, turn),
+                2 => case.run::<i32>(&link, turn),
+                3 => case.run::<F8E4M3>(&link, turn),
+                4 => case.run::<f64>(&link, turn),
+                _ => case.run::<u8>(&link, turn),
+            };
+            result.map_err(|error| format!("{case:?} of {} ranks: {error}", world.size()))?;
+        }
+    }
+    Ok(link.close()?)
+}
+
+#[test]
+fn every_reduction_is_right_in_worlds_of_every_size() {
+    for ranks in [1, 2, 3, 4, 5, 8] {
+        let cases = if everything() { 200 } else { 24 };
+        threads(ranks, "reductions", |world| sample(world, cases));
+    }
+}
+
+/// A few cases in turns over one transport.
+pub fn back_to_back(world: &World) -> Result<(), RankError> {
+    sample(world, 30)
+}
+
+#[test]
+fn every_op_and_every_algorithm_has_the_same_bits() {
+    for ranks in [2, 3, 5] {
+        threads(ranks, "ops", |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            for op in ReduceOp::ALL {
+                for (kind, algorithm, way) in [
+                    (Kind::ReduceScatter, Algorithm::OneShot, Way::Packet),
+                    (Kind::ReduceScatter, Algorithm::OneShot, Way::staged(256, 3)),
+                    (Kind::ReduceScatter, Algorithm::Ring, Way::staged(256, 3)),
+                    (Kind::AllReduce, Algorithm::OneShot, Way::Packet),
+                    (Kind::AllReduce, Algorithm::TwoPhase, Way::staged(256, 3)),
+                    (Kind::AllReduce, Algorithm::Ring, Way::staged(256, 3)),
+                ] {
+                    for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Blocks)] {
+                        let algorithm = Some(algorithm);
+                        let case = Case { kind, op, algorithm, way, len: 59, blocks, rounds, in_place: false };
+                        // The same seed: what the algorithms agree with is one expectation.
+                        case.run::<F16>(&link, seed())?;
+                        case.run::<f32>(&link, seed())?;
+                    }
+                }
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
+#[test]
+fn hooks_see_positions_of_the_whole_tensor_in_every_algorithm() {
+    for ranks in [1, 2, 3, 4] {
+        threads(ranks, "hooks of reductions", |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let (rows, cols) = (7, 9);
+            let len = rows * cols;
+            let inp = Tensor::from_slice(&floats(seed(), world.rank(), len));
+            for algorithm in [Algorithm::OneShot, Algorithm::TwoPhase, Algorithm::Ring] {
+                let out = Tensor::<f32>::zeros(len);
+                // Every rank gives its input transposed; every result is doubled, and gets its position.
+                all_reduce(&link, &out, &inp)
+                    .algorithm(algorithm)
+                    .chunk_shape(rows, cols)
+                    .produce(|c| c.input.at(c.col(), c.row()))
+                    .consume(|c, x| c.output.store(c.pos(), x * 2.0 + c.pos().cast::<f32>()))
+                    .run()?;
+                let share = len.div_ceil(ranks);
+                let must = |i: usize| {
+                    let of = |k: usize| {
+                        let rank = Rank::new(((i / share + k) % ranks) as u32);
+                        floats(seed(), rank, len)[i % rows * cols + i / rows]
+                    };
+                    (1..=ranks).map(of).reduce(|a, b| a + b).unwrap() * 2.0 + i as f32
+                };
+                let must: Vec<f32> = (0..len).map(must).collect();
+                assert_same(&out.to_vec(), &must, (algorithm, world.rank(), ranks));
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
+#[test]
+fn a_produce_hook_makes_what_is_reduced_of_something_else() {
+    threads(3, "counts", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let inp = Tensor::from_slice(&floats(seed(), world.rank(), 3 * 100));
+        let out = Tensor::<i32>::zeros(100);
+        // How many ranks have a positive number.
+        reduce_scatter(&link, &out, &inp).produce(|c| c.input.load(c.pos()).gt(0.0).select(1i32, 0i32)).run()?;
+        let me = world.rank().index();
+        let must = |i: usize| Rank::all(3).filter(|&rank| floats(seed(), rank, 300)[me * 100 + i] > 0.0).count() as i32;
+        assert_same(&out.to_vec(), &(0..100).map(must).collect::<Vec<_>>(), me);
+        Ok(link.close()?)
+    });
+}
