@@ -65,12 +65,12 @@ impl<'t> RoundsCode<'_, 't> {
         let legs = self.rounds.iter().flatten().chain([&self.own]).flatten().count();
         let one_role = self.packets && legs > 1;
         match how {
-            Rounds::Roles if one_role || legs <= BLOCK_ROLES => self.as_roles(k, legs, one_role),
-            _ => self.as_blocks(k),
+            Rounds::Roles if one_role || legs <= BLOCK_ROLES => self.in_roles(k, legs, one_role),
+            _ => self.in_blocks(k),
         }
     }
 
-    fn as_roles(self, k: &Block<'t>, legs: usize, one_role: bool) {
+    fn in_roles(self, k: &Block<'t>, legs: usize, one_role: bool) {
         k.blocks(self.blocks as u32);
         let of = |which: usize| self.rounds.iter().filter_map(move |round| round[which].as_ref());
         if one_role {
@@ -85,7 +85,7 @@ impl<'t> RoundsCode<'_, 't> {
         }
     }
 
-    fn as_blocks(self, k: &Block<'t>) {
+    fn in_blocks(self, k: &Block<'t>) {
         let blocks = self.blocks;
         let own = self.own.map(|own| [Some(own), None]);
         let rounds: Vec<[Option<LegCode<'_, 't>>; 2]> = own.into_iter().chain(self.rounds).collect();

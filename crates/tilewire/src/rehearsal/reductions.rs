@@ -7,7 +7,6 @@ use crate::collective::{
     Algorithm, Config, Primitive, Reduction, Rounds, RunError, all_gather, all_reduce, reduce_scatter,
 };
 use crate::hook::Traced;
-use crate::ir::scalar::Bf16;
 use crate::tensor::Tensor;
 use crate::transport::P2pTransport;
 
@@ -96,9 +95,9 @@ fn reduce(
     reduction.algorithm(algorithm).rounds(rounds).config(config(primitive, blocks, slots)).trace()
 }
 
-/// A few narrow elements for every block.
+/// A few elements for every block, of which several share a packet.
 fn one_shot(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
-    let (inp, out) = (Tensor::<Bf16>::zeros(blocks * 21), Tensor::<Bf16>::zeros(blocks * 21));
+    let (inp, out) = (Tensor::<i16>::zeros(blocks * 21), Tensor::<i16>::zeros(blocks * 21));
     let config = config(Primitive::Packet, blocks, (0, 0));
     all_reduce(link, &out, &inp).algorithm(Algorithm::OneShot).config(config).trace()
 }
