@@ -15,7 +15,8 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     use Algorithm::{OneShot, Ring, TwoPhase};
     let mut cases = Vec::new();
     let mut case = |collective, name: &str, plan: Plan| {
-        cases.push(Case { collective, name: name.to_string(), plan });
+        let mutates = !name.starts_with("ring") && !name.starts_with("two-phase");
+        cases.push(Case { collective, name: name.to_string(), plan, mutates });
     };
     let staged = Shape { ranks, blocks, launches: SLOTS.len() };
     let packets = Shape { ranks, blocks, launches: 9 };
