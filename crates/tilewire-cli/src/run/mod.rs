@@ -27,5 +27,6 @@ pub use case::{Case, Hook, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};
 pub use options::{Run, number_of, parse};
-pub use turns::run;
+pub use place::Place;
+pub use turns::{gpu_options, run};
 pub use worlds::{Ranks, everywhere};

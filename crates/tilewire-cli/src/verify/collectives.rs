@@ -1,10 +1,12 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads, against plain computations on the host.
 
 use crate::bench::Progress;
-use crate::run::{Case, Collective, Hook, Peers, Plan, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, Peers, Place, Plan, gpu_options, prepare, prepare_all};
 use anyhow::Result;
+use std::sync::Arc;
+use tilewire::cuda::Device;
 use tilewire::ir::Type;
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, TransferError, World};
+use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, TransferError, World};
 use tilewire::{Config, Primitive, ReduceOp, RunError};
 
 /// What came of all plans of one collective.
@@ -28,10 +30,34 @@ const OPTIONS: ShmOptions = ShmOptions {
     populate: false,
 };
 
-/// Runs all plans in a world of so many ranks; the outcomes by collective, in the order of [`Collective::ALL`].
-pub fn collectives(ranks: usize, quick: bool, seed: u64) -> Result<Vec<Outcome>> {
+/// Runs all plans in a world of so many ranks, on the CPU or a device; the outcomes by collective, in the order of [`Collective::ALL`].
+pub fn collectives(ranks: usize, quick: bool, seed: u64, device: Option<&Arc<Device>>) -> Result<Vec<Outcome>> {
     let plans = plans(ranks, quick);
-    let of_ranks = World::threads(ranks).run(|world| judge(&world, &plans, seed))?;
+    let of_ranks = World::threads(ranks).run(|world| match device {
+        None => {
+            let link = ShmTransport::rendezvous(&world, OPTIONS)?;
+            let verdicts = judge(&world, &plans, seed, |_| &link)?;
+            link.close()?;
+            Ok(verdicts)
+        }
+        Some(device) => {
+            // What goes round a ring or is reduced takes its steps in one role.
+            let options = |copies| NvlOptions {
+                per_peer_bytes: OPTIONS.per_peer_bytes,
+                max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
+                max_slots: OPTIONS.max_slots,
+                packet_bytes: OPTIONS.packet_bytes,
+                copies,
+            };
+            let alone = NvlTransport::rendezvous(&world, device, options(1))?;
+            let copied = NvlTransport::rendezvous(&world, device, options(4))?;
+            let which = |plan: &Plan| if gpu_options(plan).copies == 1 { &alone } else { &copied };
+            let verdicts = judge(&world, &plans, seed, which)?;
+            alone.close()?;
+            copied.close()?;
+            Ok(verdicts)
+        }
+    })?;
     let mut outcomes: Vec<Outcome> = Collective::ALL.iter().map(|_| Outcome::default()).collect();
     for (number, plan) in plans.iter().enumerate() {
         let outcome = &mut outcomes[plan.collective as usize];
@@ -63,21 +89,26 @@ impl Verdict {
     }
 }
 
-fn judge(world: &World, plans: &[Plan], seed: u64) -> Result<Vec<Verdict>, RankError> {
+fn judge<'l, L: Place>(
+    world: &World,
+    plans: &[Plan],
+    seed: u64,
+    link_of: impl Fn(&Plan) -> &'l L,
+) -> Result<Vec<Verdict>, RankError> {
     let (me, size) = (world.rank(), world.size());
-    let link = ShmTransport::rendezvous(world, OPTIONS)?;
     let mut progress = (me.index() == 0).then(|| Progress::new(plans.len()));
     let mut verdicts = Vec::with_capacity(plans.len());
     for plan in plans {
         if let Some(progress) = &mut progress {
             progress.step(&format!("{size} ranks, {plan}"));
         }
+        let link = link_of(plan);
         let prepared = match plan.collective {
             Collective::Sendrecv => {
                 let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
-                prepare(&link, &plan.case, peers, seed)
+                prepare(link, &plan.case, peers, seed)
             }
-            _ => prepare_all(&link, plan, seed),
+            _ => prepare_all(link, plan, seed),
         };
         let mut op = match prepared {
             Ok(op) => op,
@@ -98,7 +129,6 @@ fn judge(world: &World, plans: &[Plan], seed: u64) -> Result<Vec<Verdict>, RankE
         verdicts.push(verdict);
     }
     drop(progress);
-    link.close()?;
     Ok(verdicts)
 }
 

@@ -138,13 +138,10 @@ pub fn verify(request: &Request) -> Result<ExitCode> {
             }
         }
     }
-    if request.engine == Engine::Cpu {
-        for &ranks in &request.ranks {
-            for (collective, outcome) in
-                Collective::ALL.into_iter().zip(collectives(ranks, request.quick, request.seed)?)
-            {
-                tally.collective(collective.name(), outcome);
-            }
+    for &ranks in &request.ranks {
+        let outcomes = collectives(ranks, request.quick, request.seed, device.as_ref())?;
+        for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
+            tally.collective(collective.name(), outcome);
         }
     }
     writeln!(out, "{:<30}{:>8}{:>8}{:>9}{:>9}", "engine", "cases", "agree", "refused", "differ")?;

@@ -7,7 +7,6 @@ use crate::collective::{
     Algorithm, Config, Primitive, Reduction, Rounds, RunError, all_gather, all_reduce, reduce_scatter,
 };
 use crate::hook::Traced;
-use crate::ir::scalar::Bf16;
 use crate::tensor::Tensor;
 use crate::transport::P2pTransport;
 
@@ -16,7 +15,8 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     use Algorithm::{OneShot, Ring, TwoPhase};
     let mut cases = Vec::new();
     let mut case = |collective, name: &str, plan: Plan| {
-        cases.push(Case { collective, name: name.to_string(), plan });
+        let mutates = !name.starts_with("ring") && !name.starts_with("two-phase");
+        cases.push(Case { collective, name: name.to_string(), plan, mutates });
     };
     let staged = Shape { ranks, blocks, launches: SLOTS.len() };
     let packets = Shape { ranks, blocks, launches: 9 };
@@ -97,9 +97,9 @@ fn reduce(
     reduction.algorithm(algorithm).rounds(rounds).config(config(primitive, blocks, slots)).trace()
 }
 
-/// A few narrow elements for every block.
+/// A few elements for every block, of which several share a packet.
 fn one_shot(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
-    let (inp, out) = (Tensor::<Bf16>::zeros(blocks * 21), Tensor::<Bf16>::zeros(blocks * 21));
+    let (inp, out) = (Tensor::<i16>::zeros(blocks * 21), Tensor::<i16>::zeros(blocks * 21));
     let config = config(Primitive::Packet, blocks, (0, 0));
     all_reduce(link, &out, &inp).algorithm(Algorithm::OneShot).config(config).trace()
 }

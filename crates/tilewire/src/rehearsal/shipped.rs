@@ -18,12 +18,15 @@ pub struct Case {
     pub name: String,
     /// Its launches.
     pub plan: Plan,
+    /// Whether every mutation of it is a mistake. Where ranks answer each other step by step (in a ring of two, in two phases), a credit or a
+    /// drain may say nothing new, and leaving it out is none.
+    pub mutates: bool,
 }
 
 /// The cases of all collectives, for so many ranks and blocks.
 pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     let mut cases = Vec::new();
-    let mut case = |name: String, plan: Plan| cases.push(Case { collective: "sendrecv", name, plan });
+    let mut case = |name: String, plan: Plan| cases.push(Case { collective: "sendrecv", name, plan, mutates: true });
     case("staged".into(), staged(ranks, blocks, [Primitive::Staged; 3])?);
     case("bulk".into(), staged(ranks, blocks, [Primitive::Bulk; 3])?);
     case("staged between bulk".into(), staged(ranks, blocks, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])?);

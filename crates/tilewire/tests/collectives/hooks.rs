@@ -27,10 +27,9 @@ fn every(ways: &[(Way, usize)], body: impl Fn(&World, &ShmTransport, Case) -> Re
 }
 
 /// Input, output and, for `direct`, the window it is in.
-fn tensors(
-    case: &Case,
-    link: &ShmTransport,
-) -> Result<(Tensor<f32>, Tensor<f32>, Option<Window<f32>>), tilewire::RunError> {
+type Tensors = (Tensor<f32>, Tensor<f32>, Option<Window<f32>>);
+
+fn tensors(case: &Case, link: &ShmTransport) -> Result<Tensors, tilewire::RunError> {
     let (sent, received) = case.lens(link.world_size());
     let window = if case.way == Way::Direct { Some(Window::allocate(link, received)?) } else { None };
     let out = window.as_ref().map_or_else(|| Tensor::zeros(received), |window| window.tensor().clone());
