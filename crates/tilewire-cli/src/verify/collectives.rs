@@ -89,7 +89,7 @@ impl Verdict {
     }
 }
 
-fn judge<'l, L: Place>(
+fn judge<'l, L: Place + 'l>(
     world: &World,
     plans: &[Plan],
     seed: u64,

@@ -101,6 +101,9 @@ pub struct NvlTransport {
     watcher: Watcher,
 }
 
+/// What a rank makes for itself: control segments and who watches them, the device memory of all ranks, where its kernels run.
+type Made = (SegmentSet, Watch, Vec<Option<Memory>>, Seat);
+
 /// Where the ranks are.
 struct Places {
     seat: Seat,
@@ -156,7 +159,7 @@ impl NvlTransport {
         layout: &Layout,
         ordinals: &[u32],
         devices: &[String],
-    ) -> Result<(SegmentSet, Watch, Vec<Option<Memory>>, Seat), TransportError> {
+    ) -> Result<Made, TransportError> {
         let mut control = world.segments("nvl", 0, false, world.deadline())?;
         let sharing = Sharing { device, ordinals, devices, what: "nvl" };
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
