@@ -1,6 +1,7 @@
 //! The knobs of a transfer, and what is chosen where the user says nothing.
 
 use super::link::Host;
+use crate::cuda::Seat;
 use crate::ir::Type;
 use crate::schedule::{BulkPlan, PacketPlan, Packing};
 use crate::transport::Protocol;
@@ -97,14 +98,15 @@ const DEPTH: usize = 8;
 const GRANULE: usize = 64;
 
 impl Config {
-    /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours. Never fails: what cannot be is
-    /// refused by `check_transfer`.
+    /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours, beside as many others in the
+    /// launch as make `at_once`. Never fails: what cannot be is refused by `check_transfer`.
     pub(super) fn decide(
         &self,
         transport: &impl Host,
         types: &'static [Type],
         (len, last_per): (usize, usize),
         window_bytes: Option<usize>,
+        at_once: usize,
     ) -> Decision {
         let choices = if transport.seat().is_some() { &GPU } else { &CPU };
         let bytes = Packing::new(types, len).last_per(last_per).bytes_of_parts();
@@ -114,7 +116,12 @@ impl Config {
             None => window_bytes.is_none() && bytes <= choices.packets_up_to,
         };
         let for_block = if small { choices.packets_for_block } else { choices.bytes_for_block };
-        let most = choices.most_blocks.min(transport.max_blocks_per_peer()).max(1);
+        // All blocks of all ranks of a device run at the same time.
+        let room =
+            |seat: &Seat| seat.stream.device().multiprocessors() as usize / seat.sharers.max(1) as usize / at_once;
+        let most =
+            choices.most_blocks.min(transport.max_blocks_per_peer()).min(transport.seat().map_or(usize::MAX, room));
+        let most = most.max(1);
         let blocks = self.blocks.unwrap_or_else(|| bytes.div_ceil(for_block).clamp(1, most));
         let share = len.div_ceil(blocks.max(1));
         let primitive = self.primitive.unwrap_or_else(|| {

@@ -100,7 +100,8 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let ring = self.algorithm == Some(Algorithm::Ring) && !is_own;
         let only = ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged"));
         let (last_per, shape) = (self.hooks.last_per, &self.hooks.output_shape);
-        let message = Message { types: R::TYPES, len, last_per, shape, only };
+        let at_once = if self.pattern.is_collective() { ranks } else { 1 };
+        let message = Message { types: R::TYPES, len, last_per, shape, at_once, only };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
         self.check_direct(&decision, side)?;

@@ -206,8 +206,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         self.check_overlap()?;
         let none = None;
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
-        let settle =
-            |types, len, only| self.terms.settle(peer, Message { types, len, last_per: 1, shape: &none, only }, None);
+        let settle = |types, len, only| {
+            self.terms.settle(peer, Message { types, len, last_per: 1, shape: &none, at_once: ranks, only }, None)
+        };
         let staged = |why| Some((Primitive::Staged, why));
         let share = len.div_ceil(ranks);
         let reads = "a reduction combines what arrives: use staged or packet";

@@ -36,6 +36,8 @@ pub(super) struct Message<'s> {
     /// Neighbours that share the last of several parts.
     pub last_per: usize,
     pub shape: &'s Option<Shape>,
+    /// Messages of this kind in a launch, each with blocks of its own.
+    pub at_once: usize,
     /// The only way it can travel, and why.
     pub only: Option<(Primitive, &'static str)>,
 }
@@ -64,9 +66,9 @@ impl<'l, L: Link> Terms<'l, L> {
         message: Message<'_>,
         reached: Option<usize>,
     ) -> Result<(Decision, Tiling), RunError> {
-        let (link, Message { types, len, last_per, only, .. }) = (self.link, message);
+        let (link, Message { types, len, last_per, only, at_once, .. }) = (self.link, message);
         let config = Config { primitive: self.config.primitive.or(only.map(|(way, _)| way)), ..self.config };
-        let mut decision = config.decide(link, types, (len, last_per), reached);
+        let mut decision = config.decide(link, types, (len, last_per), reached, at_once);
         if let Some((way, why)) = only
             && config.primitive != Some(way)
         {
@@ -77,8 +79,13 @@ impl<'l, L: Link> Terms<'l, L> {
             && self.check_packets(types, &tiling(&decision, message)).is_err()
         {
             // Whole rows, or groups, may give a block more than its equal share.
-            decision =
-                Config { primitive: Some(Primitive::Staged), ..config }.decide(link, types, (len, last_per), reached);
+            decision = Config { primitive: Some(Primitive::Staged), ..config }.decide(
+                link,
+                types,
+                (len, last_per),
+                reached,
+                at_once,
+            );
         }
         let Decision { protocol, blocks, .. } = decision;
         if reached.is_none() && matches!(protocol, Protocol::Direct { .. }) {

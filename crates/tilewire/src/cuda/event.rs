@@ -13,12 +13,36 @@ pub struct Event {
     handle: sys::CUevent,
 }
 
+// SAFETY: the driver's handles may be used from any thread; nothing in an event changes here.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
 impl Event {
     /// One that has not happened.
     pub fn new(device: &Arc<Device>) -> Result<Event, CudaError> {
         device.bind()?;
         let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).called("cuEventCreate")?;
         Ok(Event { device: device.clone(), handle })
+    }
+
+    /// One whose time nobody asks for.
+    pub(super) fn untimed(device: &Arc<Device>) -> Result<Event, CudaError> {
+        device.bind()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let handle = result::event::create(flags).called("cuEventCreate")?;
+        Ok(Event { device: device.clone(), handle })
+    }
+
+    /// Waits until it has happened; one that was never recorded has.
+    pub(super) fn wait(&self) -> Result<(), CudaError> {
+        self.device.bind()?;
+        // SAFETY: the event lives.
+        unsafe { result::event::synchronize(self.handle) }.called("cuEventSynchronize")
+    }
+
+    pub(super) fn handle(&self) -> sys::CUevent {
+        self.handle
     }
 
     /// Happens when what is on the stream now is done.

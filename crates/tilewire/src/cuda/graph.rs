@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::error::{Called, CudaError};
+use super::event::Event;
 use super::launch::{Kept, keep_captured};
 use super::stream::Stream;
 use cudarc::driver::{result, sys};
@@ -18,6 +19,8 @@ pub struct Graph {
     kept: Vec<Rc<Kept>>,
     /// The streams whose launches it holds: none of theirs may run beside it, since counters are shared.
     parts: Vec<Arc<Stream>>,
+    /// The end of the last replay: what the streams of its launches come after.
+    done: Arc<Event>,
     /// Where it was replayed.
     streams: RefCell<Vec<Arc<Stream>>>,
 }
@@ -30,8 +33,8 @@ impl Graph {
         kept: Vec<Rc<Kept>>,
         parts: Vec<Arc<Stream>>,
     ) -> Result<Graph, CudaError> {
-        let (exec, streams) = (std::ptr::null_mut(), RefCell::default());
-        let mut made = Graph { device: device.clone(), graph, exec, kept, parts, streams };
+        let (exec, streams, done) = (std::ptr::null_mut(), RefCell::default(), Arc::new(Event::untimed(device)?));
+        let mut made = Graph { device: device.clone(), graph, exec, kept, parts, done, streams };
         // SAFETY: writes one handle; the graph lives.
         unsafe { sys::cuGraphInstantiateWithFlags(&mut made.exec, graph, 0) }
             .result()
@@ -50,7 +53,7 @@ impl Graph {
         if stream.is_capturing()? {
             keep_captured(&self.kept)?;
         } else {
-            stream.join(&self.parts)?;
+            stream.join(&self.parts, &self.done)?;
         }
         stream.busy();
         let mut streams = self.streams.borrow_mut();
@@ -58,7 +61,8 @@ impl Graph {
             streams.push(stream.clone());
         }
         // SAFETY: graph and stream live; the graph keeps what its kernels use, and waits for them when it is dropped.
-        unsafe { result::graph::launch(self.exec, stream.handle()) }.called("cuGraphLaunch")
+        unsafe { result::graph::launch(self.exec, stream.handle()) }.called("cuGraphLaunch")?;
+        self.done.record(stream)
     }
 
     /// Waits until all replays have ended, and says how.

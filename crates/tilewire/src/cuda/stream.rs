@@ -2,6 +2,7 @@
 
 use super::device::{Device, held};
 use super::error::{Called, CudaError};
+use super::event::Event;
 use super::graph::Graph;
 use super::launch::CAPTURED;
 use cudarc::driver::{result, sys};
@@ -15,8 +16,8 @@ pub struct Stream {
     handle: sys::CUstream,
     /// Whether a launch came since the last replay of a graph that has launches of this stream.
     ahead: AtomicBool,
-    /// Where such graphs were replayed since the last launch: the next comes after them.
-    behind: Mutex<Vec<Weak<Stream>>>,
+    /// The ends of such replays since the last launch: the next comes after them.
+    behind: Mutex<Vec<Arc<Event>>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; nothing in a stream changes here.
@@ -48,8 +49,8 @@ impl Stream {
         if self.is_capturing()? {
             return Err(CudaError::Capturing { what: "waiting for a stream" });
         }
-        for graphs in held(&self.behind).drain(..).filter_map(|stream| stream.upgrade()) {
-            graphs.wait()?;
+        for replayed in std::mem::take(&mut *held(&self.behind)) {
+            replayed.wait()?;
         }
         self.wait()
     }
@@ -81,29 +82,36 @@ impl Stream {
     /// A launch comes next: it runs after replays of graphs that have launches of this stream.
     pub(super) fn catch_up(&self) -> Result<(), CudaError> {
         let behind = std::mem::take(&mut *held(&self.behind));
-        behind.iter().filter_map(Weak::upgrade).try_for_each(|graphs| self.after(&graphs))?;
+        behind.iter().try_for_each(|replayed| self.after_event(replayed))?;
         // Relaxed: launches and replays of one stream are one thread's, or ordered by whoever shares it.
         self.ahead.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// A graph that has launches of these streams comes next on this one: it runs after what is there, and what comes there after it.
-    pub(super) fn join(self: &Arc<Self>, parts: &[Arc<Stream>]) -> Result<(), CudaError> {
+    pub(super) fn join(self: &Arc<Self>, parts: &[Arc<Stream>], done: &Arc<Event>) -> Result<(), CudaError> {
         for part in parts {
             let other = !Arc::ptr_eq(part, self);
             if part.ahead.swap(false, Ordering::Relaxed) && other {
                 self.after(part)?;
             }
             let mut behind = held(&part.behind);
-            for graphs in behind.iter().filter_map(Weak::upgrade).filter(|graphs| !Arc::ptr_eq(graphs, self)) {
-                self.after(&graphs)?;
+            for replayed in behind.iter().filter(|replayed| !Arc::ptr_eq(replayed, done)) {
+                self.after_event(replayed)?;
             }
             behind.clear();
             if other {
-                behind.push(Arc::downgrade(self));
+                behind.push(done.clone());
             }
         }
         Ok(())
+    }
+
+    fn after_event(&self, event: &Event) -> Result<(), CudaError> {
+        self.device.bind()?;
+        let waits = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream live.
+        unsafe { result::stream::wait_event(self.handle, event.handle(), waits) }.called("cuStreamWaitEvent")
     }
 
     /// Records what `body` puts on this stream, and on those of `others` (as forks of it), instead of running it; see [`Graph`].
