@@ -1,12 +1,12 @@
 //! One transfer, prepared for any element type: tensors, hook, launches, checks.
 
 use super::data::{Data, F8_MAX, GROUP, POISON};
-use super::place::Place;
+use super::place::Wire;
 use std::fmt;
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::ir::Type;
 use tilewire::ir::scalar::{Element, Number};
-use tilewire::transport::{Rank, Window};
+use tilewire::transport::{P2pTransport, Rank, Window};
 use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Scalar, Tensor, Value, recv, send, sendrecv};
 
 /// What happens to the elements on their way.
@@ -121,39 +121,34 @@ impl fmt::Display for Wrong {
 }
 
 /// Prepares a transfer. Where it goes through windows this is collective: ranks that sit out call it too.
-pub fn prepare<'l, L: Place>(
-    link: &'l L,
-    case: &Case,
-    peers: Peers,
-    seed: u64,
-) -> Result<Box<dyn Transfer + 'l>, RunError> {
+pub fn prepare<'l>(link: &'l Wire, case: &Case, peers: Peers, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
     match case.dtype {
-        Type::Bool => typed::<bool, L>(link, case, peers, seed),
-        Type::I8 => typed::<i8, L>(link, case, peers, seed),
-        Type::I16 => typed::<i16, L>(link, case, peers, seed),
-        Type::I32 => typed::<i32, L>(link, case, peers, seed),
-        Type::I64 => typed::<i64, L>(link, case, peers, seed),
-        Type::U8 => typed::<u8, L>(link, case, peers, seed),
-        Type::U16 => typed::<u16, L>(link, case, peers, seed),
-        Type::U32 => typed::<u32, L>(link, case, peers, seed),
-        Type::U64 => typed::<u64, L>(link, case, peers, seed),
-        Type::F16 => typed::<F16, L>(link, case, peers, seed),
-        Type::BF16 => typed::<Bf16, L>(link, case, peers, seed),
-        Type::F32 => typed::<f32, L>(link, case, peers, seed),
-        Type::F64 => typed::<f64, L>(link, case, peers, seed),
-        Type::F8E4M3 => typed::<F8E4M3, L>(link, case, peers, seed),
-        Type::F8E5M2 => typed::<F8E5M2, L>(link, case, peers, seed),
+        Type::Bool => typed::<bool>(link, case, peers, seed),
+        Type::I8 => typed::<i8>(link, case, peers, seed),
+        Type::I16 => typed::<i16>(link, case, peers, seed),
+        Type::I32 => typed::<i32>(link, case, peers, seed),
+        Type::I64 => typed::<i64>(link, case, peers, seed),
+        Type::U8 => typed::<u8>(link, case, peers, seed),
+        Type::U16 => typed::<u16>(link, case, peers, seed),
+        Type::U32 => typed::<u32>(link, case, peers, seed),
+        Type::U64 => typed::<u64>(link, case, peers, seed),
+        Type::F16 => typed::<F16>(link, case, peers, seed),
+        Type::BF16 => typed::<Bf16>(link, case, peers, seed),
+        Type::F32 => typed::<f32>(link, case, peers, seed),
+        Type::F64 => typed::<f64>(link, case, peers, seed),
+        Type::F8E4M3 => typed::<F8E4M3>(link, case, peers, seed),
+        Type::F8E5M2 => typed::<F8E5M2>(link, case, peers, seed),
     }
 }
 
-fn typed<'l, T: Scaled, L: Place>(
-    link: &'l L,
+fn typed<'l, T: Scaled>(
+    link: &'l Wire,
     case: &Case,
     peers: Peers,
     seed: u64,
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let direct = case.config.primitive == Some(Primitive::Direct);
-    let window = if direct { Some(Window::<T>::allocate(link, case.len)?) } else { None };
+    let window = if direct { Some(link.window::<T>(case.len)?) } else { None };
     let (around, guard) = guarded(link, window.as_ref(), case.len)?;
     let (out, inp) = (around.slice(guard..guard + case.len), link.zeros(case.len)?);
     let exchange = match peers {
@@ -173,7 +168,7 @@ fn typed<'l, T: Scaled, L: Place>(
 /// An output of `len` elements with its guards, and how long those are. Windows are received into as a whole; elsewhere elements before
 /// and after tell of a write outside.
 pub(super) fn guarded<T: Element>(
-    link: &impl Place,
+    link: &Wire,
     window: Option<&Window<T>>,
     len: usize,
 ) -> Result<(Tensor<T>, usize), RunError> {
@@ -184,10 +179,10 @@ pub(super) fn guarded<T: Element>(
 }
 
 /// The exchange with its hook. A side that does not send never calls `produce`, so both sides say the same.
-pub(super) fn hooked<'l, T: Scaled, L: Place>(
-    exchange: Exchange<'_, 'l, L, T, T>,
+pub(super) fn hooked<'l, T: Scaled>(
+    exchange: Exchange<'_, 'l, Wire, T, T>,
     case: &Case,
-) -> Result<PreparedExchange<'l, L>, RunError> {
+) -> Result<PreparedExchange<'l, Wire>, RunError> {
     match case.hook {
         Hook::Copy => exchange.build(),
         Hook::Scale => {
@@ -240,25 +235,25 @@ fn product<'t, T: Number>(x: Value<'t, T>, factor: &Scalar<T>) -> Value<'t, T> {
 /// Elements before and after an output.
 const GUARD: usize = 64;
 
-struct Typed<'l, T: Element, L: Place> {
+struct Typed<'l, T: Element> {
     case: Case,
     seed: u64,
     me: Rank,
     from: Option<Rank>,
-    op: Option<PreparedExchange<'l, L>>,
+    op: Option<PreparedExchange<'l, Wire>>,
     inp: Tensor<T>,
     /// The output with its guards.
     around: Tensor<T>,
     guard: usize,
 }
 
-impl<T: Element, L: Place> Typed<'_, T, L> {
+impl<T: Element> Typed<'_, T> {
     fn data(&self, turn: u64, rank: Rank) -> Data {
         Data::new(self.case, self.seed, turn, rank.index())
     }
 }
 
-impl<T: Element, L: Place> Transfer for Typed<'_, T, L> {
+impl<T: Element> Transfer for Typed<'_, T> {
     fn fill(&self, turn: u64) {
         let data = self.data(turn, self.me);
         self.inp.copy_from(&(0..self.case.len).map(|i| data.sent(i)).collect::<Vec<T>>());
@@ -304,7 +299,7 @@ mod tests {
     fn one_wrong_bit_is_seen_and_so_is_one_outside() {
         let case = Case { dtype: Type::F32, hook: Hook::Scale, len: 100, config: Config::default() };
         let ring = |world: World| {
-            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let link = Wire::Shm(ShmTransport::rendezvous(&world, ShmOptions::default())?);
             let peer = world.rank().after(1, 2);
             let peers = Peers { to: Some(peer), from: Some(peer) };
             let around = Tensor::<f32>::zeros(case.len + 2 * GUARD);

@@ -2,12 +2,12 @@
 
 use super::case::{Case, Hook, Scaled, Transfer, Wrong, guarded, hooked, same};
 use super::data::{Data, POISON};
-use super::place::Place;
+use super::place::Wire;
 use std::fmt;
 use tilewire::collective::{PreparedExchange, Reducible, Reduction};
 use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::ir::{BinaryOp, Type};
-use tilewire::transport::{Rank, Window};
+use tilewire::transport::{P2pTransport, Rank};
 use tilewire::{
     Algorithm, Bf16, F8E4M3, F8E5M2, F16, Primitive, ReduceOp, RunError, Scalar, Tensor, all_gather, all_reduce,
     all_to_all, broadcast, gather, reduce_scatter, scatter,
@@ -122,27 +122,27 @@ impl fmt::Display for Plan {
 }
 
 /// Prepares a collective other than `sendrecv`. All ranks call it.
-pub fn prepare_all<'l, L: Place>(link: &'l L, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+pub fn prepare_all<'l>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
     match plan.case.dtype {
-        Type::Bool => typed::<bool, L>(link, plan, seed),
-        Type::I8 => typed::<i8, L>(link, plan, seed),
-        Type::I16 => typed::<i16, L>(link, plan, seed),
-        Type::I32 => typed::<i32, L>(link, plan, seed),
-        Type::I64 => typed::<i64, L>(link, plan, seed),
-        Type::U8 => typed::<u8, L>(link, plan, seed),
-        Type::U16 => typed::<u16, L>(link, plan, seed),
-        Type::U32 => typed::<u32, L>(link, plan, seed),
-        Type::U64 => typed::<u64, L>(link, plan, seed),
-        Type::F16 => typed::<F16, L>(link, plan, seed),
-        Type::BF16 => typed::<Bf16, L>(link, plan, seed),
-        Type::F32 => typed::<f32, L>(link, plan, seed),
-        Type::F64 => typed::<f64, L>(link, plan, seed),
-        Type::F8E4M3 => typed::<F8E4M3, L>(link, plan, seed),
-        Type::F8E5M2 => typed::<F8E5M2, L>(link, plan, seed),
+        Type::Bool => typed::<bool>(link, plan, seed),
+        Type::I8 => typed::<i8>(link, plan, seed),
+        Type::I16 => typed::<i16>(link, plan, seed),
+        Type::I32 => typed::<i32>(link, plan, seed),
+        Type::I64 => typed::<i64>(link, plan, seed),
+        Type::U8 => typed::<u8>(link, plan, seed),
+        Type::U16 => typed::<u16>(link, plan, seed),
+        Type::U32 => typed::<u32>(link, plan, seed),
+        Type::U64 => typed::<u64>(link, plan, seed),
+        Type::F16 => typed::<F16>(link, plan, seed),
+        Type::BF16 => typed::<Bf16>(link, plan, seed),
+        Type::F32 => typed::<f32>(link, plan, seed),
+        Type::F64 => typed::<f64>(link, plan, seed),
+        Type::F8E4M3 => typed::<F8E4M3>(link, plan, seed),
+        Type::F8E5M2 => typed::<F8E5M2>(link, plan, seed),
     }
 }
 
-fn typed<'l, T: Reduced, L: Place>(link: &'l L, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+fn typed<'l, T: Reduced>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let (ranks, len) = (link.world_size(), plan.case.len);
     let root = Rank::new(ranks as u32 - 1);
     let chunks = |many: bool| if many { len * ranks } else { len };
@@ -153,7 +153,7 @@ fn typed<'l, T: Reduced, L: Place>(link: &'l L, plan: &Plan, seed: u64) -> Resul
         Collective::AllReduce | Collective::Broadcast | Collective::Sendrecv => (len, len),
     };
     let direct = plan.case.config.primitive == Some(Primitive::Direct);
-    let window = if direct { Some(Window::<T>::allocate(link, received)?) } else { None };
+    let window = if direct { Some(link.window::<T>(received)?) } else { None };
     let (around, guard) = guarded(link, window.as_ref(), received)?;
     let (out, inp) = (around.slice(guard..guard + received), link.zeros(sent)?);
     let exchange = match plan.collective {
@@ -177,23 +177,23 @@ fn typed<'l, T: Reduced, L: Place>(link: &'l L, plan: &Plan, seed: u64) -> Resul
 
 /// Elements that can be reduced; `bool` stands here only so that there is one list of types.
 trait Reduced: Scaled {
-    fn reduced<'l, L: Place>(
-        link: &'l L,
+    fn reduced<'l>(
+        link: &'l Wire,
         out: &Tensor<Self>,
         inp: &Tensor<Self>,
         plan: &Plan,
-    ) -> Result<PreparedExchange<'l, L>, RunError>;
+    ) -> Result<PreparedExchange<'l, Wire>, RunError>;
 }
 
 macro_rules! reduced {
     ($($number:ty)*) => {$(
         impl Reduced for $number {
-            fn reduced<'l, L: Place>(
-                link: &'l L,
+            fn reduced<'l>(
+                link: &'l Wire,
                 out: &Tensor<Self>,
                 inp: &Tensor<Self>,
                 plan: &Plan,
-            ) -> Result<PreparedExchange<'l, L>, RunError> {
+            ) -> Result<PreparedExchange<'l, Wire>, RunError> {
                 let reduction = match plan.collective {
                     Collective::ReduceScatter => reduce_scatter(link, out, inp),
                     _ => all_reduce(link, out, inp),
@@ -207,20 +207,20 @@ macro_rules! reduced {
 reduced!(i8 i16 i32 i64 u8 u16 u32 u64 F16 Bf16 f32 f64 F8E4M3 F8E5M2);
 
 impl Reduced for bool {
-    fn reduced<'l, L: Place>(
-        _: &'l L,
+    fn reduced<'l>(
+        _: &'l Wire,
         _: &Tensor<bool>,
         _: &Tensor<bool>,
         plan: &Plan,
-    ) -> Result<PreparedExchange<'l, L>, RunError> {
+    ) -> Result<PreparedExchange<'l, Wire>, RunError> {
         unreachable!("{} does not take bool, and whoever makes a plan asks", plan.collective.name())
     }
 }
 
-fn build<'l, T: Reducible + Scaled, L: Place>(
-    reduction: Reduction<'_, 'l, L, T, T>,
+fn build<'l, T: Reducible + Scaled>(
+    reduction: Reduction<'_, 'l, Wire, T, T>,
     plan: &Plan,
-) -> Result<PreparedExchange<'l, L>, RunError> {
+) -> Result<PreparedExchange<'l, Wire>, RunError> {
     let reduction = reduction.op(plan.op).config(plan.case.config);
     let reduction = plan.algorithm.into_iter().fold(reduction, |reduction, way| reduction.algorithm(way));
     match plan.case.hook {
@@ -232,20 +232,20 @@ fn build<'l, T: Reducible + Scaled, L: Place>(
     }
 }
 
-struct Typed<'l, T: Element, L: Place> {
+struct Typed<'l, T: Element> {
     plan: Plan,
     seed: u64,
     me: Rank,
     ranks: usize,
     root: Rank,
-    op: PreparedExchange<'l, L>,
+    op: PreparedExchange<'l, Wire>,
     inp: Tensor<T>,
     /// The output with its guards.
     around: Tensor<T>,
     guard: usize,
 }
 
-impl<T: Element, L: Place> Typed<'_, T, L> {
+impl<T: Element> Typed<'_, T> {
     /// Chunk `k` of what a rank has in this turn.
     fn data(&self, turn: u64, rank: usize, k: usize) -> Data {
         Data::new(self.plan.case, self.seed, turn, rank * self.ranks + k)
@@ -297,7 +297,7 @@ impl<T: Element, L: Place> Typed<'_, T, L> {
     }
 }
 
-impl<T: Element, L: Place> Transfer for Typed<'_, T, L> {
+impl<T: Element> Transfer for Typed<'_, T> {
     fn fill(&self, turn: u64) {
         let len = self.plan.case.len.max(1);
         for i in 0..self.inp.len() {

@@ -10,7 +10,7 @@
 //! | `options.rs` | [`Run`]: the words of the command line |
 //! | `case.rs` | [`Case`], [`Hook`]: one transfer, prepared for any element type |
 //! | `collective.rs` | [`Collective`], [`Plan`]: a collective of all ranks, prepared for any element type |
-//! | `place.rs` | [`Place`]: where tensors are, with each transport |
+//! | `place.rs` | [`Wire`]: the transport, whichever it is |
 //! | `data.rs` | what is sent, and a plain computation of what must arrive |
 //! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
 //! | `turns.rs` | fill, launch, check; the table |
@@ -27,6 +27,6 @@ pub use case::{Case, Hook, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};
 pub use options::{Run, number_of, parse};
-pub use place::Place;
+pub use place::Wire;
 pub use turns::{gpu_options, run};
 pub use worlds::{Ranks, everywhere};

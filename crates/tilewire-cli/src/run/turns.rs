@@ -3,7 +3,7 @@
 use super::case::{Peers, prepare, protocol_name};
 use super::collective::{Collective, Plan, prepare_all};
 use super::options::Run;
-use super::place::Place;
+use super::place::Wire;
 use super::worlds::{Ranks, everywhere};
 use crate::bench::Size;
 use crate::verify::Engine;
@@ -31,20 +31,13 @@ struct Outcome {
 }
 
 fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
-    match run.engine {
-        Engine::Cpu => {
-            let link = ShmTransport::rendezvous(world, options(world.size()))?;
-            let held = turns_over(&link, world, run)?;
-            link.close()?;
-            Ok(held)
-        }
-        Engine::Cuda => {
-            let link = NvlTransport::rendezvous(world, &gpu(world)?, gpu_options(&run.plan))?;
-            let held = turns_over(&link, world, run)?;
-            link.close()?;
-            Ok(held)
-        }
-    }
+    let link = match run.engine {
+        Engine::Cpu => Wire::Shm(ShmTransport::rendezvous(world, options(world.size()))?),
+        Engine::Cuda => Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, gpu_options(&run.plan))?),
+    };
+    let held = turns_over(&link, world, run)?;
+    link.close()?;
+    Ok(held)
 }
 
 /// The GPU of a rank: one each if there are as many, otherwise ranks share.
@@ -59,7 +52,7 @@ pub fn gpu_options(plan: &Plan) -> NvlOptions {
     NvlOptions { copies: if whole { 1 } else { NvlOptions::default().copies }, ..NvlOptions::default() }
 }
 
-fn turns_over<L: Place>(link: &L, world: &World, run: &Run) -> Result<bool, RankError> {
+fn turns_over(link: &Wire, world: &World, run: &Run) -> Result<bool, RankError> {
     let (me, size) = (world.rank(), world.size());
     let mut op = match run.plan.collective {
         // A ring shift: every rank sends to the next and receives from the one before.

@@ -18,7 +18,7 @@ mod usage;
 
 pub use options::{Soak, parse};
 
-use crate::run::{Case, Ranks, Transfer, everywhere, prepare};
+use crate::run::{Case, Ranks, Transfer, Wire, everywhere, prepare};
 use anyhow::Result;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -60,7 +60,7 @@ fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
         writeln!(stdout(), "soak: {} ranks, {minutes} minutes, seed {seed}", world.size())?;
     }
     // All pages at once, so that touching the last of them late is not taken for growth.
-    let link = ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?;
+    let link = Wire::Shm(ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?);
     let mut account = Account { start: Usage::now()?, ..Account::default() };
     let (began, length) = (Instant::now(), Duration::from_secs_f64(60.0 * soak.minutes));
     let mut plan = plan::Plan::new(seed, world.size());
@@ -110,13 +110,7 @@ struct Kept<'l> {
     transfer: Box<dyn Transfer + 'l>,
 }
 
-fn batch(
-    link: &ShmTransport,
-    plan: &mut plan::Plan,
-    seed: u64,
-    me: usize,
-    account: &mut Account,
-) -> Result<(), RankError> {
+fn batch(link: &Wire, plan: &mut plan::Plan, seed: u64, me: usize, account: &mut Account) -> Result<(), RankError> {
     let mut kept: VecDeque<Kept> = VecDeque::new();
     for _ in 0..BATCH {
         let round = plan.next();

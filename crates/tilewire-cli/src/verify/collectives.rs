@@ -1,7 +1,7 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads, against plain computations on the host.
 
 use crate::bench::Progress;
-use crate::run::{Case, Collective, Hook, Peers, Place, Plan, gpu_options, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, Peers, Plan, Wire, gpu_options, prepare, prepare_all};
 use anyhow::Result;
 use std::sync::Arc;
 use tilewire::cuda::Device;
@@ -35,7 +35,7 @@ pub fn collectives(ranks: usize, quick: bool, seed: u64, device: Option<&Arc<Dev
     let plans = plans(ranks, quick);
     let of_ranks = World::threads(ranks).run(|world| match device {
         None => {
-            let link = ShmTransport::rendezvous(&world, OPTIONS)?;
+            let link = Wire::Shm(ShmTransport::rendezvous(&world, OPTIONS)?);
             let verdicts = judge(&world, &plans, seed, |_| &link)?;
             link.close()?;
             Ok(verdicts)
@@ -49,8 +49,8 @@ pub fn collectives(ranks: usize, quick: bool, seed: u64, device: Option<&Arc<Dev
                 packet_bytes: OPTIONS.packet_bytes,
                 copies,
             };
-            let alone = NvlTransport::rendezvous(&world, device, options(1))?;
-            let copied = NvlTransport::rendezvous(&world, device, options(4))?;
+            let alone = Wire::Nvl(NvlTransport::rendezvous(&world, device, options(1))?);
+            let copied = Wire::Nvl(NvlTransport::rendezvous(&world, device, options(4))?);
             let which = |plan: &Plan| if gpu_options(plan).copies == 1 { &alone } else { &copied };
             let verdicts = judge(&world, &plans, seed, which)?;
             alone.close()?;
@@ -89,11 +89,11 @@ impl Verdict {
     }
 }
 
-fn judge<'l, L: Place + 'l>(
+fn judge<'l>(
     world: &World,
     plans: &[Plan],
     seed: u64,
-    link_of: impl Fn(&Plan) -> &'l L,
+    link_of: impl Fn(&Plan) -> &'l Wire,
 ) -> Result<Vec<Verdict>, RankError> {
     let (me, size) = (world.rank(), world.size());
     let mut progress = (me.index() == 0).then(|| Progress::new(plans.len()));

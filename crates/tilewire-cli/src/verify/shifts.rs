@@ -1,6 +1,6 @@
 //! Ring shifts by `sendrecv` among virtual ranks of one GPU, every byte compared: dtypes, hooks, sizes, blocks, protocols.
 
-use crate::run::{Case, Hook, Peers, Random, prepare};
+use crate::run::{Case, Hook, Peers, Random, Wire, prepare};
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::cuda::Device;
@@ -48,7 +48,7 @@ pub fn shift(device: &Arc<Device>, ranks: usize, case: &Case, seed: u64) -> Resu
     let options = NvlOptions { per_peer_bytes: 8 << 20, packet_bytes: 8 << 20, ..NvlOptions::default() };
     let body = |world: World| -> Result<Option<String>, RankError> {
         let (me, size) = (world.rank(), world.size());
-        let link = NvlTransport::rendezvous(&world, device, options)?;
+        let link = Wire::Nvl(NvlTransport::rendezvous(&world, device, options)?);
         let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
         let mut ring = prepare(&link, case, peers, seed)?;
         let mut wrong = None;
