@@ -37,7 +37,7 @@ fn collectives_run_over_it_with_hooks_and_by_every_protocol_it_carries() {
         Config::default(),
         Config { primitive: Some(Primitive::Packet), ..Config::default() },
         Config { blocks: Some(2), slot_bytes: Some(128), depth: Some(3), ..Config::default() },
-        Config { primitive: Some(Primitive::Bulk), slot_bytes: Some(64), depth: Some(5), ..Config::default() },
+        Config { primitive: Some(Primitive::Bulk), slot_bytes: Some(64), depth: Some(4), ..Config::default() },
     ];
     ranks(3, |world, link| {
         let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));

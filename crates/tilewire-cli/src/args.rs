@@ -489,7 +489,7 @@ mod tests {
             ("run gossip", "unknown collective 'gossip'"),
             ("run sendrecv --ranks 1", "'1' is no number of ranks from 2 to"),
             ("run sendrecv --bytes 3 --dtype f32", "--bytes 3B is no whole number of elements of type f32"),
-            ("run sendrecv --bytes 5GiB", "--bytes 5GiB: at most 4GiB"),
+            ("run sendrecv --bytes 9GiB", "--bytes 9GiB: at most 8GiB"),
             ("run sendrecv --dtype f12", "'f12' is no element type; there are bool, i8"),
             ("run sendrecv --hook fold", "there is no hook 'fold'"),
             ("run sendrecv --hook scale --dtype bool", "--hook scale does not take elements of type bool"),

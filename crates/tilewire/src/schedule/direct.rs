@@ -64,8 +64,7 @@ pub fn recv_direct<'t, O: Ops<'t>>(r: &RoleCtx<'t>, ops: &O, max_blocks: usize, 
     let block = block_of(r, blocks);
     let counters = Counters::of(r, ops, block, Side::Receive, Shape { max_blocks, copies: 1 });
     let next = counters.get(StartWord::Direct) + 1;
-    // It publishes nothing: it orders what read the window before the writes to come.
-    ops.credit(r, Word::Ready(block), next);
+    ops.signal(r, Word::Ready(block), next);
     ops.wait(r, Word::Done(block), next);
     counters.set(StartWord::Direct, next);
 }

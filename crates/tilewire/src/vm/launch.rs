@@ -132,6 +132,14 @@ impl Prepared {
     /// The rest of a launch of one instance that did not run through.
     #[cold]
     fn finish_alone(&mut self) -> Result<(), LaunchError> {
+        // From here on the backoff says how long to look: a machine that looks long in every one of its rounds would hardly ever sleep.
+        self.machines[0].looks = 0;
+        let result = self.back_off();
+        self.machines[0].looks = LOOKS;
+        result
+    }
+
+    fn back_off(&mut self) -> Result<(), LaunchError> {
         let mut backoff = Backoff::new(self.settings.deadline);
         let waits = &self.settings.waits;
         loop {
