@@ -1,7 +1,7 @@
 //! What a mutation does to a plan.
 
 use super::edit::Edit;
-use super::sites::{Place, sibling, swappable};
+use super::sites::{Place, sibling, swappable, whole};
 use super::{Mutant, Mutation};
 use crate::check::model::Watch;
 use crate::check::world::Plan;
@@ -43,7 +43,7 @@ pub(super) fn mutant(plan: &Plan, mutation: Mutation, place: Place) -> Mutant {
 
 fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
     let near = match mutation {
-        Mutation::ReusedSlot => sibling(kernel, inst, true),
+        Mutation::ReusedSlot => sibling(kernel, whole(kernel, inst), true),
         Mutation::SignalBeforePut => sibling(kernel, inst, false),
         _ => None,
     };
@@ -52,7 +52,10 @@ fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {
     let new = match (mutation, op) {
         (Mutation::DropWait | Mutation::DropCreditWait | Mutation::MissingProxyFence, _)
         | (Mutation::StaleStart | Mutation::NoDrain | Mutation::FlagsNotCleared, _) => return edit.remove(inst),
-        (Mutation::ReusedSlot, _) => return near.map_or((), |near| edit.shift(inst, near, true)),
+        (Mutation::ReusedSlot, _) => {
+            let moved = whole(edit.kernel, inst);
+            return near.map_or((), |near| edit.shift(moved, near, true));
+        }
         (Mutation::SignalBeforePut, _) => return near.map_or((), |near| edit.shift(inst, near, false)),
         (Mutation::ReadyOfBlock0, _) => return edit.only_block_0(inst),
         (Mutation::ReleaseToRelaxed, Op::Signal { slot, x }) => Op::SignalCredit { slot, x },

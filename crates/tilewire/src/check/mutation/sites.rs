@@ -91,7 +91,9 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
     match mutation {
         Mutation::DropWait | Mutation::AcquireToRelaxed => waits && !in_drain(kernel, body, inst),
         Mutation::DropCreditWait | Mutation::OffByOneCredit => waits && credited && !in_drain(kernel, body, inst),
-        Mutation::ReusedSlot => waits && credited && sibling(kernel, inst, true).is_some(),
+        Mutation::ReusedSlot => {
+            waits && credited && !in_drain(kernel, body, inst) && sibling(kernel, whole(kernel, inst), true).is_some()
+        }
         Mutation::SignalBeforePut => matches!(op, Op::Signal { .. }) && sibling(kernel, inst, false).is_some(),
         Mutation::ReleaseToRelaxed => matches!(op, Op::Signal { .. }) && follows_put(kernel, body, inst) == Some(true),
         Mutation::WrongSlot => matches!(op, Op::Signal { .. } | Op::SignalCredit { .. }),
@@ -142,6 +144,21 @@ fn each_inst(kernel: &Kernel, mut f: impl FnMut(Region, Inst)) {
 
 fn copies(kernel: &Kernel, body: Region) -> u32 {
     kernel.roles.values().find(|role| role.body == body).map_or(1, |role| role.copies)
+}
+
+/// An instruction, or the branch that does nothing but it: a sender waits for a slot only where it has been used before.
+pub(super) fn whole(kernel: &Kernel, inst: Inst) -> Inst {
+    let around = |outer: &Inst| match kernel.insts[*outer].op {
+        Op::If { then, otherwise, .. } => {
+            kernel.regions[then].contains(&inst) && !has_loop(kernel, then) && kernel.regions[otherwise].is_empty()
+        }
+        _ => false,
+    };
+    kernel.regions.values().flatten().copied().find(|outer| around(outer)).unwrap_or(inst)
+}
+
+fn has_loop(kernel: &Kernel, region: Region) -> bool {
+    kernel.regions[region].iter().any(|&inst| !kernel.insts[inst].op.regions().is_empty())
 }
 
 /// The nearest instruction of the same region, after or before, that writes bytes for a peer.
