@@ -208,7 +208,10 @@ fn signals_reach_the_ranks() {
     let mut rest = String::new();
     job.out.read_to_string(&mut rest).unwrap();
     assert_eq!(job.launcher.wait().unwrap().code(), Some(9));
-    assert_eq!(sorted(&rest), ["[0] caught", "[1] caught"]);
+    // A rank that is slow to exit may be told once more, when the launcher sees that the other has ended.
+    let mut caught = sorted(&rest);
+    caught.dedup();
+    assert_eq!(caught, ["[0] caught", "[1] caught"]);
     wait_for_the_end_of(job.lifeline);
 
     let mut job = started(launch(2, &lifeline.held_by("echo ready; exec sleep 1000")), 2, &lifeline);
