@@ -5,7 +5,7 @@ use crate::check::{COLLECTIVES, Task};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
-use crate::run::{self, Run};
+use crate::run::{self, Ranks, Run};
 use crate::soak::{self, Soak};
 use crate::verify::{Engine, Request};
 use tilewire::check::Mutation;
@@ -23,7 +23,7 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
   tilewire verify [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
-                  [--quick]
+                  [--sample N] [--world threads|processes] [--quick]
                                             random programs on an engine against their definition, and every
                                             collective against a plain computation, bit for bit
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
@@ -216,6 +216,10 @@ fn verify(mut words: Words) -> Result<Command, String> {
             "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
             "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
             "--quick" => request.quick = true,
+            "--sample" => request.sample = Some(number("--sample", words.value("--sample")?)? as usize),
+            "--world" => {
+                request.world = Ranks::parse(&words.value("--world")?).map_err(|why| format!("verify: {why}"))?;
+            }
             "--ranks" => {
                 let ranks =
                     words.value("--ranks")?.split(',').map(|text| ranks_of(text.trim())).collect::<Result<_, _>>();
@@ -410,8 +414,17 @@ mod tests {
         let parts = Parts { ptx: Some(Target::Sm120), ..Parts::default() };
         assert_eq!(parse("emit scale --ptx --arch sm_120"), Ok(Command::Emit { kernel, parts }));
         let (ranks, quick) = (vec![2, 4], true);
-        let request = Request { engine: Engine::Cuda, programs: 7, seed: 3, ranks, shifts: 60, replays: 1000, quick };
-        let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4 --quick";
+        let request = Request {
+            engine: Engine::Cuda,
+            programs: 7,
+            seed: 3,
+            ranks,
+            quick,
+            sample: Some(9),
+            world: Ranks::Processes,
+            ..Request::default()
+        };
+        let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4 --quick --sample 9 --world processes";
         assert_eq!(parse(line), Ok(Command::Verify(request)));
         assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, cases: vec![], json: None }));
         let cases = vec!["copy".to_string(), "one".to_string()];

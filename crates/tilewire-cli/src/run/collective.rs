@@ -300,14 +300,15 @@ impl<T: Element> Typed<'_, T> {
 impl<T: Element> Transfer for Typed<'_, T> {
     fn fill(&self, turn: u64) {
         let len = self.plan.case.len.max(1);
-        for i in 0..self.inp.len() {
-            self.inp.set(i, self.data(turn, self.me.index(), i / len).sent(i % len));
-        }
+        // In one piece: memory of a device is written by a copy, and a copy for each element takes minutes.
+        let sent = |i: usize| self.data(turn, self.me.index(), i / len).sent(i % len);
+        self.inp.copy_from(&(0..self.inp.len()).map(sent).collect::<Vec<_>>());
         self.around.fill(T::from_bits(POISON));
     }
 
     fn launch(&mut self) -> Result<(), RunError> {
-        self.op.run()
+        self.op.run()?;
+        self.op.sync()
     }
 
     fn check(&self, turn: u64) -> Result<(), Wrong> {

@@ -29,4 +29,4 @@ pub use data::{GROUP, Random};
 pub use options::{Run, number_of, parse};
 pub use place::Wire;
 pub use turns::{gpu_options, run};
-pub use worlds::{Ranks, everywhere};
+pub use worlds::{Ranks, everywhere, in_processes};

@@ -43,7 +43,7 @@ pub fn everywhere(
     body: impl Fn(&World) -> Result<bool, RankError> + Sync,
 ) -> Result<ExitCode> {
     match ranks {
-        Ranks::Processes => in_processes(count.unwrap_or(DEFAULT)),
+        Ranks::Processes => in_processes(count.unwrap_or(DEFAULT), &[]),
         Ranks::Threads => match World::threads(count.unwrap_or(DEFAULT)).run(|world| body(&world)) {
             Ok(held) => Ok(status(held[0])),
             Err(WorldError::RankFailed { source, .. }) if is_refusal(&source) => Ok(refused(&source)),
@@ -75,11 +75,13 @@ pub fn everywhere(
 /// Ranks where nobody says how many.
 const DEFAULT: usize = 2;
 
-/// Runs this command again as every rank of a job; their lines are not prefixed, since only rank 0 has a report to give.
-fn in_processes(count: usize) -> Result<ExitCode> {
+/// Runs this command again as every rank of a job, with more words; lines of ranks are not prefixed, since only rank 0 has a report to
+/// give.
+pub fn in_processes(count: usize, more: &[&str]) -> Result<ExitCode> {
     let own = std::env::current_exe().context("this program's own file is not known")?;
     let mut program = vec![own.to_string_lossy().into_owned()];
-    program.extend(std::env::args().skip(1).chain(["--world", "env"].map(String::from)));
+    program.extend(std::env::args().skip(1));
+    program.extend(["--world", "env"].iter().chain(more).map(ToString::to_string));
     launch(&Job { ranks: count, deadline: None, program, prefixed: false })
 }
 

@@ -1,7 +1,7 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads, against plain computations on the host.
 
 use crate::bench::Progress;
-use crate::run::{Case, Collective, Hook, Peers, Plan, Wire, gpu_options, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, Peers, Plan, Random, Wire, gpu_options, prepare, prepare_all};
 use anyhow::Result;
 use std::sync::Arc;
 use tilewire::cuda::Device;
@@ -30,49 +30,76 @@ const OPTIONS: ShmOptions = ShmOptions {
     populate: false,
 };
 
-/// Runs all plans in a world of so many ranks, on the CPU or a device; the outcomes by collective, in the order of [`Collective::ALL`].
-pub fn collectives(ranks: usize, quick: bool, seed: u64, device: Option<&Arc<Device>>) -> Result<Vec<Outcome>> {
-    let plans = plans(ranks, quick);
-    let of_ranks = World::threads(ranks).run(|world| match device {
-        None => {
-            let link = Wire::Shm(ShmTransport::rendezvous(&world, OPTIONS)?);
-            let verdicts = judge(&world, &plans, seed, |_| &link)?;
-            link.close()?;
-            Ok(verdicts)
-        }
-        Some(device) => {
-            // What goes round a ring or is reduced takes its steps in one role.
-            let options = |copies| NvlOptions {
-                per_peer_bytes: OPTIONS.per_peer_bytes,
-                max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
-                max_slots: OPTIONS.max_slots,
-                packet_bytes: OPTIONS.packet_bytes,
-                copies,
-            };
-            let alone = Wire::Nvl(NvlTransport::rendezvous(&world, device, options(1))?);
-            let copied = Wire::Nvl(NvlTransport::rendezvous(&world, device, options(4))?);
-            let which = |plan: &Plan| if gpu_options(plan).copies == 1 { &alone } else { &copied };
-            let verdicts = judge(&world, &plans, seed, which)?;
-            alone.close()?;
-            copied.close()?;
-            Ok(verdicts)
-        }
-    })?;
+/// What is asked of the collectives in one world.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// Whether few types and sizes are enough.
+    pub quick: bool,
+    /// Of all plans, so many, chosen by the seed.
+    pub sample: Option<usize>,
+    pub seed: u64,
+    /// The device, or the CPU where there is none.
+    pub device: Option<&'a Arc<Device>>,
+}
+
+/// Runs the plans in a world of so many threads; the outcomes by collective, in the order of [`Collective::ALL`].
+pub fn collectives(ranks: usize, asked: Asked<'_>) -> Result<Vec<Outcome>> {
+    let plans = plans(ranks, asked);
+    let of_ranks = World::threads(ranks).run(|world| verdicts(&world, &plans, asked))?;
+    Ok(outcomes(ranks, &plans, &of_ranks))
+}
+
+/// Runs the plans in a world that is there already; every rank gets the outcomes of all.
+pub fn collectives_of(world: &World, asked: Asked<'_>) -> Result<Vec<Outcome>, RankError> {
+    let plans = plans(world.size(), asked);
+    let own = verdicts(world, &plans, asked)?;
+    let all = world.bootstrap().all_gather("verify/verdicts", &Verdict::to_bytes(&own), world.deadline())?;
+    let of_ranks: Vec<_> = all.iter().map(|bytes| Verdict::from_bytes(bytes, plans.len())).collect();
+    Ok(outcomes(world.size(), &plans, &of_ranks))
+}
+
+/// What one rank finds.
+fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdict>, RankError> {
+    let Some(device) = asked.device else {
+        let link = Wire::Shm(ShmTransport::rendezvous(world, OPTIONS)?);
+        let verdicts = judge(world, plans, asked.seed, |_| &link)?;
+        link.close()?;
+        return Ok(verdicts);
+    };
+    // What goes round a ring or is reduced takes its steps in one role.
+    let options = |copies| NvlOptions {
+        per_peer_bytes: OPTIONS.per_peer_bytes,
+        max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
+        max_slots: OPTIONS.max_slots,
+        packet_bytes: OPTIONS.packet_bytes,
+        copies,
+    };
+    let alone = Wire::Nvl(NvlTransport::rendezvous(world, device, options(1))?);
+    let copied = Wire::Nvl(NvlTransport::rendezvous(world, device, options(4))?);
+    let which = |plan: &Plan| if gpu_options(plan).copies == 1 { &alone } else { &copied };
+    let verdicts = judge(world, plans, asked.seed, which)?;
+    alone.close()?;
+    copied.close()?;
+    Ok(verdicts)
+}
+
+/// What the ranks find together: what one finds wrong is wrong; what is refused is refused by all.
+fn outcomes(ranks: usize, plans: &[Plan], of_ranks: &[Vec<Verdict>]) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Collective::ALL.iter().map(|_| Outcome::default()).collect();
     for (number, plan) in plans.iter().enumerate() {
         let outcome = &mut outcomes[plan.collective as usize];
         let verdicts = of_ranks.iter().map(|verdicts| &verdicts[number]);
-        // What one rank finds wrong is wrong; what is refused is refused by all.
         match verdicts.max_by_key(|verdict| verdict.weight()).expect("at least one rank") {
             Verdict::Agrees => outcome.agree += 1,
             Verdict::Refused(why) => outcome.refused.push(why.clone()),
             Verdict::Differs(what) => outcome.differ.push(format!("{ranks} ranks, {plan}: {what}")),
         }
     }
-    Ok(outcomes)
+    outcomes
 }
 
 /// What one rank says of one plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Agrees,
     Refused(String),
@@ -86,6 +113,28 @@ impl Verdict {
             Verdict::Refused(_) => 1,
             Verdict::Differs(_) => 2,
         }
+    }
+
+    /// For other processes: a line for each that does not agree, its number, its weight and what it says.
+    fn to_bytes(verdicts: &[Verdict]) -> Vec<u8> {
+        let mut text = String::new();
+        for (number, verdict) in verdicts.iter().enumerate() {
+            if let Verdict::Refused(what) | Verdict::Differs(what) = verdict {
+                text.push_str(&format!("{number} {} {}\n", verdict.weight(), what.replace('\n', "; ")));
+            }
+        }
+        text.into_bytes()
+    }
+
+    fn from_bytes(bytes: &[u8], plans: usize) -> Vec<Verdict> {
+        let mut verdicts = vec![Verdict::Agrees; plans];
+        for line in String::from_utf8_lossy(bytes).lines() {
+            let mut words = line.splitn(3, ' ');
+            let (number, weight, what) = (words.next(), words.next(), words.next().unwrap_or_default().to_string());
+            let number: usize = number.and_then(|n| n.parse().ok()).expect("every rank runs this version");
+            verdicts[number] = if weight == Some("1") { Verdict::Refused(what) } else { Verdict::Differs(what) };
+        }
+        verdicts
     }
 }
 
@@ -133,7 +182,16 @@ fn judge<'l>(
 }
 
 /// The plans for a world of so many ranks, the same on all of them.
-fn plans(ranks: usize, quick: bool) -> Vec<Plan> {
+fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
+    let mut plans = all_plans(ranks, asked.quick);
+    let mut random = Random::new(asked.seed ^ (ranks as u64) << 32);
+    while plans.len() > asked.sample.unwrap_or(usize::MAX) {
+        plans.swap_remove(random.below(plans.len()));
+    }
+    plans
+}
+
+fn all_plans(ranks: usize, quick: bool) -> Vec<Plan> {
     let dtypes: &[Type] = if quick { &[Type::F32, Type::BF16, Type::U8] } else { &Type::ALL };
     let mut plans = Vec::new();
     for collective in Collective::ALL.into_iter().filter(|&c| ranks > 1 || c != Collective::Sendrecv) {
@@ -167,5 +225,25 @@ fn lens(dtype: Type, primitive: Option<Primitive>, quick: bool) -> Vec<usize> {
         (Some(Primitive::Packet), false) => vec![0, 1, 31, 512 / size],
         (_, true) => vec![0, 1001],
         (_, false) => vec![0, 1, 1001, 1024 / size, (300 << 10) / size + 1, (1 << 20) / size],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_travel() {
+        let verdicts = vec![Verdict::Agrees, Verdict::Refused("too\nlarge".into()), Verdict::Differs("rank 1: 3".into())];
+        let mut arrived = Verdict::from_bytes(&Verdict::to_bytes(&verdicts), 3);
+        assert_eq!(arrived[1], Verdict::Refused("too; large".into()));
+        arrived[1] = verdicts[1].clone();
+        assert_eq!(arrived, verdicts);
+    }
+
+    #[test]
+    fn a_sample_is_the_same_on_every_rank_and_another_with_another_seed() {
+        let sample = |seed| plans(3, Asked { quick: false, sample: Some(40), seed, device: None });
+        assert_eq!((sample(1).len(), sample(1) == sample(1), sample(1) == sample(2)), (40, true, false));
     }
 }

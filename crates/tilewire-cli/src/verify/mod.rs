@@ -9,10 +9,10 @@ mod graphs;
 mod ring;
 mod shifts;
 
-use self::collectives::collectives;
+use self::collectives::{Asked, collectives, collectives_of};
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
-use crate::run::Collective;
+use crate::run::{Collective, Ranks, everywhere, in_processes};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tilewire::check;
 use tilewire::cuda::{self, CudaError, Device};
+use tilewire::transport::{RankError, World};
 use tilewire::vm::Prepared;
 
 /// What runs the programs.
@@ -59,14 +60,31 @@ pub struct Request {
     pub shifts: usize,
     /// Replays of captured transfers, on a GPU.
     pub replays: u64,
-    /// Whether a part of the collectives is enough.
+    /// Whether few types and sizes of the collectives are enough.
     pub quick: bool,
+    /// How many plans of collectives for each number of ranks; all on the CPU, [`DEVICE_SAMPLE`] on a device unless said: each is a
+    /// kernel to assemble on every rank.
+    pub sample: Option<usize>,
+    /// Where the ranks of the collectives run. As processes, nothing but collectives is verified.
+    pub world: Ranks,
 }
+
+const DEVICE_SAMPLE: usize = 150;
 
 impl Default for Request {
     fn default() -> Self {
         let ranks = vec![1, 2, 3, 4, 5, 8];
-        Request { engine: Engine::Cpu, programs: 200, seed: 1, ranks, shifts: 60, replays: 1000, quick: false }
+        Request {
+            engine: Engine::Cpu,
+            programs: 200,
+            seed: 1,
+            ranks,
+            shifts: 60,
+            replays: 1000,
+            quick: false,
+            sample: None,
+            world: Ranks::Threads,
+        }
     }
 }
 
@@ -81,12 +99,55 @@ enum Outcome {
 /// Longer than any wait of a program takes.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+impl Request {
+    fn device(&self) -> Result<Option<Arc<Device>>, CudaError> {
+        match self.engine {
+            Engine::Cpu => Ok(None),
+            Engine::Cuda => Device::open(0).map(Some),
+        }
+    }
+
+    fn asked<'d>(&self, device: Option<&'d Arc<Device>>) -> Asked<'d> {
+        let sample = self.sample.or_else(|| device.map(|_| DEVICE_SAMPLE));
+        Asked { quick: self.quick, sample, seed: self.seed, device }
+    }
+}
+
 /// Verifies; status 1 when anything differs.
 pub fn verify(request: &Request) -> Result<ExitCode> {
-    let device = match request.engine {
-        Engine::Cpu => None,
-        Engine::Cuda => Some(Device::open(0)?),
-    };
+    match request.world {
+        Ranks::Threads => all(request),
+        Ranks::Env => everywhere(Ranks::Env, None, |world| rank(world, request)),
+        Ranks::Processes => {
+            for ranks in &request.ranks {
+                let status = in_processes(*ranks, &["--ranks", &ranks.to_string()])?;
+                if status != ExitCode::SUCCESS {
+                    return Ok(status);
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The collectives, as one of the processes of a job.
+fn rank(world: &World, request: &Request) -> Result<bool, RankError> {
+    let (start, device) = (Instant::now(), request.device()?);
+    let outcomes = collectives_of(world, request.asked(device.as_ref()))?;
+    let mut tally = Tally::default();
+    for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
+        tally.collective(collective.name(), outcome);
+    }
+    if world.rank().index() == 0 {
+        println!("{} processes", world.size());
+        tally.print(start)?;
+    }
+    Ok(tally.holds())
+}
+
+/// Everything, in this process.
+fn all(request: &Request) -> Result<ExitCode> {
+    let device = request.device()?;
     let mut out = stdout();
     if let Some(device) = &device {
         writeln!(out, "{} ({}, {} multiprocessors)", device.name(), device.target(), device.multiprocessors())?;
@@ -139,27 +200,16 @@ pub fn verify(request: &Request) -> Result<ExitCode> {
         }
     }
     for &ranks in &request.ranks {
-        let outcomes = collectives(ranks, request.quick, request.seed, device.as_ref())?;
+        let outcomes = collectives(ranks, request.asked(device.as_ref()))?;
         for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
             tally.collective(collective.name(), outcome);
         }
     }
-    writeln!(out, "{:<30}{:>8}{:>8}{:>9}{:>9}", "engine", "cases", "agree", "refused", "differ")?;
-    for (engine, row) in &tally.rows {
-        let [agree, refused, differ] = *row;
-        writeln!(out, "{engine:<30}{:>8}{agree:>8}{refused:>9}{differ:>9}", agree + refused + differ)?;
-    }
-    for (reason, times) in &tally.refusals {
-        writeln!(out, "refused {times} times: {reason}")?;
-    }
-    for what in &tally.differences {
-        writeln!(out, "DIFFERS {what}")?;
-    }
-    writeln!(out, "{:.1} s", start.elapsed().as_secs_f32())?;
+    tally.print(start)?;
     if tally.rows.values().all(|row| row[0] == 0) {
         bail!("nothing was compared");
     }
-    Ok(if tally.rows.values().any(|row| row[2] > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Counts of outcomes by engine.
@@ -172,6 +222,26 @@ struct Tally {
 }
 
 impl Tally {
+    fn print(&self, start: Instant) -> std::io::Result<()> {
+        let mut out = stdout();
+        writeln!(out, "{:<30}{:>8}{:>8}{:>9}{:>9}", "engine", "cases", "agree", "refused", "differ")?;
+        for (engine, row) in &self.rows {
+            let [agree, refused, differ] = *row;
+            writeln!(out, "{engine:<30}{:>8}{agree:>8}{refused:>9}{differ:>9}", agree + refused + differ)?;
+        }
+        for (reason, times) in &self.refusals {
+            writeln!(out, "refused {times} times: {reason}")?;
+        }
+        for what in &self.differences {
+            writeln!(out, "DIFFERS {what}")?;
+        }
+        writeln!(out, "{:.1} s", start.elapsed().as_secs_f32())
+    }
+
+    fn holds(&self) -> bool {
+        self.rows.values().all(|row| row[2] == 0)
+    }
+
     fn collective(&mut self, name: &'static str, outcome: collectives::Outcome) {
         // Nothing was asked of it in this world.
         if outcome.agree == 0 && outcome.refused.is_empty() && outcome.differ.is_empty() {
