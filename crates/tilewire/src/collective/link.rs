@@ -2,14 +2,14 @@
 
 use super::RunError;
 use super::wait_host::waits_over_all;
-use crate::cuda::{self, CudaError, Seat};
+use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
 use crate::ir::simplify;
 use crate::schedule::{LoadStore, Ops};
-use crate::tensor::Memory;
+use crate::tensor::{Arg, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{
-    AbortCode, Cause, NvlTransport, P2pTransport, Protocol, Rank, SegmentSet, ShmTransport, Ticket, TransferError,
+    AbortCode, Cause, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport, Signals, Ticket, TransferError,
     TransportError,
 };
 use crate::vm::{LaunchError, Prepared, Settings};
@@ -193,7 +193,8 @@ impl<'l> Launch<'l> {
                 world_size: first.world_size() as u32,
                 deadline: deadline.filter(|_| watched),
             };
-            let launch = cuda::Launch::new(&simplify(&traced.kernel), &traced.args, seat, settings)?;
+            let ends = leg_ends(*first, &traced.args);
+            let launch = cuda::Launch::new(&simplify(&traced.kernel), &traced.args, seat, settings, &ends)?;
             return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)) });
         }
         let segments: Vec<&SegmentSet> = hosts.iter().filter(|_| watched).filter_map(|host| host.segments()).collect();
@@ -272,6 +273,33 @@ impl<'l> Launch<'l> {
         self.hosts.iter().for_each(|host| host.fail(cause));
         error.into()
     }
+}
+
+/// Whom a kernel talks to, as the memory it is bound to says.
+fn leg_ends(host: &dyn Host, args: &[Arg]) -> Vec<LegEnd> {
+    let me = host.rank();
+    let bound: Vec<&Memory> = args
+        .iter()
+        .filter_map(|arg| match arg {
+            Arg::Slots(banks) | Arg::Buffer(banks) => Some(banks),
+            _ => None,
+        })
+        .flatten()
+        .filter(|memory| memory.bytes() > 0)
+        .collect();
+    let uses = |data: [&Memory; 2], Signals { tail, head, packet_head, ready, done }: &Signals| {
+        let all = data.into_iter().chain([tail, head, packet_head, ready, done]);
+        all.into_iter().any(|memory| bound.iter().any(|bound| bound.is(memory)))
+    };
+    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me && host.reaches(peer));
+    let ends = peers.flat_map(|peer| {
+        let PeerEndpoint { send_dst, recv_src, send_packets, recv_packets, send, recv, .. } = host.endpoint(peer);
+        let to = LegEnd { from: me.number(), to: peer.number(), sends: true };
+        let from = LegEnd { from: peer.number(), to: me.number(), sends: false };
+        let [sends, receives] = [uses([&send_dst, &send_packets], &send), uses([&recv_src, &recv_packets], &recv)];
+        [sends.then_some(to), receives.then_some(from)].into_iter().flatten()
+    });
+    ends.collect()
 }
 
 impl fmt::Debug for Launch<'_> {

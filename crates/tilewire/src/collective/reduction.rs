@@ -206,9 +206,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         self.check_overlap()?;
         let none = None;
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
-        let settle = |types, len, only| {
-            self.terms.settle(peer, Message { types, len, last_per: 1, shape: &none, at_once: ranks, only }, None)
+        let settle_among = |at_once, types, len, only| {
+            self.terms.settle(peer, Message { types, len, last_per: 1, shape: &none, at_once, only }, None)
         };
+        let settle = |types, len, only| settle_among(ranks, types, len, only);
+        // Packets of all peers are sent and taken by one role, so no other blocks run beside its own.
+        let in_packets = |len, only| settle_among(1, R::TYPES, len, only);
         let staged = |why| Some((Primitive::Staged, why));
         let share = len.div_ceil(ranks);
         let reads = "a reduction combines what arrives: use staged or packet";
@@ -231,18 +234,20 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             (Kind::ReduceScatter, said) => said.unwrap_or(Algorithm::OneShot),
             (Kind::AllReduce, Some(said)) => said,
             (Kind::AllReduce, None) => {
-                let small = settle(R::TYPES, len, None)?.0.protocol == Protocol::Packet;
+                let small = in_packets(len, None)?.0.protocol == Protocol::Packet;
                 if small { Algorithm::OneShot } else { Algorithm::TwoPhase }
             }
         };
         let partial = <R::Partial as Regs>::TYPES;
         let (decision, _) = match (self.kind, algorithm) {
-            (Kind::AllReduce, Algorithm::OneShot) => settle(
-                R::TYPES,
-                len,
-                Some((Primitive::Packet, "one-shot sends everything at once: use two-phase, or packet")),
-            )?,
-            (Kind::ReduceScatter, Algorithm::OneShot) => settle(R::TYPES, len, None)?,
+            (Kind::AllReduce, Algorithm::OneShot) => {
+                let why = "one-shot sends everything at once: use two-phase, or packet";
+                in_packets(len, Some((Primitive::Packet, why)))?
+            }
+            (Kind::ReduceScatter, Algorithm::OneShot) => match in_packets(len, None)? {
+                small if small.0.protocol == Protocol::Packet => small,
+                _ => settle(R::TYPES, len, None)?,
+            },
             (Kind::ReduceScatter, _) => {
                 settle(partial, len, staged("a ring passes on what lies in staging: use staged"))?
             }

@@ -49,7 +49,7 @@ pub fn evaluate_world(
         let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline };
         let args: Vec<Arg> = args.iter().map(|arg| copies.arg(arg)).collect();
         let seat = Seat { stream: Stream::new(device)?, abort: abort.clone(), sharers: 1 };
-        launches.push(Launch::new(&ir::simplify(kernel), &args, &seat, settings)?);
+        launches.push(Launch::new(&ir::simplify(kernel), &args, &seat, settings, &[])?);
     }
     let mut started = Ok(());
     for (k, launch) in launches.iter_mut().enumerate() {

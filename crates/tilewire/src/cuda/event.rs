@@ -49,7 +49,7 @@ impl Event {
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         self.device.bind()?;
         // SAFETY: event and stream live.
-        unsafe { result::event::record(self.handle, stream.handle()) }.called("cuEventRecord")
+        unsafe { result::event::record(self.handle, stream.ordered()) }.called("cuEventRecord")
     }
 
     /// How long after the other this one happened; waits until both have.

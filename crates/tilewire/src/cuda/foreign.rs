@@ -70,7 +70,7 @@ impl ForeignEntry {
                 (blocks, 1, 1),
                 (threads, 1, 1),
                 shared_bytes,
-                stream.handle(),
+                stream.ordered(),
                 &mut params,
             )
         }

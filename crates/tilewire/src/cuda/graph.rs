@@ -61,7 +61,8 @@ impl Graph {
             streams.push(stream.clone());
         }
         // SAFETY: graph and stream live; the graph keeps what its kernels use, and waits for them when it is dropped.
-        unsafe { result::graph::launch(self.exec, stream.handle()) }.called("cuGraphLaunch")?;
+        unsafe { result::graph::launch(self.exec, stream.ordered()) }.called("cuGraphLaunch")?;
+        self.kept.iter().for_each(|kept| kept.passed());
         self.done.record(stream)
     }
 

@@ -4,6 +4,7 @@ use super::buffer::Buffer;
 use super::device::{Device, held};
 use super::error::Called;
 use super::error::{CudaError, Stopped};
+use super::muster::{Fate, LegEnd, Muster, Order};
 use super::program::Program;
 use super::report::Report;
 use super::residency::Need;
@@ -11,7 +12,7 @@ use super::stream::Stream;
 use crate::ir::{Base, Entity, Inst, Kernel, Op, Param, ParamId, RoleId, Type};
 use crate::ptx::abi;
 use crate::tensor::{Arg, Memory};
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -72,6 +73,15 @@ impl Seat {
     pub fn new(device: &Arc<Device>) -> Result<Seat, CudaError> {
         Ok(Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers: 1 })
     }
+
+    /// Ends the waits of its launches, and of those that have yet to start.
+    pub(crate) fn give_up(&self, word: u64) -> Result<(), CudaError> {
+        let told = self.abort.set(word);
+        if let Some(muster) = self.stream.muster() {
+            muster.open();
+        }
+        told
+    }
 }
 
 /// A program bound to memory: start it any number of times.
@@ -85,6 +95,9 @@ pub struct Launch {
     scalars: Vec<(usize, Type, Memory)>,
     /// What must run at once, for kernels that wait.
     need: Option<Need>,
+    deadline: Option<Duration>,
+    /// How starting with others went.
+    fate: Arc<Fate>,
     kept: Rc<Kept>,
     in_flight: bool,
 }
@@ -96,7 +109,59 @@ pub(super) struct Kept {
     rank: u32,
     abort: AbortWord,
     report: Report,
+    /// Whom the kernel talks to, where ranks of this process share the device.
+    ends: Vec<LegEnd>,
+    muster: Option<Arc<Muster<KernelOrder>>>,
     _args: Vec<Arg>,
+}
+
+/// A launch as the driver takes it. Its [`Launch`] keeps what it names, and does not go before it is done.
+pub(super) struct KernelOrder {
+    device: Arc<Device>,
+    stream: Arc<Stream>,
+    function: sys::CUfunction,
+    blocks: u32,
+    threads: u32,
+    shared_bytes: u32,
+    /// The parameters.
+    block: Vec<u64>,
+    deadline: Option<Duration>,
+}
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for KernelOrder {}
+
+impl Order for KernelOrder {
+    fn stream(&self) -> usize {
+        self.stream.handle() as usize
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.deadline
+    }
+
+    fn submit(mut self, late: bool) -> Result<(), CudaError> {
+        if late {
+            // Its peer has not come in all the time it had: one look, and it says for whom it waited.
+            self.block[abi::DEADLINE as usize / 8] = 0;
+        }
+        self.device.bind()?;
+        let mut params = [self.block.as_mut_ptr().cast::<c_void>()];
+        // SAFETY: the function takes one parameter, whose size is the block's; the driver copies it during the call. The
+        // addresses in it are of memory that the launch's `Kept` keeps: the launch waits for its stream before it lets go of it, and a
+        // graph that captures it has a share of it.
+        unsafe {
+            result::launch_kernel(
+                self.function,
+                (self.blocks, 1, 1),
+                (self.threads, 1, 1),
+                self.shared_bytes,
+                self.stream.handle(),
+                &mut params,
+            )
+        }
+        .called("cuLaunchKernel")
+    }
 }
 
 /// Lets the capture of this thread keep what a launch or replay in it uses.
@@ -116,10 +181,17 @@ thread_local! {
 }
 
 impl Launch {
-    /// Binds a kernel, which is assembled if it was not before, to memory of the seat's device.
-    pub fn new(kernel: &Kernel, args: &[Arg], seat: &Seat, settings: Settings) -> Result<Launch, CudaError> {
+    /// Binds a kernel, which is assembled if it was not before, to memory of the seat's device. `ends`: whom it talks to, for a seat
+    /// whose rank starts together with others.
+    pub fn new(
+        kernel: &Kernel,
+        args: &[Arg],
+        seat: &Seat,
+        settings: Settings,
+        ends: &[LegEnd],
+    ) -> Result<Launch, CudaError> {
         let program = Program::load(seat.stream.device(), kernel)?;
-        Launch::of(&program, kernel, args, seat, settings)
+        Launch::of(&program, kernel, args, seat, settings, ends)
     }
 
     /// Binds a program of a kernel.
@@ -129,6 +201,7 @@ impl Launch {
         args: &[Arg],
         seat: &Seat,
         settings: Settings,
+        ends: &[LegEnd],
     ) -> Result<Launch, CudaError> {
         let device = program.device();
         let need = if waits(kernel) {
@@ -154,13 +227,16 @@ impl Launch {
         let scalars = bind(program, kernel, args, &mut block)?;
         let (kernel, abort) = (kernel.clone(), seat.abort.clone());
         let rank = settings.rank;
-        let kept = Kept { program: program.clone(), kernel, rank, abort, report, _args: args.to_vec() };
         let stream = seat.stream.clone();
-        Ok(Launch { stream, block, scalars, need, kept: Rc::new(kept), in_flight: false })
+        let (muster, ends) = (stream.muster().filter(|_| !ends.is_empty()).cloned(), ends.to_vec());
+        let kept = Kept { program: program.clone(), kernel, rank, abort, report, ends, muster, _args: args.to_vec() };
+        let (fate, deadline) = (Arc::default(), settings.deadline);
+        Ok(Launch { stream, block, scalars, need, deadline, fate, kept: Rc::new(kept), in_flight: false })
     }
 
     /// Puts a launch on the stream; returns at once. The error of an earlier launch, if it is known by now, comes first.
     pub fn start(&mut self) -> Result<(), CudaError> {
+        self.fate.check()?;
         self.kept.reported()?;
         for (word, ty, memory) in &self.scalars {
             self.block[*word] = scalar(*ty, memory);
@@ -168,7 +244,8 @@ impl Launch {
         let (program, stream) = (&self.kept.program, &self.stream);
         let module = program.module();
         program.device().bind()?;
-        if stream.is_capturing()? {
+        let capturing = stream.is_capturing()?;
+        if capturing {
             keep_captured(std::slice::from_ref(&self.kept))?;
         } else {
             stream.catch_up()?;
@@ -178,27 +255,34 @@ impl Launch {
             held(&program.device().residency).claim(stream.handle() as usize, need)?;
         }
         stream.busy();
-        let mut params = [self.block.as_mut_ptr().cast::<c_void>()];
-        // SAFETY: the function takes one parameter, whose size is the block's; the driver copies it during the call. The
-        // addresses in it are of memory that `kept` keeps: `drop` waits for the stream before it lets go of it, and a graph
-        // that captures the launch has a share of it.
-        unsafe {
-            result::launch_kernel(
-                program.function(),
-                (module.blocks, 1, 1),
-                (module.threads, 1, 1),
-                module.shared_bytes,
-                stream.handle(),
-                &mut params,
-            )
+        let order = KernelOrder {
+            device: program.device().clone(),
+            stream: stream.clone(),
+            function: program.function(),
+            blocks: module.blocks,
+            threads: module.threads,
+            shared_bytes: module.shared_bytes,
+            block: self.block.clone(),
+            deadline: self.deadline,
+        };
+        match &self.kept.muster {
+            Some(muster) if !capturing => {
+                muster.arrive(&self.kept.ends, order, &self.fate);
+                self.fate.check()
+            }
+            _ => {
+                // Launches with ends may be waiting to be put on the stream.
+                stream.ordered();
+                order.submit(false)
+            }
         }
-        .called("cuLaunchKernel")
     }
 
     /// Waits for the launches and says how they ended.
     pub fn sync(&mut self) -> Result<(), CudaError> {
         self.stream.sync()?;
         self.in_flight = false;
+        self.fate.check()?;
         self.kept.reported()?;
         match self.kept.abort.get()? {
             0 => Ok(()),
@@ -213,6 +297,13 @@ impl Launch {
 }
 
 impl Kept {
+    /// A replay has started the launch.
+    pub(super) fn passed(&self) {
+        if let Some(muster) = &self.muster {
+            muster.passed(&self.ends);
+        }
+    }
+
     /// What the launches have reported so far.
     #[inline]
     pub(super) fn reported(&self) -> Result<(), CudaError> {
@@ -251,6 +342,9 @@ impl Drop for Launch {
         if std::thread::panicking() {
             // The peers hear of the panic only after this: the launch may wait for them.
             _ = self.kept.abort.set(abi::ABORTED_BY_PANIC);
+            if let Some(muster) = &self.kept.muster {
+                muster.open();
+            }
         }
         if self.stream.sync().is_err() {
             // Nobody knows whether the kernels are done: better memory lost than memory given to others.

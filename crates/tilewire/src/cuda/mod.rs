@@ -3,8 +3,9 @@
 //! - **In**: kernels ([`Program::load`] writes and assembles their PTX) and device memory. **Out**: launches on streams, their
 //!   errors, and results. [`evaluate`] is the short way for host tensors: it copies them to the device and back.
 //! - **Invariants**: without the library, with an old driver or without a device there is a typed error, never a panic. A
-//!   program is assembled and loaded when it is made, so no launch loads code while another one spins; no allocation, copy or free
-//!   waits for a launch of another thread. Handles keep what they name alive, and launches what they use until they are done.
+//!   program is assembled and loaded when it is made. The driver lets loading, unloading and freeing wait for whatever runs, so
+//!   launches of ranks that share a device start only when all are there that they wait for; no allocation or copy waits for a
+//!   launch of another thread. Handles keep what they name alive, and launches what they use until they are done.
 //!   Nothing checks what kernels do with addresses: that their parameters fit their memory is checked when a launch is made,
 //!   as on the CPU, and indices are not checked at all.
 //! - **Must not know**: schedules, transports, ranks beyond a number.
@@ -18,6 +19,7 @@
 //! | `graph.rs` | [`Graph`]: launches that were recorded, to be replayed |
 //! | `program.rs` | [`Program`]: a kernel assembled and loaded |
 //! | `launch.rs` | [`Launch`]: a program with its arguments |
+//! | `muster.rs` | ranks of one process that share a device start together |
 //! | `report.rs` | where launches report that they gave up |
 //! | `residency.rs` | how many blocks run at once |
 //! | `copied.rs` | [`evaluate`], [`evaluate_world`]: launches on a device copy of host tensors |
@@ -34,6 +36,7 @@ mod foreign;
 mod graph;
 mod launch;
 mod mapped;
+mod muster;
 mod program;
 mod report;
 mod residency;
@@ -47,6 +50,7 @@ pub use event::Event;
 pub use foreign::{Foreign, ForeignEntry, Grid};
 pub use graph::Graph;
 pub use launch::{AbortWord, Launch, Seat, Settings};
+pub use muster::LegEnd;
 pub use program::Program;
 pub use residency::{Need, all_resident};
-pub use stream::Stream;
+pub use stream::{Stream, Together};

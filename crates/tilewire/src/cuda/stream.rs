@@ -4,7 +4,8 @@ use super::device::{Device, held};
 use super::error::{Called, CudaError};
 use super::event::Event;
 use super::graph::Graph;
-use super::launch::CAPTURED;
+use super::launch::{CAPTURED, KernelOrder};
+use super::muster::Muster;
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,13 @@ pub struct Stream {
     ahead: AtomicBool,
     /// The ends of such replays since the last launch: the next comes after them.
     behind: Mutex<Vec<Arc<Event>>>,
+    /// Where launches wait for those of other ranks before they are put on the stream.
+    together: Option<Together>,
 }
+
+/// Ranks of this process that share a device: their launches start together.
+#[derive(Clone, Default)]
+pub struct Together(Arc<Muster<KernelOrder>>);
 
 // SAFETY: the driver's handles may be used from any thread; nothing in a stream changes here.
 unsafe impl Send for Stream {}
@@ -33,10 +40,19 @@ thread_local! {
 impl Stream {
     /// A new stream.
     pub fn new(device: &Arc<Device>) -> Result<Arc<Stream>, CudaError> {
+        Stream::make(device, None)
+    }
+
+    /// A new stream of one of these ranks.
+    pub fn together(device: &Arc<Device>, ranks: &Together) -> Result<Arc<Stream>, CudaError> {
+        Stream::make(device, Some(ranks.clone()))
+    }
+
+    fn make(device: &Arc<Device>, together: Option<Together>) -> Result<Arc<Stream>, CudaError> {
         device.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
         let (ahead, behind) = (AtomicBool::new(false), Mutex::default());
-        Ok(Arc::new(Stream { device: device.clone(), handle, ahead, behind }))
+        Ok(Arc::new(Stream { device: device.clone(), handle, ahead, behind, together }))
     }
 
     /// The device it is on.
@@ -49,6 +65,7 @@ impl Stream {
         if self.is_capturing()? {
             return Err(CudaError::Capturing { what: "waiting for a stream" });
         }
+        self.ordered();
         for replayed in std::mem::take(&mut *held(&self.behind)) {
             replayed.wait()?;
         }
@@ -65,6 +82,8 @@ impl Stream {
 
     /// What comes next on this stream waits for what is on the other now.
     pub fn after(&self, other: &Stream) -> Result<(), CudaError> {
+        self.ordered();
+        other.ordered();
         self.device.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         let event = result::event::create(flags).called("cuEventCreate")?;
@@ -90,7 +109,9 @@ impl Stream {
 
     /// A graph that has launches of these streams comes next on this one: it runs after what is there, and what comes there after it.
     pub(super) fn join(self: &Arc<Self>, parts: &[Arc<Stream>], done: &Arc<Event>) -> Result<(), CudaError> {
+        self.ordered();
         for part in parts {
+            part.ordered();
             let other = !Arc::ptr_eq(part, self);
             if part.ahead.swap(false, Ordering::Relaxed) && other {
                 self.after(part)?;
@@ -123,6 +144,7 @@ impl Stream {
         if CAPTURED.with_borrow(Option::is_some) {
             return Err(CudaError::Capturing { what: "another capture begins on this thread" }.into());
         }
+        others.iter().copied().chain([self]).for_each(|stream| _ = stream.ordered());
         self.device.bind()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream lives.
@@ -159,6 +181,18 @@ impl Stream {
 
     pub(super) fn handle(&self) -> sys::CUstream {
         self.handle
+    }
+
+    /// The handle, for what comes after all launches so far: those that wait for other ranks to start are waited for.
+    pub(super) fn ordered(&self) -> sys::CUstream {
+        if let Some(Together(muster)) = &self.together {
+            muster.settle(self.handle as usize);
+        }
+        self.handle
+    }
+
+    pub(super) fn muster(&self) -> Option<&Arc<Muster<KernelOrder>>> {
+        self.together.as_ref().map(|Together(muster)| muster)
     }
 }
 

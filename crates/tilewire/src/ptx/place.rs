@@ -10,6 +10,8 @@ use crate::ir::{Access, Base, Order, Param, ParamId, Place, Scope, Type, Value};
 pub(super) struct Address {
     /// Global (64 bits) or shared (32 bits).
     pub reg: Reg,
+    /// Bytes beyond it, which an instruction adds for nothing.
+    pub offset: i64,
     /// Whether nobody writes there during the launch.
     input: bool,
 }
@@ -17,7 +19,22 @@ pub(super) struct Address {
 impl Address {
     /// In shared memory.
     pub fn shared(reg: Reg) -> Address {
-        Address { reg, input: false }
+        Address { reg, offset: 0, input: false }
+    }
+
+    /// The same place, by a register of its own.
+    pub fn at(self, reg: Reg) -> Address {
+        Address { reg, ..self }
+    }
+
+    /// So many bytes further.
+    pub fn plus(self, bytes: i64) -> Address {
+        Address { offset: self.offset + bytes, ..self }
+    }
+
+    /// As an operand.
+    fn place(self) -> String {
+        if self.offset == 0 { format!("[{}]", self.reg) } else { format!("[{}+{}]", self.reg, self.offset) }
     }
 
     pub fn space(self) -> &'static str {
@@ -39,12 +56,13 @@ impl RoleCode<'_> {
                     1 => self.t.d("add.s64", &[&base, &index]),
                     _ => self.t.d("mad.lo.s64", &[&index, &unit, &base]),
                 };
-                Address { reg, input: matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. }) }
+                let input = matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. });
+                Address { reg, offset: 0, input }
             }
             Base::Scratch(s) => {
                 let base = self.scratch(s);
                 let index = self.t.r("cvt.u32.u64", &[&index]);
-                Address { reg: self.t.r("mad.lo.u32", &[&index, &unit, &base]), input: false }
+                Address::shared(self.t.r("mad.lo.u32", &[&index, &unit, &base]))
             }
         }
     }
@@ -68,7 +86,7 @@ impl RoleCode<'_> {
     pub fn load(&mut self, from: Address, ty: Type, mask: Option<(Reg, Reg)>) -> Reg {
         let t = &mut self.t;
         let op = format!("ld.{}.{}", from.load_space(), memory_type(ty));
-        let place = format!("[{}]", from.reg);
+        let place = from.place();
         if ty == Type::Bool {
             let byte = match mask {
                 Some((cond, other)) => {
@@ -97,7 +115,7 @@ impl RoleCode<'_> {
     pub fn store(&mut self, to: Address, ty: Type, x: Reg, guard: Option<Reg>) {
         let x = byte_of(&mut self.t, x);
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
-        self.t.line(format_args!("{guard}st.{}.b{} [{}], {x};", to.space(), ty.bits(), to.reg));
+        self.t.line(format_args!("{guard}st.{}.b{} {}, {x};", to.space(), ty.bits(), to.place()));
     }
 
     /// Neighbours, `width` bytes at a time. Not through the read-only path: the assembler moves such loads behind stores to save
@@ -107,7 +125,7 @@ impl RoleCode<'_> {
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         let space = from.space();
         for chunk in 0..(count * ty.size()) as u32 / width {
-            let place = format!("[{}+{}]", from.reg, chunk * width);
+            let place = from.plus(i64::from(chunk * width)).place();
             let words = words(&mut self.t, ty, width);
             self.t.line(format_args!("{guard}ld.{space}{} {}, {place};", vector(ty, width), list(&words)));
             for word in words {
@@ -125,7 +143,7 @@ impl RoleCode<'_> {
                 1 | 2 => x.chunks((4 / ty.size()).min(x.len())).map(|x| pack(&mut self.t, ty, x)).collect(),
                 _ => x.to_vec(),
             };
-            let place = format!("[{}+{}]", to.reg, chunk as u32 * width);
+            let place = to.plus(chunk as i64 * i64::from(width)).place();
             self.t.line(format_args!("{guard}st.{}{} {place}, {};", to.space(), vector(ty, width), list(&words)));
         }
     }
@@ -146,7 +164,7 @@ impl RoleCode<'_> {
         let old = self.t.constant(ty, 0);
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         let op = format!("atom.{order}.{scope}.{}.add.u{}", to.space(), ty.bits());
-        self.t.line(format_args!("{guard}{op} {old}, [{}], {x};", to.reg));
+        self.t.line(format_args!("{guard}{op} {old}, {}, {x};", to.place()));
         old
     }
 }

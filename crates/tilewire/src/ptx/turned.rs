@@ -1,16 +1,17 @@
 //! Two-dimensional bodies that read along the other axis: a transpose.
 //!
 //! Lanes are neighbours along the columns, where stores are contiguous; a load that is contiguous along the rows would touch a line of
-//! memory for every lane. So a warp takes a piece of 32 columns, reads it with its lanes along the rows, leaves it in shared memory, and
-//! runs the body from there:
+//! memory for every lane. So a warp takes a piece of 32 rows and 32 V columns, reads it with its lanes along the rows, leaves it in shared
+//! memory, and runs the body from there. Elements move as words of V neighbours, of rows on the way in and of columns on the way out:
 //!
 //! ```text
 //!   memory, contiguous along the rows          shared memory of the warp             the body
-//!   lane l reads rows Rl .. Rl + R ──────────▶ column c at c * pitch ──────────────▶ lane l is column l of a row
-//!   of one column after the other              pitch: odd in words, so that neither side meets in a bank
+//!   lane l reads V rows of column V k + g ───▶ part g: column k at k * pitch ──────▶ lane l is columns V l .. V l + V of a row,
+//!   for all k; g = l / (32 / V)                pitch: odd in words, and the parts    from V words of one column each
+//!                                              32 / V banks apart: nobody meets
 //! ```
 
-use super::batch::Body;
+use super::batch::{Body, vector_element};
 use super::each::Position;
 use super::place::Address;
 use super::role::RoleCode;
@@ -18,10 +19,10 @@ use super::text::{Label, Reg};
 use crate::ir::access::{Class, MemoryAccess, align_along};
 use crate::ir::{Access, Base, Inst, Op, Param, Place, Type, Value};
 
-/// Columns of a piece: one for each lane of a warp.
-const COLS: u32 = 32;
-/// Columns read at a time: all of them where addresses are cheap, so that a piece waits for memory once; fewer where not.
-const READS: u32 = COLS;
+/// Rows of a piece, columns of a part of it, and lanes of a warp.
+const SIDE: u32 = 32;
+/// Columns of a part read at a time: all of them where addresses are cheap, so that a piece waits for memory once; fewer where not.
+const READS: u32 = SIDE;
 const FEWER_READS: u32 = 8;
 /// Rows that the body runs for at a time.
 const ROWS: u32 = 8;
@@ -35,8 +36,8 @@ pub(super) struct Turned {
     loads: Vec<TurnedLoad>,
     /// What computes their addresses, in order.
     slice: Vec<Inst>,
-    /// Rows that a lane reads at once: neighbours in memory.
-    rows: u32,
+    /// Neighbours that make a word: rows that a lane reads at once, and columns that it writes at once.
+    vector: u32,
     /// Bytes of a warp's pieces.
     bytes: u32,
     /// Whether all pieces have all their rows, and all their columns.
@@ -56,6 +57,8 @@ struct TurnedLoad {
     /// Where its piece begins in the warp's shared memory.
     first: u32,
     pitch: u32,
+    /// Bytes from one part of it to the next.
+    part: u32,
     /// Bytes from one column to the next, where that is a constant.
     step: Option<i64>,
 }
@@ -73,50 +76,58 @@ impl RoleCode<'_> {
         if loads.is_empty() || loads.iter().any(|(access, ..)| slice.contains(&access.inst)) {
             return None;
         }
-        // As many rows at once as make a word, where all loads can.
-        let whole_extent = rows;
-        let whole = self.kernel.as_const(rows).map(|rows| rows.bits);
-        let words = |size: u32| {
-            let fits = |(access, _, ty, _): &(&MemoryAccess, &Place, Type, u32)| {
-                ty.size() as u32 == size && align_along(self.kernel, each, access, 0) >= 4
-            };
-            let count = 4 / size.min(4);
-            let even = whole.is_some_and(|rows| rows.is_multiple_of(u64::from(count)));
-            if even && loads.iter().all(fits) { count } else { 1 }
-        };
-        let rows = words(loads[0].2.size() as u32);
-        let mut bytes = 0;
-        let loads: Vec<TurnedLoad> = loads
-            .into_iter()
-            .map(|(access, at, ty, unit)| {
-                let pitch = 32 * rows * ty.size() as u32 + if ty.size() == 8 { 8 } else { 4 };
-                let first = bytes;
-                bytes += COLS * pitch;
-                let step = access.index.as_ref().and_then(|index| index.stride[1].as_const());
-                let step = step.map(|step| step * i64::from(unit)).filter(|step| step.abs() < FAR);
-                TurnedLoad { inst: access.inst, at: *at, ty, unit, first, pitch, step }
-            })
-            .collect();
-        let multiple = |extent: Value, of: u32| {
-            self.kernel.as_const(extent).is_some_and(|extent| extent.bits.is_multiple_of(u64::from(of)))
-        };
-        let (whole_rows, whole_cols) = (multiple(whole_extent, 32 * rows), multiple(cols, COLS));
         let stores: Vec<_> = body.accesses.iter().filter_map(|access| self.steps_down(access)).collect();
         let store_slice = self.slice(body, &stores.iter().map(|(_, at, ..)| at).collect::<Vec<_>>());
-        let reads_turned = |inst: &Inst| loads.iter().any(|load| load.inst == *inst);
+        let reads_turned = |inst: &Inst| loads.iter().any(|(access, ..)| access.inst == *inst);
         // Where the place of a store depends on what is loaded, it is computed for every row.
         let (stores, store_slice) = match store_slice.filter(|slice| !slice.iter().any(reads_turned)) {
             Some(slice) => (stores, slice),
             None => (Vec::new(), Vec::new()),
         };
+        let multiple = |extent: Value, of: u32| {
+            self.kernel.as_const(extent).is_some_and(|extent| extent.bits.is_multiple_of(u64::from(of)))
+        };
+        // As many as make a word, where all that is loaded and all that is stored can.
+        let size = loads[0].2.size() as u32;
+        let vector = 4 / size.min(4);
+        let words_in = |(access, _, ty, _): &(&MemoryAccess, &Place, Type, u32)| {
+            ty.size() as u32 == size && align_along(self.kernel, each, access, 0) >= 4
+        };
+        let words_out = |access: &MemoryAccess| {
+            let bytes = vector_element(self.kernel, access).map(|size| size as u32 * vector);
+            let stepped = stores.iter().any(|(inst, ..)| *inst == access.inst);
+            stepped && bytes.is_some_and(|bytes| bytes <= 16 && access.align >= bytes)
+        };
+        let writes = |&inst: &Inst| writes(&self.kernel.insts[inst].op);
+        let all_out = || {
+            let of = |inst: &Inst| body.accesses.iter().find(|access| access.inst == *inst);
+            body.insts.iter().filter(|inst| writes(inst)).all(|inst| of(inst).is_some_and(words_out))
+        };
+        let whole_words = multiple(rows, vector) && multiple(cols, vector);
+        let vector = if vector > 1 && whole_words && loads.iter().all(words_in) && all_out() { vector } else { 1 };
+        let mut bytes = 0;
+        let loads: Vec<TurnedLoad> = loads
+            .into_iter()
+            .map(|(access, at, ty, unit)| {
+                let pitch = SIDE * ty.size() as u32 + if ty.size() == 8 { 8 } else { 4 };
+                let apart = if vector > 1 { SIDE / vector * 4 } else { 0 };
+                let (first, part) = (bytes, SIDE * pitch + apart);
+                bytes += vector * part;
+                let step = access.index.as_ref().and_then(|index| index.stride[1].as_const());
+                let step = step.map(|step| step * i64::from(unit)).filter(|step| step.abs() < FAR);
+                TurnedLoad { inst: access.inst, at: *at, ty, unit, first, pitch, part, step }
+            })
+            .collect();
+        let (whole_rows, whole_cols) = (multiple(rows, SIDE), multiple(cols, SIDE * vector));
         let warps: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies).sum();
         let room = self.options.target.shared_bytes().saturating_sub(SPARED);
-        if !self.reads_before_writes(body, |inst| {
-            reads_turned(&inst) || slice.contains(&inst) || store_slice.contains(&inst)
-        }) {
+        let early = |inst: Inst| {
+            loads.iter().any(|load| load.inst == inst) || slice.contains(&inst) || store_slice.contains(&inst)
+        };
+        if !self.reads_before_writes(body, early) {
             return None;
         }
-        let turned = Turned { loads, slice, rows, bytes, whole_rows, whole_cols, stores, store_slice };
+        let turned = Turned { loads, slice, vector, bytes, whole_rows, whole_cols, stores, store_slice };
         (warps.saturating_mul(bytes) <= room).then_some(turned)
     }
 
@@ -126,7 +137,7 @@ impl RoleCode<'_> {
         let mut written = false;
         body.insts.iter().all(|&inst| {
             let op = &self.kernel.insts[inst].op;
-            written |= matches!(op, Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::PacketPut { .. });
+            written |= writes(op);
             let (Op::Load { at, .. } | Op::Get { at, .. }) = op else { return true };
             let input = matches!(at.base, Base::Param(p)
                 if matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. }));
@@ -188,7 +199,7 @@ impl RoleCode<'_> {
         turned: &Turned,
         end: Label,
     ) {
-        body.set_width(self.kernel, 1);
+        body.set_width(self.kernel, turned.vector as usize);
         self.exchange_bytes = self.exchange_bytes.max(turned.bytes * self.lanes / 32);
         let lane = self.t.r("and.b32", &[&self.fixed.lane, &31]);
         let warp = self.t.r("shr.u32", &[&self.fixed.lane, &5]);
@@ -199,8 +210,8 @@ impl RoleCode<'_> {
             let count = code.t.d("shr.u64", &[&rounded, &size.trailing_zeros()]);
             code.t.r("cvt.u32.u64", &[&count])
         };
-        let height = 32 * turned.rows;
-        let (down, across) = (pieces(self, rows, height), pieces(self, cols, COLS));
+        let width = SIDE * turned.vector;
+        let (down, across) = (pieces(self, rows, SIDE), pieces(self, cols, width));
         // More than fit 32 bits would be some terabytes.
         let total = self.t.r("mul.lo.u32", &[&down, &across]);
         let number = self.t.copy(warp);
@@ -208,7 +219,7 @@ impl RoleCode<'_> {
         self.t.at(again);
         let inside = self.t.p("setp.lt.u32", &[&number, &total]);
         self.t.branch_unless(inside, done);
-        let [first_row, first_col] = [("div.u32", height), ("rem.u32", COLS)].map(|(op, size)| {
+        let [first_row, first_col] = [("div.u32", SIDE), ("rem.u32", width)].map(|(op, size)| {
             let piece = self.t.r(op, &[&number, &across]);
             let piece = self.t.d("cvt.u64.u32", &[&piece]);
             self.t.d("mul.lo.s64", &[&piece, &size])
@@ -236,37 +247,53 @@ impl RoleCode<'_> {
         part: Reg,
         end: Label,
     ) {
-        let row = self.t.d("mad.lo.s64", &[&wide_lane, &turned.rows, &first_row]);
+        // The lanes of one column: those of the next ones read its neighbours.
+        let lanes = SIDE / turned.vector;
+        let (word, column) = match turned.vector {
+            1 => (lane, None),
+            _ => (self.t.r("and.b32", &[&lane, &(lanes - 1)]), Some(self.t.r("shr.u32", &[&lane, &lanes.trailing_zeros()]))),
+        };
+        let wide_word = if column.is_some() { self.t.d("cvt.u64.u32", &[&word]) } else { wide_lane };
+        let row = self.t.d("mad.lo.s64", &[&wide_word, &turned.vector, &first_row]);
         let row = self.inside(row, rows).0;
-        let col = self.t.copy(first_col);
+        let col = match column {
+            Some(column) => {
+                let column = self.t.d("cvt.u64.u32", &[&column]);
+                self.t.d("add.s64", &[&first_col, &column])
+            }
+            None => self.t.copy(first_col),
+        };
         let mut places = Vec::new();
         for load in &turned.loads {
-            let place = self.t.r("mad.lo.u32", &[&lane, &(turned.rows * load.ty.size() as u32), &part]);
+            let mut place = self.t.r("mad.lo.u32", &[&word, &(turned.vector * load.ty.size() as u32), &part]);
+            if let Some(column) = column {
+                place = self.t.r("mad.lo.u32", &[&column, &load.part, &place]);
+            }
             places.push(self.t.r("add.u32", &[&place, &load.first]));
         }
         let running = turned.whole_cols && turned.loads.iter().all(|load| load.step.is_some());
         let reads = if running { READS } else { FEWER_READS };
         let mut pointers = Vec::new();
         if running {
-            let batch = self.places(each, body, &turned.slice, (row, first_col), end);
+            let batch = self.places(each, body, &turned.slice, (row, col), end);
             for load in &turned.loads {
                 let index = self.of(&batch, load.at.index, 0);
                 let from = self.address(&load.at, index, load.unit);
                 pointers.push((self.t.copy(from.reg), from.space()));
             }
         }
-        let (left, again) = (self.t.r_const(COLS), self.t.label());
+        let (left, again) = (self.t.r_const(SIDE), self.t.label());
         self.t.at(again);
         let mut froms: Vec<Vec<(String, &'static str)>> = Vec::new();
         if running {
             for ((pointer, space), load) in pointers.iter().zip(&turned.loads) {
-                let step = load.step.expect("all have one");
+                let step = load.step.expect("all have one") * i64::from(turned.vector);
                 froms.push((0..reads).map(|k| (format!("{pointer}+{}", i64::from(k) * step), *space)).collect());
             }
         } else {
             let mut positions = Vec::new();
             for k in 0..reads {
-                let col = self.t.d("add.s64", &[&col, &k]);
+                let col = self.t.d("add.s64", &[&col, &(k * turned.vector)]);
                 let col = self.inside(col, cols).0;
                 positions.push(Position { row: Some(row), col, guard: None });
             }
@@ -284,7 +311,7 @@ impl RoleCode<'_> {
             }
         }
         for ((load, place), from) in turned.loads.iter().zip(&places).zip(froms) {
-            let bits = turned.rows * load.ty.bits();
+            let bits = turned.vector * load.ty.bits();
             let words: Vec<Reg> = from
                 .into_iter()
                 .map(|(from, space)| {
@@ -298,10 +325,10 @@ impl RoleCode<'_> {
             self.t.op("add.u32", *place, &[place, &(reads * load.pitch)]);
         }
         for ((pointer, _), load) in pointers.iter().zip(&turned.loads) {
-            let step = load.step.expect("all have one") * i64::from(reads);
+            let step = load.step.expect("all have one") * i64::from(reads * turned.vector);
             self.move_on(*pointer, step);
         }
-        self.t.op("add.s64", col, &[&col, &reads]);
+        self.t.op("add.s64", col, &[&col, &(reads * turned.vector)]);
         self.t.op("sub.u32", left, &[&left, &reads]);
         let more = self.t.p("setp.ne.u32", &[&left, &0]);
         self.t.branch_if(more, again);
@@ -341,7 +368,7 @@ impl RoleCode<'_> {
         part: Reg,
         end: Label,
     ) {
-        let col = self.t.d("add.s64", &[&first_col, &wide_lane]);
+        let col = self.t.d("mad.lo.s64", &[&wide_lane, &turned.vector, &first_col]);
         let (col, in_cols) = self.inside(col, cols);
         let row = self.t.copy(first_row);
         let mut places = Vec::new();
@@ -355,10 +382,10 @@ impl RoleCode<'_> {
             for (_, at, unit, _) in &turned.stores {
                 let index = self.of(&batch, at.index, 0);
                 let to = self.address(at, index, *unit);
-                pointers.push((self.t.copy(to.reg), to.space()));
+                pointers.push(to.at(self.t.copy(to.reg)));
             }
         }
-        let (left, again) = (self.t.r_const(32 * turned.rows), self.t.label());
+        let (left, again) = (self.t.r_const(SIDE), self.t.label());
         self.t.at(again);
         let mut positions = Vec::new();
         for k in 0..ROWS {
@@ -371,16 +398,22 @@ impl RoleCode<'_> {
             positions.push(Position { row: Some(row), col, guard });
         }
         let guards: Vec<Option<Reg>> = positions.iter().map(|position| position.guard).collect();
-        let mut batch = self.batch(each, &positions, 1, end);
+        let vector = turned.vector as usize;
+        let mut batch = self.batch(each, &positions, vector, end);
         for (load, place) in turned.loads.iter().zip(&places) {
             let size = load.ty.size() as u32;
             let mut lanes: Vec<Reg> = Vec::new();
-            for k in (0..ROWS).step_by(turned.rows as usize) {
-                let from = Address::shared(self.t.r("add.u32", &[place, &(k * size)]));
-                match turned.rows {
-                    1 => lanes.push(self.load(from, load.ty, None)),
-                    count => lanes.extend(self.load_wide(from, load.ty, count as usize, count * size, None)),
+            for k in (0..ROWS).step_by(vector) {
+                let from = Address::shared(*place).plus(i64::from(k * size));
+                if vector == 1 {
+                    lanes.push(self.load(from, load.ty, None));
+                    continue;
                 }
+                // A word of each column: some rows of it.
+                let columns: Vec<Vec<Reg>> = (0..turned.vector)
+                    .map(|g| self.load_wide(from.plus(i64::from(g * load.part)), load.ty, vector, 4, None))
+                    .collect();
+                lanes.extend((0..vector).flat_map(|row| columns.iter().map(move |column| column[row])));
             }
             self.set(&mut batch, load.inst, lanes);
             self.t.op("add.u32", *place, &[place, &(ROWS * size)]);
@@ -394,17 +427,18 @@ impl RoleCode<'_> {
                 continue;
             };
             let (Op::Store { x, .. } | Op::Put { x, .. }) = self.kernel.insts[inst].op else { unreachable!("a store") };
-            let ((pointer, space), step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
+            let (pointer, step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
             for (k, guard) in guards.iter().enumerate() {
-                let x = self.of(&batch, x, k);
-                let x = self.kept(x);
-                let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
-                let offset = k as i64 * step;
-                self.t.line(format_args!("{guard}st.{space}.b{} [{pointer}+{offset}], {x};", ty.bits()));
+                let to = pointer.plus(k as i64 * step);
+                let lanes: Vec<Reg> = (k * vector..(k + 1) * vector).map(|k| self.of(&batch, x, k)).collect();
+                match lanes[..] {
+                    [x] => self.store(to, ty, x, *guard),
+                    _ => self.store_wide(to, ty, &lanes, (vector * ty.size()) as u32, *guard),
+                }
             }
         }
-        for ((pointer, _), (.., step)) in pointers.into_iter().zip(&turned.stores) {
-            self.move_on(pointer, step * i64::from(ROWS));
+        for (pointer, (.., step)) in pointers.into_iter().zip(&turned.stores) {
+            self.move_on(pointer.reg, step * i64::from(ROWS));
         }
         self.t.op("add.s64", row, &[&row, &ROWS]);
         self.t.op("sub.u32", left, &[&left, &ROWS]);
@@ -422,4 +456,9 @@ impl RoleCode<'_> {
         let inside = self.t.p("setp.lt.s64", &[&x, &extent]);
         (self.t.d("selp.b64", &[&x, &0, &inside]), inside)
     }
+}
+
+/// Whether an op changes memory that others see.
+fn writes(op: &Op) -> bool {
+    matches!(op, Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::PacketPut { .. })
 }

@@ -21,7 +21,7 @@ use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
 use super::segment::SegmentSet;
 use super::watch::Watch;
 use super::world::World;
-use crate::cuda::{AbortWord, Buffer, CudaError, Device, Seat, Stream};
+use crate::cuda::{AbortWord, Buffer, CudaError, Device, Seat, Stream, Together};
 use crate::tensor::Memory;
 use std::fmt;
 use std::sync::Arc;
@@ -165,7 +165,14 @@ impl NvlTransport {
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
         let watch = Watch::start(&mut control, world.are_threads())?;
         let sharers = devices.iter().filter(|of| **of == devices[world.rank().index()]).count() as u32;
-        let seat = Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers };
+        let shared = devices.iter().enumerate().any(|(k, of)| devices[..k].contains(of));
+        // Processes have a context each: what runs in one holds up no call in another.
+        let ranks = if shared { world.show("nvl/together", Arc::new(Together::default()), world.deadline())? } else { None };
+        let stream = match ranks.as_ref().and_then(|ranks| ranks.first()) {
+            Some(first) => Stream::together(device, first)?,
+            None => Stream::new(device)?,
+        };
+        let seat = Seat { stream, abort: AbortWord::new(device)?, sharers };
         Ok((control, watch, segments, seat))
     }
 
@@ -198,11 +205,13 @@ impl NvlTransport {
         let meeting = Arc::new(Meeting::default());
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed).to_string();
         let controls = SegmentSet::threads(count, 0)?;
+        let together = Together::default();
         let ranks = LocalBootstrap::world(count).into_iter().zip(controls);
         let transport = |(bootstrap, mut control): (LocalBootstrap, SegmentSet)| {
             let world = Shared::alone(Arc::new(bootstrap), meeting.clone(), Some(Duration::from_secs(30)));
             let watch = Watch::start(&mut control, true)?;
-            let seat = Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers: count as u32 };
+            let stream = Stream::together(device, &together)?;
+            let seat = Seat { stream, abort: AbortWord::new(device)?, sharers: count as u32 };
             let segments = buffers.iter().map(|buffer| Some(buffer.memory())).collect();
             let (ordinals, devices) = (vec![device.ordinal(); count], vec![device.uuid(); count]);
             let places = Places { seat, segments, ordinals, devices };
@@ -222,7 +231,7 @@ impl NvlTransport {
     ) -> Result<NvlTransport, TransportError> {
         let own = control.rank();
         let (abort, doorbell) = (control.abort(own), control.doorbell(own));
-        let watcher = Watcher::start(abort.clone(), doorbell, seat.abort.clone())?;
+        let watcher = Watcher::start(abort.clone(), doorbell, seat.clone())?;
         let desk = Desk::new(world, format!("nvl/{serial}"), abort);
         Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
     }
@@ -364,16 +373,16 @@ impl fmt::Debug for NvlTransport {
 struct Watcher {
     own: Abort,
     doorbell: Doorbell,
-    device: AbortWord,
+    seat: Seat,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
-    fn start(own: Abort, doorbell: Doorbell, device: AbortWord) -> Result<Watcher, TransportError> {
+    fn start(own: Abort, doorbell: Doorbell, seat: Seat) -> Result<Watcher, TransportError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut watcher = Watcher { own, doorbell, device, stop, thread: None };
-        let (own, doorbell, device) = (watcher.own.clone(), watcher.doorbell.clone(), watcher.device.clone());
+        let mut watcher = Watcher { own, doorbell, seat, stop, thread: None };
+        let (own, doorbell, seat) = (watcher.own.clone(), watcher.doorbell.clone(), watcher.seat.clone());
         let stop = watcher.stop.clone();
         let run = move || {
             // Relaxed: the words say all there is.
@@ -381,7 +390,7 @@ impl Watcher {
             while !doorbell.sleep(over, Duration::from_secs(3600)) {}
             if let Some(cause) = own.get() {
                 // Where the device is gone, its kernels are too.
-                _ = device.set(cause.to_word());
+                _ = seat.give_up(cause.to_word());
             }
         };
         let thread = std::thread::Builder::new().name("tilewire-nvl".to_string()).spawn(run);
@@ -391,7 +400,7 @@ impl Watcher {
     }
 
     fn pass_on(&self) -> Result<(), CudaError> {
-        self.own.get().map_or(Ok(()), |cause| self.device.set(cause.to_word()))
+        self.own.get().map_or(Ok(()), |cause| self.seat.give_up(cause.to_word()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is measured against what.
 
-use super::frozen::Frozen;
+use super::collectives::{Group, Way};
+use super::frozen::{Frozen, Scheme};
 use super::ours::{Hook, Pair};
 use super::race::{Side, race};
 use crate::bench::progress::Progress;
@@ -27,7 +28,7 @@ pub struct Plan {
     pub quick: bool,
 }
 
-const KEYS: [&str; 5] = ["oneway", "both", "direct", "small", "hooks"];
+const KEYS: [&str; 7] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "all_reduce"];
 
 /// Whether there is such a case.
 pub fn check_key(key: &str) -> Result<(), String> {
@@ -59,7 +60,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
         }
     }
     let large = KEYS[..3].iter().filter(|key| wanted(key)).count() * sizes.len() * blocks.len();
-    let mut progress = Progress::new(large + 2);
+    let mut progress = Progress::new(large + 4);
     if wanted("small") {
         progress.step("small messages");
         bench.small()?;
@@ -80,7 +81,22 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
         progress.step("hooks");
         bench.hooks()?;
     }
+    if wanted("all_to_all") {
+        progress.step("all-to-all");
+        bench.all_to_all()?;
+    }
+    if wanted("all_reduce") {
+        progress.step("all-reduce");
+        bench.all_reduce()?;
+    }
     Ok(bench.rows)
+}
+
+/// Takes the graphs of a scheme as a side; the rest is kept to be checked.
+fn keep(mut scheme: Scheme, sides: &mut Vec<Side>, kept: &mut Vec<Scheme>) {
+    let name = scheme.side.name.clone();
+    sides.push(std::mem::replace(&mut scheme.side, Side { name, graphs: Vec::new() }));
+    kept.push(scheme);
 }
 
 impl Bench<'_> {
@@ -106,15 +122,9 @@ impl Bench<'_> {
     fn one_way(&mut self, bytes: usize, blocks: usize) -> Result<()> {
         let rotation = Self::rotation(bytes);
         let ours = self.pair.one_way(bytes, self.config(Primitive::Staged, blocks), Hook::Copy, rotation)?;
-        let mut schemes = Vec::new();
+        let (mut sides, mut kept) = (vec![ours], Vec::new());
         for slot in Self::slots(bytes, blocks) {
-            schemes.push(self.frozen.one_way(bytes, blocks, slot, rotation)?);
-        }
-        let mut sides = vec![ours];
-        let mut kept = Vec::new();
-        for mut scheme in schemes {
-            sides.push(std::mem::replace(&mut scheme.side, Side { name: "hand-written".into(), graphs: Vec::new() }));
-            kept.push(scheme);
+            keep(self.frozen.one_way(bytes, blocks, slot, rotation)?, &mut sides, &mut kept);
         }
         let times = race(&self.device, &self.stream, &sides, self.samples())?;
         kept.iter().try_for_each(|scheme| scheme.check(false))?;
@@ -127,9 +137,7 @@ impl Bench<'_> {
         let ours = self.pair.both_ways(bytes, self.config(Primitive::Staged, blocks), rotation)?;
         let (mut sides, mut kept) = (vec![ours], Vec::new());
         for slot in Self::slots(bytes, blocks) {
-            let mut scheme = self.frozen.both_ways(bytes, blocks, slot, rotation)?;
-            sides.push(std::mem::replace(&mut scheme.side, Side { name: "hand-written".into(), graphs: Vec::new() }));
-            kept.push(scheme);
+            keep(self.frozen.both_ways(bytes, blocks, slot, rotation)?, &mut sides, &mut kept);
         }
         let times = race(&self.device, &self.stream, &sides, self.samples())?;
         kept.iter().try_for_each(|scheme| scheme.check(true))?;
@@ -140,11 +148,12 @@ impl Bench<'_> {
     fn direct(&mut self, bytes: usize, blocks: usize) -> Result<()> {
         let rotation = Self::rotation(bytes);
         let ours = self.pair.direct(bytes, self.config(Primitive::Direct, blocks), rotation)?;
-        let mut scheme = self.frozen.one_hop(bytes, blocks, rotation)?;
-        let limit = std::mem::replace(&mut scheme.side, Side { name: "one hop".into(), graphs: Vec::new() });
-        let sides = [ours, limit];
+        let (mut sides, mut kept) = (vec![ours], Vec::new());
+        for beside in [false, true] {
+            keep(self.frozen.one_hop(bytes, blocks, rotation, beside)?, &mut sides, &mut kept);
+        }
         let times = race(&self.device, &self.stream, &sides, self.samples())?;
-        scheme.check(false)?;
+        kept.iter().try_for_each(|scheme| scheme.check(false))?;
         self.row("one way, one hop", "direct", blocks, bytes, &sides, &times, 0.95);
         Ok(())
     }
@@ -156,10 +165,7 @@ impl Bench<'_> {
             let (mut sides, mut kept) = (vec![ours, self.frozen.empty()?], Vec::new());
             for blocks in [1, 4, 8] {
                 if bytes / 8 / blocks >= 128 || blocks == 1 {
-                    let mut scheme = self.frozen.packets(bytes, blocks)?;
-                    let name = format!("hand-written packets, {blocks} blocks");
-                    sides.push(std::mem::replace(&mut scheme.side, Side { name, graphs: Vec::new() }));
-                    kept.push(scheme);
+                    keep(self.frozen.packets(bytes, blocks)?, &mut sides, &mut kept);
                 }
             }
             let times = race(&self.device, &self.stream, &sides, 2 * self.samples())?;
@@ -190,6 +196,50 @@ impl Bench<'_> {
             let limit = ("plain copy".to_string(), times[0]);
             self.push(&name, "staged", blocks, bytes, times[k], limit, String::new(), target);
         }
+        Ok(())
+    }
+
+    /// Four ranks, 64 MiB each, by 16 blocks: four for each round, the own chunk's included.
+    fn all_to_all(&mut self) -> Result<()> {
+        let (ranks, bytes, blocks, rotation) = (4, 64 << 20, 4, 2);
+        let group = Group::new(&self.device, ranks, NvlOptions::default())?;
+        let mut sides = vec![group.all_to_all(bytes, blocks, Way::Direct, rotation)?];
+        let mut kept = Vec::new();
+        // All that is moved, by all blocks.
+        keep(self.frozen.one_hop(ranks * bytes, ranks * ranks * blocks, 1, false)?, &mut sides, &mut kept);
+        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        kept.drain(..).try_for_each(|scheme| scheme.check(false))?;
+        let name = "all-to-all of 4 ranks, 16";
+        self.row(&format!("{name} blocks each, one hop"), "direct", 0, bytes, &sides, &times, 0.9);
+
+        let mut sides = vec![group.all_to_all(bytes, blocks, Way::Staged, rotation)?];
+        // All that travels, by the blocks that send and receive it.
+        let (wire, senders) = (ranks * bytes / ranks * (ranks - 1), ranks * (ranks - 1) * blocks);
+        for slot in Self::slots(wire / 2, senders / 2) {
+            keep(self.frozen.both_ways(wire / 2, senders / 2, slot, 1)?, &mut sides, &mut kept);
+        }
+        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        kept.iter().try_for_each(|scheme| scheme.check(true))?;
+        self.row(&format!("{name} blocks each, two hops"), "staged", 0, bytes, &sides, &times, 0.9);
+
+        let plain = group.all_to_all(bytes, blocks, Way::Staged, rotation)?;
+        let sides = [group.all_to_all(bytes, blocks, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
+        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        self.row("all-to-all of bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
+        self.rows.iter_mut().rev().take(3).for_each(|row| row.ranks = ranks);
+        Ok(())
+    }
+
+    /// Four ranks, one-shot, against nothing at all on as many streams.
+    fn all_reduce(&mut self) -> Result<()> {
+        let ranks = 4;
+        let group = Group::new(&self.device, ranks, NvlOptions { copies: 1, ..NvlOptions::default() })?;
+        for bytes in [1 << 10, 16 << 10, 64 << 10] {
+            let sides = [group.all_reduce(bytes)?, self.frozen.empty_on(&group.streams())?];
+            let times = race(&self.device, &self.stream, &sides, 2 * self.samples())?;
+            self.row("all-reduce of 4 ranks, against nothing", "packet", 0, bytes, &sides, &times, 1.0 / 1.6);
+        }
+        self.rows.iter_mut().rev().take(3).for_each(|row| row.ranks = ranks);
         Ok(())
     }
 

@@ -34,22 +34,33 @@ impl Frozen {
 
     /// Nothing, on two streams.
     pub fn empty(&self) -> Result<Side> {
+        self.empty_on(&self.streams.each_ref())
+    }
+
+    /// Nothing, on some streams.
+    pub fn empty_on(&self, streams: &[&Arc<Stream>]) -> Result<Side> {
         let empty = self.module.entry("empty")?;
-        let graph =
-            self.graph(|| self.streams.iter().try_for_each(|stream| self.launch(&empty, stream, grid(1, 32), &[])))?;
+        let launch = || streams.iter().try_for_each(|stream| self.launch(&empty, stream, grid(1, 32), &[]));
+        let graph = streams[0].capture::<CudaError>(&streams[1..], launch)?;
         Ok(Side { name: "empty graph".into(), graphs: vec![graph] })
     }
 
-    /// One hop by so many blocks.
-    pub fn one_hop(&self, bytes: usize, blocks: usize, rotation: usize) -> Result<Scheme> {
-        let entry = self.module.entry("one_hop")?;
+    /// One hop by so many blocks. `beside`: with nothing on a second stream, since a transfer is two launches.
+    pub fn one_hop(&self, bytes: usize, blocks: usize, rotation: usize, beside: bool) -> Result<Scheme> {
+        let (entry, empty) = (self.module.entry("one_hop")?, self.module.entry("empty")?);
         let (inputs, outputs) = (self.filled(bytes, rotation)?, self.zeros(bytes, rotation)?);
         let mut graphs = Vec::new();
         for (x, y) in inputs.iter().zip(&outputs) {
             let arguments = [address(y), address(x), bytes as u64];
-            graphs.push(self.graph(|| self.launch(&entry, &self.streams[0], grid(blocks, 512), &arguments))?);
+            let copy = || self.launch(&entry, &self.streams[0], grid(blocks, 512), &arguments);
+            graphs.push(if beside {
+                self.graph(|| copy().and_then(|()| self.launch(&empty, &self.streams[1], grid(1, 32), &[])))?
+            } else {
+                self.streams[0].capture::<CudaError>(&[], copy)?
+            });
         }
-        let side = Side { name: format!("one-hop copy by {blocks} blocks"), graphs };
+        let alone = if beside { "beside an empty kernel" } else { "alone" };
+        let side = Side { name: format!("one-hop copy {alone}"), graphs };
         Ok(Scheme { side, _memory: Vec::new(), inputs, outputs })
     }
 
@@ -131,7 +142,7 @@ impl Frozen {
             self.launch(&send, &self.streams[0], grid(blocks, threads), &sent)?;
             self.launch(&receive, &self.streams[1], grid(blocks, threads), &received)
         })?;
-        let side = Side { name: "hand-written packets".into(), graphs: vec![graph] };
+        let side = Side { name: format!("hand-written packets, {blocks} blocks"), graphs: vec![graph] };
         Ok(Scheme { side, _memory: vec![packets, words], inputs, outputs })
     }
 

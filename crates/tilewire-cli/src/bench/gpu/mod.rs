@@ -1,4 +1,4 @@
-//! Two virtual ranks on one GPU measured against frozen hand-written kernels, in one run.
+//! Virtual ranks on one GPU measured against frozen hand-written kernels, in one run.
 //!
 //! ```text
 //!   cases ──▶ sides: graphs of ours, of the frozen kernels, of nothing ──▶ race: replays in turn ──▶ medians ──▶ table, JSON rows
@@ -12,10 +12,12 @@
 //! |---|---|
 //! | `cases.rs` | what is measured against what |
 //! | `ours.rs` | graphs of `send`, `recv` and `sendrecv` |
+//! | `collectives.rs` | graphs of collectives among four ranks |
 //! | `frozen.rs` | graphs of the hand-written kernels (`frozen.cu`, `frozen.ptx`) |
 //! | `race.rs` | sides in turn |
 
 mod cases;
+mod collectives;
 mod frozen;
 mod ours;
 mod race;
