@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn verdicts_travel() {
-        let verdicts = vec![Verdict::Agrees, Verdict::Refused("too\nlarge".into()), Verdict::Differs("rank 1: 3".into())];
+        let verdicts =
+            vec![Verdict::Agrees, Verdict::Refused("too\nlarge".into()), Verdict::Differs("rank 1: 3".into())];
         let mut arrived = Verdict::from_bytes(&Verdict::to_bytes(&verdicts), 3);
         assert_eq!(arrived[1], Verdict::Refused("too; large".into()));
         arrived[1] = verdicts[1].clone();

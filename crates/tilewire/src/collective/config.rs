@@ -66,6 +66,8 @@ struct Choices {
     largest_slot: usize,
     /// Shares from so many bytes on take slots of so many: there, signals cost more than the fill.
     huge: (usize, usize),
+    /// Staging of all that is under way on a device: more leaves the cache before it is read.
+    staging: usize,
 }
 
 /// One thread runs all blocks: more of them gain nothing. Slots stay in the second-level cache. One way, packets of 1 KiB take 0.58 µs
@@ -80,6 +82,7 @@ const CPU: Choices = Choices {
     least_slot: 32 << 10,
     largest_slot: 64 << 10,
     huge: (usize::MAX, 0),
+    staging: usize::MAX,
 };
 
 /// A block copies some 50 GB/s. Copies of a role take slots in turn, so a share is cut into at least one for each.
@@ -92,6 +95,7 @@ const GPU: Choices = Choices {
     least_slot: 32 << 10,
     largest_slot: 64 << 10,
     huge: (3 << 20, 128 << 10),
+    staging: 32 << 20,
 };
 
 const DEPTH: usize = 8;
@@ -116,9 +120,9 @@ impl Config {
             None => window_bytes.is_none() && bytes <= choices.packets_up_to,
         };
         let for_block = if small { choices.packets_for_block } else { choices.bytes_for_block };
+        let sharers = transport.seat().map_or(1, |seat| seat.sharers.max(1)) as usize;
         // All blocks of all ranks of a device run at the same time.
-        let room =
-            |seat: &Seat| seat.stream.device().multiprocessors() as usize / seat.sharers.max(1) as usize / at_once;
+        let room = |seat: &Seat| seat.stream.device().multiprocessors() as usize / sharers / at_once;
         let most =
             choices.most_blocks.min(transport.max_blocks_per_peer()).min(transport.seat().map_or(usize::MAX, room));
         let most = most.max(1);
@@ -148,7 +152,10 @@ impl Config {
                     let share = bytes / blocks.max(1);
                     let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
                     let wanted = wanted.clamp(choices.least_slot, choices.largest_slot);
-                    if share >= choices.huge.0 { choices.huge.1 } else { wanted }.min(room)
+                    let wanted = if share >= choices.huge.0 { choices.huge.1 } else { wanted };
+                    let slots = sharers * at_once * blocks.max(1) * depth.max(1);
+                    let cached = (choices.staging / slots).max(choices.least_slot);
+                    wanted.min(1 << cached.ilog2()).min(room)
                 });
                 match primitive {
                     Primitive::Bulk => {

@@ -5,7 +5,7 @@ use super::exchange::Exchange;
 use super::hooks::{Shape, chunk};
 use super::leg::{Leg, Legs};
 use super::link::Link;
-use super::rounds::{LegCode, RoundsCode, WARPS};
+use super::rounds::{LegCode, RoundsCode, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Regs, RoleCtx, Value, View};
 use crate::ir::Access;
@@ -49,8 +49,11 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
         rounds: rounds.collect(),
         blocks: legs.all().next().map_or(1, |leg| leg.tiling.blocks()),
         packets: legs.rounds.iter().flatten().flatten().all(|leg| leg.protocol == Protocol::Packet),
+        windows: legs.rounds.iter().flatten().flatten().all(|leg| matches!(leg.protocol, Protocol::Direct { .. })),
         copies: if legs.all().any(in_turns) { exchange.terms.link.copies() } else { 1 },
         warps: exchange.terms.config.warps,
+        // What travels in parts is computed: a payload and its scale.
+        computes: R::TYPES.len() > 1,
         on_gpu: exchange.terms.link.seat().is_some(),
     };
     all.trace(k, exchange.layout());
@@ -80,7 +83,8 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
     let kept: Vec<_> = [legs.own.as_ref()].into_iter().chain(received).map(|leg| leg.map(body)).collect();
     k.blocks(tiling.blocks() as u32);
-    k.role("ring", WARPS).run(|r| {
+    let warps = warps_of(link.seat().is_some(), exchange.terms.config.warps, 1);
+    k.role("ring", warps).run(|r| {
         let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.context(r, at));
         ring_gather::<R, _>(r, &ring, produce, |which, at, regs| {

@@ -9,8 +9,8 @@ use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{
-    AbortCode, Cause, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport, Signals, Ticket, TransferError,
-    TransportError,
+    AbortCode, Cause, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport, Signals,
+    Ticket, TransferError, TransportError,
 };
 use crate::vm::{LaunchError, Prepared, Settings};
 use std::fmt;

@@ -11,7 +11,7 @@ use super::algorithm::{Algorithm, Reducible};
 use super::hooks::chunk;
 use super::link::Link;
 use super::reduction::{Course, Kind, Reduction};
-use super::rounds::{LegCode, RoundsCode, WARPS};
+use super::rounds::{LegCode, RoundsCode, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Ctx, RoleCtx, Value};
 use crate::ir::scalar::Element;
@@ -52,7 +52,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     fn alone(&self) {
         let (scene, tiling) = (self.scene(self.me, None, None), self.course.tilings[0]);
         self.k.blocks(self.course.blocks as u32);
-        self.k.role("own", WARPS).run(|r| {
+        self.k.role("own", self.warps()).run(|r| {
             tiling.for_tiles(r, |step, tile| {
                 tile.each(r, |spot| _ = self.result(r, &scene, 0, &Leg { spot, step, slot: None, region: None }, &[]));
             });
@@ -76,7 +76,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         let out: Vec<_> = peers.iter().map(|&peer| self.part(message(peer), Some(peer), None)).collect();
         let kept: Vec<_> = numbers.iter().map(|&s| self.part(message(self.me), None, None).of_shard(s)).collect();
         self.k.blocks(*blocks as u32);
-        self.k.role("reduce", WARPS).run(|r| {
+        self.k.role("reduce", self.warps()).run(|r| {
             for ((ops, scene), peer) in to.iter().zip(&out).zip(&peers) {
                 let produce = |at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
                 send_packets::<R, _>(r, ops, plan, tilings[peer.index()], produce);
@@ -131,8 +131,10 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             rounds: (1..self.ranks).map(round).collect(),
             blocks: *blocks,
             packets: false,
+            windows: false,
             copies: 1,
             warps: reduction.terms.config.warps,
+            computes: false,
             on_gpu: link.seat().is_some(),
         };
         all.trace(self.k, reduction.layout());
@@ -149,7 +151,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         // Shard 0 is the longest, and the tiles of all are those of it: a shorter one has some that are empty.
         let tiling = tilings[0];
         self.k.blocks(*blocks as u32);
-        self.k.role("ring", WARPS).run(|r| {
+        self.k.role("ring", self.warps()).run(|r| {
             let ring = Ring { next: &tx, previous: &rx, plan, tiling, ranks: self.ranks };
             let reduce = RingReduce::<R::Partial, R> {
                 contribute: &|s, at| reduction.hooks.produce(&scenes[s].context(r, at)).cast::<R::Partial>(),
@@ -164,6 +166,12 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     }
 
     // ---- parts of them --------------------------------------------------------------------------------------------
+
+    /// Of a role that has the block to itself.
+    fn warps(&self) -> u32 {
+        let terms = &self.reduction.terms;
+        warps_of(terms.link.seat().is_some(), terms.config.warps, 1)
+    }
 
     fn gathers(&self) -> bool {
         self.reduction.kind == Kind::AllReduce

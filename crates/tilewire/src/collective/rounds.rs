@@ -27,11 +27,17 @@ impl Rounds {
     }
 }
 
-/// Warps of a role, where there is room for them.
-pub(super) const WARPS: u32 = 4;
+/// Warps of a role on the CPU, where they say nothing but how it would be on a GPU.
+const WARPS: u32 = 4;
 /// Warps of a block, and roles: what a GPU has threads and barriers for.
 const BLOCK_WARPS: u32 = 32;
 const BLOCK_ROLES: usize = 15;
+
+/// Warps of each of so many role copies in a block, unless the user says: all that a block has on a GPU.
+pub(super) fn warps_of(on_gpu: bool, said: Option<u32>, role_copies: u32) -> u32 {
+    let share = (BLOCK_WARPS / role_copies.max(1)).max(1);
+    said.unwrap_or(if on_gpu { share } else { share.min(WARPS) })
+}
 
 /// The code of one leg.
 pub(super) struct LegCode<'b, 't> {
@@ -50,10 +56,14 @@ pub(super) struct RoundsCode<'b, 't> {
     /// Whether all legs go in packets. A sender of packets waits for nothing that this launch of its peer does, so it may come first, and
     /// one role costs less to start than many.
     pub packets: bool,
+    /// Whether receivers only signal and wait: what is received lands in its place.
+    pub windows: bool,
     /// Copies of a role that take the steps of a leg in turn.
     pub copies: u32,
     /// Warps of a role copy, where the user says so.
     pub warps: Option<u32>,
+    /// Whether hooks compute so much that a thread is better off with twice the registers.
+    pub computes: bool,
     /// Whether warps matter.
     pub on_gpu: bool,
 }
@@ -91,10 +101,9 @@ impl<'t> RoundsCode<'_, 't> {
         }
     }
 
-    /// Warps of each of so many role copies in a block: all that a block has on a GPU.
     fn warps_of(&self, role_copies: u32) -> u32 {
-        let share = (BLOCK_WARPS / role_copies.max(1)).max(1);
-        self.warps.unwrap_or(if self.on_gpu { share } else { share.min(WARPS) })
+        let fewer = if self.computes && self.on_gpu { 2 } else { 1 };
+        warps_of(self.on_gpu, self.warps, role_copies * fewer)
     }
 
     fn in_blocks(self, k: &Block<'t>) {
@@ -107,7 +116,13 @@ impl<'t> RoundsCode<'_, 't> {
         let rounds: Vec<[Option<LegCode<'_, 't>>; 2]> = own.into_iter().chain(self.rounds).collect();
         let rounds = &rounds;
         k.blocks((rounds.len() * blocks) as u32);
-        let role = |name: &str, which: &[usize]| {
+        // Who only signals takes no lanes from those who copy.
+        let signallers = u32::from(receives && self.windows && self.on_gpu);
+        let warps = match self.warps {
+            None if signallers > 0 && sends => (BLOCK_WARPS - signallers) / copies,
+            _ => warps,
+        };
+        let role = |name: &str, warps: u32, which: &[usize]| {
             let legs = |round: usize| which.iter().filter_map(move |&which| rounds[round][which].as_ref());
             let served: Vec<usize> = (0..rounds.len()).filter(|&round| legs(round).next().is_some()).collect();
             if served.is_empty() {
@@ -127,10 +142,10 @@ impl<'t> RoundsCode<'_, 't> {
             });
         };
         if self.packets {
-            role("exchange", &[SEND, RECEIVE]);
+            role("exchange", warps, &[SEND, RECEIVE]);
         } else {
-            role("receive", &[RECEIVE]);
-            role("send", &[SEND]);
+            role("receive", if signallers > 0 { signallers } else { warps }, &[RECEIVE]);
+            role("send", warps, &[SEND]);
         }
     }
 }

@@ -118,7 +118,12 @@ impl<O: Order> Muster<O> {
         let mut state = self.state();
         loop {
             let of_stream = |state: &State<O>| -> BTreeSet<u64> {
-                state.pending.iter().filter(|(_, one)| one.order.stream() == stream).map(|(&number, _)| number).collect()
+                state
+                    .pending
+                    .iter()
+                    .filter(|(_, one)| one.order.stream() == stream)
+                    .map(|(&number, _)| number)
+                    .collect()
             };
             let mine = of_stream(&state);
             let Some(first) = mine.first().map(|number| &state.pending[number]) else { return };
@@ -240,7 +245,8 @@ mod tests {
             let send = to.map(|to| LegEnd { from: rank, to, sends: true });
             let receive = from.map(|from| LegEnd { from, to: rank, sends: false });
             let ends: Vec<_> = send.into_iter().chain(receive).collect();
-            let order = Noted { stream: rank as usize, deadline: Some(Duration::from_millis(20)), log: self.log.clone() };
+            let order =
+                Noted { stream: rank as usize, deadline: Some(Duration::from_millis(20)), log: self.log.clone() };
             self.muster.arrive(&ends, order, &Arc::default());
         }
 

@@ -21,7 +21,7 @@ use crate::ir::scalar::{Element, F8E4M3, F8E5M2, Float, Number};
 /// ```
 ///
 /// In `f32`: `scale = max(|x|) / largest`, at least the smallest normal number, so that a group of zeros stays zeros;
-/// `payload = x / scale`, rounded to nearest even and saturated. A NaN becomes a NaN of the payload (0 for integers) and leaves the
+/// `payload = x · (1 / scale)`, rounded to nearest even and saturated. A NaN becomes a NaN of the payload (0 for integers) and leaves the
 /// scale alone; an infinity spoils its group.
 ///
 /// [`last_per(group)`](crate::collective::Exchange::last_per) makes the scale travel once for its group: 1.03 bytes for an element with groups

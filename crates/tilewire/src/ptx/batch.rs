@@ -196,8 +196,11 @@ impl RoleCode<'_> {
     ) {
         let ty = self.kernel.ty(x);
         let wide = body.wide.get(&inst).copied().filter(|_| batch.width == body.width);
+        // What only the first of a group does, only the first of a vector can do: vectors begin where groups may.
+        let leader = mask.and_then(|mask| body.analysis.group_leader(mask));
+        let firsts = leader.is_some_and(|size| (size as usize).is_multiple_of(batch.width));
         for k in 0..batch.count() {
-            if wide.is_some() && k % batch.width != 0 {
+            if (wide.is_some() || firsts) && k % batch.width != 0 {
                 continue;
             }
             let index = self.of(batch, at.index, k);

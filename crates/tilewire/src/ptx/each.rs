@@ -13,10 +13,11 @@
 use super::PtxError;
 use super::batch::{Batch, Body, vector_element};
 use super::role::RoleCode;
+use super::target::Target;
 use super::text::{Label, Reg};
 use crate::ir::access::Analysis;
-use crate::ir::{BinaryOp, Inst, Kernel, Op, Region, Shape, Type, UnaryOp};
-use std::collections::HashMap;
+use crate::ir::{BinaryOp, Inst, Kernel, Op, Region, Shape, Type, UnaryOp, Value};
+use std::collections::{HashMap, HashSet};
 
 /// The first element of a vector.
 #[derive(Clone, Copy)]
@@ -58,7 +59,7 @@ impl<'k> RoleCode<'k> {
         let end = self.t.label();
         let groups = groups(kernel, insts);
         if groups.is_empty() {
-            let weight = weight(kernel, insts);
+            let weight = weight(kernel, insts, self.options.target);
             let Op::Each { extent: extents, .. } = &kernel.insts[inst].op else { unreachable!("an each") };
             let turned = rows.and_then(|_| self.turned(inst, &body, [extents[0], extents[1]]));
             match (turned, rows) {
@@ -105,12 +106,62 @@ impl<'k> RoleCode<'k> {
         cols.is_some_and(|cols| cols.bits.is_multiple_of(width as u64))
     }
 
-    /// The body, for vectors of `width` elements from these positions.
+    /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
+    /// the loads of all of them first.
     pub fn elements(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
+        if positions.len() > 1 && is_long(weight(self.kernel, body.insts, self.options.target)) {
+            return self.vector_by_vector(each, body, positions, width, end);
+        }
         let mut batch = self.batch(each, positions, width, end);
         for &inst in body.insts {
             self.batch_op(body, &mut batch, inst);
         }
+    }
+
+    /// A vector's values need registers while it is computed; what is loaded for those to come needs a few.
+    fn vector_by_vector(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
+        let early = self.early(body);
+        let uniform = |kernel: &Kernel, inst: Inst| {
+            kernel.insts[inst].result.is_some_and(|result| kernel.shape(result) == Shape::Uniform)
+        };
+        let mut batches = Vec::new();
+        for (number, position) in positions.iter().enumerate() {
+            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
+            for &inst in body.insts {
+                let once = uniform(self.kernel, inst);
+                if (once && number == 0) || (!once && early.contains(&inst)) {
+                    self.batch_op(body, &mut batch, inst);
+                }
+            }
+            batches.push(batch);
+        }
+        for mut batch in batches {
+            for &inst in body.insts {
+                if !uniform(self.kernel, inst) && !early.contains(&inst) {
+                    self.batch_op(body, &mut batch, inst);
+                }
+            }
+        }
+    }
+
+    /// The loads that nothing of the body must come before, and what computes their places.
+    fn early(&self, body: &Body<'_>) -> Vec<Inst> {
+        let kernel = self.kernel;
+        let (mut known, mut early, mut written): (HashSet<Value>, Vec<Inst>, bool) = Default::default();
+        for &inst in body.insts {
+            let data = &kernel.insts[inst];
+            written |= data.result.is_none() || matches!(data.op, Op::AtomicAdd { .. } | Op::PacketGet { .. });
+            let places = data.op.operands();
+            let lanes = places.iter().filter(|&&v| kernel.shape(v) == Shape::Lane);
+            let index = |v: &Value| known.contains(v) || kernel.insts.iter().any(|(_, data)| data.indices.contains(v));
+            let is_load = matches!(data.op, Op::Load { mask: None, .. } | Op::Get { mask: None, .. });
+            let is_index = data.op.is_pure() && data.result.is_some_and(|v| kernel.ty(v) == Type::I64);
+            if ((is_load && !written) || is_index) && lanes.clone().all(index) {
+                known.extend(data.result.filter(|_| is_index));
+                early.push(inst);
+            }
+        }
+        early
     }
 
     pub fn batch(&mut self, each: Inst, positions: &[Position], width: usize, end: Label) -> Batch {
@@ -228,13 +279,21 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Vectors of a lane at a time: as many as registers hold.
-    fn unroll(&self, body: &Body<'_>, weight: u32) -> u32 {
+    pub(super) fn unroll(&self, body: &Body<'_>, weight: u32) -> u32 {
         if self.options.unroll > 0 {
             return self.options.unroll.next_power_of_two().min(16);
         }
         let bytes: usize = body.accesses.iter().map(|a| vector_element(self.kernel, a).unwrap_or(8)).sum();
-        let fits =
-            |unroll: &u32| unroll * body.width as u32 * weight <= 128 && *unroll as usize * body.width * bytes <= 512;
+        // The schedule around a body holds some fifty registers, of the 64 that a thread of a block of 1024 has.
+        let threads: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
+        let most = if is_long(weight) && threads > 512 { 8 } else { 32 };
+        let fits = |unroll: &u32| {
+            let elements = *unroll as usize * body.width;
+            // A word each where something is computed of them; what is only moved stays packed, four vectors at a time.
+            let registers = elements <= most || weight <= 2 && *unroll <= 4;
+            let length = if is_long(weight) { 2048 } else { 256 };
+            registers && elements as u32 * weight <= length && elements * bytes <= 512
+        };
         [8, 4, 2].into_iter().find(fits).unwrap_or(1)
     }
 }
@@ -268,8 +327,13 @@ pub(super) fn width(kernel: &Kernel, body: &Body<'_>, weight: u32) -> usize {
     width
 }
 
+/// Whether a body is so long that the values of several vectors at once would not fit the registers.
+pub(super) fn is_long(weight: u32) -> bool {
+    weight > 6
+}
+
 /// About how many instructions one element takes.
-pub(super) fn weight(kernel: &Kernel, insts: &[Inst]) -> u32 {
+pub(super) fn weight(kernel: &Kernel, insts: &[Inst], target: Target) -> u32 {
     let of = |&inst: &Inst| {
         let data = &kernel.insts[inst];
         let Some(ty) = data.result.filter(|&v| kernel.shape(v) == Shape::Lane).map(|v| kernel.ty(v)) else {
@@ -288,11 +352,14 @@ pub(super) fn weight(kernel: &Kernel, insts: &[Inst]) -> u32 {
             }
             // Indices: mostly those of the vector's first element matter.
             Op::Binary { .. } if ty == Type::I64 => 0,
+            // Moved, not computed with.
+            Op::Load { .. } | Op::Get { .. } => 1,
             Op::Cast { x, .. } => {
-                if kernel.ty(*x).is_float() || ty.is_float() {
-                    3 * narrow
-                } else {
-                    1
+                let types = [kernel.ty(*x), ty];
+                match types.iter().any(|ty| ty.is_float()) {
+                    true if types.iter().any(|ty| ty.is_float() && ty.size() == 1) && !target.has_fp8() => 12,
+                    true => 3,
+                    false => 1,
                 }
             }
             _ => narrow,

@@ -251,7 +251,10 @@ impl RoleCode<'_> {
         let lanes = SIDE / turned.vector;
         let (word, column) = match turned.vector {
             1 => (lane, None),
-            _ => (self.t.r("and.b32", &[&lane, &(lanes - 1)]), Some(self.t.r("shr.u32", &[&lane, &lanes.trailing_zeros()]))),
+            _ => (
+                self.t.r("and.b32", &[&lane, &(lanes - 1)]),
+                Some(self.t.r("shr.u32", &[&lane, &lanes.trailing_zeros()])),
+            ),
         };
         let wide_word = if column.is_some() { self.t.d("cvt.u64.u32", &[&word]) } else { wide_lane };
         let row = self.t.d("mad.lo.s64", &[&wide_word, &turned.vector, &first_row]);

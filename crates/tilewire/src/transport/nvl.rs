@@ -167,7 +167,8 @@ impl NvlTransport {
         let sharers = devices.iter().filter(|of| **of == devices[world.rank().index()]).count() as u32;
         let shared = devices.iter().enumerate().any(|(k, of)| devices[..k].contains(of));
         // Processes have a context each: what runs in one holds up no call in another.
-        let ranks = if shared { world.show("nvl/together", Arc::new(Together::default()), world.deadline())? } else { None };
+        let ranks =
+            if shared { world.show("nvl/together", Arc::new(Together::default()), world.deadline())? } else { None };
         let stream = match ranks.as_ref().and_then(|ranks| ranks.first()) {
             Some(first) => Stream::together(device, first)?,
             None => Stream::new(device)?,

@@ -325,7 +325,7 @@ pub fn quantised_and_back<In: Element, Out: Element, Q: Element>(inp: &[In], lar
         let most = magnitudes.reduce(Number::max).unwrap();
         let scale = Number::max(most / as_f32(largest), f32::MIN_POSITIVE);
         for &x in group {
-            let x = as_f32(x) / scale;
+            let x = as_f32(x) * (1.0 / scale);
             let x = if Q::TYPE.is_float() { x } else { Float::round_even(x) };
             expected.push(from_f32(as_f32(from_f32::<Q>(x)) * scale));
         }

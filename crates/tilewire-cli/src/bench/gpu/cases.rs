@@ -223,7 +223,8 @@ impl Bench<'_> {
         self.row(&format!("{name} blocks each, two hops"), "staged", 0, bytes, &sides, &times, 0.9);
 
         let plain = group.all_to_all(bytes, blocks, Way::Staged, rotation)?;
-        let sides = [group.all_to_all(bytes, blocks, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
+        let sides =
+            [group.all_to_all(bytes, blocks, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
         let times = race(&self.device, &self.stream, &sides, self.samples())?;
         self.row("all-to-all of bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
         self.rows.iter_mut().rev().take(3).for_each(|row| row.ranks = ranks);

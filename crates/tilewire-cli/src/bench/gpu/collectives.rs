@@ -56,7 +56,8 @@ impl Group {
             let mut ops = Vec::new();
             for (me, link) in self.links.iter().enumerate() {
                 // Positive and of one size, so that fp8 keeps most of it.
-                let number = |i: usize| Bf16::from_bits(0x3f80 | (mixed(((k * ranks + me) << 32 | i) as u64) & 0x7f) as u16);
+                let number =
+                    |i: usize| Bf16::from_bits(0x3f80 | (mixed(((k * ranks + me) << 32 | i) as u64) & 0x7f) as u16);
                 let x = link.device().tensor(&(0..ranks * len).map(number).collect::<Vec<_>>())?;
                 let y = match windows.get(me) {
                     Some(window) => window.tensor().clone(),
