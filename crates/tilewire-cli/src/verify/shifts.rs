@@ -28,7 +28,13 @@ fn case(number: usize, random: &mut Random) -> Case {
             break hook;
         }
     };
-    let primitive = random.one_of(&[None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)]);
+    let primitive = random.one_of(&[
+        None,
+        Some(Primitive::Packet),
+        Some(Primitive::Staged),
+        Some(Primitive::Bulk),
+        Some(Primitive::Direct),
+    ]);
     let primitive = primitive.filter(|p| !(hook == Hook::Quantise && *p == Primitive::Direct));
     // Sizes around those of vectors, some of a slot, some of many steps.
     let most = if primitive == Some(Primitive::Packet) { 6 } else { 9 };

@@ -1,20 +1,167 @@
-//! Bulk copies, by the lanes of the role copy: 16 bytes each where addresses and size allow it, else element by element.
+//! Bulk copies between scratch and memory: asynchronous where the machine has them and addresses and size are multiples of 16 bytes,
+//! otherwise by the lanes.
 //!
-//! The copy is done when the lanes have done it; a `BulkWait` is the barrier that makes it visible to all of them, and a
-//! `ProxyFence` the barrier that makes what they did before visible to the copy.
+//! ```text
+//!   to memory      leader: cp.async.bulk, commit_group            BulkWait: leader waits for its groups
+//!   to scratch     leader: expect bytes on an mbarrier, then      BulkWait: all lanes wait for the oldest mbarriers
+//!                  cp.async.bulk, which completes them
+//! ```
+//! The copies of a role copy are counted: copy n to scratch uses mbarrier n mod [`MBARRIERS`], in phase n / [`MBARRIERS`]. What the lanes
+//! copy counts as well, as an empty group or as an arrival without bytes, so that a `BulkWait` counts from the latest in any case. It ends
+//! with a barrier, which makes what the lanes copied visible to all of them; a `ProxyFence` is the fence by every lane, and a barrier.
+//! Nobody leaves the role while a copy is under way: it would touch shared memory that is another block's by then.
 
 use super::place::Address;
 use super::role::RoleCode;
 use super::text::Reg;
-use crate::ir::{Place, Value};
+use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Place, Region, Value};
+
+/// Copies to scratch that are under way at most.
+const MBARRIERS: u32 = 16;
+/// Bytes of an mbarrier, and of all of a role copy.
+const MBARRIER: u32 = 8;
+pub(super) const MBARRIER_BYTES: u32 = MBARRIERS * MBARRIER;
+
+/// What a role copy knows of its bulk copies.
+#[derive(Clone, Copy)]
+pub(super) struct BulkState {
+    /// Whether there are copies to memory, and to scratch.
+    puts: bool,
+    gets: bool,
+    /// Copies to scratch so far, and those that were waited for.
+    issued: Reg,
+    waited: Reg,
+    /// Where the mbarriers begin in the frame.
+    mbarriers: u32,
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ToMemory,
+    ToScratch,
+    /// By the lanes.
+    Other,
+}
+
+fn way(dst: &Place, src: &Place) -> Way {
+    match (dst.base, src.base) {
+        (Base::Param(_), Base::Scratch(_)) => Way::ToMemory,
+        (Base::Scratch(_), Base::Param(_)) => Way::ToScratch,
+        _ => Way::Other,
+    }
+}
+
+/// Which ways the copies of a region go: to memory, to scratch.
+pub(super) fn ways(kernel: &Kernel, region: Region) -> [bool; 2] {
+    let mut found = [false; 2];
+    kernel.walk(region, &mut |inst: Inst| {
+        if let Op::BulkCopy { dst, src, .. } = &kernel.insts[inst].op {
+            match way(dst, src) {
+                Way::ToMemory => found[0] = true,
+                Way::ToScratch => found[1] = true,
+                Way::Other => {}
+            }
+        }
+    });
+    found
+}
 
 impl RoleCode<'_> {
+    /// Makes the mbarriers ready; before anything else of the role.
+    pub fn begin_bulk(&mut self, [puts, gets]: [bool; 2], mbarriers: u32) {
+        let (issued, waited) = (self.t.r_const(0), self.t.r_const(0));
+        self.bulk = Some(BulkState { puts, gets, issued, waited, mbarriers });
+        if gets {
+            let leader = self.fixed.leader;
+            for k in 0..MBARRIERS {
+                let frame = self.fixed.frame;
+                let offset = mbarriers + k * MBARRIER;
+                self.t.line(format_args!("@{leader} mbarrier.init.shared::cta.b64 [{frame}+{offset}], 1;"));
+            }
+            self.t.line(format_args!("@{leader} fence.mbarrier_init.release.cluster;"));
+            self.barrier();
+        }
+    }
+
+    /// Waits for all copies; the role ends.
+    pub fn end_bulk(&mut self) {
+        if let Some(bulk) = self.bulk {
+            self.land_bulk(bulk, 0, BulkDone::Complete);
+        }
+    }
+
+    pub fn proxy_fence(&mut self) {
+        if self.bulk.is_some() {
+            self.t.line("fence.proxy.async;");
+        }
+        self.barrier();
+    }
+
+    pub fn bulk_wait(&mut self, pending: u32, done: BulkDone) {
+        if let Some(bulk) = self.bulk {
+            // Where copies go both ways, how many of the latest go which way is not counted.
+            self.land_bulk(bulk, if bulk.puts && bulk.gets { 0 } else { pending }, done);
+        }
+        self.barrier();
+    }
+
+    /// Waits until at most so many copies of each way are under way.
+    fn land_bulk(&mut self, bulk: BulkState, pending: u32, done: BulkDone) {
+        if bulk.puts {
+            let read = if done == BulkDone::Read { ".read" } else { "" };
+            let leader = self.fixed.leader;
+            self.t.line(format_args!("@{leader} cp.async.bulk.wait_group{read} {pending};"));
+        }
+        if bulk.gets {
+            self.land_gets(bulk, pending);
+        }
+    }
+
+    fn land_gets(&mut self, bulk: BulkState, pending: u32) {
+        let (again, look, done) = (self.t.label(), self.t.label(), self.t.label());
+        self.t.at(again);
+        let under_way = self.t.r("sub.u32", &[&bulk.issued, &bulk.waited]);
+        let enough = self.t.p("setp.le.u32", &[&under_way, &pending]);
+        self.t.jump_if(enough, done);
+        let mbarrier = self.mbarrier(bulk, bulk.waited);
+        let phase = self.t.r("shr.u32", &[&bulk.waited, &MBARRIERS.trailing_zeros()]);
+        let parity = self.t.r("and.b32", &[&phase, &1]);
+        self.t.at(look);
+        let complete = self.t.p("mbarrier.try_wait.parity.shared::cta.b64", &[&format_args!("[{mbarrier}]"), &parity]);
+        self.t.branch_unless(complete, look);
+        self.t.op("add.u32", bulk.waited, &[&bulk.waited, &1]);
+        self.t.jump(again);
+        self.t.at(done);
+    }
+
+    /// Waits for the oldest copy where all mbarriers are taken. All lanes together: a phase must not end twice before one has looked.
+    fn make_room(&mut self, bulk: BulkState) {
+        let room = self.t.label();
+        let under_way = self.t.r("sub.u32", &[&bulk.issued, &bulk.waited]);
+        let free = self.t.p("setp.lt.u32", &[&under_way, &MBARRIERS]);
+        self.t.jump_if(free, room);
+        self.land_gets(bulk, MBARRIERS - 1);
+        self.barrier();
+        self.t.at(room);
+    }
+
+    fn mbarrier(&mut self, bulk: BulkState, number: Reg) -> Reg {
+        let number = self.t.r("and.b32", &[&number, &(MBARRIERS - 1)]);
+        let first = self.t.r("add.u32", &[&self.fixed.frame, &bulk.mbarriers]);
+        self.t.r("mad.lo.u32", &[&number, &MBARRIER, &first])
+    }
+
     pub fn bulk_copy(&mut self, dst: &Place, src: &Place, count: Value) {
         let size = self.kernel.base_type(dst.base).map_or(1, |ty| ty.size() as u32);
         let [(to, to_index), (from, from_index)] = [dst, src].map(|place| (place, self.value(place.index)));
         let (to, from) = (self.address(to, to_index, size), self.address(from, from_index, size));
         let count = self.value(count);
         let bytes = self.t.d("mul.lo.s64", &[&count, &size]);
+        let (way, bulk) = (way(dst, src), self.bulk);
+        if let (Way::ToScratch, Some(bulk)) = (way, bulk) {
+            self.make_room(bulk);
+        }
 
         let mut bits = bytes;
         for place in [to, from] {
@@ -27,11 +174,46 @@ impl RoleCode<'_> {
         let low = self.t.d("and.b64", &[&bits, &15]);
         let (odd, slow, done) = (self.t.p("setp.ne.u64", &[&low, &0]), self.t.label(), self.t.label());
         self.t.jump_if(odd, slow);
-        self.copy_loop(to, from, bytes, 16);
+        match (way, bulk) {
+            (Way::ToMemory | Way::ToScratch, Some(bulk)) => {
+                let nothing = self.t.p("setp.eq.s64", &[&bytes, &0]);
+                self.t.jump_if(nothing, slow);
+                self.start_copy(bulk, way, to, from, bytes);
+            }
+            _ => self.copy_loop(to, from, bytes, 16),
+        }
         self.t.jump(done);
         self.t.at(slow);
         self.copy_loop(to, from, bytes, size);
+        let leader = self.fixed.leader;
+        match (way, bulk) {
+            (Way::ToMemory, Some(_)) => self.t.line(format_args!("@{leader} cp.async.bulk.commit_group;")),
+            (Way::ToScratch, Some(bulk)) => {
+                let (mbarrier, state) = (self.mbarrier(bulk, bulk.issued), self.t.new_d());
+                self.t.line(format_args!("@{leader} mbarrier.arrive.shared::cta.b64 {state}, [{mbarrier}];"));
+            }
+            _ => {}
+        }
         self.t.at(done);
+        if let (Way::ToScratch, Some(bulk)) = (way, bulk) {
+            self.t.op("add.u32", bulk.issued, &[&bulk.issued, &1]);
+        }
+    }
+
+    /// One copy, by the leader.
+    fn start_copy(&mut self, bulk: BulkState, way: Way, to: Address, from: Address, bytes: Reg) {
+        let (leader, size) = (self.fixed.leader, self.t.r("cvt.u32.u64", &[&bytes]));
+        let (to, from) = (to.reg, from.reg);
+        if way == Way::ToMemory {
+            self.t
+                .line(format_args!("@{leader} cp.async.bulk.global.shared::cta.bulk_group [{to}], [{from}], {size};"));
+            return self.t.line(format_args!("@{leader} cp.async.bulk.commit_group;"));
+        }
+        let (mbarrier, state) = (self.mbarrier(bulk, bulk.issued), self.t.new_d());
+        self.t.line(format_args!("@{leader} mbarrier.arrive.expect_tx.shared::cta.b64 {state}, [{mbarrier}], {size};"));
+        self.t.line(format_args!(
+            "@{leader} cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{from}], {size}, [{mbarrier}];"
+        ));
     }
 
     fn copy_loop(&mut self, to: Address, from: Address, bytes: Reg, unit: u32) {

@@ -4,6 +4,7 @@
 //! the **leader** does, lane 0; what only one look at memory may decide (a load of memory that others write) the leader
 //! loads and hands to the others.
 
+use super::bulk::{self, BulkState};
 use super::text::{Label, Reg, Text};
 use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
 use crate::ir::access::SCRATCH_ALIGN;
@@ -49,6 +50,9 @@ pub(super) struct RoleCode<'k> {
     pending: Vec<(Value, Reg)>,
     /// The abort word as loaded on entry, likewise.
     entry: Option<Reg>,
+    /// What is known of the role's bulk copies; none where there are none, or the machine has none.
+    pub bulk: Option<BulkState>,
+    mbarriers: u32,
     /// Values that some op reads.
     pub used: HashSet<Value>,
 }
@@ -129,6 +133,10 @@ impl<'k> RoleCode<'k> {
                     .map_or(u32::MAX / 2, |bytes| bytes.saturating_add(end).min(u32::MAX / 2));
             }
         }
+        let mbarriers = end;
+        if options.target.has_bulk() && bulk::ways(kernel, data.body)[1] {
+            end = end.saturating_add(bulk::MBARRIER_BYTES).min(u32::MAX / 2);
+        }
         let mut used = HashSet::new();
         kernel.walk(data.body, &mut |inst| used.extend(kernel.insts[inst].op.operands()));
         let exit = t.label();
@@ -154,6 +162,8 @@ impl<'k> RoleCode<'k> {
             turns: true,
             pending: Vec::new(),
             entry: None,
+            bulk: None,
+            mbarriers,
             used,
         }
     }
@@ -180,11 +190,16 @@ impl<'k> RoleCode<'k> {
     pub fn body(&mut self) -> Result<(), PtxError> {
         let body = self.kernel.roles[self.role].body;
         self.t.comment(format_args!("role {}", self.kernel.roles[self.role].name));
+        let ways = bulk::ways(self.kernel, body);
+        if self.options.target.has_bulk() && ways != [false; 2] {
+            self.begin_bulk(ways, self.mbarriers);
+        }
         if self.waits(body) {
             self.enter();
         }
         self.region(body)?;
         self.t.at(self.exit);
+        self.end_bulk();
         self.t.line("exit;");
         Ok(())
     }
@@ -328,7 +343,9 @@ impl<'k> RoleCode<'k> {
                 self.define(inst, ok);
             }
             Op::BulkCopy { dst, src, count } => self.bulk_copy(dst, src, *count),
-            Op::BulkWait { .. } | Op::ProxyFence | Op::Barrier => self.barrier(),
+            Op::BulkWait { pending, done } => self.bulk_wait(*pending, *done),
+            Op::ProxyFence => self.proxy_fence(),
+            Op::Barrier => self.barrier(),
             Op::Post { .. } | Op::PostSignal { .. } => {
                 return Err(PtxError::Unsupported { op: inst_text(kernel, inst), at: kernel.line(inst).to_string() });
             }

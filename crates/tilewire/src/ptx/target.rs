@@ -61,6 +61,11 @@ impl Target {
         }
     }
 
+    /// Whether there are asynchronous bulk copies.
+    pub(super) const fn has_bulk(self) -> bool {
+        !matches!(self, Target::Sm80)
+    }
+
     /// Whether there are instructions that convert from and to fp8.
     pub(super) const fn has_fp8(self) -> bool {
         !matches!(self, Target::Sm80)

@@ -28,7 +28,7 @@ pub struct Plan {
     pub quick: bool,
 }
 
-const KEYS: [&str; 7] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "all_reduce"];
+const KEYS: [&str; 8] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "all_reduce", "host"];
 
 /// Whether there is such a case.
 pub fn check_key(key: &str) -> Result<(), String> {
@@ -60,7 +60,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
         }
     }
     let large = KEYS[..3].iter().filter(|key| wanted(key)).count() * sizes.len() * blocks.len();
-    let mut progress = Progress::new(large + 4);
+    let mut progress = Progress::new(large + 5);
     if wanted("small") {
         progress.step("small messages");
         bench.small()?;
@@ -88,6 +88,10 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
     if wanted("all_reduce") {
         progress.step("all-reduce");
         bench.all_reduce()?;
+    }
+    if wanted("host") {
+        progress.step("host");
+        bench.host()?;
     }
     Ok(bench.rows)
 }
@@ -241,6 +245,27 @@ impl Bench<'_> {
             self.row("all-reduce of 4 ranks, against nothing", "packet", 0, bytes, &sides, &times, 1.0 / 1.6);
         }
         self.rows.iter_mut().rev().take(3).for_each(|row| row.ranks = ranks);
+        Ok(())
+    }
+
+    /// What a launch costs the host, and what a new kernel does: against a launch of the driver, and against 100 ms.
+    fn host(&mut self) -> Result<()> {
+        let (run_us, build_ms) = self.pair.host_cost(self.config(Primitive::Staged, 4))?;
+        let launch_us = self.frozen.launch_cost()?;
+        let limit = ("a launch of the driver + 3 µs".to_string(), launch_us + 3.0);
+        self.push(
+            "host: a prepared run()",
+            "staged",
+            0,
+            1 << 20,
+            run_us,
+            limit,
+            format!("driver {launch_us:.2} µs"),
+            1.0,
+        );
+        let limit = ("100 ms".to_string(), 100e3);
+        self.push("host: trace, PTX, load", "staged", 0, 1 << 20, build_ms * 1e3, limit, String::new(), 1.0);
+        self.rows.iter_mut().rev().take(2).for_each(|row| row.gbps = None);
         Ok(())
     }
 

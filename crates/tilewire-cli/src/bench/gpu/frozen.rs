@@ -1,13 +1,16 @@
 //! The hand-written kernels, as graphs.
 
-use super::race::Side;
+use super::race::{Side, median_of};
 use anyhow::{Result, ensure};
 use std::sync::Arc;
+use std::time::Instant;
 use tilewire::Tensor;
 use tilewire::cuda::{CudaError, Device, Foreign, ForeignEntry, Grid, Stream};
 
 /// What `frozen.cu` says it is made by.
 const TEXT: &str = include_str!("frozen.ptx");
+/// Samples of what the host does.
+pub const HOST_SAMPLES: usize = 200;
 /// Slots of a block.
 const DEPTH: usize = 8;
 
@@ -43,6 +46,20 @@ impl Frozen {
         let launch = || streams.iter().try_for_each(|stream| self.launch(&empty, stream, grid(1, 32), &[]));
         let graph = streams[0].capture::<CudaError>(&streams[1..], launch)?;
         Ok(Side { name: "empty graph".into(), graphs: vec![graph] })
+    }
+
+    /// Microseconds that the host needs for a launch of nothing.
+    pub fn launch_cost(&self) -> Result<f64> {
+        let empty = self.module.entry("empty")?;
+        median_of(HOST_SAMPLES, || {
+            let start = Instant::now();
+            for stream in &self.streams {
+                self.launch(&empty, stream, grid(1, 32), &[])?;
+            }
+            let took = start.elapsed().as_secs_f64() * 1e6 / 2.0;
+            self.streams.iter().try_for_each(|stream| stream.sync())?;
+            Ok(took)
+        })
     }
 
     /// One hop by so many blocks. `beside`: with nothing on a second stream, since a transfer is two launches.

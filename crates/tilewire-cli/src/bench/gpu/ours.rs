@@ -1,8 +1,9 @@
 //! Graphs of `send`, `recv` and `sendrecv` between two virtual ranks that this thread plays.
 
-use super::frozen::mixed;
-use super::race::Side;
+use super::frozen::{HOST_SAMPLES, mixed};
+use super::race::{Side, median_of};
 use anyhow::{Result, ensure};
+use std::time::Instant;
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::ir::scalar::Element;
 use tilewire::transport::{NvlTransport, Rank, Window};
@@ -136,6 +137,37 @@ impl<'l> Pair<'l> {
             ensure!(x.memory().read() == windows[1].tensor().memory().read(), "ours gives something else");
         }
         Ok(side)
+    }
+
+    /// Microseconds that the host needs for a prepared `run()`, and milliseconds for a kernel that is new.
+    pub fn host_cost(&self, config: Config) -> Result<(f64, f64)> {
+        let [a, b] = self.ranks else { unreachable!("two ranks") };
+        let (x, y) = (filled::<u64>(a, 1 << 20, 0)?, a.device().zeros::<u64>((1 << 20) / 8)?);
+        let mut built = 0;
+        // Of another length each time: another kernel.
+        let build_ms = median_of(9, || {
+            built += 1;
+            let part = x.slice(0..x.len() - built);
+            let start = Instant::now();
+            let give = send(a, &part, Rank::new(1)).config(config).build()?;
+            let took = start.elapsed().as_secs_f64() * 1e3;
+            let mut take = recv(b, &y.slice(0..part.len()), Rank::new(0)).config(config).build()?;
+            run_both(&mut { give }, &mut take)?;
+            Ok(took)
+        })?;
+        let mut give = send(a, &x, Rank::new(1)).config(config).build()?;
+        let mut take = recv(b, &y, Rank::new(0)).config(config).build()?;
+        run_both(&mut give, &mut take)?;
+        let run_us = median_of(HOST_SAMPLES, || {
+            let start = Instant::now();
+            give.run()?;
+            take.run()?;
+            let took = start.elapsed().as_secs_f64() * 1e6 / 2.0;
+            give.sync()?;
+            take.sync()?;
+            Ok(took)
+        })?;
+        Ok((run_us, build_ms))
     }
 
     fn graph(&self, one: &mut Op<'_>, two: &mut Op<'_>) -> Result<tilewire::cuda::Graph> {

@@ -44,6 +44,11 @@ pub fn race(device: &Arc<Device>, stream: &Arc<Stream>, sides: &[Side], samples:
     Ok(times.into_iter().map(median).collect())
 }
 
+/// The median of so many measurements.
+pub fn median_of(count: usize, mut once: impl FnMut() -> Result<f64>) -> Result<f64> {
+    Ok(median((0..count).map(|_| once()).collect::<Result<_>>()?))
+}
+
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
