@@ -5,6 +5,7 @@ mod bugs;
 mod copy_engine;
 mod differential;
 mod explored;
+mod leftovers;
 mod links;
 mod litmus;
 mod mutations;
