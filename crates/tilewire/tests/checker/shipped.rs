@@ -76,9 +76,9 @@ impl Sources {
         let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
         // Most specific first: a credit is a signal, a packet is put.
         let words: [(&str, &[&str]); 12] = [
-            ("signal_credit", &["credit(", "emptied(", "pipeline.step("]),
-            ("signal", &["signal(", "filled(", "pipeline.step(", "send_direct", "recv_direct"]),
-            ("wait", &["wait(", "free(", "wait_filled(", "arrived(", "pipeline.step(", "send_direct", "recv_direct"]),
+            ("signal_credit", &["credit(", "emptied(", "pipeline.step(", "receive.step("]),
+            ("signal", &["signal(", "filled(", "pipeline.step(", "send.step(", "send_direct", "recv_direct"]),
+            ("wait", &["wait(", "free(", "wait_filled(", "arrived(", ".step(", "send_direct", "recv_direct"]),
             ("bulk_copy", &["stages.put(", "stages.get("]),
             ("packet_put", &["packet_put("]),
             ("packet_get", &["packet_get("]),
