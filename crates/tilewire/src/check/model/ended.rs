@@ -10,6 +10,7 @@
 
 use super::detector::Detector;
 use super::sighting::Seen;
+use super::slots::{SlotHistory, SlotKey};
 
 impl Detector<'_> {
     /// The run is over: so many launches have ended on all ranks; `complete` when those are all.
@@ -17,9 +18,10 @@ impl Detector<'_> {
         self.flush();
         let ahead = self.credits.ahead(&self.slots, |party| self.parties[party as usize].name.rank());
         ahead.into_iter().for_each(|ahead| self.report(Seen::Ahead(ahead), &[]));
-        let mut seen = Vec::new();
+        let (slots, mut seen) = (self.slots.sorted(), Vec::new());
         for launch in 0..ended {
-            self.left_by(launch, complete && launch + 1 == ended, &mut seen);
+            let is_last = complete && launch + 1 == ended;
+            seen.extend(slots.iter().filter_map(|&(key, slot)| self.left_in(key, slot, launch, is_last)));
         }
         if !self.watch.across_launches {
             seen.extend(self.packets.left(ended).into_iter().map(Seen::Untaken));
@@ -27,22 +29,17 @@ impl Detector<'_> {
         seen.into_iter().for_each(|seen| self.report(seen, &[]));
     }
 
-    /// What a launch left behind.
-    fn left_by(&self, launch: u32, is_last: bool, seen: &mut Vec<Seen>) {
-        for (key, slot) in self.slots.sorted() {
-            let Some(last) = slot.last_by(launch) else { continue };
-            if slot.is_handshake() {
-                if last.value != slot.initial() {
-                    seen.push(Seen::NotReset { slot: key, signal: last.clone() });
-                }
-                continue;
-            }
-            // What an earlier launch left is reported there.
-            let judged = is_last || last.launch == launch && !slot.is_credited() && !self.watch.across_launches;
-            let waited = slot.waited_by(launch);
-            if judged && !last.credit && last.value > waited {
-                seen.push(Seen::Leftover { slot: key, signal: last.clone(), waited });
-            }
+    /// What a launch left behind in a slot.
+    fn left_in(&self, key: SlotKey, slot: &SlotHistory, launch: u32, is_last: bool) -> Option<Seen> {
+        let last = slot.last_by(launch)?;
+        if slot.is_handshake() {
+            let open = last.value != slot.initial();
+            return open.then(|| Seen::NotReset { slot: key, signal: last.clone() });
         }
+        // What an earlier launch left is reported there.
+        let judged = is_last || last.launch == launch && !slot.is_credited() && !self.watch.across_launches;
+        let waited = slot.waited_by(launch);
+        let left = judged && !last.credit && last.value > waited;
+        left.then(|| Seen::Leftover { slot: key, signal: last.clone(), waited })
     }
 }
