@@ -58,13 +58,43 @@ fn a_launch_takes_what_the_one_before_it_left() {
 
 #[test]
 fn what_is_left_is_told_with_the_deadlock_it_leads_to() {
-    // The receiver of the second launch begins behind, so its sender is the one who waits for ever.
+    // The receiver of the second launch begins with what the first one left, and waits for one more than there is.
     let s = Shared::new();
     let (first, signal) = launch(&s, 0..2, 0..1);
     let (second, _) = launch(&s, 2..3, 1..4);
     let report = check(&[first, second]);
     expect(&report, "leftover", &[signal]);
     expect(&report, "deadlock", &[signal + 5]);
+}
+
+#[test]
+fn a_receiver_that_is_one_message_behind_takes_old_packets() {
+    // Every get finds the flag it asks for, and is ordered: only that a packet is taken a launch too late shows the mistake.
+    for behind in [0, 1] {
+        let s = Shared::new();
+        let put = line!() + 3;
+        let launch = |n: i64| {
+            let send = s.rank(move |r, bytes, _, _| {
+                r.each(2, |i| bytes.packet_put(0, i + n * 2, i.cast::<u64>(), n as u32 + 1));
+            });
+            let receive = s.rank(move |r, bytes, _, out| {
+                let n = (n - behind).max(0);
+                r.each(2, |i| out.store(i, bytes.packet_get(0, i + n * 2, n as u32 + 1)));
+            });
+            vec![send, receive]
+        };
+        let launches = [launch(0), launch(1), launch(2)];
+        let report = check(&launches);
+        if behind == 0 {
+            clean(&report);
+            continue;
+        }
+        assert_eq!(kinds(&report), ["untaken"], "{report}");
+        let fault = expect(&report, "untaken", &[put]);
+        assert!(matches!(fault, Fault::Untaken { by, flag: 2, byte: 32, .. } if by.launch == 1), "{fault}");
+        assert!(report.is_decided() && report.to_json().contains("\"kind\":\"untaken\""));
+        clean(&check_with(&launches, &Settings { across_launches: true, ..Settings::default() }));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod brute;
 mod bugs;
+mod collectives;
 mod copy_engine;
 mod differential;
 mod explored;
