@@ -25,6 +25,8 @@ pub struct Settings {
     pub step_limit: u64,
     /// A wait may be met by a value larger than the one it names (counters that are signalled in batches).
     pub cumulative: bool,
+    /// A signal of data may be left for a later launch to wait for; otherwise that is a fault, at the end of its launch.
+    pub across_launches: bool,
     /// Whether a check ends at its first fault.
     pub first_fault: bool,
     /// The device that all ranks share, where they do: a launch it cannot hold at once is a fault.
@@ -41,9 +43,17 @@ impl Default for Settings {
             most_copies: u32::MAX,
             step_limit: 200_000_000,
             cumulative: false,
+            across_launches: false,
             first_fault: false,
             device: None,
         }
+    }
+}
+
+impl Settings {
+    /// What a detector looks for, beside the mistakes of a mutation.
+    pub(super) fn watch(&self, mistakes: Watch) -> Watch {
+        Watch { cumulative: self.cumulative, across_launches: self.across_launches, ..mistakes }
     }
 }
 
@@ -58,7 +68,7 @@ pub fn verify_world(launches: &[Vec<(&Kernel, &[Arg])>], settings: &Settings) ->
 impl Plan {
     /// Checks the plan: see the head of [`crate::check`] for what that means.
     pub fn verify(&self, settings: &Settings) -> Report {
-        self.verify_watching(settings, &Watch { cumulative: settings.cumulative, ..Watch::default() })
+        self.verify_watching(settings, &settings.watch(Watch::default()))
     }
 
     pub(super) fn verify_watching(&self, settings: &Settings, watch: &Watch) -> Report {

@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `mod.rs` | [`Rehearsal`], [`RehearsalRank`] |
+//! | `before.rs` | what was launched before the schedule that is checked |
 //! | `exchanges.rs` | the exchanges of all ranks |
 //! | `reductions.rs` | the reductions, and what goes round a ring |
 //! | `shipped.rs` | [`shipped`]: plans that check every schedule of this crate |
@@ -27,6 +28,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod before;
 mod exchanges;
 mod reductions;
 mod shipped;
@@ -63,11 +65,15 @@ impl Rehearsal {
 
     /// A world of small regions, in which slots come round often.
     pub fn small(ranks: usize, blocks: usize) -> Rehearsal {
+        Rehearsal::with_slots(ranks, blocks, 8)
+    }
+
+    fn with_slots(ranks: usize, blocks: usize, max_slots: usize) -> Rehearsal {
         Rehearsal::new(Geometry {
             world_size: ranks,
             per_peer_bytes: 2048 * blocks,
             max_blocks_per_peer: blocks,
-            max_slots: 8,
+            max_slots,
             max_copies: 4,
             packet_bytes: 4096 * blocks,
         })

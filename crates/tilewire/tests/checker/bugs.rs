@@ -254,23 +254,6 @@ fn a_credit_for_a_step_that_was_never_sent() {
 }
 
 #[test]
-fn data_that_nobody_takes_is_left_over() {
-    let s = Shared::new();
-    let last = line!() + 5;
-    let send = s.rank(|r, bytes, slots, _| {
-        bytes.put(0, 0, 1u64);
-        r.signal(slots.slot(0, 0), 1);
-        bytes.put(0, 8, 1u64);
-        r.signal(slots.slot(0, 0), 2);
-    });
-    let receive = s.rank(|r, bytes, slots, out| {
-        r.wait(slots.slot(0, 0), 1);
-        out.store(0, bytes.get::<u64>(0, 0));
-    });
-    expect(&check(&[vec![send, receive]]), "leftover", &[last]);
-}
-
-#[test]
 fn a_tile_too_many_leaves_the_staging() {
     let links = Link::ring(2, BLOCK);
     let report = check(&[ring(&links, Shape { tile: 2000, ..Shape::SMALL })]);

@@ -2,9 +2,11 @@
 
 mod brute;
 mod bugs;
+mod collectives;
 mod copy_engine;
 mod differential;
 mod explored;
+mod leftovers;
 mod links;
 mod litmus;
 mod mutations;

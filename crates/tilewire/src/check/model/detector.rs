@@ -3,6 +3,7 @@
 use super::clock::{Knowledge, PartyId};
 use super::credits::Credits;
 use super::log::{Deed, Log};
+use super::packets::Packets;
 use super::party::{Copying, Party, PartyName};
 use super::shadow::{Elements, Met, Shadow, Touch, writes};
 use super::sighting::{Seen, Sighting};
@@ -21,6 +22,8 @@ use std::rc::Rc;
 pub struct Watch {
     /// A wait may be satisfied by a value larger than the one it names.
     pub cumulative: bool,
+    /// A signal may be left for a later launch to wait for.
+    pub across_launches: bool,
     /// Waits that do not acquire, as (launch, rank, instruction): a mutation.
     pub relaxed: HashSet<(u32, u32, Inst)>,
     /// `each`s that do not end with a barrier, likewise: a mutation.
@@ -45,7 +48,7 @@ struct Run {
 pub struct Detector<'k> {
     /// By launch, then by rank.
     kernels: Vec<Vec<&'k Kernel>>,
-    watch: Watch,
+    pub(super) watch: Watch,
     /// Everybody.
     pub parties: Vec<Party>,
     pub(super) hosts: Vec<PartyId>,
@@ -57,7 +60,8 @@ pub struct Detector<'k> {
     shadows: Vec<Shadow>,
     /// All slots.
     pub slots: Slots,
-    credits: Credits,
+    pub(super) credits: Credits,
+    pub(super) packets: Packets,
     atomics: HashMap<(MemoryId, u64), Knowledge>,
     run: Option<Run>,
     /// What happened between parties.
@@ -66,8 +70,8 @@ pub struct Detector<'k> {
     pub(super) known: HashMap<(u8, Option<Inst>, Option<Inst>), usize>,
     /// Ops whose result may depend on the schedule, as (rank, launch, instruction).
     pub outside: HashSet<(u32, u32, Inst)>,
-    /// Ops with an effect that ran, as (launch, rank, instruction).
-    pub ran: HashSet<(u32, u32, Inst)>,
+    /// Ops with an effect that ran, as (launch, rank, instruction), and the last block that ran them.
+    pub ran: HashMap<(u32, u32, Inst), u32>,
     /// The test that failed last, until it is taken: its party should let others run.
     pub failed_test: Option<Inst>,
     /// Signals, posts and (runs of) writes so far: a test that failed fails again until this has grown.
@@ -92,13 +96,14 @@ impl<'k> Detector<'k> {
             shadows: Vec::new(),
             slots: Slots::default(),
             credits: Credits::default(),
+            packets: Packets::default(),
             atomics: HashMap::new(),
             run: None,
             log: Log::default(),
             sightings: Vec::new(),
             known: HashMap::new(),
             outside: HashSet::new(),
-            ran: HashSet::new(),
+            ran: HashMap::new(),
             failed_test: None,
             deeds: 0,
         }
@@ -155,25 +160,6 @@ impl<'k> Detector<'k> {
         self.parties[host as usize].launch = next;
     }
 
-    /// The run is over; `complete` when all launches are.
-    pub fn finish(&mut self, complete: bool) {
-        self.flush();
-        let ahead = self.credits.ahead(&self.slots, |party| self.parties[party as usize].name.rank());
-        ahead.into_iter().for_each(|ahead| self.report(Seen::Ahead(ahead), &[]));
-        if !complete {
-            return;
-        }
-        let left: Vec<Seen> = self
-            .slots
-            .leftovers()
-            .into_iter()
-            .map(|(slot, signal, waited)| Seen::Leftover { slot, signal: signal.clone(), waited })
-            .collect();
-        left.into_iter().for_each(|seen| self.report(seen, &[]));
-        let open = self.slots.not_reset().into_iter();
-        open.for_each(|(slot, signal)| self.report(Seen::NotReset { slot, signal }, &[]));
-    }
-
     // ---- accesses -------------------------------------------------------------------------------------------------
 
     fn shadow(&mut self, memory: MemoryId) -> &mut Shadow {
@@ -219,8 +205,13 @@ impl<'k> Detector<'k> {
             Some(first) => Elements::Line { first, start: run.bytes.start, size: run.size },
         };
         let touch = self.touched(run.party, Some(run.inst), run.kind, elements);
-        self.ran.insert((touch.launch, run.who.rank, run.inst));
+        self.has_run(run.who, touch.launch, run.inst);
         self.check(run.memory, run.bytes, touch);
+    }
+
+    fn has_run(&mut self, who: Actor, launch: u32, inst: Inst) {
+        let last = self.ran.entry((launch, who.rank, inst)).or_default();
+        *last = who.block.max(*last);
     }
 
     fn role(&mut self, who: Actor) -> PartyId {
@@ -288,9 +279,9 @@ impl<'k> Detector<'k> {
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let role = &self.parties[party as usize];
         let (launch, epoch) = (role.launch, role.epoch);
-        let signal = self.slots.wait(key, value, seen).cloned();
+        let signal = self.slots.wait(key, launch, value, seen).cloned();
         self.credits.wait(party, who.rank, key, value);
-        self.ran.insert((launch, who.rank, inst));
+        self.has_run(who, launch, inst);
         let relaxed = self.watch.relaxed.contains(&(launch, who.rank, inst));
         if let Some(signal) = signal.as_ref().filter(|_| !relaxed) {
             self.parties[party as usize].knowledge.join(&signal.published);
@@ -315,6 +306,10 @@ impl<'k> Detector<'k> {
 impl Observer for Detector<'_> {
     fn access(&mut self, who: Actor, access: &Access) {
         let Access { inst, element, kind, memory, ref bytes } = *access;
+        if kind == AccessKind::PacketRead {
+            let party = self.role(who);
+            self.packets.get((memory, bytes.start), self.parties[party as usize].launch);
+        }
         if let Some(run) = &mut self.run
             && run.who == who
             && run.inst == inst
@@ -351,10 +346,11 @@ impl Observer for Detector<'_> {
     }
 
     fn packet(&mut self, who: Actor, inst: Inst, memory: MemoryId, byte: u64, before: u64, flag: u64) {
+        let party = self.role(who);
+        let by = self.touched(party, Some(inst), AccessKind::PacketWrite, Elements::Outside);
+        self.packets.put((memory, byte), by.clone(), flag);
         if before != 0 && flag <= before {
             self.flush();
-            let party = self.role(who);
-            let by = self.touched(party, Some(inst), AccessKind::PacketWrite, Elements::Outside);
             self.report(Seen::StaleFlag { by, memory, byte, before, flag }, &[party]);
         }
     }
@@ -386,7 +382,7 @@ impl Observer for Detector<'_> {
         let knowledge = self.parties[party as usize].knowledge.clone();
         let all = self.parties[party as usize].release(party);
         let published = if credit { Rc::new(all.credit()) } else { all };
-        self.ran.insert((launch, who.rank, inst));
+        self.has_run(who, launch, inst);
         let entry = self.log.push(party, launch, epoch, Some(inst), Deed::Signal { slot: *slot, value, credit });
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let credit = credit || posted.is_some() && !self.posted.remove(&party);
@@ -429,8 +425,8 @@ impl Observer for Detector<'_> {
     fn barrier(&mut self, who: Actor, inst: Inst) {
         self.flush();
         let id = self.role(who);
+        self.has_run(who, self.parties[id as usize].launch, inst);
         let party = &mut self.parties[id as usize];
-        self.ran.insert((party.launch, who.rank, inst));
         if !self.watch.unbarriered.contains(&(party.launch, who.rank, inst)) {
             party.phase += 1;
         }
@@ -439,8 +435,8 @@ impl Observer for Detector<'_> {
     fn proxy_fence(&mut self, who: Actor, inst: Inst) {
         self.flush();
         let id = self.role(who);
+        self.has_run(who, self.parties[id as usize].launch, inst);
         let party = &mut self.parties[id as usize];
-        self.ran.insert((party.launch, who.rank, inst));
         let told = party.release(id);
         party.fenced.join(&told);
         party.phase += 1;
@@ -463,8 +459,8 @@ impl Observer for Detector<'_> {
     fn bulk_wait(&mut self, who: Actor, inst: Inst, covered: u64, done: BulkDone) {
         self.flush();
         let id = self.role(who);
+        self.has_run(who, self.parties[id as usize].launch, inst);
         let party = &mut self.parties[id as usize];
-        self.ran.insert((party.launch, who.rank, inst));
         for copy in party.copies.iter().filter(|copy| copy.number < covered) {
             let told = if done == BulkDone::Complete { &copy.complete } else { &copy.read };
             party.knowledge.join(told);

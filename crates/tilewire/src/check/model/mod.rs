@@ -15,6 +15,8 @@
 //! | `party.rs` | role copies, hosts, and asynchronous parties |
 //! | `shadow.rs` | who touched which bytes, as ranges |
 //! | `credits.rs` | credits that are ahead of their data |
+//! | `packets.rs` | which packets were taken |
+//! | `ended.rs` | what launches leave behind |
 //! | `slots.rs` | the history of every counter |
 //! | `streams.rs` | copy engines |
 //! | `log.rs` | signals and waits in order |
@@ -24,7 +26,9 @@
 mod clock;
 mod credits;
 mod detector;
+mod ended;
 mod log;
+mod packets;
 mod party;
 mod shadow;
 mod sighting;
@@ -35,6 +39,7 @@ pub use clock::PartyId;
 pub use credits::Ahead;
 pub use detector::{Detector, Watch};
 pub use log::Deed;
+pub use packets::Untaken;
 pub use party::PartyName;
 pub use shadow::{Conflict, Touch, writes};
 pub use sighting::{Seen, Sighting};

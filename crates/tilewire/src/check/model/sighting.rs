@@ -3,6 +3,7 @@
 use super::clock::PartyId;
 use super::credits::Ahead;
 use super::detector::Detector;
+use super::packets::Untaken;
 use super::party::PartyName;
 use super::shadow::{Conflict, Touch};
 use super::slots::{Signalled, SlotKey};
@@ -29,6 +30,8 @@ pub enum Seen {
     Ahead(Ahead),
     /// Data signalled that nobody waited for.
     Leftover { slot: SlotKey, signal: Signalled, waited: u64 },
+    /// A packet that nobody took.
+    Untaken(Untaken),
     /// A handshake that does not end as it began.
     NotReset { slot: SlotKey, signal: Signalled },
 }
@@ -64,6 +67,7 @@ impl Detector<'_> {
             Seen::Skipped { inst, signal, .. } => (13, Some(*inst), Some(signal.inst)),
             Seen::StaleFlag { by, .. } => (14, by.inst, None),
             Seen::Leftover { signal, .. } => (15, Some(signal.inst), None),
+            Seen::Untaken(packet) => (18, packet.by.inst, None),
             Seen::Ahead(ahead) => (16, Some(ahead.credit.inst), None),
             Seen::NotReset { signal, .. } => (17, Some(signal.inst), None),
         };

@@ -3,7 +3,7 @@
 use super::clock::{Knowledge, PartyId, Published};
 use crate::check::memory::MemoryId;
 use crate::ir::Inst;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A slot as bytes: two names of one counter agree here.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -50,8 +50,8 @@ pub struct SlotHistory {
     /// What it held before the first signal.
     initial: Option<u64>,
     signals: Vec<Signalled>,
-    /// The largest value anybody waited for.
-    waited: u64,
+    /// By launch: the largest value anybody waited for in it.
+    waited: BTreeMap<u32, u64>,
     /// A copy engine writes it: values may go back, and a wait is for the value that stands there.
     handshake: bool,
 }
@@ -96,21 +96,11 @@ impl Slots {
         unordered
     }
 
-    /// Words of handshakes that do not end as they began, with their last write.
-    pub fn not_reset(&self) -> Vec<(SlotKey, Signalled)> {
-        let ends = |(&key, slot): (&SlotKey, &SlotHistory)| {
-            let last = slot.signals.last().filter(|_| slot.handshake)?;
-            (last.value != slot.initial()).then(|| (key, last.clone()))
-        };
-        let mut left: Vec<_> = self.slots.iter().filter_map(ends).collect();
-        left.sort_by_key(|&(key, _)| key);
-        left
-    }
-
     /// The signal that a wait for `value`, which saw `seen`, is for: the first that suffices. `None` where none is needed.
-    pub fn wait(&mut self, key: SlotKey, value: u64, seen: u64) -> Option<&Signalled> {
+    pub fn wait(&mut self, key: SlotKey, launch: u32, value: u64, seen: u64) -> Option<&Signalled> {
         let slot = self.slots.entry(key).or_default();
-        slot.waited = slot.waited.max(value);
+        let most = slot.waited.entry(launch).or_default();
+        *most = value.max(*most);
         if slot.handshake {
             return slot.signals.last();
         }
@@ -123,18 +113,11 @@ impl Slots {
         slot.signals.get(first)
     }
 
-    /// Slots whose last signal carries data that nobody waited for.
-    pub fn leftovers(&self) -> Vec<(SlotKey, &Signalled, u64)> {
-        let mut left: Vec<_> = self
-            .slots
-            .iter()
-            .filter_map(|(&key, slot)| {
-                let last = slot.signals.last().filter(|_| !slot.handshake)?;
-                (!last.credit && last.value > slot.waited).then_some((key, last, slot.waited))
-            })
-            .collect();
-        left.sort_by_key(|&(key, ..)| key);
-        left
+    /// All slots, in order.
+    pub fn sorted(&self) -> Vec<(SlotKey, &SlotHistory)> {
+        let mut all: Vec<_> = self.slots.iter().map(|(&key, slot)| (key, slot)).collect();
+        all.sort_by_key(|&(key, _)| key);
+        all
     }
 }
 
@@ -147,6 +130,26 @@ impl SlotHistory {
     /// All signals, in the order of the run.
     pub fn signals(&self) -> &[Signalled] {
         &self.signals
+    }
+
+    /// Whether a copy engine writes it.
+    pub fn is_handshake(&self) -> bool {
+        self.handshake
+    }
+
+    /// Whether any of its signals is a credit.
+    pub fn is_credited(&self) -> bool {
+        self.signals.iter().any(|signal| signal.credit)
+    }
+
+    /// The last signal of the launches up to this one.
+    pub fn last_by(&self, launch: u32) -> Option<&Signalled> {
+        self.signals.iter().rev().find(|signal| signal.launch <= launch)
+    }
+
+    /// The largest value anybody waited for in the launches up to this one.
+    pub fn waited_by(&self, launch: u32) -> u64 {
+        self.waited.range(..=launch).map(|(_, &value)| value).max().unwrap_or(0)
     }
 
     /// The last signal.

@@ -1,12 +1,11 @@
 //! What a mutation does to a plan.
 
 use super::edit::Edit;
-use super::sites::{Place, sibling, swappable, whole};
+use super::sites::{Place, sibling, whole};
 use super::{Mutant, Mutation};
 use crate::check::model::Watch;
 use crate::check::world::Plan;
 use crate::ir::{BulkDone, Const, Inst, Kernel, Op, Type};
-use crate::tensor::Arg;
 
 /// The plan with the mistake at a place.
 pub(super) fn mutant(plan: &Plan, mutation: Mutation, place: Place) -> Mutant {
@@ -21,24 +20,11 @@ pub(super) fn mutant(plan: &Plan, mutation: Mutation, place: Place) -> Mutant {
     }
     match mutation {
         Mutation::CounterReset => plan.resets_counters = true,
-        Mutation::SwappedPeers => {
-            // By one rank: if all swapped alike, the names would be swapped and nothing else.
-            for job in plan.launches.iter_mut().filter_map(|ranks| ranks.first_mut()) {
-                match swappable(&job.kernel) {
-                    Some((i, j)) if i != j => job.args.swap(i, j),
-                    Some((i, _)) => {
-                        if let Arg::Slots(banks) = &mut job.args[i] {
-                            banks.rotate_left(1);
-                        }
-                    }
-                    None => {}
-                }
-            }
-        }
+        Mutation::SwappedPeers => place.swap.iter().for_each(|swap| swap.apply(&mut plan)),
         Mutation::ReusedFlag => plan.launches.iter_mut().flatten().for_each(|job| one_flag(&mut job.kernel)),
         _ => {}
     }
-    Mutant { mutation, at: place.at, plan, watch }
+    Mutant { mutation, at: place.at, of: place.swap.map(|swap| swap.to_string()), plan, watch }
 }
 
 fn edit(kernel: &mut Kernel, mutation: Mutation, inst: Inst) {

@@ -10,11 +10,13 @@
 //! |---|---|
 //! | `sites.rs` | where a mutation applies |
 //! | `apply.rs` | what it does there |
+//! | `swap.rs` | slots of two peers that a rank could mistake for each other |
 //! | `edit.rs` | small edits of a kernel |
 
 mod apply;
 mod edit;
 mod sites;
+mod swap;
 
 use super::model::Watch;
 use super::report::Report;
@@ -63,7 +65,7 @@ mutations! {
     WrongSlot = "wrong-slot",
     /// The credit of one step earlier is enough.
     OffByOneCredit = "off-by-one-credit",
-    /// The first rank swaps the slots of two peers.
+    /// The first rank takes the slots of two peers for each other.
     SwappedPeers = "swapped-peers",
     /// A slot is filled before its credit is waited for.
     ReusedSlot = "reused-slot",
@@ -115,6 +117,8 @@ pub struct Mutant {
     pub mutation: Mutation,
     /// Where; `None` where it is no place of a kernel.
     pub at: Option<SourceLine>,
+    /// Of what, where it is no place of a kernel.
+    of: Option<String>,
     plan: Plan,
     watch: Watch,
 }
@@ -123,18 +127,15 @@ impl Mutant {
     /// Checks it, up to the first fault.
     pub fn verify(&self, settings: &Settings) -> Report {
         let settings = Settings { first_fault: true, ..settings.clone() };
-        let watch = Watch { cumulative: settings.cumulative, ..self.watch.clone() };
-        self.plan.verify_watching(&settings, &watch)
+        self.plan.verify_watching(&settings, &settings.watch(self.watch.clone()))
     }
 }
 
 impl fmt::Display for Mutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.mutation)?;
-        match &self.at {
-            Some(at) => write!(f, " at {at}"),
-            None => Ok(()),
-        }
+        self.at.iter().try_for_each(|at| write!(f, " at {at}"))?;
+        self.of.iter().try_for_each(|of| write!(f, " of {of}"))
     }
 }
 

@@ -1,29 +1,30 @@
 //! Where a mutation applies.
 
 use super::Mutation;
+use super::swap::{Swap, swaps};
 use crate::check::fixed::{Reach, reach};
 use crate::check::model::Watch;
 use crate::check::world::{Limits, Plan, ToBlock, execute};
-use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Param, Region, SourceLine, Type};
+use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Region, SourceLine, Type};
 
 /// One place of the source in all kernels that have it; the whole plan where it is no place of a kernel.
+#[derive(Default)]
 pub(super) struct Place {
     pub at: Option<SourceLine>,
     /// As (launch, rank, instruction).
     pub insts: Vec<(usize, usize, Inst)>,
+    /// Slots of two peers, in the launches that have them.
+    pub swap: Option<Swap>,
 }
 
 /// The places of a mutation in a plan, in the order of lines.
 pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
     let whole = |applies: bool| {
-        if applies { vec![Place { at: None, insts: Vec::new() }] } else { Vec::new() }
+        if applies { vec![Place::default()] } else { Vec::new() }
     };
     match mutation {
         Mutation::CounterReset => {
             return whole(plan.launches() > 1 && uses(plan, |op| matches!(op, Op::Wait { .. })));
-        }
-        Mutation::SwappedPeers => {
-            return whole(plan.launches.iter().flatten().any(|job| swappable(&job.kernel).is_some()));
         }
         Mutation::ReusedFlag => {
             return whole(plan.launches() > 1 && uses(plan, |op| matches!(op, Op::PacketPut { .. })));
@@ -37,6 +38,10 @@ pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
     // What never runs in this plan can be no mistake in it.
     let limits = Limits { most_copies: u32::MAX, steps: 200_000_000, first_fault: false };
     let ran = execute(plan, &stage, Watch::default(), limits, &mut ToBlock).detector.ran;
+    if mutation == Mutation::SwappedPeers {
+        let ran = |launch: usize, inst: Inst| ran.contains_key(&(launch as u32, 0, inst));
+        return swaps(plan, ran).into_iter().map(|swap| Place { swap: Some(swap), ..Place::default() }).collect();
+    }
     let mut credits: Vec<Reach> = Vec::new();
     for (launch, jobs) in plan.launches.iter().enumerate() {
         for (rank, job) in jobs.iter().enumerate() {
@@ -62,18 +67,19 @@ pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
                 if !applies(kernel, mutation, body, inst, credited) {
                     return;
                 }
-                let mut runs = false;
-                let mut look = |inst| runs |= ran.contains(&(launch as u32, rank as u32, inst));
+                let mut last = None;
+                let mut look = |inst| last = last.max(ran.get(&(launch as u32, rank as u32, inst)).copied());
                 look(inst);
                 kernel.insts[inst].op.regions().into_iter().for_each(|region| kernel.walk(region, &mut look));
-                if !runs {
+                // What block 0 alone does anyway is no mistake if block 0 alone does it.
+                if last < Some(u32::from(mutation == Mutation::ReadyOfBlock0)) {
                     return;
                 }
                 let (line, kind) = (kernel.line(inst).clone(), kind(&kernel.insts[inst].op));
                 let found = match places.iter_mut().find(|(at, k, _)| *at == line && *k == kind) {
                     Some((.., place)) => place,
                     None => {
-                        let place = Place { at: Some(line.clone()), insts: Vec::new() };
+                        let place = Place { at: Some(line.clone()), ..Place::default() };
                         places.push((line, kind, place));
                         &mut places.last_mut().expect("just pushed").2
                     }
@@ -108,7 +114,7 @@ fn applies(kernel: &Kernel, mutation: Mutation, body: Region, inst: Inst, credit
             Op::PacketPut { .. } => true,
             _ => false,
         },
-        Mutation::ReadyOfBlock0 => waits && !credited && kernel.blocks > 1 && sibling(kernel, inst, true).is_some(),
+        Mutation::ReadyOfBlock0 => waits && !credited && sibling(kernel, inst, true).is_some(),
         Mutation::NoDrain => is_drain(kernel, inst),
         Mutation::SharedTail => matches!(op, Op::Signal { .. }) && copies(kernel, body) > 1,
         Mutation::BulkBeforeCompletion => matches!(op, Op::BulkWait { done: BulkDone::Complete, .. }),
@@ -136,7 +142,7 @@ fn uses(plan: &Plan, is: impl Fn(&Op) -> bool) -> bool {
 }
 
 /// Every instruction that a role reaches, with the body of its role.
-fn each_inst(kernel: &Kernel, mut f: impl FnMut(Region, Inst)) {
+pub(super) fn each_inst(kernel: &Kernel, mut f: impl FnMut(Region, Inst)) {
     for role in kernel.roles.values() {
         kernel.walk(role.body, &mut |inst| f(role.body, inst));
     }
@@ -273,20 +279,4 @@ fn clears(kernel: &Kernel, inst: Inst) -> bool {
         }
     });
     packets && !others
-}
-
-/// Two parameters of slots with one name and form, or one of several banks.
-pub(super) fn swappable(kernel: &Kernel) -> Option<(usize, usize)> {
-    let params: Vec<&Param> = kernel.params.values().collect();
-    for (i, a) in params.iter().enumerate() {
-        if matches!(a, Param::Slots { banks, .. } if *banks > 1) {
-            return Some((i, i));
-        }
-        if matches!(a, Param::Slots { .. })
-            && let Some(j) = params[..i].iter().position(|b| b == a)
-        {
-            return Some((j, i));
-        }
-    }
-    None
 }

@@ -152,7 +152,7 @@ pub enum Fault {
         /// The sender's wait that the credit ends.
         wait: Option<Event>,
     },
-    /// Data that was signalled and that nobody waited for.
+    /// Data that was signalled and that nobody waited for in that launch or before.
     Leftover {
         /// The slot.
         slot: String,
@@ -162,6 +162,17 @@ pub enum Fault {
         value: u64,
         /// The largest value anybody waited for.
         waited: u64,
+    },
+    /// A packet that nobody took in its launch or before.
+    Untaken {
+        /// Who put it.
+        by: Event,
+        /// The area.
+        memory: String,
+        /// First byte of the packet.
+        byte: u64,
+        /// Its flag.
+        flag: u64,
     },
     /// A word of a handshake that does not end as it began: the next launch takes it for its own.
     NotReset {
@@ -209,6 +220,7 @@ impl Fault {
             Fault::StaleFlag { .. } => "stale-flag",
             Fault::OverCredit { .. } => "over-credit",
             Fault::Leftover { .. } => "leftover",
+            Fault::Untaken { .. } => "untaken",
             Fault::NotReset { .. } => "not-reset",
             Fault::Deadlock { .. } => "deadlock",
             Fault::NoProducer { .. } => "no-producer",
@@ -229,6 +241,7 @@ impl Fault {
             Fault::Unwritten { by, .. } | Fault::StaleFlag { by, .. } => vec![by],
             Fault::OverCredit { credit, wait, .. } => std::iter::once(credit).chain(wait).collect(),
             Fault::Leftover { signal, .. } => vec![signal],
+            Fault::Untaken { by, .. } => vec![by],
             Fault::NotReset { write, .. } => vec![write],
             Fault::NoProducer { wait, .. } => vec![wait],
             Fault::Deadlock { waiters, .. } => waiters.iter().map(|waiter| &waiter.event).collect(),

@@ -3,7 +3,7 @@
 use super::fault::{Event, Fault, Found, Moment};
 use crate::check::memory::{Bank, Bound, MemoryId};
 use crate::check::model::{
-    Ahead, Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, writes,
+    Ahead, Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, Untaken, writes,
 };
 use crate::check::observer::{AccessKind, Actor};
 use crate::check::world::{BoundOp, Plan, Span, Stage, StreamId, StreamOp};
@@ -79,6 +79,11 @@ impl Namer<'_> {
                 let event = signal(credit);
                 let (slot, tail) = (slot(&event, *head), slot(&event, *tail));
                 Fault::OverCredit { slot, credit: event, value: credit.value, tail, known: *known, wait }
+            }
+            Seen::Untaken(Untaken { by, memory, byte, flag }) => {
+                let by = touch(by);
+                let (memory, bytes) = self.bytes(by.rank, by.launch, *memory, &(*byte..*byte + 16));
+                Fault::Untaken { by, memory, byte: bytes.start, flag: *flag }
             }
             Seen::NotReset { slot: key, signal: s } => {
                 let event = signal(s);

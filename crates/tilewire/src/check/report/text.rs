@@ -122,8 +122,20 @@ impl fmt::Display for Fault {
                 wait.iter().try_for_each(|wait| write!(f, "\n   {wait}"))
             }
             Fault::Leftover { slot, signal, value, waited } => {
-                write!(f, "left over: {slot} is {value} at the end and nobody waited for more than {waited}")?;
+                write!(
+                    f,
+                    "left over: {slot} is {value} at the end of launch {} and nobody waited for ",
+                    signal.launch
+                )?;
+                write!(f, "more than {waited}: the next launch takes it for its own")?;
                 write!(f, "\n   {signal}")
+            }
+            Fault::Untaken { by, memory, byte, flag } => {
+                write!(
+                    f,
+                    "left over: nobody takes the packet at byte {byte} of {memory}, flag {flag}, in its launch: "
+                )?;
+                write!(f, "the next launch takes it for its own\n   {by}")
             }
             Fault::NotReset { slot, write, value } => {
                 write!(f, "{slot} is left at {value}: the next launch takes it for its own\n   {write}")

@@ -205,7 +205,8 @@ impl<'p> Run<'p> {
             Ok(ending) => ending,
             Err(error) => Ending::Error(error),
         };
-        self.detector.finish(matches!(ending, Ending::Complete));
+        let ended = self.ranks.iter().map(|rank| rank.begun - u32::from(rank.running > 0)).min().unwrap_or(0);
+        self.detector.finish(ended, matches!(ending, Ending::Complete));
         let Run { detector, choices, steps, world, .. } = self;
         Outcome { detector, ending, choices, steps, memories: world.memories }
     }

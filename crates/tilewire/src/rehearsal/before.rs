@@ -1,0 +1,58 @@
+//! What a rank does before the schedule that is checked: every rank sends to the next one round the ring.
+//!
+//! A collective seldom comes first, and what it must be careful of is what was left behind:
+//!
+//! - **slots that are not read yet.** Ranks that answer each other (a ring, two phases) know most of the time that a slot is free, out of what
+//!   they have received. They do not know it of slots that another launch filled: there the credit, and the drain, are all that protects them.
+//!   Here every slot is filled, and none twice: who waits for a credit is the schedule to be checked.
+//! - **counters that differ.** Where all peers have exchanged as much, one peer's counter says what another's says, and to mistake one for the
+//!   other is no mistake. Here the next rank and the one before are ahead of the others, each in its direction.
+
+use super::RehearsalRank;
+use crate::collective::{Config, Link, Primitive, RunError, sendrecv};
+use crate::hook::{Traced, kernel};
+use crate::schedule::{Tiling, recv_direct, send_direct};
+use crate::tensor::{Memory, Tensor};
+use crate::transport::{P2pTransport, Protocol};
+
+/// Slot bytes and depth of [`staged`].
+pub(super) const SLOTS: (usize, usize) = (64, 2);
+
+/// As many steps for every block as there are slots.
+pub(super) fn staged(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
+    let (slot_bytes, depth) = SLOTS;
+    let len = blocks * depth * slot_bytes / size_of::<f32>();
+    let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+    let (to, from) = link.neighbours();
+    let config = Config {
+        primitive: Some(Primitive::Staged),
+        blocks: Some(blocks),
+        slot_bytes: Some(slot_bytes),
+        depth: Some(depth),
+        granule: Some(1),
+        ..Config::default()
+    };
+    sendrecv(link, &y, &x, to, from).config(config).trace()
+}
+
+/// One message of every block.
+pub(super) fn packet(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
+    let (x, y) = (Tensor::<u64>::zeros(blocks * 8), Tensor::<u64>::zeros(blocks * 8));
+    let (to, from) = link.neighbours();
+    sendrecv(link, &y, &x, to, from).primitive(Primitive::Packet).granule(1).blocks(blocks).trace()
+}
+
+/// `len` elements into the window of the next rank.
+pub(super) fn direct(link: &RehearsalRank, blocks: usize, windows: &[Memory], len: usize) -> Result<Traced, RunError> {
+    let ((to, from), max_blocks) = (link.neighbours(), link.max_blocks_per_peer());
+    let window = &windows[to.index()];
+    let protocol = Protocol::Direct { window_bytes: window.bytes() };
+    let (x, tiling) = (Tensor::<f32>::zeros(len), Tiling::flat(len, 1, blocks).bands(1));
+    Ok(kernel("direct", |k| {
+        k.blocks(blocks as u32);
+        let x = k.input(&x).named("input");
+        let (tx, rx) = (link.sender(k, to, protocol, Some(window)), link.receiver(k, from, protocol));
+        k.role("send", 4).run(|r| send_direct::<f32, _>(r, &tx, max_blocks, tiling, |at| x.load(at.pos)));
+        k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
+    })?)
+}
