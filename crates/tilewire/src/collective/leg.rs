@@ -6,6 +6,7 @@ use super::config::{Decision, Primitive};
 use super::exchange::Exchange;
 use super::link::Link;
 use super::pattern::{Part, Pattern, Round, Route};
+use super::rounds::Rounds;
 use super::terms::{Message, WindowOf};
 use crate::hook::{Regs, Traced};
 use crate::ir::Op;
@@ -100,7 +101,8 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let ring = self.algorithm == Some(Algorithm::Ring) && !is_own;
         let only = ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged"));
         let (last_per, shape) = (self.hooks.last_per, &self.hooks.output_shape);
-        let at_once = if self.pattern.is_collective() { ranks } else { 1 };
+        let rounds = if self.pattern.is_collective() { ranks } else { 1 };
+        let at_once = if self.layout() == Rounds::Legs { 2 * rounds } else { rounds };
         let message = Message { types: R::TYPES, len, last_per, shape, at_once, only };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;

@@ -209,7 +209,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let settle_among = |at_once, types, len, only| {
             self.terms.settle(peer, Message { types, len, last_per: 1, shape: &none, at_once, only }, None)
         };
-        let settle = |types, len, only| settle_among(ranks, types, len, only);
+        let at_once = if self.layout() == Rounds::Legs { 2 * ranks } else { ranks };
+        let settle = |types, len, only| settle_among(at_once, types, len, only);
         // Packets of all peers are sent and taken by one role, so no other blocks run beside its own.
         let in_packets = |len, only| settle_among(1, R::TYPES, len, only);
         let staged = |why| Some((Primitive::Staged, why));

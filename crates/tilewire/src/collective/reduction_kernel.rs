@@ -17,7 +17,7 @@ use crate::hook::{Block, Ctx, RoleCtx, Value};
 use crate::ir::scalar::Element;
 use crate::schedule::{
     Leg, PacketPlan, Packing, Ring, RingReduce, StagedPlan, recv_tiles, reduce_packets, reduce_tiles, ring_reduce,
-    send_packets, send_tiles,
+    send_packets, send_tiles, share_packets,
 };
 use crate::transport::{Protocol, Rank};
 
@@ -73,13 +73,24 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             Kind::AllReduce => ((0..self.ranks).collect(), shards.clone()),
         };
         let message = |to: Rank| if self.reduction.kind == Kind::AllReduce { None } else { Some(to) };
-        let out: Vec<_> = peers.iter().map(|&peer| self.part(message(peer), Some(peer), None)).collect();
+        let out: Vec<_> = match self.reduction.kind {
+            Kind::ReduceScatter => peers.iter().map(|&peer| self.part(message(peer), Some(peer), None)).collect(),
+            Kind::AllReduce => vec![self.part(None, None, None)],
+        };
         let kept: Vec<_> = numbers.iter().map(|&s| self.part(message(self.me), None, None).of_shard(s)).collect();
         self.k.blocks(*blocks as u32);
-        self.k.role("reduce", self.warps()).run(|r| {
-            for ((ops, scene), peer) in to.iter().zip(&out).zip(&peers) {
-                let produce = |at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
-                send_packets::<R, _>(r, ops, plan, tilings[peer.index()], produce);
+        // Few words for each peer: barriers of many warps cost more than their lanes gain.
+        let terms = &self.reduction.terms;
+        self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 8)).run(|r| {
+            let produce =
+                |scene: &Scene<'t, In, Out>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
+            if self.reduction.kind == Kind::AllReduce {
+                // The same for all of them.
+                share_packets::<R, _>(r, &to, plan, tilings[0], |at| produce(&out[0], at));
+            } else {
+                for ((ops, scene), peer) in to.iter().zip(&out).zip(&peers) {
+                    send_packets::<R, _>(r, ops, plan, tilings[peer.index()], |at| produce(scene, at));
+                }
             }
             reduce_packets::<R, _>(r, &from, plan, tilings[self.me.index()], &ranges, |which, at, got| {
                 self.result(r, &kept[which], numbers[which], at, got);

@@ -3,6 +3,7 @@
 //! ```text
 //!   Roles    block b:   receive from 3 | receive from 2 | send to 1 | send to 2 | … | own
 //!   Blocks   block b:   receive | send         serve round b / blocks, as block b % blocks of it
+//!   Legs     block b:   serves leg b / blocks, as block b % blocks of it
 //! ```
 
 use super::link::Link;
@@ -17,6 +18,8 @@ pub enum Rounds {
     Roles,
     /// Each has blocks of its own: a grid of rounds × blocks, which is what a GPU wants.
     Blocks,
+    /// Each leg has blocks of its own: who sends and who receives are not in one block, and all lanes of a block do the same.
+    Legs,
 }
 
 impl Rounds {
@@ -82,7 +85,8 @@ impl<'t> RoundsCode<'_, 't> {
         let one_role = self.packets && legs > 1;
         match how {
             Rounds::Roles if one_role || legs <= BLOCK_ROLES => self.in_roles(k, legs, one_role),
-            _ => self.in_blocks(k),
+            Rounds::Legs => self.split().in_blocks(k, "exchange"),
+            _ => self.in_blocks(k, "send"),
         }
     }
 
@@ -106,7 +110,16 @@ impl<'t> RoundsCode<'_, 't> {
         warps_of(self.on_gpu, self.warps, role_copies * fewer)
     }
 
-    fn in_blocks(self, k: &Block<'t>) {
+    /// Every leg as a round of its own. Receivers first, as roles are.
+    fn split(mut self) -> Self {
+        let rounds = std::mem::take(&mut self.rounds);
+        let (sends, receives): (Vec<_>, Vec<_>) = rounds.into_iter().map(|[send, receive]| (send, receive)).unzip();
+        let legs = receives.into_iter().chain(sends).flatten();
+        RoundsCode { rounds: legs.map(|leg| [Some(leg), None]).collect(), windows: false, ..self }
+    }
+
+    /// `sender`: the name of the role that has the first leg of every round.
+    fn in_blocks(self, k: &Block<'t>, sender: &str) {
         let (blocks, copies) = (self.blocks, self.copies);
         let sends = self.own.is_some() || self.rounds.iter().any(|round| round[SEND].is_some());
         let receives = self.rounds.iter().any(|round| round[RECEIVE].is_some());
@@ -145,7 +158,7 @@ impl<'t> RoundsCode<'_, 't> {
             role("exchange", warps, &[SEND, RECEIVE]);
         } else {
             role("receive", if signallers > 0 { signallers } else { warps }, &[RECEIVE]);
-            role("send", warps, &[SEND]);
+            role(sender, warps, &[SEND]);
         }
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     };
     case("all_to_all", "staged", staged(Kind::AllToAll, Rounds::Roles))?;
     case("all_to_all", "staged, rounds as blocks", staged(Kind::AllToAll, Rounds::Blocks))?;
+    case("all_to_all", "staged, legs as blocks", staged(Kind::AllToAll, Rounds::Legs))?;
     case("all_to_all", "packet", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Roles, MESSAGES))?;
     case(
         "all_to_all",

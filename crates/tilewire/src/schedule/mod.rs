@@ -23,7 +23,7 @@
 //! | `counters.rs` | the counters a role keeps across launches |
 //! | `staged.rs` | steps through slots of the receiver's staging: [`StagedSend`], [`StagedRecv`], [`send_tiles`], [`recv_tiles`] |
 //! | `bulk.rs` | the same with asynchronous copies through scratch: [`send_bulk`], [`recv_bulk`] |
-//! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`recv_packets`] |
+//! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`share_packets`], [`recv_packets`] |
 //! | `ring.rs` | tiles that go on from rank to rank: [`ring_gather`], [`ring_reduce`] |
 //! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`recv_direct`] |
@@ -43,7 +43,7 @@ mod tiling;
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
 pub use direct::{recv_direct, send_direct};
 pub use ops::{LoadStore, Ops, Span, Word};
-pub use packet::{PacketPlan, recv_packets, send_packets};
+pub use packet::{PacketPlan, recv_packets, send_packets, share_packets};
 pub use packing::Packing;
 pub use reduce::{reduce_packets, reduce_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};

@@ -92,6 +92,16 @@ impl<'t> Message<'t> {
         Message { counters, block, number, next: number + 1, flag, first }
     }
 
+    /// Waits until there is room for this message and those up to the next that asks.
+    #[track_caller]
+    fn wait_free(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) {
+        let number = self.number;
+        r.if_((number & (HALF - 1)).eq(0), || {
+            let wrapped = (number & (FLAGS - 1)).eq(0);
+            ops.wait(r, Word::PacketHead(self.block), wrapped.select(number, number.max(HALF) - HALF));
+        });
+    }
+
     /// The receiver's credit, where one is due.
     #[track_caller]
     fn credit(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan) {
@@ -125,15 +135,29 @@ pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    let message = Message::next::<R>(r, ops, plan, tiling, Side::Send);
-    let number = message.number;
-    r.if_((number & (HALF - 1)).eq(0), || {
-        let wrapped = (number & (FLAGS - 1)).eq(0);
-        ops.wait(r, Word::PacketHead(message.block), wrapped.select(number, number.max(HALF) - HALF));
-    });
+    share_packets::<R, O>(r, std::slice::from_ref(ops), plan, tiling, produce);
+}
+
+/// Sends this block's part of one message to several peers: produced once, put to each of them.
+#[track_caller]
+pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    to: &[O],
+    plan: PacketPlan,
+    tiling: Tiling,
+    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+) {
+    let messages: Vec<_> = to.iter().map(|ops| Message::next::<R>(r, ops, plan, tiling, Side::Send)).collect();
+    for (ops, message) in to.iter().zip(&messages) {
+        message.wait_free(r, ops);
+    }
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
-    let put = |k: Value<'t, i64>, word: Value<'t, u64>| ops.packet_put(message.first + k, word, message.flag);
+    let put = |k: Value<'t, i64>, word: Value<'t, u64>| {
+        for (ops, message) in to.iter().zip(&messages) {
+            ops.packet_put(message.first + k, word, message.flag);
+        }
+    };
     if let [ty] = R::TYPES
         && ty.size() == 8
     {
@@ -149,7 +173,9 @@ pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
             scratch.each_word(r, elements, |k, byte| put(k, scratch.bytes.get(0, byte)));
         });
     }
-    message.end();
+    for message in messages {
+        message.end();
+    }
 }
 
 /// Receives this block's part of a message in packets.
@@ -182,24 +208,32 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     message.end();
 }
 
-/// Receives this block's part of a message in packets into the role's scratch, to be read by whoever has several messages to combine.
+/// Receives this block's part of a message in packets from each of several peers into the role's scratch, to be read by whoever combines
+/// them: looked for side by side, since they arrive together.
 #[track_caller]
 pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    from: &[O],
     plan: PacketPlan,
     tiling: Tiling,
-) -> Option<Packed<'t>> {
-    let message = Message::next::<R>(r, ops, plan, tiling, Side::Receive);
-    let held = (!tiling.is_empty()).then(|| Packed::new::<R>(r, tiling));
-    if let Some(held) = &held {
+) -> Vec<Packed<'t>> {
+    let messages: Vec<_> = from.iter().map(|ops| Message::next::<R>(r, ops, plan, tiling, Side::Receive)).collect();
+    let held: Vec<_> = from.iter().filter(|_| !tiling.is_empty()).map(|_| Packed::new::<R>(r, tiling)).collect();
+    if let Some(first) = held.first() {
         tiling.for_tiles(r, |_, tile| {
-            let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
-            held.each_word(r, tile.rows() * tile.cols(), |k, byte| held.bytes.put(0, byte, get(k)));
+            first.each_word(r, tile.rows() * tile.cols(), |k, byte| {
+                for ((ops, message), held) in from.iter().zip(&messages).zip(&held) {
+                    held.bytes.put(0, byte, ops.packet_get(message.first + k, message.flag));
+                }
+            });
         });
     }
-    message.credit(r, ops, plan);
-    message.end();
+    for (ops, message) in from.iter().zip(&messages) {
+        message.credit(r, ops, plan);
+    }
+    for message in messages {
+        message.end();
+    }
     held
 }
 

@@ -61,7 +61,7 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
     ranges: &[Range<usize>],
     combine: impl Fn(usize, &Leg<'t>, &[Value<'t, P>]),
 ) {
-    let held: Vec<_> = from.iter().map(|ops| hold_packets::<P, O>(r, ops, plan, tiling)).collect();
+    let held = hold_packets::<P, O>(r, from, plan, tiling);
     tiling.for_tiles(r, |step, tile| {
         let first = tile.first(r);
         let end = first + tile.cols();
@@ -78,7 +78,7 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
                 let pos = from + k;
                 let index = if whole { pos } else { pos - first };
                 let spot = Spot { index, pos, place: None, tile: tile.index };
-                let got = held.iter().flatten().map(|held| <P as Regs>::get(&held.at(index)));
+                let got = held.iter().map(|held| <P as Regs>::get(&held.at(index)));
                 combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
             });
         }

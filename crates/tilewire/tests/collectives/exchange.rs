@@ -39,7 +39,8 @@ impl Case {
             _ => numbers.one_of(&[0, 1, 7, 61, 256, 1023, 9001]),
         };
         let root = Rank::new(numbers.below(ranks) as u32);
-        let (blocks, rounds) = (numbers.one_of(&[1, 1, 2, 3]), numbers.one_of(&[Rounds::Roles, Rounds::Blocks]));
+        let (blocks, rounds) =
+            (numbers.one_of(&[1, 1, 2, 3]), numbers.one_of(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
         Case { kind, root, chunk, way, blocks, rounds }
     }
 

@@ -41,7 +41,8 @@ impl Case {
             Way::Packet => numbers.one_of(&[0, 1, 7, 50, 61]),
             _ => numbers.one_of(&[0, 1, 7, 61, 256, 1023, 4001]),
         };
-        let (blocks, rounds) = (numbers.one_of(&[1, 1, 2, 3]), numbers.one_of(&[Rounds::Roles, Rounds::Blocks]));
+        let (blocks, rounds) =
+            (numbers.one_of(&[1, 1, 2, 3]), numbers.one_of(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
         let (op, in_place) = (numbers.one_of(&ReduceOp::ALL), numbers.below(3) == 0);
         Case { kind, op, algorithm, way, len, blocks, rounds, in_place }
     }

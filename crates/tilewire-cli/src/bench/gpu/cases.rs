@@ -207,7 +207,8 @@ impl Bench<'_> {
     fn all_to_all(&mut self) -> Result<()> {
         let (ranks, bytes, blocks, rotation) = (4, 64 << 20, 4, 2);
         let group = Group::new(&self.device, ranks, NvlOptions::default())?;
-        let mut sides = vec![group.all_to_all(bytes, blocks, Way::Direct, rotation)?];
+        let config = Config { blocks: Some(blocks), ..self.plan.config };
+        let mut sides = vec![group.all_to_all(bytes, config, Way::Direct, rotation)?];
         let mut kept = Vec::new();
         // All that is moved, by all blocks.
         keep(self.frozen.one_hop(ranks * bytes, ranks * ranks * blocks, 1, false)?, &mut sides, &mut kept);
@@ -216,7 +217,7 @@ impl Bench<'_> {
         let name = "all-to-all of 4 ranks, 16";
         self.row(&format!("{name} blocks each, one hop"), "direct", 0, bytes, &sides, &times, 0.9);
 
-        let mut sides = vec![group.all_to_all(bytes, blocks, Way::Staged, rotation)?];
+        let mut sides = vec![group.all_to_all(bytes, config, Way::Staged, rotation)?];
         // All that travels, by the blocks that send and receive it.
         let (wire, senders) = (ranks * bytes / ranks * (ranks - 1), ranks * (ranks - 1) * blocks);
         for slot in Self::slots(wire / 2, senders / 2) {
@@ -226,9 +227,9 @@ impl Bench<'_> {
         kept.iter().try_for_each(|scheme| scheme.check(true))?;
         self.row(&format!("{name} blocks each, two hops"), "staged", 0, bytes, &sides, &times, 0.9);
 
-        let plain = group.all_to_all(bytes, blocks, Way::Staged, rotation)?;
+        let plain = group.all_to_all(bytes, config, Way::Staged, rotation)?;
         let sides =
-            [group.all_to_all(bytes, blocks, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
+            [group.all_to_all(bytes, config, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
         let times = race(&self.device, &self.stream, &sides, self.samples())?;
         self.row("all-to-all of bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
         self.rows.iter_mut().rev().take(3).for_each(|row| row.ranks = ranks);

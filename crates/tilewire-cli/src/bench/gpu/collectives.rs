@@ -40,13 +40,13 @@ impl Group {
         self.links.iter().map(|link| &link.seat().stream).collect()
     }
 
-    /// An all-to-all in which every rank has so many bytes, each round by so many blocks.
-    pub fn all_to_all(&self, bytes: usize, blocks: usize, way: Way, rotation: usize) -> Result<Side> {
+    /// An all-to-all in which every rank has so many bytes.
+    pub fn all_to_all(&self, bytes: usize, config: Config, way: Way, rotation: usize) -> Result<Side> {
         let ranks = self.links.len();
         let len = bytes / 2 / ranks;
         let primitive = if way == Way::Direct { Primitive::Direct } else { Primitive::Staged };
         let granule = (way == Way::Quantised).then_some(GROUP);
-        let config = Config { primitive: Some(primitive), blocks: Some(blocks), granule, ..Config::default() };
+        let config = Config { primitive: Some(primitive), granule, ..config };
         let (mut all, mut tensors) = (Vec::new(), Vec::new());
         for k in 0..rotation {
             let windows = match way {
