@@ -59,7 +59,8 @@ pub trait Link: Host {
     /// Waits for what the peer told, at most so long; see [`ShmTransport::hear`].
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
 
-    /// Compiles a kernel of your own that is bound to this transport.
+    /// Compiles a kernel of your own that is bound to this transport. Ranks of one process that share a GPU start together: there a launch
+    /// belongs to the one of the peer that has the same number, counted for every direction between two ranks.
     fn prepare(&self, traced: &Traced) -> Result<Launch<'_>, RunError>
     where
         Self: Sized,
@@ -289,7 +290,7 @@ fn leg_ends(host: &dyn Host, args: &[Arg]) -> Vec<LegEnd> {
         .collect();
     let uses = |data: [&Memory; 2], Signals { tail, head, packet_head, ready, done }: &Signals| {
         let all = data.into_iter().chain([tail, head, packet_head, ready, done]);
-        all.into_iter().any(|memory| bound.iter().any(|bound| bound.is(memory)))
+        all.into_iter().any(|memory| bound.iter().any(|bound| bound.overlaps(memory)))
     };
     let peers = Rank::all(host.world_size()).filter(|&peer| peer != me && host.reaches(peer));
     let ends = peers.flat_map(|peer| {

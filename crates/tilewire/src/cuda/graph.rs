@@ -50,7 +50,8 @@ impl Graph {
     pub fn replay(&self, stream: &Arc<Stream>) -> Result<(), CudaError> {
         self.kept.iter().try_for_each(|kept| kept.reported())?;
         self.device.bind()?;
-        if stream.is_capturing()? {
+        let capturing = stream.is_capturing()?;
+        if capturing {
             keep_captured(&self.kept)?;
         } else {
             stream.join(&self.parts, &self.done)?;
@@ -62,7 +63,9 @@ impl Graph {
         }
         // SAFETY: graph and stream live; the graph keeps what its kernels use, and waits for them when it is dropped.
         unsafe { result::graph::launch(self.exec, stream.ordered()) }.called("cuGraphLaunch")?;
-        self.kept.iter().for_each(|kept| kept.passed());
+        if !capturing {
+            self.kept.iter().for_each(|kept| kept.passed());
+        }
         self.done.record(stream)
     }
 

@@ -140,11 +140,7 @@ impl Order for KernelOrder {
         self.deadline
     }
 
-    fn submit(mut self, late: bool) -> Result<(), CudaError> {
-        if late {
-            // Its peer has not come in all the time it had: one look, and it says for whom it waited.
-            self.block[abi::DEADLINE as usize / 8] = 0;
-        }
+    fn submit(mut self) -> Result<(), CudaError> {
         self.device.bind()?;
         let mut params = [self.block.as_mut_ptr().cast::<c_void>()];
         // SAFETY: the function takes one parameter, whose size is the block's; the driver copies it during the call. The
@@ -273,7 +269,7 @@ impl Launch {
             _ => {
                 // Launches with ends may be waiting to be put on the stream.
                 stream.ordered();
-                order.submit(false)
+                order.submit()
             }
         }
     }
@@ -343,7 +339,7 @@ impl Drop for Launch {
             // The peers hear of the panic only after this: the launch may wait for them.
             _ = self.kept.abort.set(abi::ABORTED_BY_PANIC);
             if let Some(muster) = &self.kept.muster {
-                muster.open();
+                muster.withdraw(self.stream.handle() as usize);
             }
         }
         if self.stream.sync().is_err() {

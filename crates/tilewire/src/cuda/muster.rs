@@ -12,9 +12,12 @@
 //! ```
 //!
 //! A launch says which legs it has: from which rank to which. Both ends of a leg count their launches, and the launches of one number belong
-//! together. Whoever comes looks for all that its launch depends on, over legs and over launches that came before on the same streams;
-//! if none is missing, it starts them all. Nobody waits in `run()`: what needs the order of a stream ([`Muster::settle`]) does, and after
-//! the deadline it starts what is there, so that the kernel itself says for whom it waited.
+//! together. A launch starts when all are there that it depends on, over legs and over launches that came before on the same streams.
+//!
+//! Nobody waits in `run()`. What needs the order of a stream ([`Muster::settle`]) waits until its launches have started. Two things end that
+//! early, with what is there: when all that is missing would come from ranks that settle themselves, since nobody would ever come then;
+//! and [`GRACE`], since a rank may wait on the host for what another does after its launch. Kernels that start so wait for the missing
+//! rank as kernels do, and say whom they waited for.
 
 use super::device::held;
 use super::error::CudaError;
@@ -37,7 +40,15 @@ impl LegEnd {
     fn other(self) -> LegEnd {
         LegEnd { sends: !self.sends, ..self }
     }
+
+    /// Whose end it is.
+    fn rank(self) -> u32 {
+        if self.sends { self.from } else { self.to }
+    }
 }
+
+/// How long what needs the order of a stream waits for other ranks, at most; half the deadline where that is less.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A launch that can be put on its stream by any thread.
 pub(super) trait Order: Send {
@@ -45,8 +56,8 @@ pub(super) trait Order: Send {
     fn stream(&self) -> usize;
     /// How long its waits may last.
     fn deadline(&self) -> Option<Duration>;
-    /// Puts it there. `late`: its deadline has passed already.
-    fn submit(self, late: bool) -> Result<(), CudaError>;
+    /// Puts it there.
+    fn submit(self) -> Result<(), CudaError>;
 }
 
 /// How putting a launch on its stream went, where that went wrong.
@@ -64,6 +75,8 @@ impl Fate {
 pub(super) struct Muster<O> {
     state: Mutex<State<O>>,
     changed: Condvar,
+    /// Whether one thread plays all the ranks: while it settles, nobody comes.
+    alone: bool,
 }
 
 struct State<O> {
@@ -74,6 +87,8 @@ struct State<O> {
     /// Which of the pending launches is number so and so of an end.
     ends: HashMap<(LegEnd, u64), u64>,
     next: u64,
+    /// Ranks whose thread waits in [`Muster::settle`].
+    settling: Vec<u32>,
     /// Whether launches start at once: the ranks are told to give up.
     open: bool,
 }
@@ -85,85 +100,85 @@ struct Pending<O> {
     fate: Arc<Fate>,
 }
 
-impl<O> Default for Muster<O> {
-    fn default() -> Self {
-        let (counts, pending, ends) = (HashMap::new(), BTreeMap::new(), HashMap::new());
-        Muster { state: Mutex::new(State { counts, pending, ends, next: 0, open: false }), changed: Condvar::new() }
-    }
+/// What a launch depends on.
+struct Needed {
+    /// Those that are pending, itself included.
+    pending: BTreeSet<u64>,
+    /// Ranks from which one has not come.
+    missing: BTreeSet<u32>,
 }
 
 impl<O: Order> Muster<O> {
+    /// For ranks of several threads, or of one.
+    pub(super) fn new(alone: bool) -> Self {
+        let (counts, pending, ends) = (HashMap::new(), BTreeMap::new(), HashMap::new());
+        let state = State { counts, pending, ends, next: 0, settling: Vec::new(), open: false };
+        Muster { state: Mutex::new(state), changed: Condvar::new(), alone }
+    }
+
     /// A launch is ready to start. It does when all are there that it depends on.
     pub(super) fn arrive(&self, ends: &[LegEnd], order: O, fate: &Arc<Fate>) {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        let numbered = ends.iter().map(|&end| {
-            let count = state.counts.entry(end).or_default();
-            *count += 1;
-            (end, *count)
-        });
-        let ends: Vec<_> = numbered.collect();
+        let ends: Vec<_> = ends.iter().map(|&end| (end, state.count(end))).collect();
         state.ends.extend(ends.iter().map(|&end| (end, number)));
         state.pending.insert(number, Pending { order, ends, since: Instant::now(), fate: fate.clone() });
-        let ready = if state.open { Some(state.pending.keys().copied().collect()) } else { state.needed_by(number) };
-        if let Some(ready) = ready {
-            state.start(ready, false);
-            self.changed.notify_all();
-        }
-    }
-
-    /// Waits until all launches of a stream are on it, as long as their deadlines allow; those that are not by then start all the same.
-    pub(super) fn settle(&self, stream: usize) {
-        let mut state = self.state();
-        loop {
-            let of_stream = |state: &State<O>| -> BTreeSet<u64> {
-                state
-                    .pending
-                    .iter()
-                    .filter(|(_, one)| one.order.stream() == stream)
-                    .map(|(&number, _)| number)
-                    .collect()
-            };
-            let mine = of_stream(&state);
-            let Some(first) = mine.first().map(|number| &state.pending[number]) else { return };
-            let waited = first.since.elapsed();
-            state = match first.order.deadline().map(|deadline| deadline.saturating_sub(waited)) {
-                Some(Duration::ZERO) => {
-                    state.start(mine, true);
-                    self.changed.notify_all();
-                    return;
-                }
-                Some(left) => self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
+        state.start_ready();
+        self.changed.notify_all();
     }
 
     /// Launches of these ends have started without being asked for: a replay has them.
     pub(super) fn passed(&self, ends: &[LegEnd]) {
         let mut state = self.state();
-        let mut met = BTreeSet::new();
-        for end in ends {
-            let count = state.counts.entry(*end).or_default();
-            *count += 1;
-            let count = *count;
-            met.extend(state.ends.get(&(end.other(), count)).copied());
+        for &end in ends {
+            state.count(end);
         }
-        for number in met {
-            if let Some(ready) = state.pending.contains_key(&number).then(|| state.needed_by(number)).flatten() {
-                state.start(ready, false);
-            }
-        }
+        state.start_ready();
         self.changed.notify_all();
+    }
+
+    /// Waits until all launches of a stream have started; see the head of this file.
+    pub(super) fn settle(&self, stream: usize) {
+        let mut state = self.state();
+        let mut settles: Option<u32> = None;
+        while let Some((&number, first)) = state.pending.iter().find(|(_, one)| one.order.stream() == stream) {
+            let rank = first.ends.first().map(|(end, _)| end.rank());
+            let grace = first.order.deadline().map_or(GRACE, |deadline| GRACE.min(deadline / 2));
+            let left = grace.saturating_sub(first.since.elapsed());
+            if let (None, Some(rank)) = (settles, rank) {
+                settles = Some(rank);
+                state.settling.push(rank);
+                self.changed.notify_all();
+            }
+            let needed = state.needed_by(number);
+            if self.alone || left.is_zero() || needed.missing.iter().all(|rank| state.settling.contains(rank)) {
+                state.start(needed.pending);
+                state.start_ready();
+                self.changed.notify_all();
+                continue;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if let Some(place) = settles.and_then(|rank| state.settling.iter().position(|&other| other == rank)) {
+            state.settling.swap_remove(place);
+        }
+    }
+
+    /// Forgets the launches of a stream that have not started.
+    pub(super) fn withdraw(&self, stream: usize) {
+        let mut state = self.state();
+        let of_stream = state.pending.iter().filter(|(_, one)| one.order.stream() == stream).map(|(&number, _)| number);
+        for number in of_stream.collect::<Vec<_>>() {
+            state.take(number);
+        }
     }
 
     /// From now on launches start at once: their waits end, whoever is missing.
     pub(super) fn open(&self) {
         let mut state = self.state();
         state.open = true;
-        let all = state.pending.keys().copied().collect();
-        state.start(all, false);
+        state.start_ready();
         self.changed.notify_all();
     }
 
@@ -173,36 +188,65 @@ impl<O: Order> Muster<O> {
 }
 
 impl<O: Order> State<O> {
-    /// All pending launches that one depends on, itself included; `None` if one has not come.
-    fn needed_by(&self, number: u64) -> Option<BTreeSet<u64>> {
-        let (mut needed, mut open) = (BTreeSet::from([number]), vec![number]);
+    /// One more launch of an end; gives its number.
+    fn count(&mut self, end: LegEnd) -> u64 {
+        let count = self.counts.entry(end).or_default();
+        *count += 1;
+        *count
+    }
+
+    /// What a pending launch depends on.
+    fn needed_by(&self, number: u64) -> Needed {
+        let mut needed = Needed { pending: BTreeSet::from([number]), missing: BTreeSet::new() };
+        let mut open = vec![number];
         while let Some(number) = open.pop() {
             let one = &self.pending[&number];
             let mut also: Vec<u64> = Vec::new();
             for &(end, count) in &one.ends {
                 let other = end.other();
                 if self.counts.get(&other).copied().unwrap_or(0) < count {
-                    return None;
+                    needed.missing.insert(other.rank());
                 }
-                // Where it is not pending, it has started.
+                // Where it has come and is not pending, it has started.
                 also.extend(self.ends.get(&(other, count)));
             }
             let before = self.pending.range(..number).filter(|(_, other)| other.order.stream() == one.order.stream());
             also.extend(before.map(|(&number, _)| number));
-            open.extend(also.into_iter().filter(|&number| needed.insert(number)));
+            open.extend(also.into_iter().filter(|&number| needed.pending.insert(number)));
         }
-        Some(needed)
+        needed
+    }
+
+    /// Starts all that depends on nobody who has not come: a newcomer may be all that several have waited for.
+    fn start_ready(&mut self) {
+        let mut numbers: Vec<u64> = self.pending.keys().copied().collect();
+        if self.open {
+            return self.start(numbers.into_iter().collect());
+        }
+        while let Some(number) = numbers.pop() {
+            if self.pending.contains_key(&number) {
+                let needed = self.needed_by(number);
+                if needed.missing.is_empty() {
+                    self.start(needed.pending);
+                }
+            }
+        }
     }
 
     /// In the order in which they came: those of one stream stay in theirs.
-    fn start(&mut self, numbers: BTreeSet<u64>, late: bool) {
+    fn start(&mut self, numbers: BTreeSet<u64>) {
         for number in numbers {
-            let Some(one) = self.pending.remove(&number) else { continue };
-            one.ends.iter().for_each(|end| _ = self.ends.remove(end));
-            if let Err(error) = one.order.submit(late) {
+            let Some(one) = self.take(number) else { continue };
+            if let Err(error) = one.order.submit() {
                 *held(&one.fate.0) = Some(error);
             }
         }
+    }
+
+    fn take(&mut self, number: u64) -> Option<Pending<O>> {
+        let one = self.pending.remove(&number)?;
+        one.ends.iter().for_each(|end| _ = self.ends.remove(end));
+        Some(one)
     }
 }
 
@@ -210,7 +254,7 @@ impl<O: Order> State<O> {
 mod tests {
     use super::*;
 
-    type Log = Arc<Mutex<Vec<(usize, bool)>>>;
+    type Log = Arc<Mutex<Vec<usize>>>;
 
     struct Noted {
         stream: usize,
@@ -227,26 +271,32 @@ mod tests {
             self.deadline
         }
 
-        fn submit(self, late: bool) -> Result<(), CudaError> {
-            held(&self.log).push((self.stream, late));
+        fn submit(self) -> Result<(), CudaError> {
+            held(&self.log).push(self.stream);
             Ok(())
         }
     }
 
-    #[derive(Default)]
     struct Ranks {
         muster: Muster<Noted>,
         log: Log,
     }
 
     impl Ranks {
+        fn new() -> Ranks {
+            Ranks { muster: Muster::new(false), log: Log::default() }
+        }
+
         /// A launch of a rank on its own stream that sends to one rank and receives from another.
         fn run(&self, rank: u32, to: Option<u32>, from: Option<u32>) {
+            self.run_until(rank, to, from, Some(Duration::from_millis(20)));
+        }
+
+        fn run_until(&self, rank: u32, to: Option<u32>, from: Option<u32>, deadline: Option<Duration>) {
             let send = to.map(|to| LegEnd { from: rank, to, sends: true });
             let receive = from.map(|from| LegEnd { from, to: rank, sends: false });
             let ends: Vec<_> = send.into_iter().chain(receive).collect();
-            let order =
-                Noted { stream: rank as usize, deadline: Some(Duration::from_millis(20)), log: self.log.clone() };
+            let order = Noted { stream: rank as usize, deadline, log: self.log.clone() };
             self.muster.arrive(&ends, order, &Arc::default());
         }
 
@@ -255,13 +305,13 @@ mod tests {
         }
 
         fn started(&self) -> Vec<usize> {
-            std::mem::take(&mut *held(&self.log)).into_iter().map(|(stream, _)| stream).collect()
+            std::mem::take(&mut *held(&self.log))
         }
     }
 
     #[test]
     fn a_ring_starts_when_the_last_one_comes() {
-        let ranks = Ranks::default();
+        let ranks = Ranks::new();
         for turn in 0..3 {
             for rank in [turn, turn + 1, turn + 3].map(|rank| rank % 4) {
                 ranks.shift(rank, 4);
@@ -274,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_pair_does_not_wait_for_others() {
-        let ranks = Ranks::default();
+        let ranks = Ranks::new();
         ranks.run(2, Some(3), None);
         ranks.run(0, Some(1), None);
         ranks.run(1, None, Some(0));
@@ -285,19 +335,19 @@ mod tests {
 
     #[test]
     fn a_launch_waits_for_those_before_it_on_its_stream_and_on_that_of_its_peer() {
-        let ranks = Ranks::default();
+        let ranks = Ranks::new();
         ranks.run(1, None, Some(0));
         ranks.run(1, Some(2), None);
         ranks.run(2, None, Some(1));
         // 2 waits for the second launch of 1, which comes after its first, which waits for 0.
         assert_eq!(ranks.started(), []);
         ranks.run(0, Some(1), None);
-        assert_eq!(ranks.started(), [1, 1, 2, 0]);
+        assert_eq!(ranks.started(), [1, 0, 1, 2]);
     }
 
     #[test]
     fn launches_of_a_leg_are_counted() {
-        let ranks = Ranks::default();
+        let ranks = Ranks::new();
         ranks.run(0, Some(1), None);
         ranks.run(0, Some(1), None);
         ranks.run(1, None, Some(0));
@@ -307,22 +357,22 @@ mod tests {
     }
 
     #[test]
-    fn after_its_deadline_a_launch_starts_alone_and_is_told_so() {
-        let ranks = Ranks::default();
-        ranks.run(0, Some(1), None);
+    fn after_its_grace_a_launch_starts_with_those_that_are_there() {
+        let ranks = Ranks::new();
+        ranks.shift(0, 3);
+        ranks.shift(1, 3);
         ranks.muster.settle(7);
         assert_eq!(ranks.started(), []);
         ranks.muster.settle(0);
-        assert_eq!(*held(&ranks.log), [(0, true)]);
-        ranks.run(1, None, Some(0));
-        assert_eq!(*held(&ranks.log), [(0, true), (1, false)]);
+        assert_eq!(ranks.started(), [0, 1]);
+        ranks.shift(2, 3);
+        assert_eq!(ranks.started(), [2]);
     }
 
     #[test]
     fn whoever_settles_is_woken_by_the_last_one() {
-        let ranks = Ranks::default();
-        let send = [LegEnd { from: 0, to: 1, sends: true }];
-        ranks.muster.arrive(&send, Noted { stream: 0, deadline: None, log: ranks.log.clone() }, &Arc::default());
+        let ranks = Ranks::new();
+        ranks.run_until(0, Some(1), None, None);
         std::thread::scope(|scope| {
             scope.spawn(|| ranks.muster.settle(0));
             ranks.run(1, None, Some(0));
@@ -331,8 +381,38 @@ mod tests {
     }
 
     #[test]
+    fn when_all_that_is_missing_settles_nobody_waits() {
+        let ranks = Ranks::new();
+        // 0 sends, settles and then receives; 1 does both at once. Without end, were it not for what is seen here.
+        ranks.run_until(1, Some(0), Some(0), None);
+        ranks.run_until(0, Some(1), None, None);
+        ranks.muster.settle(0);
+        assert_eq!(ranks.started(), [1, 0]);
+        ranks.run_until(0, None, Some(1), None);
+        assert_eq!(ranks.started(), [0]);
+    }
+
+    #[test]
+    fn one_thread_that_plays_all_ranks_does_not_wait_for_itself() {
+        let ranks = Ranks { muster: Muster::new(true), log: Log::default() };
+        ranks.run_until(0, Some(1), None, None);
+        assert_eq!(ranks.started(), []);
+        ranks.muster.settle(0);
+        assert_eq!(ranks.started(), [0]);
+    }
+
+    #[test]
+    fn what_is_withdrawn_does_not_start() {
+        let ranks = Ranks::new();
+        ranks.run(0, Some(1), None);
+        ranks.muster.withdraw(0);
+        ranks.run(1, None, Some(0));
+        assert_eq!(ranks.started(), [1]);
+    }
+
+    #[test]
     fn a_launch_whose_peer_is_replayed_starts() {
-        let ranks = Ranks::default();
+        let ranks = Ranks::new();
         ranks.run(0, Some(1), None);
         ranks.muster.passed(&[LegEnd { from: 0, to: 1, sends: false }]);
         assert_eq!(ranks.started(), [0]);
@@ -343,7 +423,7 @@ mod tests {
 
     #[test]
     fn once_open_nothing_waits() {
-        let ranks = Ranks::default();
+        let ranks = Ranks::new();
         ranks.shift(0, 3);
         ranks.muster.open();
         assert_eq!(ranks.started(), [0]);

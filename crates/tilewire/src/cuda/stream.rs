@@ -24,8 +24,20 @@ pub struct Stream {
 }
 
 /// Ranks of this process that share a device: their launches start together.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Together(Arc<Muster<KernelOrder>>);
+
+impl Together {
+    /// Each is a thread.
+    pub fn of_threads() -> Together {
+        Together(Arc::new(Muster::new(false)))
+    }
+
+    /// One thread plays them all.
+    pub fn of_one_thread() -> Together {
+        Together(Arc::new(Muster::new(true)))
+    }
+}
 
 // SAFETY: the driver's handles may be used from any thread; nothing in a stream changes here.
 unsafe impl Send for Stream {}

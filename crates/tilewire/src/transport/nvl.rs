@@ -164,11 +164,13 @@ impl NvlTransport {
         let sharing = Sharing { device, ordinals, devices, what: "nvl" };
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
         let watch = Watch::start(&mut control, world.are_threads())?;
-        let sharers = devices.iter().filter(|of| **of == devices[world.rank().index()]).count() as u32;
+        // Of the device that most share: all ranks choose by it, and must choose the same.
+        let sharers = |device: &String| devices.iter().filter(|of| *of == device).count() as u32;
+        let sharers = devices.iter().map(sharers).max().unwrap_or(1);
         let shared = devices.iter().enumerate().any(|(k, of)| devices[..k].contains(of));
         // Processes have a context each: what runs in one holds up no call in another.
         let ranks =
-            if shared { world.show("nvl/together", Arc::new(Together::default()), world.deadline())? } else { None };
+            if shared { world.show("nvl/together", Arc::new(Together::of_threads()), world.deadline())? } else { None };
         let stream = match ranks.as_ref().and_then(|ranks| ranks.first()) {
             Some(first) => Stream::together(device, first)?,
             None => Stream::new(device)?,
@@ -206,7 +208,7 @@ impl NvlTransport {
         let meeting = Arc::new(Meeting::default());
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed).to_string();
         let controls = SegmentSet::threads(count, 0)?;
-        let together = Together::default();
+        let together = Together::of_one_thread();
         let ranks = LocalBootstrap::world(count).into_iter().zip(controls);
         let transport = |(bootstrap, mut control): (LocalBootstrap, SegmentSet)| {
             let world = Shared::alone(Arc::new(bootstrap), meeting.clone(), Some(Duration::from_secs(30)));
