@@ -3,10 +3,11 @@
 //! The order rotates, as in [`interleaved`](crate::bench::interleaved), so that no side always follows the same neighbour. A sample is: probe,
 //! warm up, timed run, probe.
 
+use super::heats::MPI;
 use super::lockstep::Lockstep;
 use super::mpi;
 use super::place::Place;
-use super::side::{Aim, Limit, Part, Pattern, Side};
+use super::side::{Aim, Limit, Part, Side};
 use anyhow::{Context, Result};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ impl Effort {
 pub struct Guest<'m> {
     /// The name in reports.
     pub name: &'static str,
+    /// What it calls the work.
+    pub work: &'static str,
     /// What it races.
     pub against: Limit,
     /// The program.
@@ -97,42 +100,44 @@ pub fn best(outcomes: &[Outcome], limit: Limit, place: Place, least: usize) -> O
     medians.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// What is sent, how, and how long that may be measured.
+/// What is done, and how long that may be measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
-    /// How messages go.
-    pub pattern: Pattern,
+    /// The name in messages.
+    pub what: &'static str,
+    /// Messages one after the other in one step.
+    pub hops: f64,
     /// Bytes of one.
     pub bytes: usize,
     /// Time to spend.
     pub effort: Effort,
 }
 
-/// Checks and measures all sides. For rank 0, while rank 1 follows.
+/// Checks and measures all sides. For rank 0, while the others follow.
 pub fn measure(
     lockstep: &mut Lockstep,
     sides: &mut [Side],
     guests: &mut [Guest],
     course: Course,
 ) -> Result<Vec<Outcome>> {
-    let Course { pattern, bytes, effort } = course;
+    let Course { what, hops, bytes, effort } = course;
     for k in 0..sides.len() {
-        lockstep.check(sides, k).with_context(|| format!("{} of {bytes} bytes", pattern.name()))?;
+        lockstep.check(sides, k).with_context(|| format!("{what} of {bytes} bytes"))?;
     }
     for guest in guests.iter_mut() {
-        guest.job.check(pattern, bytes)?;
+        guest.job.check(guest.work, bytes).with_context(|| guest.name)?;
     }
     let mut steps = Vec::new();
     for k in 0..sides.len() {
         steps.push(calibrate(effort.sample, |steps| lockstep.run(sides, k, steps))?);
     }
     for guest in guests.iter_mut() {
-        steps.push(calibrate(effort.sample, |steps| Ok(guest.job.run(pattern, bytes, steps)?.took))?);
+        steps.push(calibrate(effort.sample, |steps| Ok(guest.job.run(guest.work, bytes, steps)?.took))?);
     }
     let mut outcomes: Vec<Outcome> =
         sides.iter().map(|side| Outcome::new(side.name.clone(), side.part.clone())).collect();
     outcomes.extend(guests.iter().map(|guest| {
-        Outcome::new(guest.name.into(), Part::Racer { against: guest.against, aim: Aim::None, protocol: "mpi" })
+        Outcome::new(guest.name.into(), Part::Racer { against: guest.against, aim: Aim::None, protocol: MPI })
     }));
     let (start, (most, least)) = (Instant::now(), effort.rounds);
     for round in 0..most {
@@ -144,11 +149,12 @@ pub fn measure(
             let (place, took) = match k.checked_sub(sides.len()) {
                 None => sample(lockstep, sides, k, steps[k])?,
                 Some(guest) => {
-                    let answer = guests[guest].job.run(pattern, bytes, steps[k].0)?;
+                    let Guest { job, work, .. } = &mut guests[guest];
+                    let answer = job.run(work, bytes, steps[k].0)?;
                     (Place::agreed(answer.probes_ns.0, answer.probes_ns.1), answer.took)
                 }
             };
-            outcomes[k].add(place, took.as_nanos() as f64 / steps[k].0 as f64 / pattern.hops());
+            outcomes[k].add(place, took.as_nanos() as f64 / steps[k].0 as f64 / hops);
         }
     }
     Ok(outcomes)
