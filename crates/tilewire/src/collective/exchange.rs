@@ -112,9 +112,6 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     pub(super) hooks: Hooks<'h, In, Out, R>,
 }
 
-/// Outputs of so many bytes leave no room in a cache for anything else.
-const STREAM_FROM: usize = 8 << 20;
-
 impl<'h, 'l, L: Link, In: Element, Out: Element> Exchange<'h, 'l, L, In, Out, In> {
     pub(super) fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, pattern: Pattern, at: SourceLine) -> Self {
         let (out, inp) = (out.clone(), inp.clone());
@@ -220,7 +217,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let legs = self.legs()?;
         let traced = self.trace_legs(&legs)?;
-        let how = self.terms.how(self.streams(&legs));
+        let receives =
+            |leg: &Leg<In, Out>| leg.side == Side::Receive && matches!(leg.protocol, Protocol::Staged { .. });
+        let how = self.terms.how(self.out.memory(), legs.all().any(receives));
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, how)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let ring = self.algorithm == Some(Algorithm::Ring);
@@ -250,14 +249,6 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             }
         }
         Ok(prepared)
-    }
-
-    /// Whether the output is so large that it is better written around the cache. The staging is not: the receiver reads it at once.
-    fn streams(&self, legs: &Legs<In, Out>) -> bool {
-        let (mut all, alone) = (legs.all(), legs.all().count() == 1);
-        let staged = all.next().is_some_and(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
-        let receives = legs.all().all(|leg| leg.side == Side::Receive);
-        alone && staged && receives && self.out.memory().bytes() >= STREAM_FROM
     }
 
     /// Builds and launches once.

@@ -147,11 +147,11 @@ enum Engine {
 }
 
 /// How a kernel is launched.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct How {
     pub deadline: Option<Duration>,
-    /// Every `each` that can writes around the cache, whatever its size.
-    pub streams: bool,
+    /// What is written around the cache, whatever the size of a tile.
+    pub streamed: Option<Memory>,
     /// Waits see the abort word, and sleep on doorbells.
     pub watched: bool,
 }
@@ -175,11 +175,11 @@ impl<'l> Launch<'l> {
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
-        Launch::with(hosts, traced, How { deadline, streams: false, watched: true })
+        Launch::with(hosts, traced, How { deadline, streamed: None, watched: true })
     }
 
     pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
-        let How { deadline, streams, watched } = how;
+        let How { deadline, streamed, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
@@ -203,7 +203,10 @@ impl<'l> Launch<'l> {
             world_size: first.world_size(),
             deadline,
             waits: waits_over_all(&segments),
-            stream_from: if streams { 1 } else { usual.stream_from },
+            streamed_to: streamed.map_or(0..0, |memory| {
+                let start = memory.start().as_ptr() as usize;
+                start..start + memory.bytes()
+            }),
             ..usual
         };
         let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;

@@ -152,7 +152,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let course = self.course()?;
         let traced = self.trace_course(&course)?;
-        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.terms.how(false))?;
+        let how = self.terms.how(self.out.memory(), matches!(course.protocol, Protocol::Staged { .. }));
+        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, how)?;
         let Course { algorithm, decision, .. } = &course;
         let agreement = format!("{} of {} by {}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.

@@ -11,6 +11,9 @@ use crate::tensor::Memory;
 use crate::transport::{Protocol, Rank, Transfer, TransferError, Window, check_transfer};
 use std::time::Duration;
 
+/// Outputs of so many bytes leave no room in a cache for anything else.
+const STREAM_FROM: usize = 8 << 20;
+
 /// Link, knobs, window and deadline of a builder.
 pub(super) struct Terms<'l, L> {
     pub link: &'l L,
@@ -54,8 +57,11 @@ impl<'l, L: Link> Terms<'l, L> {
         Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true }
     }
 
-    pub(super) fn how(&self, streams: bool) -> How {
-        How { deadline: self.deadline, streams, watched: self.watched }
+    /// How a launch that writes an output runs. A large one leaves no room in a cache for anything else, and is better written around it,
+    /// where it is written tile by tile out of `staging`: that is read at once, and stays.
+    pub(super) fn how(&self, out: &Memory, staging: bool) -> How {
+        let streams = staging && out.bytes() >= STREAM_FROM;
+        How { deadline: self.deadline, streamed: streams.then(|| out.clone()), watched: self.watched }
     }
 
     /// Decides how a message travels, and whether the transport can do it. `reached`: what may be written of the window. Without a peer it

@@ -22,6 +22,7 @@
 
 mod abort;
 pub mod bootstrap;
+mod cores;
 mod deadline;
 mod descriptors;
 mod desk;
@@ -59,6 +60,7 @@ mod socket;
 
 pub use abort::{Abort, AbortCode, Cause, PanicGuard};
 pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, StoreServer, TcpBootstrap};
+pub use cores::online_cores;
 pub use deadline::Deadline;
 pub use descriptors::{DescriptorLimit, reserve_descriptors};
 pub use doorbell::Doorbell;

@@ -12,6 +12,7 @@ use super::verify::verify;
 use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type};
 use crate::tensor::Arg;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ pub struct Settings {
     pub level: Level,
     /// From how many bytes on an `each` stores around the cache (non-temporal stores).
     pub stream_from: usize,
+    /// Addresses that every `each` that can stores to around the cache, whatever its size: those of a large output that is written tile by
+    /// tile, and not read soon.
+    pub streamed_to: Range<usize>,
     /// Whether the IR is simplified first. Results do not depend on it; turning it off is for tests.
     pub simplify: bool,
     /// How waits sleep and what ends them, besides the deadline.
@@ -47,6 +51,7 @@ impl Default for Settings {
             deadline: Some(Duration::from_secs(30)),
             level: Level::detect(),
             stream_from: super::copy::stream_from(),
+            streamed_to: 0..0,
             simplify: true,
             waits: Waits::alone(),
         }
@@ -105,6 +110,7 @@ impl Prepared {
                 // alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
                 machine.stream_from = settings.stream_from;
+                machine.streamed_to = settings.streamed_to.clone();
                 machine.announce(&settings.waits);
                 machines.push(machine);
             }

@@ -6,10 +6,12 @@
 //! access, is checked once per strip (once per element for gathers).
 
 use super::code::{Access, Code, Each, Input, MAX_COUNTS, PostRef, RoleCode, SlotRef};
+use super::copy::Stores;
 use super::handlers;
 use super::level::Level;
 use super::waits::{WaitHost, Waits};
 use crate::ir::{Special, Type};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
@@ -155,6 +157,8 @@ pub(crate) struct Machine {
     pub passed: u64,
     /// From how many bytes on an `each` stores around the cache.
     pub stream_from: usize,
+    /// Addresses that are stored to around the cache in any case.
+    pub streamed_to: Range<usize>,
     /// How many times a wait looks again before it stops the machine: more than none only where no other machine waits to run. What
     /// it waits for is often a cache line's way off, and then nothing is faster than to look.
     pub looks: u32,
@@ -275,6 +279,7 @@ impl Machine {
             level,
             passed: 0,
             stream_from: super::copy::stream_from(),
+            streamed_to: 0..0,
             looks: 0,
             next: usize::MAX,
             watch: Watch::Polled,
@@ -390,6 +395,13 @@ impl Machine {
         if let Some(host) = &self.host {
             host.ring(rank as usize);
         }
+    }
+
+    /// How so many bytes are stored from an address on.
+    #[inline(always)]
+    pub(crate) fn stores(&self, to: *const u8, bytes: usize) -> Stores {
+        let streams = bytes >= self.stream_from || self.streamed_to.contains(&(to as usize));
+        if streams { Stores::Streamed } else { Stores::Cached }
     }
 
     /// Whether lane `l` is to be written around the cache; whoever asks does so, and the next signal fences.

@@ -56,6 +56,12 @@ pub trait WaitHost: Send + Sync {
 
     /// Wakes the sleepers of this rank.
     fn wake(&self);
+
+    /// How long a wait looks before it sleeps, where every rank has a core of its own. Zero, as it is unless said: it spins for a moment and
+    /// then lets others run, one of whom may be whom it waits for.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// How signallers see whether a rank sleeps, at the cost of one load: a call per signal would cost three times as much.
@@ -141,9 +147,14 @@ impl Backoff {
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         let left = self.deadline.map_or(Self::LONG, |deadline| deadline.saturating_sub(since.elapsed()));
+        let patience = waits.0.as_ref().map_or(Duration::ZERO, |host| host.patience());
         if left.is_zero() {
             self.expired = true;
-        } else if self.rounds < Self::YIELDS {
+        } else if since.elapsed() < patience {
+            std::hint::spin_loop();
+        } else if self.rounds < Self::YIELDS && patience.is_zero() {
+            // Not where there is no rank to yield to: a stranger that got the core would keep it for its whole time slice, of milliseconds.
+            // A sleeper gets it back when the bell rings.
             std::thread::yield_now();
         } else {
             self.rounds = Self::YIELDS;

@@ -9,6 +9,7 @@ use super::mpi;
 use super::place::Place;
 use super::side::{Aim, Limit, Part, Side};
 use anyhow::{Context, Result};
+use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
 /// Messages before a sample that restore a side's state of the caches; none where no cache keeps a message.
@@ -48,6 +49,21 @@ pub struct Guest<'m> {
     pub against: Limit,
     /// The program.
     pub job: &'m mut mpi::Job,
+}
+
+impl Guest<'_> {
+    /// Asks the program for something. One that fails is not asked again, since nobody knows what state it is in, and the others go on.
+    fn with<R>(&mut self, ask: impl FnOnce(&mut mpi::Job, &str) -> Result<R>) -> Option<R> {
+        if self.job.has_failed {
+            return None;
+        }
+        let answer = ask(self.job, self.work);
+        if let Err(error) = &answer {
+            self.job.has_failed = true;
+            _ = writeln!(stderr(), "tilewire: {} is left out from here on: {error:#}", self.name);
+        }
+        answer.ok()
+    }
 }
 
 /// What was measured of one side.
@@ -125,14 +141,16 @@ pub fn measure(
         lockstep.check(sides, k).with_context(|| format!("{what} of {bytes} bytes"))?;
     }
     for guest in guests.iter_mut() {
-        guest.job.check(guest.work, bytes).with_context(|| guest.name)?;
+        guest.with(|job, work| job.check(work, bytes));
     }
     let mut steps = Vec::new();
     for k in 0..sides.len() {
         steps.push(calibrate(effort.sample, |steps| lockstep.run(sides, k, steps))?);
     }
     for guest in guests.iter_mut() {
-        steps.push(calibrate(effort.sample, |steps| Ok(guest.job.run(guest.work, bytes, steps)?.took))?);
+        let filling =
+            |job: &mut mpi::Job, work: &str| calibrate(effort.sample, |steps| Ok(job.run(work, bytes, steps)?.took));
+        steps.push(guest.with(filling).unwrap_or((1, Duration::ZERO)));
     }
     let mut outcomes: Vec<Outcome> =
         sides.iter().map(|side| Outcome::new(side.name.clone(), side.part.clone())).collect();
@@ -149,8 +167,9 @@ pub fn measure(
             let (place, took) = match k.checked_sub(sides.len()) {
                 None => sample(lockstep, sides, k, steps[k])?,
                 Some(guest) => {
-                    let Guest { job, work, .. } = &mut guests[guest];
-                    let answer = job.run(work, bytes, steps[k].0)?;
+                    let Some(answer) = guests[guest].with(|job, work| job.run(work, bytes, steps[k].0)) else {
+                        continue;
+                    };
                     (Place::agreed(answer.probes_ns.0, answer.probes_ns.1), answer.took)
                 }
             };

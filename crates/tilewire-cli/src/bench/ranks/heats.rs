@@ -244,9 +244,11 @@ fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> R
 
 fn guests<'m>(step: &Step, peer: &'m mut Peer) -> Vec<Guest<'m>> {
     match (step.guests, peer) {
-        (Some((work, against)), Peer::Running(jobs)) => {
-            jobs.iter_mut().map(|(name, job)| Guest { name, work, against, job }).collect()
-        }
+        (Some((work, against)), Peer::Running(jobs)) => jobs
+            .iter_mut()
+            .filter(|(_, job)| !job.has_failed)
+            .map(|(name, job)| Guest { name, work, against, job })
+            .collect(),
         _ => Vec::new(),
     }
 }

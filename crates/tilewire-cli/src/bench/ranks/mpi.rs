@@ -4,13 +4,13 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::CString;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const PROGRAM: &str = include_str!("mpi_peer.c");
 /// Bytes of a shared word's line in `mpi_peer.c`.
 const LINE: usize = 128;
 /// How long an answer may take: the first one includes the start of the job.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the job may take to end.
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -146,11 +146,13 @@ impl Answer {
 /// Ranks under one `mpirun`.
 pub struct Job {
     child: Child,
-    /// Closed to end the job.
-    commands: Option<ChildStdin>,
+    /// Closed to end the job. Not its standard input, which launchers forward in ways of their own.
+    commands: Option<File>,
     answers: Receiver<String>,
     /// What the job complained of.
     complaints: PathBuf,
+    /// Whether it gave a wrong answer, or none.
+    pub has_failed: bool,
     _folder: Folder,
 }
 
@@ -160,7 +162,7 @@ impl Job {
         let [fifo, page, complaints] = ["commands", "page", "stderr"].map(|name| folder.0.join(name));
         // Two words of each rank and two of probes, on lines of their own.
         fs::write(&page, vec![0; (2 * ranks + 2) * LINE])?;
-        for rank in 1..ranks {
+        for rank in 0..ranks {
             make_fifo(&folder.0.join(format!("commands{rank}")))?;
         }
         // To a copy of its own, since the jobs end in any order.
@@ -170,15 +172,17 @@ impl Job {
         command.arg(folder.0.join("peer")).args([&fifo, &page]);
         // It refuses to run as root unless told twice; in containers there is often nobody else.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&complaints)?);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&complaints)?);
         let mut child = command.spawn().with_context(|| launcher.to_string())?;
-        let (commands, output) = (child.stdin.take(), child.stdout.take().expect("piped"));
+        let output = child.stdout.take().expect("piped");
+        // For reading too: opening a FIFO to write alone would wait for a reader, and the job may never become one.
+        let commands = OpenOptions::new().read(true).write(true).open(folder.0.join("commands0"))?;
         let (sender, answers) = channel();
         std::thread::spawn(move || {
             // Ends when the job does, or when nobody listens.
             BufReader::new(output).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
         });
-        let mut job = Job { child, commands, answers, complaints, _folder: folder };
+        let mut job = Job { child, commands: Some(commands), answers, complaints, has_failed: false, _folder: folder };
         job.check("all_to_all", 8)?;
         Ok(job)
     }

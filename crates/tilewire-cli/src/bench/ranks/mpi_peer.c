@@ -1,4 +1,4 @@
-/* The MPI side of `tilewire bench`: ranks that do what rank 0's standard input says, one line at a time.
+/* The MPI side of `tilewire bench`: ranks that do what they are told, one line at a time.
  *
  *   check WORK BYTES          does it twice and compares every word
  *   WORK BYTES STEPS          times STEPS steps after a few that warm up
@@ -7,9 +7,9 @@
  *                      | all_reduce                                                   of a tensor of so many bytes
  *
  * The answer is "ok NANOSECONDS PROBE PROBE" (of all steps; of a cache line, one way, before and after) or "wrong REASON".
- * Arguments: the path of FIFOs from rank 0 to the others (the rank's number is appended), and a file that all map. Between commands
- * rank 0 sleeps in a read of its standard input and the others in one of their FIFO: outside MPI, whose waits would burn the cores
- * that others are measured on. What is moved, and how it is checked, is as in `sendrecv/messages.rs` and `collectives/work.rs`. */
+ * Arguments: the path of FIFOs to the ranks (a rank's number is appended; what rank 0 reads it forwards to the others), and a file that
+ * all map. Between commands ranks sleep in a read of their FIFO: outside MPI, whose waits would burn the cores that others are
+ * measured on. What is moved, and how it is checked, is as in `sendrecv/messages.rs` and `collectives/work.rs`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <mpi.h>
@@ -358,14 +358,14 @@ int main(int argc, char **argv) {
     pin();
     int page = open(argv[2], O_RDWR);
     shared = mmap(NULL, (2 * ranks + 2) * sizeof(struct word), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
-    FILE *commands = rank == 0 ? stdin : NULL, *forward[MOST_RANKS] = {0};
+    FILE *commands = NULL, *forward[MOST_RANKS] = {0};
     /* In order: opening a FIFO waits for its other end. */
-    for (int p = 1; p < ranks; p++) {
+    for (int p = 0; p < ranks; p++) {
         char path[4096];
         snprintf(path, sizeof path, "%s%d", argv[1], p);
-        if (rank == 0) forward[p] = fopen(path, "w");
+        if (rank == 0 && p > 0) forward[p] = fopen(path, "w");
         if (rank == p) commands = fopen(path, "r");
-        if (shared == MAP_FAILED || (rank == 0 && !forward[p]) || (rank == p && !commands)) MPI_Abort(MPI_COMM_WORLD, 3);
+        if (shared == MAP_FAILED || (rank == 0 && p > 0 && !forward[p]) || (rank == p && !commands)) MPI_Abort(MPI_COMM_WORLD, 3);
     }
     char line[256], name[32];
     while (fgets(line, sizeof line, commands)) {

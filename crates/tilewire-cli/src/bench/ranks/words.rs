@@ -21,6 +21,8 @@ const SHORTEST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// A rank that takes longer than this has failed in a way that nobody noticed.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Who sleeps waits for longer: meanwhile an MPI program may be given up, which is to be the error.
+const LONGER: u32 = 3;
 
 /// Hands out words of shared memory, zero at first. All ranks ask in the same order, so they get the same ones.
 pub struct Words<'l> {
@@ -78,7 +80,7 @@ impl Word<'_> {
     /// As [`wait`](Word::wait), but leaves the processor to others: in naps that get longer, since each costs whoever is measured
     /// meanwhile some µs.
     pub fn wait_asleep(&self, value: u64) -> Result<()> {
-        let mut waiting = Waiting::new(self.link);
+        let mut waiting = Waiting { patience: LONGER * PATIENCE, ..Waiting::new(self.link) };
         for _ in 0..spins(self.link) / 4 {
             if self.load(Acquire) >= value {
                 return Ok(());
@@ -116,19 +118,20 @@ fn spins(link: &ShmTransport) -> u32 {
 struct Waiting<'l> {
     link: &'l ShmTransport,
     since: Option<Instant>,
+    patience: Duration,
 }
 
 impl<'l> Waiting<'l> {
     fn new(link: &'l ShmTransport) -> Waiting<'l> {
-        Waiting { link, since: None }
+        Waiting { link, since: None, patience: PATIENCE }
     }
 
     /// Whether there is any point in waiting on. On a busy machine the other rank may need this one's processor.
     #[cold]
     fn look(&mut self) -> Result<()> {
         self.link.check()?;
-        if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-            bail!("another rank did not answer for {PATIENCE:?}");
+        if self.since.get_or_insert_with(Instant::now).elapsed() > self.patience {
+            bail!("another rank did not answer for {:?}", self.patience);
         }
         std::thread::yield_now();
         Ok(())

@@ -1,7 +1,7 @@
 //! Moves between lanes and memory that are not plain pointer bindings: strided, tiled, by index, masked, atomic.
 
 use super::super::address::{self, bank, contiguous, contiguous_from, element, fault, rectangle};
-use super::super::copy::{self, Stores};
+use super::super::copy;
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
 use super::super::transpose::transpose;
@@ -110,8 +110,11 @@ pub(crate) unsafe fn bind(m: &mut Machine, pc: *const Inst) -> *const Inst {
 pub(crate) unsafe fn bind_store(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `bind`.
     unsafe {
-        m.stream_lane = if m.cursor.streaming { (*pc).a } else { u16::MAX };
-        bind(m, pc)
+        let (lane, next) = ((*pc).a, bind(m, pc));
+        // Where it failed, nothing is stored.
+        let streams = m.cursor.streaming || m.streamed_to.contains(&(m.lane(lane) as usize));
+        m.stream_lane = if streams { lane } else { u16::MAX };
+        next
     }
 }
 
@@ -189,8 +192,7 @@ unsafe fn move_bytes(m: &Machine, to: *mut u8, from: *const u8, bytes: usize) ->
             std::ptr::copy(from, to, bytes);
             false
         } else {
-            let stores = if bytes >= m.stream_from { Stores::Streamed } else { Stores::Cached };
-            copy::copy(to, from, bytes, stores, m.level)
+            copy::copy(to, from, bytes, m.stores(to, bytes), m.level)
         }
     }
 }
@@ -311,7 +313,7 @@ unsafe fn move_rectangle<W: Copy>(
     let size = size_of::<W>() as isize;
     let ((to, to_row, to_col), (from, from_row, from_col)) = (to, from);
     let bytes = rows.saturating_mul(cols).saturating_mul(size_of::<W>());
-    let stores = if bytes >= m.stream_from { Stores::Streamed } else { Stores::Cached };
+    let stores = m.stores(to, bytes);
     let (level, size_in_bytes) = (m.level, size_of::<W>());
     let mut streamed = false;
     // SAFETY: the caller's promise.

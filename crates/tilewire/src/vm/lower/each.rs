@@ -479,7 +479,8 @@ impl<'k> RoleLowering<'k> {
                         && place(&kernel.insts[s.inst].op).is_some_and(|p| self.may_overlap(p.base, at.base))
                 });
                 let has_loops = arithmetic::streams(kernel.ty(value)) && place(&kernel.insts[maker].op).is_none();
-                let streams = has_loops && !read_back && matches!(at.base, crate::ir::Base::Param(_));
+                // What is still needed must not be fetched back from memory.
+                let streams = has_loops && !read_back && end == k && matches!(at.base, crate::ir::Base::Param(_));
                 plan.bound_stores.insert(value, (step.inst, streams));
             }
         }
