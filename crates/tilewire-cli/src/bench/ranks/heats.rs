@@ -79,7 +79,7 @@ pub struct Line<'h> {
     /// How its messages travel.
     pub protocol: &'static str,
     /// By place: who it was, and its median.
-    pub medians: [Option<(&'h Outcome, f64)>; 3],
+    pub medians: [Option<(&'h Outcome, f64)>; 4],
 }
 
 /// How the messages of limits and of MPI programs travel, in reports.
@@ -98,14 +98,14 @@ impl Heat {
                     against: limit,
                     aim: Aim::None,
                     protocol: BY_HAND,
-                    medians: Place::ALL.map(|place| best(&self.outcomes, limit, place, self.least)),
+                    medians: Place::EVERY.map(|place| best(&self.outcomes, limit, place, self.least)),
                 }),
                 Part::Racer { against, aim, protocol } => lines.push(Line {
                     name: outcome.name.clone(),
                     against,
                     aim,
                     protocol,
-                    medians: Place::ALL.map(|place| Some((outcome, outcome.median_ns(place, self.least)?))),
+                    medians: Place::EVERY.map(|place| Some((outcome, outcome.median_ns(place, self.least)?))),
                 }),
             }
         }
@@ -158,13 +158,13 @@ fn rows_of(heat: &Heat, line: &Line) -> Vec<Row> {
             samples: outcome.count(place),
         })
     };
-    Place::ALL.into_iter().filter_map(row).collect()
+    Place::EVERY.into_iter().filter_map(row).collect()
 }
 
 /// The contests as pictures: one for each kind of work and place, a line for each protocol.
 pub fn panels(heats: &[Heat]) -> Vec<Panel> {
     let mut panels: Vec<Panel> = Vec::new();
-    for (heat, place) in heats.iter().flat_map(|heat| Place::ALL.map(|place| (heat, place))) {
+    for (heat, place) in heats.iter().flat_map(|heat| Place::EVERY.map(|place| (heat, place))) {
         let title = format!("{}, {} {}, {}", heat.step.name, heat.ranks, heat.kind.name(), place.name());
         for line in heat.lines().iter().filter(|line| line.protocol != BY_HAND) {
             let (median, limit) = (line.medians[place as usize], heat.limit_ns(line.against, place));
@@ -202,7 +202,7 @@ fn lead(world: &World, steps: &[Step], kind: Kind, effort: Effort, peer: &mut Pe
             let Step { name, bytes, hops, .. } = step;
             progress.step(&format!("{name} {}, {}", Size(bytes), kind.name()));
             let mut sides = (step.sides)(link, bytes)?;
-            let course = Course { what: name, hops, bytes, effort };
+            let course = Course { what: name, hops, crowded: world.size() > cores(), bytes, effort };
             let outcomes = measure(&mut lockstep, &mut sides, &mut guests(&step, peer), course)?;
             lockstep.end()?;
             let absent = match peer {
