@@ -57,8 +57,8 @@ struct SegmentWaits {
 impl SegmentWaits {
     /// One can sleep on one doorbell only: how long before a look at what the others would tell.
     const NAP: Duration = Duration::from_micros(50);
-    /// How long to look where every rank has a core: longer than any step of a pipeline takes, shorter than a time slice. With yields in place
-    /// of it, an 8 MiB reduce-scatter of two ranks beside one compiler at low priority took 12 ms, and 8 alone.
+    /// How long to look where every rank has a core: longer than any step of a pipeline takes, shorter than a time slice. A choice, not a
+    /// measured optimum: what it gains over yielding has not been seen on a quiet machine.
     const PATIENCE: Duration = Duration::from_micros(100);
 
     fn new(sets: &[&SegmentSet]) -> SegmentWaits {
