@@ -1,6 +1,6 @@
 //! The words of the command line.
 
-use crate::bench::{GpuPlan, PairPlan, Size, WorldKind, check_gpu_key, check_key, check_pair_key};
+use crate::bench::{self, Bench};
 use crate::check::{COLLECTIVES, Task};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
@@ -26,18 +26,22 @@ usage:
                   [--sample N] [--world threads|processes] [--quick]
                                             random programs on an engine against their definition, and every
                                             collective against a plain computation, bit for bit
-  tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--json FILE]
-                                            the CPU engine against hand-written loops, in one run
   tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
                [--protocol packet|staged|bulk|direct] [--algorithm one-shot|two-phase|ring] [--op OP]
                [--blocks K] [--world threads|processes|env] [--engine cpu|cuda] [--launches L] [--seed S]
                                             a collective among N ranks with a hook, every byte checked
   tilewire soak --minutes M [--ranks N] [--seed S]
                                             random transfers among N processes, every byte checked, nothing may grow
-  tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE]
-                                            two ranks against hand-written limits and Open MPI, in one run
+  tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--quick] [--json FILE]
+                                            the CPU engine against hand-written loops, in one run
+  tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE] [--plot FILE]
+                                            two ranks against hand-written limits and MPI, in one run
   tilewire bench sendrecv --engine cuda [--sizes LIST] [--blocks LIST] [--cases NAME,..] [--slot SIZE] [--warps N] [--quick]
                           [--json FILE]     two virtual ranks of a GPU against hand-written kernels, in one run
+  tilewire bench all_to_all|all_gather|reduce_scatter|all_reduce [--ranks N] [--sizes LIST] [--quick] [--json FILE]
+                 [--plot FILE]              a collective against hand-written limits and MPI, in one run
+  tilewire bench all [--quick] [--json FILE] [--plot FILE]
+                                            kernels, sendrecv and the collectives, on the CPU
   tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--json FILE] [--svg FILE]
                                             races and deadlocks, in all schedules; or mistakes that must be found
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
@@ -47,7 +51,7 @@ usage:
 
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB; of ranks: 1,2,4
   ARCH   sm_80, sm_90a (as is usual), sm_100a, sm_103a or sm_120
-  FILE   where the JSON report goes; - is stdout, in place of the table
+  FILE   where the JSON report goes (- is stdout, in place of the table), or the plot: an SVG of speed as a share of the limit
   COLLECTIVE  sendrecv (a ring shift), all_to_all, all_gather, reduce_scatter, all_reduce, broadcast, gather, scatter;
          of check also barrier
   OP     of a reduction: sum, min, max, product, average
@@ -59,11 +63,6 @@ usage:
 
 exit status: 0 holds, 1 does not, 2 usage; launch: that of the first rank that failed, 128 + N after signal N
 ";
-
-/// The largest size `bench kernels` takes: its buffers are up to five times as large, and indices are 32 bits wide.
-const LARGEST: Size = Size(4 << 30);
-/// The largest message `bench sendrecv` takes: there are some twelve of them, and six more where there is Open MPI.
-const LARGEST_MESSAGE: Size = Size(512 << 20);
 
 /// What the user asked for.
 #[derive(Debug, PartialEq)]
@@ -95,35 +94,14 @@ pub enum Command {
     Run(Run),
     /// Run random transfers for a while.
     Soak(Soak),
-    /// Measure the CPU engine's kernels.
-    BenchKernels {
-        /// Input sizes, where not the usual ones.
-        sizes: Option<Vec<Size>>,
-        /// Keys of the cases, where not all.
-        cases: Vec<String>,
-        /// Where the JSON report goes.
-        json: Option<String>,
-    },
-    /// Measure transfers between two ranks of a GPU.
-    BenchGpu {
-        /// What of it.
-        plan: GpuPlan,
-        /// Where the report goes.
-        json: Option<String>,
-    },
-    /// Measure transfers between two ranks.
-    BenchSendrecv {
-        /// What of them.
-        plan: PairPlan,
-        /// Where the JSON report goes.
-        json: Option<String>,
-    },
+    /// Measure.
+    Bench(Bench),
 }
 
 impl Command {
     /// Reads the words after the program's name; the error says what is wrong with them.
     pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Command, String> {
-        let mut words = Words(words.into_iter().collect::<Vec<_>>().into_iter());
+        let mut words = Words::of(words.into_iter().collect());
         let Some(first) = words.next() else { return Ok(Command::Demo) };
         // What stands after `--` is for another program.
         if words.0.as_slice().iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "-h") {
@@ -137,7 +115,7 @@ impl Command {
                 Some(more) => Err(format!("{first}: '{more}' is one word too many")),
                 None => Ok(if first == "topo" { Command::Topo } else { Command::Doctor }),
             },
-            "bench" => bench(words),
+            "bench" => bench::parse(words).map(Command::Bench),
             "check" => check(words),
             "launch" => launch(words),
             "verify" => verify(words),
@@ -178,28 +156,6 @@ fn emit(mut words: Words) -> Result<Command, String> {
         Parts { ir: false, lines: true, .. } => Err("emit: --lines is for --ir".into()),
         parts => Ok(Command::Emit { kernel, parts }),
     }
-}
-
-fn bench(mut words: Words) -> Result<Command, String> {
-    match words.next().as_deref() {
-        Some("kernels") => bench_kernels(words),
-        Some("sendrecv") => bench_sendrecv(words),
-        Some(word) => Err(format!("bench: unknown subject '{word}'; there are: kernels, sendrecv")),
-        None => Err("bench: say what to measure: kernels or sendrecv".into()),
-    }
-}
-
-fn bench_kernels(mut words: Words) -> Result<Command, String> {
-    let (mut sizes, mut cases, mut json) = (None, Vec::new(), None);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--sizes" => sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST)?),
-            "--cases" => cases = bench_cases(&words.value("--cases")?, check_key)?,
-            "--json" => json = Some(words.value("--json")?),
-            _ => return Err(format!("bench: unknown word '{word}'")),
-        }
-    }
-    Ok(Command::BenchKernels { sizes, cases, json })
 }
 
 fn verify(mut words: Words) -> Result<Command, String> {
@@ -278,49 +234,6 @@ fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
         .ok_or_else(|| format!("check: there is no mutation '{name}'; there are: {}", names.join(", ")))
 }
 
-fn bench_sendrecv(words: Words) -> Result<Command, String> {
-    let all: Vec<String> = words.0.collect();
-    let on_gpu = all.windows(2).any(|pair| pair[0] == "--engine" && pair[1] == "cuda");
-    let mut words = Words(all.into_iter());
-    if on_gpu {
-        return bench_gpu(words);
-    }
-    let (mut plan, mut json) = (PairPlan::default(), None);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--engine" => _ = Engine::parse(&words.value("--engine")?).map_err(|why| format!("bench: {why}"))?,
-            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST_MESSAGE)?),
-            "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_pair_key)?,
-            "--world" => plan.world = Some(WorldKind::parse(&words.value("--world")?)?),
-            "--quick" => plan.quick = true,
-            "--json" => json = Some(words.value("--json")?),
-            _ => return Err(format!("bench: unknown word '{word}'")),
-        }
-    }
-    Ok(Command::BenchSendrecv { plan, json })
-}
-
-fn bench_gpu(mut words: Words) -> Result<Command, String> {
-    let (mut plan, mut json) = (GpuPlan::default(), None);
-    let number = |text: &str| text.trim().parse().map_err(|_| format!("bench: '{text}' is no number"));
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--engine" => _ = words.value("--engine")?,
-            "--sizes" => plan.sizes = Some(bench_sizes(&words.value("--sizes")?, LARGEST_MESSAGE)?),
-            "--cases" => plan.cases = bench_cases(&words.value("--cases")?, check_gpu_key)?,
-            "--blocks" => {
-                plan.blocks = Some(words.value("--blocks")?.split(',').map(number).collect::<Result<_, _>>()?);
-            }
-            "--slot" => plan.config.slot_bytes = Some(Size::parse(&words.value("--slot")?)?.0),
-            "--warps" => plan.config.warps = Some(number(&words.value("--warps")?)? as u32),
-            "--quick" => plan.quick = true,
-            "--json" => json = Some(words.value("--json")?),
-            _ => return Err(format!("bench: unknown word '{word}'")),
-        }
-    }
-    Ok(Command::BenchGpu { plan, json })
-}
-
 /// The most ranks `launch` starts: each costs the launcher three threads and two pipes.
 const MOST_RANKS: usize = 1024;
 
@@ -354,18 +267,6 @@ fn ranks_of(text: &str) -> Result<usize, String> {
     ranks.ok_or_else(|| format!("launch: '{text}' is no number of ranks from 1 to {MOST_RANKS}"))
 }
 
-fn bench_sizes(list: &str, largest: Size) -> Result<Vec<Size>, String> {
-    let sizes = Size::parse_list(list)?;
-    match sizes.iter().find(|&&size| size == Size(0) || size > largest) {
-        Some(size) => Err(format!("bench: a size of {size} is not between 1B and {largest}")),
-        None => Ok(sizes),
-    }
-}
-
-fn bench_cases(list: &str, check_key: fn(&str) -> Result<(), String>) -> Result<Vec<String>, String> {
-    list.split(',').map(|key| check_key(key.trim()).map(|()| key.trim().to_string())).collect()
-}
-
 /// The words not read yet, `--key=value` counting as two.
 pub struct Words(std::vec::IntoIter<String>);
 
@@ -386,6 +287,16 @@ impl Words {
     /// The value of an option.
     pub fn value(&mut self, option: &str) -> Result<String, String> {
         self.0.next().ok_or_else(|| format!("{option} needs a value"))
+    }
+
+    /// All of them, as they are.
+    pub fn rest(self) -> Vec<String> {
+        self.0.collect()
+    }
+
+    /// These, to be read.
+    pub fn of(words: Vec<String>) -> Words {
+        Words(words.into_iter())
     }
 
     fn end(mut self, command: Command) -> Result<Command, String> {
@@ -426,16 +337,6 @@ mod tests {
         };
         let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4 --quick --sample 9 --world processes";
         assert_eq!(parse(line), Ok(Command::Verify(request)));
-        assert_eq!(parse("bench kernels"), Ok(Command::BenchKernels { sizes: None, cases: vec![], json: None }));
-        let cases = vec!["copy".to_string(), "one".to_string()];
-        assert_eq!(
-            parse("bench kernels --cases copy,one"),
-            Ok(Command::BenchKernels { sizes: None, cases, json: None })
-        );
-        let sizes = Some(vec![Size(64 << 10), Size(1 << 20)]);
-        let full = Ok(Command::BenchKernels { sizes, cases: vec![], json: Some("out.json".into()) });
-        assert_eq!(parse("bench kernels --sizes 64KiB,1MiB --json out.json"), full);
-        assert_eq!(parse("bench kernels --json=out.json --sizes=64KiB,1MiB"), full);
     }
 
     #[test]
@@ -480,18 +381,6 @@ mod tests {
             ("verify --programs many", "takes a number"),
             ("verify fast", "unknown word 'fast'"),
             ("emit scale b --ir", "'b' is one word too many"),
-            ("bench", "say what to measure"),
-            ("bench everything", "unknown subject 'everything'"),
-            ("bench kernels fast", "unknown word 'fast'"),
-            ("bench kernels --sizes", "--sizes needs a value"),
-            ("bench kernels --cases copy,fly", "there is no case 'fly'"),
-            ("bench sendrecv --cases copy", "there is no case 'copy'"),
-            ("bench sendrecv --sizes 1GiB", "not between"),
-            ("bench sendrecv --world moon", "'moon' is no world"),
-            ("bench sendrecv fast", "unknown word 'fast'"),
-            ("bench kernels --sizes 64KB", "'KB' is no unit"),
-            ("bench kernels --sizes 0", "not between"),
-            ("bench kernels --sizes 5GiB", "not between"),
             ("check", "say what to check"),
             ("check nothing", "there is no collective 'nothing'"),
             ("check all --ranks 1", "'1' is no number of ranks"),

@@ -53,9 +53,7 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Launch(job) => return launch::launch(&job),
         Command::Run(wanted) => return run::run(&wanted),
         Command::Soak(wanted) => return soak::soak(&wanted),
-        Command::BenchKernels { sizes, cases, json } => bench::kernels(sizes.as_deref(), &cases, json.as_deref())?,
-        Command::BenchGpu { plan, json } => bench::gpu(&plan, json.as_deref())?,
-        Command::BenchSendrecv { plan, json } => bench::sendrecv(&plan, json.as_deref())?,
+        Command::Bench(bench) => bench.run()?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -75,6 +75,11 @@ pub struct Effort {
     pub samples: usize,
 }
 
+impl Effort {
+    /// To see that it works.
+    pub const QUICK: Effort = Effort { sample: Duration::from_micros(100), samples: 3 };
+}
+
 impl Default for Effort {
     fn default() -> Effort {
         Effort { sample: Duration::from_micros(500), samples: 25 }

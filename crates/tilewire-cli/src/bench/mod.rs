@@ -1,6 +1,6 @@
 //! Benchmarks that print ratios to a limit measured in the same run.
 //!
-//! In: sizes and places to write to. Out: a table, and a JSON report on request. Nothing here knows how a kernel works:
+//! In: what to measure and places to write to. Out: a table, and a JSON report and a plot on request. Nothing here knows how a kernel works:
 //! a case hands over closures, [`interleaved`] times them, [`report`] writes them down.
 
 mod buffer;
@@ -9,86 +9,149 @@ mod gpu;
 mod interleaved;
 mod kernels;
 mod machine;
-mod pair;
+mod parse;
+mod plot;
 mod progress;
+mod ranks;
 mod report;
 mod size;
 
-pub use gpu::{Plan as GpuPlan, check_key as check_gpu_key};
-use interleaved::Effort;
-pub use kernels::check_key;
-pub use pair::{Kind as WorldKind, Plan as PairPlan, check_key as check_pair_key};
+pub use parse::parse;
 pub use progress::Progress;
 pub use size::Size;
 
 use anyhow::{Context, Result};
-use kernels::Plan;
+use interleaved::Effort;
+use plot::Panel;
+use ranks::{COLLECTIVES, CollectivePlan, Heat, PairPlan};
+use report::Row;
 use std::fs::File;
 use std::io::{Write, stdout};
 
-/// Runs `tilewire bench kernels`. Without `cases` all are measured. With `json` a report goes to that file, or
-/// instead of the table to stdout for `-`.
-pub fn kernels(sizes: Option<&[Size]>, cases: &[String], json: Option<&str>) -> Result<()> {
-    let mut file = open(json)?;
-    let before = machine::peak_resident();
-    let rows = kernels::run(&Plan { sizes: sizes.unwrap_or(&kernels::SIZES), cases, effort: Effort::default() })?;
-    let report = report::json(&machine::Machine::read(), &rows);
-    if json == Some("-") {
-        stdout().write_all(report.as_bytes())?;
-        return Ok(());
+/// What `tilewire bench` is asked for.
+#[derive(Debug, PartialEq)]
+pub struct Bench {
+    /// What to measure.
+    pub subject: Subject,
+    /// Where the JSON report goes; `-` is stdout, in place of the tables.
+    pub json: Option<String>,
+    /// Where the plot goes.
+    pub plot: Option<String>,
+}
+
+/// What can be measured.
+#[derive(Debug, PartialEq)]
+pub enum Subject {
+    /// The CPU engine's kernels.
+    Kernels {
+        /// Input sizes, where not the usual ones.
+        sizes: Option<Vec<Size>>,
+        /// Keys of the cases, where not all.
+        cases: Vec<String>,
+        /// Whether it is only to be seen that it works.
+        quick: bool,
+    },
+    /// Transfers between two ranks.
+    Sendrecv(PairPlan),
+    /// Transfers between two ranks of a GPU.
+    Gpu(gpu::Plan),
+    /// Collectives.
+    Collectives(CollectivePlan),
+    /// All that the CPU has.
+    All {
+        /// Whether it is only to be seen that it works.
+        quick: bool,
+    },
+}
+
+/// What came of it.
+#[derive(Default)]
+struct Measured {
+    rows: Vec<Row>,
+    table: String,
+    panels: Vec<Panel>,
+}
+
+impl Bench {
+    /// Measures and reports.
+    pub fn run(&self) -> Result<()> {
+        // Before anything is measured: a path that cannot be written should not cost a minute.
+        let (json, plot) = (open(self.json.as_deref().filter(|path| *path != "-"))?, open(self.plot.as_deref())?);
+        let (mut rows, mut panels) = (Vec::new(), Vec::new());
+        for subject in self.subject.parts() {
+            let mut measured = measure(&subject)?;
+            if self.json.as_deref() != Some("-") {
+                stdout().write_all(measured.table.as_bytes())?;
+            }
+            rows.append(&mut measured.rows);
+            panels.append(&mut measured.panels);
+        }
+        // Another rank than the first has nothing to say.
+        if rows.is_empty() && ranks::is_rank() {
+            return Ok(());
+        }
+        let report = report::json(&machine::Machine::read(), &rows);
+        match json {
+            Some(mut file) => file.write_all(report.as_bytes())?,
+            None if self.json.is_some() => stdout().write_all(report.as_bytes())?,
+            None => {}
+        }
+        if let Some(mut file) = plot {
+            file.write_all(plot::svg(&panels).as_bytes())?;
+        }
+        Ok(())
     }
-    let mut out = stdout().lock();
-    out.write_all(report::table(&rows).as_bytes())?;
+}
+
+impl Subject {
+    /// What is measured one after the other.
+    fn parts(&self) -> Vec<Subject> {
+        match self {
+            Subject::All { quick } => vec![
+                Subject::Kernels { sizes: None, cases: Vec::new(), quick: *quick },
+                Subject::Sendrecv(PairPlan { quick: *quick, ..PairPlan::default() }),
+                Subject::Collectives(CollectivePlan { quick: *quick, ..CollectivePlan::of(&COLLECTIVES) }),
+            ],
+            Subject::Kernels { sizes, cases, quick } => {
+                vec![Subject::Kernels { sizes: sizes.clone(), cases: cases.clone(), quick: *quick }]
+            }
+            Subject::Sendrecv(plan) => vec![Subject::Sendrecv(plan.clone())],
+            Subject::Gpu(plan) => vec![Subject::Gpu(plan.clone())],
+            Subject::Collectives(plan) => vec![Subject::Collectives(plan.clone())],
+        }
+    }
+}
+
+fn measure(subject: &Subject) -> Result<Measured> {
+    let of_heats = |heats: Vec<Heat>, table: fn(&[Heat]) -> String| Measured {
+        rows: ranks::rows(&heats),
+        table: if heats.is_empty() { String::new() } else { table(&heats) },
+        panels: ranks::panels(&heats),
+    };
+    match subject {
+        Subject::Kernels { sizes, cases, quick } => measure_kernels(sizes.as_deref(), cases, *quick),
+        Subject::Sendrecv(plan) => Ok(of_heats(ranks::sendrecv(plan)?, ranks::pair_table)),
+        Subject::Collectives(plan) => Ok(of_heats(ranks::collectives(plan)?, ranks::collective_table)),
+        Subject::Gpu(plan) => {
+            let rows = gpu::run(plan)?;
+            Ok(Measured { table: report::table(&rows), rows, panels: Vec::new() })
+        }
+        Subject::All { .. } => unreachable!("has parts"),
+    }
+}
+
+fn measure_kernels(sizes: Option<&[Size]>, cases: &[String], quick: bool) -> Result<Measured> {
+    let before = machine::peak_resident();
+    let effort = if quick { Effort::QUICK } else { Effort::default() };
+    let rows = kernels::run(&kernels::Plan { sizes: sizes.unwrap_or(&kernels::SIZES), cases, effort })?;
+    let mut table = report::table(&rows);
     if let (Some(before), Some(after)) = (before, machine::peak_resident()) {
         let mib = (after - before) as f64 / f64::from(1 << 20);
-        writeln!(out, "peak resident memory grew by {mib:.1} MiB, buffers of the cases included")?;
+        table.push_str(&format!("peak resident memory grew by {mib:.1} MiB, buffers of the cases included\n"));
     }
-    if let Some(file) = &mut file {
-        file.write_all(report.as_bytes())?;
-    }
-    Ok(())
+    Ok(Measured { rows, table, panels: Vec::new() })
 }
 
-/// Runs `tilewire bench sendrecv`; with `json` as for [`kernels`].
-pub fn sendrecv(plan: &PairPlan, json: Option<&str>) -> Result<()> {
-    let mut file = open(json)?;
-    let heats = pair::run(plan)?;
-    // Another rank than the first has nothing to say.
-    if heats.is_empty() {
-        return Ok(());
-    }
-    let report = report::json(&machine::Machine::read(), &pair::rows(&heats));
-    if json == Some("-") {
-        stdout().write_all(report.as_bytes())?;
-        return Ok(());
-    }
-    stdout().write_all(pair::table(&heats).as_bytes())?;
-    if let Some(file) = &mut file {
-        file.write_all(report.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// Runs `tilewire bench sendrecv --engine cuda`; with `json` as for [`kernels`].
-pub fn gpu(plan: &GpuPlan, json: Option<&str>) -> Result<()> {
-    let mut file = open(json)?;
-    let rows = gpu::run(plan)?;
-    let report = report::json(&machine::Machine::read(), &rows);
-    if json == Some("-") {
-        stdout().write_all(report.as_bytes())?;
-        return Ok(());
-    }
-    stdout().write_all(report::table(&rows).as_bytes())?;
-    if let Some(file) = &mut file {
-        file.write_all(report.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// Opens the file of a report, before anything is measured: a path that cannot be written should not cost a minute.
-fn open(json: Option<&str>) -> Result<Option<File>> {
-    match json {
-        Some(path) if path != "-" => Ok(Some(File::create(path).with_context(|| format!("cannot write {path}"))?)),
-        _ => Ok(None),
-    }
+fn open(path: Option<&str>) -> Result<Option<File>> {
+    path.map(|path| File::create(path).with_context(|| format!("cannot write {path}"))).transpose()
 }

@@ -76,13 +76,18 @@ pub fn table(rows: &[Row]) -> String {
             row.each.clone(),
         ]
     }));
-    let widths: [usize; 9] = std::array::from_fn(|k| cells.iter().map(|row| row[k].chars().count()).max().unwrap_or(0));
+    aligned(&cells, &[0, 5, 8])
+}
+
+/// Cells in columns: those that hold words to the left, figures to the right.
+pub fn aligned<const N: usize>(cells: &[[String; N]], words: &[usize]) -> String {
+    let widths: [usize; N] = std::array::from_fn(|k| cells.iter().map(|row| row[k].chars().count()).max().unwrap_or(0));
     let mut out = String::new();
-    for row in &cells {
+    for row in cells {
         let mut line = String::new();
         for (k, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let words = matches!(k, 0 | 5 | 8);
-            _ = if words { write!(line, "{cell:<width$}  ") } else { write!(line, "{cell:>width$}  ") };
+            let left = words.contains(&k);
+            _ = if left { write!(line, "{cell:<width$}  ") } else { write!(line, "{cell:>width$}  ") };
         }
         out.push_str(line.trim_end());
         out.push('\n');
@@ -155,7 +160,8 @@ fn text(s: &str) -> String {
     out
 }
 
-fn duration(us: f64) -> String {
+/// A time with a fitting unit.
+pub fn duration(us: f64) -> String {
     match us {
         us if us < 1.0 => format!("{:.1} ns", us * 1e3),
         us if us < 1e3 => format!("{us:.2} µs"),

@@ -6,9 +6,9 @@
 //! ```
 //! Each rank reads the other's counter only when what it last saw does not suffice.
 
-use super::copy::Copy;
-use crate::bench::pair::side::{Half, Payload};
-use crate::bench::pair::words::{Word, until};
+use crate::bench::ranks::copy::Copy;
+use crate::bench::ranks::sendrecv::messages::{Half, Payload};
+use crate::bench::ranks::words::{Word, until};
 use anyhow::Result;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use tilewire::Memory;

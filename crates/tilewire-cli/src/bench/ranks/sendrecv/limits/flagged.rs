@@ -7,8 +7,8 @@
 //! bytes beside it. Loads of the sender and stores of the receiver are 16 bytes too, 12 apart: what a store puts beyond its 12 bytes
 //! the next one overwrites, and behind the last there is room.
 
-use crate::bench::pair::side::{Half, Payload};
-use crate::bench::pair::words::until;
+use crate::bench::ranks::sendrecv::messages::{Half, Payload};
+use crate::bench::ranks::words::until;
 use anyhow::Result;
 use std::arch::x86_64::*;
 use tilewire::Memory;

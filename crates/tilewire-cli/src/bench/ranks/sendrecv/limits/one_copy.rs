@@ -7,9 +7,9 @@
 //! `ready` is what keeps a fast sender from overwriting message k - 1 while it is still being read. Where each copies half, the sender
 //! says `go` (the message is there to be read) and waits for `taken` (it may be changed again).
 
-use super::copy::Copy;
-use crate::bench::pair::side::{Half, Payload};
-use crate::bench::pair::words::Word;
+use crate::bench::ranks::copy::Copy;
+use crate::bench::ranks::sendrecv::messages::{Half, Payload};
+use crate::bench::ranks::words::Word;
 use anyhow::Result;
 use std::fmt;
 use std::sync::atomic::Ordering::Release;

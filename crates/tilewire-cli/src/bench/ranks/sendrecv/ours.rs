@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::limits::Buffers;
-use super::side::{Aim, Half, Limit, Part, Pattern, Patterned, Payload, Run, Side};
+use super::messages::{Half, Pattern, Patterned, Payload};
+use crate::bench::ranks::side::{Aim, Limit, Part, Run, Side};
 use anyhow::{Result, bail};
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};

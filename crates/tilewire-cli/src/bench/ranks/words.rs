@@ -1,12 +1,13 @@
-//! Words that both ranks see, each on cache lines of its own, and waiting for them.
+//! Words that all ranks see, each on cache lines of its own, and waiting for them.
 
+use super::pin::cores;
 use anyhow::{Result, bail};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::{Duration, Instant};
 use tilewire::Memory;
-use tilewire::transport::{Rank, ShmTransport, Window};
+use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
 
 /// Words of one line. Two cache lines, since the prefetcher of the next one would make neighbours meet.
 const STRIDE: usize = 16;
@@ -14,12 +15,16 @@ const STRIDE: usize = 16;
 const LINES: usize = 512;
 /// Between two looks at the clock: some 100 µs.
 const SPINS: u32 = 1 << 16;
+/// The same, where whoever is waited for may need this rank's core.
+const CROWDED_SPINS: u32 = 1 << 6;
 const SHORTEST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// A rank that takes longer than this has failed in a way that nobody noticed.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Who sleeps waits for longer: meanwhile an MPI program may be given up, which is to be the error.
+const LONGER: u32 = 3;
 
-/// Hands out words of shared memory, zero at first. Both ranks ask in the same order, so they get the same ones.
+/// Hands out words of shared memory, zero at first. All ranks ask in the same order, so they get the same ones.
 pub struct Words<'l> {
     link: &'l ShmTransport,
     memory: Memory,
@@ -60,6 +65,12 @@ impl std::ops::Deref for Word<'_> {
 }
 
 impl Word<'_> {
+    /// The next word of the same line: what is stored there first arrives with this one.
+    pub fn beside(&self) -> &AtomicU64 {
+        // SAFETY: as for `deref`; a line has `STRIDE` words.
+        unsafe { self.at.add(1).as_ref() }
+    }
+
     /// Spins until the word is at least `value`; sees what was published with it. An error if the other rank is gone.
     #[inline]
     pub fn wait(&self, value: u64) -> Result<()> {
@@ -69,8 +80,8 @@ impl Word<'_> {
     /// As [`wait`](Word::wait), but leaves the processor to others: in naps that get longer, since each costs whoever is measured
     /// meanwhile some µs.
     pub fn wait_asleep(&self, value: u64) -> Result<()> {
-        let mut waiting = Waiting::new(self.link);
-        for _ in 0..SPINS / 4 {
+        let mut waiting = Waiting { patience: LONGER * PATIENCE, ..Waiting::new(self.link) };
+        for _ in 0..spins(self.link) / 4 {
             if self.load(Acquire) >= value {
                 return Ok(());
             }
@@ -89,8 +100,9 @@ impl Word<'_> {
 #[inline]
 pub fn until(link: &ShmTransport, mut ready: impl FnMut() -> bool) -> Result<()> {
     let mut waiting = Waiting::new(link);
+    let spins = spins(link);
     loop {
-        for _ in 0..SPINS {
+        for _ in 0..spins {
             if ready() {
                 return Ok(());
             }
@@ -99,22 +111,27 @@ pub fn until(link: &ShmTransport, mut ready: impl FnMut() -> bool) -> Result<()>
     }
 }
 
+fn spins(link: &ShmTransport) -> u32 {
+    if link.world_size() > cores() { CROWDED_SPINS } else { SPINS }
+}
+
 struct Waiting<'l> {
     link: &'l ShmTransport,
     since: Option<Instant>,
+    patience: Duration,
 }
 
 impl<'l> Waiting<'l> {
     fn new(link: &'l ShmTransport) -> Waiting<'l> {
-        Waiting { link, since: None }
+        Waiting { link, since: None, patience: PATIENCE }
     }
 
     /// Whether there is any point in waiting on. On a busy machine the other rank may need this one's processor.
     #[cold]
     fn look(&mut self) -> Result<()> {
         self.link.check()?;
-        if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-            bail!("the other rank did not answer for {PATIENCE:?}");
+        if self.since.get_or_insert_with(Instant::now).elapsed() > self.patience {
+            bail!("another rank did not answer for {:?}", self.patience);
         }
         std::thread::yield_now();
         Ok(())

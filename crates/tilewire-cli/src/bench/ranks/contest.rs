@@ -3,11 +3,13 @@
 //! The order rotates, as in [`interleaved`](crate::bench::interleaved), so that no side always follows the same neighbour. A sample is: probe,
 //! warm up, timed run, probe.
 
+use super::heats::MPI;
 use super::lockstep::Lockstep;
 use super::mpi;
 use super::place::Place;
-use super::side::{Aim, Limit, Part, Pattern, Side};
+use super::side::{Aim, Limit, Part, Side};
 use anyhow::{Context, Result};
+use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
 /// Messages before a sample that restore a side's state of the caches; none where no cache keeps a message.
@@ -41,10 +43,27 @@ impl Effort {
 pub struct Guest<'m> {
     /// The name in reports.
     pub name: &'static str,
+    /// What it calls the work.
+    pub work: &'static str,
     /// What it races.
     pub against: Limit,
     /// The program.
     pub job: &'m mut mpi::Job,
+}
+
+impl Guest<'_> {
+    /// Asks the program for something. One that fails is not asked again, since nobody knows what state it is in, and the others go on.
+    fn with<R>(&mut self, ask: impl FnOnce(&mut mpi::Job, &str) -> Result<R>) -> Option<R> {
+        if self.job.has_failed {
+            return None;
+        }
+        let answer = ask(self.job, self.work);
+        if let Err(error) = &answer {
+            self.job.has_failed = true;
+            _ = writeln!(stderr(), "tilewire: {} is left out from here on: {error:#}", self.name);
+        }
+        answer.ok()
+    }
 }
 
 /// What was measured of one side.
@@ -55,7 +74,7 @@ pub struct Outcome {
     /// What it was.
     pub part: Part,
     /// Nanoseconds a message, by place, sorted.
-    samples: [Vec<f64>; 3],
+    samples: [Vec<f64>; 4],
 }
 
 impl Outcome {
@@ -97,42 +116,48 @@ pub fn best(outcomes: &[Outcome], limit: Limit, place: Place, least: usize) -> O
     medians.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// What is sent, how, and how long that may be measured.
+/// What is done, and how long that may be measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
-    /// How messages go.
-    pub pattern: Pattern,
+    /// The name in messages.
+    pub what: &'static str,
+    /// Messages one after the other in one step.
+    pub hops: f64,
+    /// Whether there are more ranks than cores.
+    pub crowded: bool,
     /// Bytes of one.
     pub bytes: usize,
     /// Time to spend.
     pub effort: Effort,
 }
 
-/// Checks and measures all sides. For rank 0, while rank 1 follows.
+/// Checks and measures all sides. For rank 0, while the others follow.
 pub fn measure(
     lockstep: &mut Lockstep,
     sides: &mut [Side],
     guests: &mut [Guest],
     course: Course,
 ) -> Result<Vec<Outcome>> {
-    let Course { pattern, bytes, effort } = course;
+    let Course { what, hops, crowded, bytes, effort } = course;
     for k in 0..sides.len() {
-        lockstep.check(sides, k).with_context(|| format!("{} of {bytes} bytes", pattern.name()))?;
+        lockstep.check(sides, k).with_context(|| format!("{what} of {bytes} bytes"))?;
     }
     for guest in guests.iter_mut() {
-        guest.job.check(pattern, bytes)?;
+        guest.with(|job, work| job.check(work, bytes));
     }
     let mut steps = Vec::new();
     for k in 0..sides.len() {
         steps.push(calibrate(effort.sample, |steps| lockstep.run(sides, k, steps))?);
     }
     for guest in guests.iter_mut() {
-        steps.push(calibrate(effort.sample, |steps| Ok(guest.job.run(pattern, bytes, steps)?.took))?);
+        let filling =
+            |job: &mut mpi::Job, work: &str| calibrate(effort.sample, |steps| Ok(job.run(work, bytes, steps)?.took));
+        steps.push(guest.with(filling).unwrap_or((1, Duration::ZERO)));
     }
     let mut outcomes: Vec<Outcome> =
         sides.iter().map(|side| Outcome::new(side.name.clone(), side.part.clone())).collect();
     outcomes.extend(guests.iter().map(|guest| {
-        Outcome::new(guest.name.into(), Part::Racer { against: guest.against, aim: Aim::None, protocol: "mpi" })
+        Outcome::new(guest.name.into(), Part::Racer { against: guest.against, aim: Aim::None, protocol: MPI })
     }));
     let (start, (most, least)) = (Instant::now(), effort.rounds);
     for round in 0..most {
@@ -144,11 +169,14 @@ pub fn measure(
             let (place, took) = match k.checked_sub(sides.len()) {
                 None => sample(lockstep, sides, k, steps[k])?,
                 Some(guest) => {
-                    let answer = guests[guest].job.run(pattern, bytes, steps[k].0)?;
+                    let Some(answer) = guests[guest].with(|job, work| job.run(work, bytes, steps[k].0)) else {
+                        continue;
+                    };
                     (Place::agreed(answer.probes_ns.0, answer.probes_ns.1), answer.took)
                 }
             };
-            outcomes[k].add(place, took.as_nanos() as f64 / steps[k].0 as f64 / pattern.hops());
+            let place = if crowded { Some(Place::Crowded) } else { place };
+            outcomes[k].add(place, took.as_nanos() as f64 / steps[k].0 as f64 / hops);
         }
     }
     Ok(outcomes)

@@ -1,7 +1,7 @@
 //! One word that goes to and fro: no message can be faster.
 
-use crate::bench::pair::side::{Half, Payload};
-use crate::bench::pair::words::Word;
+use crate::bench::ranks::sendrecv::messages::{Half, Payload};
+use crate::bench::ranks::words::Word;
 use anyhow::Result;
 use std::sync::atomic::Ordering::Release;
 

@@ -1,5 +1,7 @@
-//! One way of moving messages between two ranks, as each of them sees it.
+//! Messages between two ranks: what they are, and how they go.
+#![forbid(unsafe_code)]
 
+use crate::bench::ranks::side::Run;
 use anyhow::{Result, bail};
 use tilewire::Tensor;
 
@@ -102,18 +104,6 @@ pub trait Half {
     fn exchange(&mut self, number: u64) -> Result<()>;
 }
 
-/// What a contest asks of a side, on either rank.
-pub trait Run {
-    /// Moves `steps` messages the way the pattern says.
-    fn run(&mut self, steps: u64) -> Result<()>;
-
-    /// Puts known words into what is sent, and others into what is received.
-    fn fill(&mut self);
-
-    /// Compares what was received with what the other rank filled in.
-    fn verify(&mut self) -> Result<()>;
-}
-
 /// A half that runs a pattern. Generic, so that a message costs no indirect call.
 pub struct Patterned<H> {
     half: H,
@@ -176,80 +166,5 @@ impl<H: Half> Run for Patterned<H> {
             return Ok(());
         }
         self.payload.verify(1 - self.rank, self.number)
-    }
-}
-
-/// What a side is compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Through a ring in shared memory.
-    TwoCopy,
-    /// Into the receiver's memory, by the sender.
-    OneCopy,
-    /// The same, each rank copying one half.
-    HalfEach,
-    /// One word.
-    CacheLine,
-    /// Small messages that carry their flags, or are followed by one.
-    SmallMessage,
-    /// Our own work without what the others have in addition.
-    Plain,
-}
-
-impl Limit {
-    /// The word of reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Limit::TwoCopy => "two-copy limit",
-            Limit::OneCopy => "one-copy limit",
-            Limit::HalfEach => "one copy, half each",
-            Limit::CacheLine => "cache-line limit",
-            Limit::SmallMessage => "small-message limit",
-            Limit::Plain => "plain",
-        }
-    }
-}
-
-/// What is aimed at.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Aim {
-    /// Nothing: the figure is for orientation.
-    None,
-    /// A share of the limit's speed.
-    Ratio(f64),
-    /// A time in µs, near and far.
-    Time(f64, Option<f64>),
-}
-
-/// What a side is in its contest.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Part {
-    /// One of the variants of a limit; the fastest of them is the limit.
-    Limit(Limit),
-    /// What races a limit.
-    Racer {
-        /// Its limit.
-        against: Limit,
-        /// What it aims at.
-        aim: Aim,
-        /// How its messages travel.
-        protocol: &'static str,
-    },
-}
-
-/// A side of a contest, on one rank.
-pub struct Side<'l> {
-    /// The name in reports.
-    pub name: String,
-    /// What it is here.
-    pub part: Part,
-    /// Does the work.
-    pub run: Box<dyn Run + 'l>,
-}
-
-impl<'l> Side<'l> {
-    /// A variant of a limit.
-    pub fn limit(name: impl Into<String>, limit: Limit, run: impl Run + 'l) -> Side<'l> {
-        Side { name: name.into(), part: Part::Limit(limit), run: Box::new(run) }
     }
 }

@@ -1,10 +1,17 @@
 //! Keeping rank k on the k-th core that this process may use.
 
 use std::mem;
+use std::sync::OnceLock;
 
-/// Ties the calling thread to the core of a rank. Gives how many cores there were to choose from: with one, the ranks share it.
-/// A system that refuses leaves the thread where it is, which only makes the samples noisier.
-pub fn pin_to_core_of(rank: usize) -> usize {
+/// How many cores there were before any thread was tied to one: with fewer than ranks, ranks share them.
+pub fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| allowed_cores().len())
+}
+
+/// Ties the calling thread to the core of a rank. A system that refuses leaves the thread where it is, which only makes the samples noisier.
+pub fn pin_to_core_of(rank: usize) {
+    cores();
     let cores = allowed_cores();
     if let Some(&core) = cores.get(rank % cores.len().max(1)) {
         // SAFETY: the set is plain data for which zeros are a value, `core` was found by `CPU_ISSET` and so is in range, and the
@@ -15,7 +22,6 @@ pub fn pin_to_core_of(rank: usize) -> usize {
             libc::sched_setaffinity(0, mem::size_of_val(&set), &set);
         }
     }
-    cores.len()
 }
 
 /// The cores that the calling thread may run on.

@@ -10,11 +10,15 @@ pub enum Place {
     Near,
     /// Cores that do not.
     Far,
+    /// Nobody knows: more ranks than cores take turns on them, and a probe measures the scheduler.
+    Crowded,
 }
 
 impl Place {
-    /// From the nearest on.
+    /// Those that a probe tells apart, from the nearest on.
     pub const ALL: [Place; 3] = [Place::Smt, Place::Near, Place::Far];
+    /// All there are.
+    pub const EVERY: [Place; 4] = [Place::Smt, Place::Near, Place::Far, Place::Crowded];
 
     /// The word of reports.
     pub fn name(self) -> &'static str {
@@ -22,6 +26,7 @@ impl Place {
             Place::Smt => "smt",
             Place::Near => "near",
             Place::Far => "far",
+            Place::Crowded => "crowded",
         }
     }
 

@@ -1,17 +1,18 @@
-//! Two ranks in lock step: rank 0 leads, rank 1 follows.
+//! Ranks in lock step: rank 0 leads, the others follow.
 //!
 //! ```text
 //!   rank 0:  command, turn k ──▶            wait ready k │ clock │ its half │ wait done k │ clock
-//!   rank 1:  wait turn k (asleep if long) │ ready k      │ its half         │ done k
+//!   rank r:  wait turn k (asleep if long) │ ready k      │ its half         │ done k
 //! ```
-//! The follower sleeps between commands that are far apart: while another program is measured on the same cores, it must not
-//! burn one of them.
+//! Followers sleep between commands that are far apart: while another program is measured on the same cores, they must not
+//! burn them.
 
 use super::side::Side;
 use super::words::{Word, Words};
 use anyhow::{Context, Result};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
+use tilewire::transport::P2pTransport;
 use tilewire::transport::ShmTransport;
 
 /// Round trips of a probe: so many times so many. The median of the times counts, so that an interrupt spoils one of them and not the
@@ -37,12 +38,14 @@ const COMMANDS: [Command; 5] = [Command::Probe, Command::Fill, Command::Run, Com
 
 /// One rank's part of the lock step.
 pub struct Lockstep<'l> {
+    rank: usize,
     turn: Word<'l>,
     command: Word<'l>,
     side: Word<'l>,
     steps: Word<'l>,
-    ready: Word<'l>,
-    done: Word<'l>,
+    /// Of each follower.
+    ready: Vec<Word<'l>>,
+    done: Vec<Word<'l>>,
     ping: Word<'l>,
     pong: Word<'l>,
     turns: u64,
@@ -53,13 +56,15 @@ impl<'l> Lockstep<'l> {
     /// Collective.
     pub fn new(link: &'l ShmTransport) -> Result<Lockstep<'l>> {
         let words = Words::allocate(link)?;
+        let of_followers = || (1..link.world_size()).map(|_| words.next()).collect();
         Ok(Lockstep {
+            rank: link.rank().index(),
             turn: words.next(),
             command: words.next(),
             side: words.next(),
             steps: words.next(),
-            ready: words.next(),
-            done: words.next(),
+            ready: of_followers(),
+            done: of_followers(),
             ping: words.next(),
             pong: words.next(),
             turns: 0,
@@ -96,7 +101,7 @@ impl<'l> Lockstep<'l> {
         self.finish()
     }
 
-    /// Times some steps of a side, until both ranks have done them. For rank 0.
+    /// Times some steps of a side, until all ranks have done them. For rank 0.
     pub fn run(&mut self, sides: &mut [Side], k: usize, steps: u64) -> Result<Duration> {
         self.start(Command::Run, k, steps)?;
         let start = Instant::now();
@@ -105,21 +110,25 @@ impl<'l> Lockstep<'l> {
         Ok(start.elapsed())
     }
 
-    /// Lets the follower go. For rank 0.
+    /// Lets the followers go. For rank 0.
     pub fn end(&mut self) -> Result<()> {
         self.start(Command::End, 0, 0)?;
         self.finish()
     }
 
-    /// Does what the leader says, to the end of these sides. For rank 1.
+    /// Does what the leader says, to the end of these sides. For all but rank 0.
     pub fn follow(&mut self, sides: &mut [Side]) -> Result<()> {
+        let rank = self.rank;
+        let at = |name: &str| format!("{name} at rank {rank}");
         loop {
             self.turns += 1;
             self.turn.wait_asleep(self.turns)?;
             let command = COMMANDS[self.command.load(Relaxed) as usize];
             let (k, steps) = (self.side.load(Relaxed) as usize, self.steps.load(Relaxed));
-            self.ready.store(self.turns, Release);
+            self.ready[self.rank - 1].store(self.turns, Release);
             match command {
+                // The first two are as good as any.
+                Command::Probe if self.rank > 1 => {}
                 Command::Probe => {
                     for _ in 0..PINGS.0 as u64 * PINGS.1 {
                         self.pings += 1;
@@ -128,11 +137,11 @@ impl<'l> Lockstep<'l> {
                     }
                 }
                 Command::Fill => sides[k].run.fill(),
-                Command::Run => sides[k].run.run(steps).with_context(|| format!("{} at rank 1", sides[k].name))?,
-                Command::Verify => sides[k].run.verify().with_context(|| format!("{} at rank 1", sides[k].name))?,
+                Command::Run => sides[k].run.run(steps).with_context(|| at(&sides[k].name))?,
+                Command::Verify => sides[k].run.verify().with_context(|| at(&sides[k].name))?,
                 Command::End => {}
             }
-            self.done.store(self.turns, Release);
+            self.done[self.rank - 1].store(self.turns, Release);
             if command == Command::End {
                 return Ok(());
             }
@@ -145,10 +154,10 @@ impl<'l> Lockstep<'l> {
         self.side.store(side as u64, Relaxed);
         self.steps.store(steps, Relaxed);
         self.turn.store(self.turns, Release);
-        self.ready.wait(self.turns)
+        self.ready.iter().try_for_each(|ready| ready.wait(self.turns))
     }
 
     fn finish(&self) -> Result<()> {
-        self.done.wait(self.turns)
+        self.done.iter().try_for_each(|done| done.wait(self.turns))
     }
 }

@@ -1,4 +1,4 @@
-//! Two ranks, as threads of this process or as two processes.
+//! Ranks as threads of this process, or two of them as processes.
 
 use anyhow::{Context, Result, anyhow};
 use std::process::{Child, Command, Stdio};
@@ -40,17 +40,17 @@ pub fn is_rank() -> bool {
     std::env::var_os("TILEWIRE_RANK").is_some()
 }
 
-/// Runs both ranks as threads; gives what rank 0 returns.
-pub fn threads<R: Send>(body: impl Fn(&World) -> Result<R> + Sync) -> Result<R> {
+/// Runs so many ranks as threads; gives what rank 0 returns.
+pub fn threads<R: Send>(ranks: usize, body: impl Fn(&World) -> Result<R> + Sync) -> Result<R> {
     let first = Mutex::new(None);
-    let ranks = World::threads(2).run(|world| {
+    let ran = World::threads(ranks).run(|world| {
         let result = body(&world)?;
         if world.rank().index() == 0 {
             *first.lock().expect("rank 0 alone locks it") = Some(result);
         }
         Ok(())
     });
-    ranks.map_err(|error| anyhow!(error))?;
+    ran.map_err(|error| anyhow!(error))?;
     first.into_inner().expect("rank 0 alone locks it").context("rank 0 returned nothing")
 }
 

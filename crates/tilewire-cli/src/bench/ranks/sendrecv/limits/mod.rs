@@ -8,18 +8,18 @@
 //! | [`one_copy`] | written where it belongs, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each |
 
 mod cache_line;
-mod copy;
 #[cfg(target_arch = "x86_64")]
 mod flagged;
 mod one_copy;
 mod ring;
 
-use super::side::{Half, Limit, Pattern, Patterned, Payload, Side};
-use super::words::Words;
+use super::messages::{Half, Pattern, Patterned, Payload};
 use crate::bench::Size;
+use crate::bench::ranks::copy::Copy;
+use crate::bench::ranks::side::{Limit, Side};
+use crate::bench::ranks::words::Words;
 use anyhow::Result;
 use cache_line::CacheLine;
-use copy::Copy;
 use one_copy::{OneCopy, Share};
 use ring::Ring;
 use tilewire::Tensor;

@@ -1,22 +1,24 @@
-//! `tilewire bench sendrecv`: what is sent, what it is compared with, and what is aimed at.
-#![forbid(unsafe_code)]
+//! `tilewire bench sendrecv`: two ranks; what is sent, what it is compared with, and what is aimed at.
 
-use super::contest::{Course, Effort, Guest, measure};
-use super::limits::Buffers;
-use super::lockstep::Lockstep;
+mod limits;
+mod messages;
+mod ours;
+mod table;
+
+pub use table::table;
+
+use super::contest::Effort;
+use super::heats::{Arena, Heat, Sides, Step, hold};
 use super::mpi::Peer;
-use super::ours::{self, Race};
-use super::pin::pin_to_core_of;
-use super::side::{Aim, Limit, Part, Pattern, Side};
-use super::table::Heat;
+use super::side::{Aim, Limit, Part, Side};
 use super::world::{self, Kind};
 use crate::bench::Size;
-use crate::bench::progress::Progress;
 use anyhow::Result;
-use std::io::{Write, stderr};
-use std::sync::Mutex;
+use limits::Buffers;
+use messages::Pattern;
+use ours::Race;
 use tilewire::Primitive;
-use tilewire::transport::{AbortCode, Cause, ShmOptions, ShmTransport, World};
+use tilewire::transport::ShmTransport;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -35,11 +37,18 @@ pub struct Case {
     is_sized: bool,
     /// This rank's half of all sides. Collective.
     sides: Sides,
-    /// What Open MPI is compared with.
+    /// What MPI is compared with.
     guests: Option<Limit>,
 }
 
-type Sides = for<'l> fn(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>;
+impl Case {
+    fn step(&self, bytes: usize) -> Step {
+        let Case { name, pattern, sides, guests, .. } = *self;
+        let volume = (pattern != Pattern::PingPong).then_some(bytes * pattern.directions());
+        let guests = guests.map(|limit| (pattern.name(), limit));
+        Step { name, bytes, hops: pattern.hops(), volume, sides, guests }
+    }
+}
 
 const CASES: &[Case] = &[
     Case {
@@ -184,7 +193,7 @@ impl Plan {
         words
     }
 
-    fn steps(&self) -> Vec<(&'static Case, usize)> {
+    fn steps(&self) -> Vec<Step> {
         let wanted = |case: &&Case| self.cases.is_empty() || self.cases.iter().any(|key| key == case.key);
         let sizes = |case: &'static Case| -> Vec<usize> {
             match &self.sizes {
@@ -198,7 +207,7 @@ impl Plan {
                 _ => case.sizes.to_vec(),
             }
         };
-        CASES.iter().filter(wanted).flat_map(|case| sizes(case).into_iter().map(move |bytes| (case, bytes))).collect()
+        CASES.iter().filter(wanted).flat_map(|case| sizes(case).into_iter().map(|bytes| case.step(bytes))).collect()
     }
 
     fn effort(&self) -> Effort {
@@ -208,79 +217,15 @@ impl Plan {
 
 /// Measures in one world; only rank 0 has anything to report.
 pub fn run(plan: &Plan, kind: Kind, peer: Peer) -> Result<Vec<Heat>> {
-    // Rank 0 alone takes it; a rank that is a process of its own has one of its own.
-    let peer = Mutex::new(peer);
-    let body = |world: &World| match world.rank().index() {
-        0 => lead(world, plan, kind, &mut peer.lock().expect("rank 0 alone locks it")),
-        _ => follow(world, plan).map(|()| Vec::new()),
-    };
-    match kind {
-        Kind::Threads => world::threads(body),
-        Kind::Processes => world::processes(&plan.words(), body),
-    }
-}
-
-fn lead(world: &World, plan: &Plan, kind: Kind, peer: &mut Peer) -> Result<Vec<Heat>> {
-    on_link(world, |link| {
-        let (mut lockstep, steps) = (Lockstep::new(link)?, plan.steps());
-        let mut progress = Progress::new(steps.len());
-        let mut heat = |(case, bytes): (&'static Case, usize)| {
-            progress.step(&format!("{} {}, {}", case.name, Size(bytes), kind.name()));
-            let mut sides = (case.sides)(link, bytes)?;
-            let course = Course { pattern: case.pattern, bytes, effort: plan.effort() };
-            let outcomes = measure(&mut lockstep, &mut sides, &mut guests(case, peer), course)?;
-            lockstep.end()?;
-            let absent = match peer {
-                Peer::Missing(why) if case.guests.is_some() => Some(why.clone()),
-                _ => None,
-            };
-            Ok(Heat { case, kind, bytes, outcomes, least: plan.effort().least, absent })
-        };
-        steps.into_iter().map(&mut heat).collect()
-    })
-}
-
-fn follow(world: &World, plan: &Plan) -> Result<()> {
-    on_link(world, |link| {
-        let mut lockstep = Lockstep::new(link)?;
-        plan.steps().into_iter().try_for_each(|(case, bytes)| lockstep.follow(&mut (case.sides)(link, bytes)?))
-    })
-}
-
-/// Ties this rank to its core and lets it work on a transport. When it fails, the other one is told.
-fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> Result<R> {
-    let rank = world.rank().index();
-    if pin_to_core_of(rank) < 2 && rank == 0 {
-        _ = writeln!(
-            stderr(),
-            "tilewire: both ranks share one core: these figures say how the system switches between them"
-        );
-    }
-    let link = ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?;
-    let result = work(&link);
-    match result {
-        Ok(_) => link.close()?,
-        Err(_) => link.mark_broken(Cause { code: AbortCode::Failed, rank, reason: 0 }),
-    }
-    result
-}
-
-fn guests<'m>(case: &Case, peer: &'m mut Peer) -> Vec<Guest<'m>> {
-    match (case.guests, peer) {
-        (Some(against), Peer::Running { cma, shm }) => vec![
-            Guest { name: "Open MPI, CMA", against, job: cma },
-            Guest { name: "Open MPI, no CMA", against, job: shm },
-        ],
-        _ => Vec::new(),
-    }
+    hold(&plan.steps(), Arena { kind, ranks: 2, effort: plan.effort(), peer, words: plan.words() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::place::Place;
-    use super::super::table;
     use super::*;
     use crate::args::Command;
+    use crate::bench::{Bench, Subject};
 
     fn plan(cases: &[&str], sizes: &[usize]) -> Plan {
         let sizes = (!sizes.is_empty()).then(|| sizes.iter().copied().map(Size).collect());
@@ -294,12 +239,15 @@ mod tests {
 
     #[test]
     fn every_case_has_the_sizes_it_is_about() {
-        let steps = |plan: &Plan| plan.steps().iter().map(|(case, bytes)| (case.key, *bytes)).collect::<Vec<_>>();
+        let steps = |plan: &Plan| plan.steps().iter().map(|step| (step.name, step.bytes)).collect::<Vec<_>>();
         assert_eq!(
             steps(&plan(&["stream", "latency"], &[])),
-            [("stream", 65536), ("stream", 1 << 20), ("latency", 8), ("latency", 1024)]
+            [("one way", 65536), ("one way", 1 << 20), ("ping-pong", 8), ("ping-pong", 1024)]
         );
-        assert_eq!(steps(&plan(&["both", "latency"], &[100])), [("both", 104), ("latency", 8), ("latency", 1024)]);
+        assert_eq!(
+            steps(&plan(&["both", "latency"], &[100])),
+            [("both ways", 104), ("ping-pong", 8), ("ping-pong", 1024)]
+        );
         assert_eq!(Plan::default().steps().len(), CASES.iter().map(|case| case.sizes.len()).sum::<usize>());
         assert!(check_key("stream").is_ok());
         assert!(check_key("fly").unwrap_err().contains("latency"));
@@ -309,7 +257,8 @@ mod tests {
     fn a_rank_is_told_the_plan_in_words() {
         for plan in [plan(&["both"], &[64, 4096]), plan(&[], &[]), Plan { quick: false, ..plan(&[], &[8]) }] {
             let expected = Plan { world: Some(Kind::Processes), ..plan.clone() };
-            assert_eq!(Command::parse(plan.words()), Ok(Command::BenchSendrecv { plan: expected, json: None }));
+            let bench = Bench { subject: Subject::Sendrecv(expected), json: None, plot: None };
+            assert_eq!(Command::parse(plan.words()), Ok(Command::Bench(bench)));
         }
     }
 
@@ -323,13 +272,13 @@ mod tests {
             // Whatever races has something to race against.
             for outcome in &heat.outcomes {
                 let Part::Racer { against, .. } = outcome.part else { continue };
-                assert!(heat.outcomes.iter().any(|other| other.is(against)), "{} {against:?}", heat.case.name);
+                assert!(heat.outcomes.iter().any(|other| other.is(against)), "{} {against:?}", heat.step.name);
             }
             for outcome in &heat.outcomes {
                 assert!(Place::ALL.map(|place| outcome.count(place)).iter().sum::<usize>() <= plan.effort().rounds.0);
             }
         }
-        let text = table::table(&heats);
+        let text = table(&heats);
         for word in ["one way", "both ways", "ping-pong", "two-copy limit", "one-copy limit", "not asked", "600KiB"] {
             assert!(text.contains(word), "no '{word}' in\n{text}");
         }

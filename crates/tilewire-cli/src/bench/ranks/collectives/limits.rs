@@ -1,0 +1,317 @@
+//! Hand-written limits of collectives: every byte is touched as often as it must be, through windows that all ranks reach.
+//!
+//! ```text
+//!   Moving     ready k │ own chunk │ wait ready k of p, write chunk `rank` of p's output, done k to p │ … │ wait done k of all
+//!   Reducing   ready k │ wait ready k of all │ sum the own shard of all inputs into the outputs it is for │ done k │ wait done k of all
+//!   Words      to each: the chunk, then k beside it │ from each: wait k │ move or sum
+//! ```
+//! `ready` says that the output may be written, or that the input is there.
+
+use super::sum::{STRIP, accumulate, add};
+use super::work::{Data, ELEMENT, Step, Steps, Work, shape};
+use crate::bench::ranks::copy::Copy;
+use crate::bench::ranks::side::{Limit, Side};
+use crate::bench::ranks::words::{Word, Words};
+use crate::handwritten as hand;
+use anyhow::Result;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use tilewire::transport::{P2pTransport, ShmTransport, Window};
+use tilewire::{Memory, Tensor};
+
+/// Below this, streamed stores lose by far: the receiver would fetch from memory what could have come from a cache.
+const STREAMED_FROM: usize = 512 << 10;
+
+/// The memory that the sides of one contest share, so that none gets luckier pages.
+pub struct Buffers<'l> {
+    /// What the ranks share.
+    pub link: &'l ShmTransport,
+    /// What is done.
+    pub work: Work,
+    /// Elements of a chunk.
+    pub chunk: usize,
+    /// Memory of this rank alone.
+    pub inp: Tensor<f32>,
+    pub out: Tensor<f32>,
+    /// Memory that all ranks reach.
+    pub inputs: Window<f32>,
+    pub outputs: Window<f32>,
+    words: Words<'l>,
+}
+
+impl<'l> Buffers<'l> {
+    /// For chunks of so many bytes, rounded up to whole elements. Collective.
+    pub fn allocate(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Buffers<'l>> {
+        let chunk = bytes.div_ceil(ELEMENT).max(1);
+        let (inputs, outputs) = work.chunks(link.world_size());
+        Ok(Buffers {
+            link,
+            work,
+            chunk,
+            inp: Tensor::zeros(inputs * chunk),
+            out: Tensor::zeros(outputs * chunk),
+            // What is only moved is read by its own rank.
+            inputs: Window::allocate(link, if work.reduces() { inputs * chunk } else { 1 })?,
+            outputs: Window::allocate(link, outputs * chunk)?,
+            words: Words::allocate(link)?,
+        })
+    }
+
+    /// The data of sides that read and write these tensors.
+    pub fn data(&self, inp: &Tensor<f32>, out: &Tensor<f32>) -> Data {
+        Data::new(self.work, self.link, self.chunk, inp, out)
+    }
+
+    /// The limits of the work, in several forms.
+    pub fn limits(&self) -> Vec<Side<'l>> {
+        if self.chunk * ELEMENT <= 8 {
+            let data = self.data(&self.inp, &self.out);
+            let words = (0..self.link.world_size().pow(2)).map(|_| [self.words.next(), self.words.next()]).collect();
+            return vec![side(
+                "two words of a line".into(),
+                Limit::Words,
+                Exchange { words, data: data.clone() },
+                data,
+            )];
+        }
+        let streams = self.chunk * ELEMENT >= STREAMED_FROM;
+        let copies = Copy::available().into_iter().filter(|copy| streams || !copy.streams());
+        match self.work {
+            Work::Transposing => {
+                let ways = [false, true].into_iter().filter(|&way| !way || streams);
+                ways.map(|streams| self.moving(Mover::Transposition { streams })).collect()
+            }
+            Work::AllToAll | Work::AllGather => copies.map(|copy| self.moving(Mover::Copy(copy))).collect(),
+            Work::ReduceScatter => {
+                let ways = [false, true].into_iter().filter(|&way| !way || streams);
+                ways.map(|streams| self.reducing(Copy::Cached, streams, false)).collect()
+            }
+            Work::AllReduce => copies
+                .map(|copy| self.reducing(copy, copy.streams(), false))
+                .chain([self.reducing(Copy::Cached, streams, true)])
+                .collect(),
+        }
+    }
+
+    fn moving(&self, mover: Mover) -> Side<'l> {
+        let data = self.data(&self.inp, self.outputs.tensor());
+        let ranks = self.link.world_size();
+        let moving = Moving {
+            mover,
+            data: data.clone(),
+            outputs: self.outputs.peers().to_vec(),
+            ready: (0..ranks).map(|_| self.words.next()).collect(),
+            done: (0..ranks * ranks).map(|_| self.words.next()).collect(),
+        };
+        let limit = if self.work == Work::Transposing { Limit::Transposed } else { Limit::Moved };
+        side(mover.name(), limit, moving, data)
+    }
+
+    fn reducing(&self, copy: Copy, streams: bool, whole: bool) -> Side<'l> {
+        let data = self.data(self.inputs.tensor(), self.outputs.tensor());
+        let words = || (0..self.link.world_size()).map(|_| self.words.next()).collect();
+        let (inputs, outputs) = (self.inputs.peers().to_vec(), self.outputs.peers().to_vec());
+        let reducing =
+            Reducing { data: data.clone(), copy, streams, whole, inputs, outputs, ready: words(), done: words() };
+        let name = if whole { "all of it by each" } else { "a shard by each" };
+        side(format!("{name}{}", if streams { ", streamed" } else { copy.suffix() }), Limit::Reduced, reducing, data)
+    }
+}
+
+fn side<'l, S: Step + 'l>(name: String, limit: Limit, step: S, data: Data) -> Side<'l> {
+    Side::limit(name, limit, Steps::new(step, data))
+}
+
+/// How a chunk gets into an output.
+#[derive(Clone, Copy, Debug)]
+enum Mover {
+    Copy(Copy),
+    Transposition { streams: bool },
+}
+
+impl Mover {
+    fn name(self) -> String {
+        match self {
+            Mover::Copy(copy) => format!("sender{}", copy.suffix()),
+            Mover::Transposition { streams } => format!("sender{}", if streams { ", streamed" } else { "" }),
+        }
+    }
+
+    /// # Safety
+    /// Nobody writes the elements of `source` from `from` on, and nobody else touches those of `target` from `to` on, before this rank's
+    /// next signal.
+    unsafe fn run(self, target: &Memory, to: usize, source: &Memory, from: usize, elements: usize) {
+        match self {
+            // SAFETY: the caller vouches for it.
+            Mover::Copy(copy) => unsafe {
+                copy.run(target, to * ELEMENT, source, from * ELEMENT, elements * ELEMENT);
+            },
+            Mover::Transposition { streams } => {
+                let (rows, cols) = shape(elements);
+                // SAFETY: as above.
+                let (target, source) = unsafe { (floats_mut(target, to, elements), floats(source, from, elements)) };
+                let transpose = if streams { hand::transpose_f32_non_temporal } else { hand::transpose_f32 };
+                transpose(target, source, cols, rows);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Nobody writes them meanwhile.
+///
+/// # Panics
+/// When they do not lie inside.
+unsafe fn floats(memory: &Memory, first: usize, elements: usize) -> &[f32] {
+    assert!((first + elements) * ELEMENT <= memory.bytes());
+    // SAFETY: they are inside memory that the handle keeps alive, aligned and initialised as a tensor's or a window's are, and the caller
+    // vouches for the rest.
+    unsafe { std::slice::from_raw_parts(memory.start().as_ptr().cast::<f32>().add(first), elements) }
+}
+
+/// # Safety
+/// Nobody else touches them meanwhile.
+///
+/// # Panics
+/// When they do not lie inside.
+#[allow(
+    clippy::mut_from_ref,
+    reason = "the memory is shared with other ranks; the caller vouches that this part is not"
+)]
+unsafe fn floats_mut(memory: &Memory, first: usize, elements: usize) -> &mut [f32] {
+    assert!((first + elements) * ELEMENT <= memory.bytes());
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr().cast::<f32>().add(first), elements) }
+}
+
+/// Every chunk into the output it is for, by who has it.
+struct Moving<'l> {
+    mover: Mover,
+    data: Data,
+    outputs: Vec<Memory>,
+    /// Of each rank.
+    ready: Vec<Word<'l>>,
+    /// Of each rank to each.
+    done: Vec<Word<'l>>,
+}
+
+impl Step for Moving<'_> {
+    fn step(&mut self, number: u64) -> Result<()> {
+        let Data { work, rank, ranks, chunk, ref inp, .. } = self.data;
+        self.ready[rank].store(number, Release);
+        for peer in (0..ranks).map(|i| (rank + i) % ranks) {
+            if peer != rank {
+                self.ready[peer].wait(number)?;
+            }
+            let from = if work == Work::AllGather { 0 } else { peer * chunk };
+            // SAFETY: the input is this rank's; the peer has allowed this step, and touches neither this chunk of its output before `done`,
+            // nor does another rank at any time.
+            unsafe { self.mover.run(&self.outputs[peer], rank * chunk, inp.memory(), from, chunk) };
+            self.done[rank * ranks + peer].store(number, Release);
+        }
+        (0..ranks).try_for_each(|peer| self.done[peer * ranks + rank].wait(number))
+    }
+}
+
+/// The sum of all inputs into the outputs, straight from the memory of their ranks.
+struct Reducing<'l> {
+    data: Data,
+    /// How a sum gets into the outputs of others.
+    copy: Copy,
+    streams: bool,
+    /// Whether every rank sums all of it, or its shard for all.
+    whole: bool,
+    inputs: Vec<Memory>,
+    outputs: Vec<Memory>,
+    ready: Vec<Word<'l>>,
+    done: Vec<Word<'l>>,
+}
+
+impl Step for Reducing<'_> {
+    fn step(&mut self, number: u64) -> Result<()> {
+        let Data { work, rank, ranks, chunk, .. } = self.data;
+        self.ready[rank].store(number, Release);
+        self.ready.iter().try_for_each(|ready| ready.wait(number))?;
+        // Where in the inputs it begins, where in the outputs, how long it is, and whose outputs it is for.
+        let shard = chunk.div_ceil(ranks);
+        let start = (rank * shard).min(chunk);
+        let (from, to, len, shares) = match work {
+            Work::ReduceScatter => (rank * chunk, 0, chunk, false),
+            _ if self.whole => (0, 0, chunk, false),
+            _ => (start, start, shard.min(chunk - start), true),
+        };
+        for at in (0..len).step_by(STRIP) {
+            let strip = STRIP.min(len - at);
+            // SAFETY: all ranks leave their inputs as they are until this one is done, and this part of the outputs is this rank's alone.
+            unsafe { self.strip((from + at, to + at, strip), rank, shares) };
+        }
+        self.done[rank].store(number, Release);
+        self.done.iter().try_for_each(|done| done.wait(number))
+    }
+}
+
+impl Reducing<'_> {
+    /// # Safety
+    /// Nobody writes the inputs there, and nobody else touches the outputs there, meanwhile.
+    unsafe fn strip(&self, (from, to, len): (usize, usize, usize), rank: usize, shares: bool) {
+        let alone = !shares && self.inputs.len() == 2;
+        // SAFETY: the caller vouches for it; inputs and outputs are windows of their own.
+        unsafe {
+            let (own, first) = (floats_mut(&self.outputs[rank], to, len), floats(&self.inputs[0], from, len));
+            match &self.inputs[1..] {
+                [] => own.copy_from_slice(first),
+                [second, more @ ..] => {
+                    add(own, first, floats(second, from, len), self.streams && alone);
+                    more.iter().for_each(|more| accumulate(own, floats(more, from, len)));
+                }
+            }
+            for (peer, output) in self.outputs.iter().enumerate().filter(|(peer, _)| shares && *peer != rank) {
+                debug_assert_ne!(peer, rank);
+                self.copy.run(output, to * ELEMENT, &self.outputs[rank], to * ELEMENT, len * ELEMENT);
+            }
+        }
+    }
+}
+
+/// Chunks of two elements, each a word beside its flag. Two lines in turn: who is a step ahead has heard from all in between.
+struct Exchange<'l> {
+    /// From each rank to each.
+    words: Vec<[Word<'l>; 2]>,
+    data: Data,
+}
+
+impl Step for Exchange<'_> {
+    fn step(&mut self, number: u64) -> Result<()> {
+        let Data { work, rank, ranks, chunk, ref inp, ref out } = self.data;
+        let pair = |tensor: &Tensor<f32>, first: usize| [tensor.get(first), tensor.get(first + chunk - 1)];
+        let store = |first: usize, [a, b]: [f32; 2]| {
+            out.set(first, a);
+            out.set(first + chunk - 1, b);
+        };
+        let turn = number as usize % 2;
+        let own_for = |peer: usize| if matches!(work, Work::AllGather | Work::AllReduce) { 0 } else { peer * chunk };
+        for peer in (0..ranks).filter(|&peer| peer != rank) {
+            let (line, [a, b]) = (&self.words[rank * ranks + peer][turn], pair(inp, own_for(peer)));
+            line.beside().store(u64::from(a.to_bits()) | u64::from(b.to_bits()) << 32, Relaxed);
+            line.store(number, Release);
+        }
+        let mut sum = pair(inp, own_for(rank));
+        if !work.reduces() {
+            store(rank * chunk, sum);
+        }
+        for peer in (0..ranks).filter(|&peer| peer != rank) {
+            let line = &self.words[peer * ranks + rank][turn];
+            line.wait(number)?;
+            let word = line.beside().load(Relaxed);
+            let got = [f32::from_bits(word as u32), f32::from_bits((word >> 32) as u32)];
+            if work.reduces() {
+                sum = [sum[0] + got[0], sum[1] + got[1]];
+            } else {
+                store(peer * chunk, got);
+            }
+        }
+        if work.reduces() {
+            store(0, sum);
+        }
+        Ok(())
+    }
+}

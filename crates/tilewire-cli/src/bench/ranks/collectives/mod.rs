@@ -1,0 +1,205 @@
+//! `tilewire bench all_to_all|all_gather|reduce_scatter|all_reduce`: what is done, what it is compared with, and what is aimed at.
+
+mod limits;
+mod ours;
+mod results;
+mod sum;
+mod work;
+
+pub use results::table;
+
+use super::contest::Effort;
+use super::heats::{Arena, Heat, Sides, Step, hold};
+use super::mpi::Peer;
+use super::pin::cores;
+use super::side::{Aim, Limit, Side};
+use super::world::Kind;
+use crate::bench::Size;
+use anyhow::Result;
+use limits::Buffers;
+use ours::Race;
+use tilewire::Primitive;
+use tilewire::transport::{P2pTransport, ShmTransport};
+use work::{ELEMENT, Work};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+/// What fits two elements: where latency is the point.
+const SMALL: usize = 8;
+/// Bytes of a chunk, or of the tensor of an all-reduce.
+const SIZES: &[usize] = &[SMALL, 64 * KIB, MIB, 8 * MIB];
+
+/// One kind of work.
+struct Case {
+    /// What the command line calls it; some have several cases.
+    subject: &'static str,
+    /// What reports call it.
+    name: &'static str,
+    work: Work,
+    sizes: &'static [usize],
+    sides: Sides,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        subject: "all_to_all",
+        name: "all_to_all",
+        work: Work::AllToAll,
+        sizes: SIZES,
+        sides: |link, bytes| sides(link, Work::AllToAll, bytes),
+    },
+    Case {
+        subject: "all_to_all",
+        name: "all_to_all, transposing",
+        work: Work::Transposing,
+        sizes: &[64 * KIB, MIB, 8 * MIB],
+        sides: |link, bytes| sides(link, Work::Transposing, bytes),
+    },
+    Case {
+        subject: "all_gather",
+        name: "all_gather",
+        work: Work::AllGather,
+        sizes: SIZES,
+        sides: |link, bytes| sides(link, Work::AllGather, bytes),
+    },
+    Case {
+        subject: "reduce_scatter",
+        name: "reduce_scatter",
+        work: Work::ReduceScatter,
+        sizes: SIZES,
+        sides: |link, bytes| sides(link, Work::ReduceScatter, bytes),
+    },
+    Case {
+        subject: "all_reduce",
+        name: "all_reduce",
+        work: Work::AllReduce,
+        sizes: &[SMALL, 64 * KIB, MIB, 8 * MIB, 64 * MIB],
+        sides: |link, bytes| sides(link, Work::AllReduce, bytes),
+    },
+];
+
+/// The collectives that can be measured.
+pub const SUBJECTS: [&str; 4] = ["all_to_all", "all_gather", "reduce_scatter", "all_reduce"];
+
+/// Limits and ours. Collective.
+fn sides<'l>(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Vec<Side<'l>>> {
+    let buffers = Buffers::allocate(link, work, bytes)?;
+    let mut sides = buffers.limits();
+    for race in races(work, bytes, link.world_size()) {
+        sides.push(race.side(&buffers)?);
+    }
+    Ok(sides)
+}
+
+/// The protocols that are compared. Outputs are registered for `direct` alone, and what is aimed at is aimed at with it where it exists;
+/// without, figures stand beside.
+fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
+    let against = match work {
+        _ if bytes <= SMALL => Limit::Words,
+        Work::AllToAll | Work::AllGather => Limit::Moved,
+        Work::Transposing => Limit::Transposed,
+        Work::ReduceScatter | Work::AllReduce => Limit::Reduced,
+    };
+    let race = |name, primitive, aim| Race { name, primitive, against, aim };
+    let aim = aim(work, bytes, ranks);
+    match work {
+        _ if bytes <= SMALL => vec![race("packet", None, aim)],
+        Work::ReduceScatter | Work::AllReduce => vec![race("staged", None, aim)],
+        _ => vec![race("direct", Some(Primitive::Direct), aim), race("staged", Some(Primitive::Staged), Aim::None)],
+    }
+}
+
+fn aim(work: Work, bytes: usize, ranks: usize) -> Aim {
+    let ahead = |times, ratio| Aim::Ahead { times, ratio };
+    match work {
+        // Where ranks share cores nothing is won but that it does not collapse; a single word goes no faster than it goes.
+        _ if ranks > cores() || bytes <= SMALL => ahead(1.0, None),
+        Work::AllToAll | Work::AllGather => ahead(if bytes < MIB { 3.0 } else { 2.0 }, Some(0.85)),
+        _ if bytes < MIB => Aim::None,
+        Work::Transposing => ahead(3.0, None),
+        Work::ReduceScatter | Work::AllReduce => ahead(2.0, None),
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Of [`SUBJECTS`].
+    pub subjects: Vec<&'static str>,
+    /// Ranks, all of them threads.
+    pub ranks: usize,
+    /// Bytes of a chunk, where not the usual ones.
+    pub sizes: Option<Vec<Size>>,
+    /// Whether it is only to be seen that it works.
+    pub quick: bool,
+}
+
+impl Plan {
+    /// Two ranks, the usual sizes.
+    pub fn of(subjects: &[&'static str]) -> Plan {
+        Plan { subjects: subjects.to_vec(), ranks: 2, sizes: None, quick: false }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let sizes = |case: &Case| -> Vec<usize> {
+            let mut sizes: Vec<usize> = match &self.sizes {
+                Some(sizes) => sizes.iter().map(|size| size.0.next_multiple_of(2 * ELEMENT)).collect(),
+                // To see that it works, small ones will do.
+                None if self.quick => case.sizes.iter().map(|&size| size.min(MIB)).collect(),
+                None => case.sizes.to_vec(),
+            };
+            sizes.dedup();
+            sizes
+        };
+        let step = |case: &Case, bytes: usize| Step {
+            name: case.name,
+            bytes,
+            hops: 1.0,
+            volume: (bytes > SMALL).then(|| case.work.volume(bytes, self.ranks)),
+            sides: case.sides,
+            guests: Some((case.work.name(), races(case.work, bytes, self.ranks)[0].against)),
+        };
+        let wanted = CASES.iter().filter(|case| self.subjects.contains(&case.subject));
+        wanted.flat_map(|case| sizes(case).into_iter().map(move |bytes| step(case, bytes))).collect()
+    }
+}
+
+/// Measures; beside MPI where there is one.
+pub fn run(plan: &Plan, peer: Peer) -> Result<Vec<Heat>> {
+    let effort = if plan.quick { Effort::QUICK } else { Effort::FULL };
+    hold(&plan.steps(), Arena { kind: Kind::Threads, ranks: plan.ranks, effort, peer, words: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::side::Part;
+    use super::*;
+
+    #[test]
+    fn every_collective_has_cases_and_sizes() {
+        for subject in SUBJECTS {
+            assert!(!Plan::of(&[subject]).steps().is_empty(), "{subject}");
+        }
+        let of = |plan: &Plan| plan.steps().iter().map(|step| (step.name, step.bytes)).collect::<Vec<_>>();
+        let sizes = Some(vec![Size(5), Size(100)]);
+        assert_eq!(of(&Plan { sizes, ..Plan::of(&["all_gather"]) }), [("all_gather", 8), ("all_gather", 104)]);
+        assert_eq!(of(&Plan { quick: true, ..Plan::of(&["all_reduce"]) }).len(), 3);
+    }
+
+    /// Every side of every collective, checked and measured. Places are the machine's affair: there may be none on a busy one.
+    #[test]
+    fn limits_and_ours_are_checked_and_measured() {
+        for ranks in [2, 3] {
+            let sizes = Some(vec![Size(8), Size(4096), Size(600 << 10)]);
+            let plan = Plan { ranks, sizes, quick: true, ..Plan::of(&SUBJECTS) };
+            let heats = run(&plan, Peer::Missing("not asked".into())).unwrap();
+            assert_eq!(heats.len(), plan.steps().len());
+            for heat in &heats {
+                for outcome in &heat.outcomes {
+                    let Part::Racer { against, .. } = outcome.part else { continue };
+                    assert!(heat.outcomes.iter().any(|other| other.is(against)), "{} {against:?}", heat.step.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Our own sides: tilewire's collectives behind the same trait as the limits. One launch is one step.
+#![forbid(unsafe_code)]
+
+use super::limits::Buffers;
+use super::work::{Step, Steps, Work, shape};
+use crate::bench::ranks::side::{Aim, Limit, Part, Side};
+use anyhow::Result;
+use tilewire::collective::{Exchange, PreparedExchange, Reduction};
+use tilewire::transport::ShmTransport;
+use tilewire::{Primitive, all_gather, all_reduce, all_to_all, reduce_scatter};
+
+/// What races, and how far it should come.
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    /// The protocol's name in reports.
+    pub name: &'static str,
+    /// How chunks travel; `None`: as the library chooses, which is what users get who do not ask.
+    pub primitive: Option<Primitive>,
+    /// What it is compared with.
+    pub against: Limit,
+    /// What it aims at.
+    pub aim: Aim,
+}
+
+impl Race {
+    /// A side over the buffers of a contest.
+    pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
+        let direct = self.primitive == Some(Primitive::Direct);
+        let (inp, out) = (&buffers.inp, if direct { buffers.outputs.tensor() } else { &buffers.out });
+        let launch = match buffers.work {
+            Work::AllToAll => self.exchange(all_to_all(buffers.link, out, inp), buffers)?,
+            Work::Transposing => {
+                let (rows, cols) = shape(buffers.chunk);
+                let exchange = all_to_all(buffers.link, out, inp).chunk_shape(rows, cols);
+                self.exchange(exchange.produce(|c| c.input.at(c.col(), c.row())), buffers)?
+            }
+            Work::AllGather => self.exchange(all_gather(buffers.link, out, inp), buffers)?,
+            Work::ReduceScatter => self.reduction(reduce_scatter(buffers.link, out, inp))?,
+            Work::AllReduce => self.reduction(all_reduce(buffers.link, out, inp))?,
+        };
+        let part = Part::Racer { against: self.against, aim: self.aim, protocol: self.name };
+        let run = Steps::new(Launch(launch), buffers.data(inp, out));
+        Ok(Side { name: self.name.into(), part, run: Box::new(run) })
+    }
+
+    fn exchange<'l>(
+        &self,
+        exchange: Exchange<'_, 'l, ShmTransport, f32, f32>,
+        buffers: &Buffers<'l>,
+    ) -> Result<PreparedExchange<'l, ShmTransport>> {
+        let exchange = match self.primitive {
+            Some(Primitive::Direct) => exchange.primitive(Primitive::Direct).window(&buffers.outputs),
+            Some(primitive) => exchange.primitive(primitive),
+            None => exchange,
+        };
+        Ok(exchange.build()?)
+    }
+
+    fn reduction<'l>(
+        &self,
+        reduction: Reduction<'_, 'l, ShmTransport, f32, f32>,
+    ) -> Result<PreparedExchange<'l, ShmTransport>> {
+        let reduction = match self.primitive {
+            Some(primitive) => reduction.primitive(primitive),
+            None => reduction,
+        };
+        Ok(reduction.build()?)
+    }
+}
+
+struct Launch<'l>(PreparedExchange<'l, ShmTransport>);
+
+impl Step for Launch<'_> {
+    #[inline]
+    fn step(&mut self, _number: u64) -> Result<()> {
+        Ok(self.0.run()?)
+    }
+}

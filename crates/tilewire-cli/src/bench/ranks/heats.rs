@@ -1,0 +1,254 @@
+//! The contests of a benchmark, one after the other: rank 0 leads, the others follow.
+#![forbid(unsafe_code)]
+
+use super::contest::{Course, Effort, Guest, Outcome, best, measure};
+use super::lockstep::Lockstep;
+use super::mpi::Peer;
+use super::pin::{cores, pin_to_core_of};
+use super::place::Place;
+use super::side::{Aim, Limit, Part, Side};
+use super::world::{self, Kind};
+use crate::bench::Size;
+use crate::bench::plot::Panel;
+use crate::bench::progress::Progress;
+use crate::bench::report::Row;
+use anyhow::Result;
+use std::io::{Write, stderr};
+use std::sync::Mutex;
+use tilewire::transport::{AbortCode, Cause, ShmOptions, ShmTransport, World};
+
+/// This rank's half of all sides of a contest over so many bytes. Collective.
+pub type Sides = for<'l> fn(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>;
+
+/// A contest to hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// What reports call it.
+    pub name: &'static str,
+    /// Bytes of a message, or of a chunk.
+    pub bytes: usize,
+    /// Messages one after the other in one step.
+    pub hops: f64,
+    /// Bytes that a step moves; none where latency is the point.
+    pub volume: Option<usize>,
+    /// Those who take part.
+    pub sides: Sides,
+    /// What MPI programs call the work, and what they are compared with; none where they have nothing like it.
+    pub guests: Option<(&'static str, Limit)>,
+}
+
+/// Where and how long contests are held.
+pub struct Arena {
+    /// Threads or processes.
+    pub kind: Kind,
+    /// How many of them.
+    pub ranks: usize,
+    /// Time to spend on each contest.
+    pub effort: Effort,
+    /// Others that take part.
+    pub peer: Peer,
+    /// The words that make another process take part as a rank.
+    pub words: Vec<String>,
+}
+
+/// A contest that was held.
+#[derive(Debug)]
+pub struct Heat {
+    /// What was done.
+    pub step: Step,
+    /// By threads or processes.
+    pub kind: Kind,
+    /// How many of them.
+    pub ranks: usize,
+    /// What came of it.
+    pub outcomes: Vec<Outcome>,
+    /// Samples that make a median.
+    pub least: usize,
+    /// Why there is no MPI among them.
+    pub absent: Option<String>,
+}
+
+/// A limit, or what races one.
+pub struct Line<'h> {
+    /// The name in reports.
+    pub name: String,
+    /// The limit.
+    pub against: Limit,
+    /// What it aims at.
+    pub aim: Aim,
+    /// How its messages travel.
+    pub protocol: &'static str,
+    /// By place: who it was, and its median.
+    pub medians: [Option<(&'h Outcome, f64)>; 4],
+}
+
+/// How the messages of limits and of MPI programs travel, in reports.
+pub const BY_HAND: &str = "by hand";
+pub const MPI: &str = "mpi";
+
+impl Heat {
+    /// The best of each limit, and all that race.
+    pub fn lines(&self) -> Vec<Line<'_>> {
+        let mut lines: Vec<Line> = Vec::new();
+        for outcome in &self.outcomes {
+            match outcome.part {
+                Part::Limit(limit) if lines.iter().any(|line| line.name == limit.name()) => {}
+                Part::Limit(limit) => lines.push(Line {
+                    name: limit.name().into(),
+                    against: limit,
+                    aim: Aim::None,
+                    protocol: BY_HAND,
+                    medians: Place::EVERY.map(|place| best(&self.outcomes, limit, place, self.least)),
+                }),
+                Part::Racer { against, aim, protocol } => lines.push(Line {
+                    name: outcome.name.clone(),
+                    against,
+                    aim,
+                    protocol,
+                    medians: Place::EVERY.map(|place| Some((outcome, outcome.median_ns(place, self.least)?))),
+                }),
+            }
+        }
+        lines
+    }
+
+    /// The time of a limit at a place.
+    pub fn limit_ns(&self, limit: Limit, place: Place) -> Option<f64> {
+        best(&self.outcomes, limit, place, self.least).map(|(_, ns)| ns)
+    }
+
+    /// Gigabytes a second, all directions together.
+    pub fn gbps(&self, ns: f64) -> Option<f64> {
+        self.step.volume.filter(|&bytes| bytes > 0).map(|bytes| bytes as f64 / ns)
+    }
+}
+
+/// The contests as rows of the JSON report: one for each line and place.
+pub fn rows(heats: &[Heat]) -> Vec<Row> {
+    let of_heat = |heat: &Heat| heat.lines().iter().flat_map(|line| rows_of(heat, line)).collect::<Vec<_>>();
+    heats.iter().flat_map(of_heat).collect()
+}
+
+fn rows_of(heat: &Heat, line: &Line) -> Vec<Row> {
+    let row = |place: Place| {
+        let (outcome, ns) = line.medians[place as usize]?;
+        let limit = best(&heat.outcomes, line.against, place, heat.least);
+        Some(Row {
+            name: format!("{}: {}", heat.step.name, line.name),
+            engine: "cpu",
+            transport: match heat.kind {
+                Kind::Threads => "shm threads",
+                Kind::Processes => "shm processes",
+            },
+            protocol: line.protocol,
+            ranks: heat.ranks,
+            blocks: 1,
+            bytes: heat.step.bytes,
+            place: place.name(),
+            median_us: ns / 1e3,
+            spread_us: 0.0,
+            gbps: heat.gbps(ns),
+            limit: limit.map_or("none".into(), |(best, _)| format!("{}: {}", line.against.name(), best.name)),
+            ratio: limit.map_or(f64::NAN, |(_, limit)| limit / ns),
+            target: match line.aim {
+                Aim::Ratio(ratio) | Aim::Ahead { ratio: Some(ratio), .. } => ratio,
+                _ => 0.0,
+            },
+            each: String::new(),
+            samples: outcome.count(place),
+        })
+    };
+    Place::EVERY.into_iter().filter_map(row).collect()
+}
+
+/// The contests as pictures: one for each kind of work and place, a line for each protocol.
+pub fn panels(heats: &[Heat]) -> Vec<Panel> {
+    let mut panels: Vec<Panel> = Vec::new();
+    for (heat, place) in heats.iter().flat_map(|heat| Place::EVERY.map(|place| (heat, place))) {
+        let title = format!("{}, {} {}, {}", heat.step.name, heat.ranks, heat.kind.name(), place.name());
+        for line in heat.lines().iter().filter(|line| line.protocol != BY_HAND) {
+            let (median, limit) = (line.medians[place as usize], heat.limit_ns(line.against, place));
+            let Some(((_, ns), limit)) = median.zip(limit) else { continue };
+            let at = panels.iter().position(|panel| panel.title == title).unwrap_or_else(|| {
+                panels.push(Panel::new(title.clone()));
+                panels.len() - 1
+            });
+            panels[at].add(&line.name, line.protocol == MPI, heat.step.bytes, limit / ns);
+        }
+    }
+    panels
+}
+
+/// Holds contests in one world; only rank 0 has anything to report.
+pub fn hold(steps: &[Step], arena: Arena) -> Result<Vec<Heat>> {
+    let Arena { kind, ranks, effort, peer, words } = arena;
+    // Rank 0 alone takes it; a rank that is a process of its own has one of its own.
+    let peer = Mutex::new(peer);
+    let body = |world: &World| match world.rank().index() {
+        0 => lead(world, steps, kind, effort, &mut peer.lock().expect("rank 0 alone locks it")),
+        _ => follow(world, steps).map(|()| Vec::new()),
+    };
+    match kind {
+        Kind::Threads => world::threads(ranks, body),
+        Kind::Processes => world::processes(&words, body),
+    }
+}
+
+fn lead(world: &World, steps: &[Step], kind: Kind, effort: Effort, peer: &mut Peer) -> Result<Vec<Heat>> {
+    on_link(world, |link| {
+        let mut lockstep = Lockstep::new(link)?;
+        let mut progress = Progress::new(steps.len());
+        let mut heat = |&step: &Step| {
+            let Step { name, bytes, hops, .. } = step;
+            progress.step(&format!("{name} {}, {}", Size(bytes), kind.name()));
+            let mut sides = (step.sides)(link, bytes)?;
+            let course = Course { what: name, hops, crowded: world.size() > cores(), bytes, effort };
+            let outcomes = measure(&mut lockstep, &mut sides, &mut guests(&step, peer), course)?;
+            lockstep.end()?;
+            let absent = match peer {
+                Peer::Missing(why) if step.guests.is_some() => Some(why.clone()),
+                _ => None,
+            };
+            Ok(Heat { step, kind, ranks: world.size(), outcomes, least: effort.least, absent })
+        };
+        steps.iter().map(&mut heat).collect()
+    })
+}
+
+fn follow(world: &World, steps: &[Step]) -> Result<()> {
+    on_link(world, |link| {
+        let mut lockstep = Lockstep::new(link)?;
+        steps.iter().try_for_each(|step| lockstep.follow(&mut (step.sides)(link, step.bytes)?))
+    })
+}
+
+/// Ties this rank to its core and lets it work on a transport. When it fails, the others are told.
+fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> Result<R> {
+    let rank = world.rank().index();
+    pin_to_core_of(rank);
+    if cores() < world.size() && rank == 0 {
+        let (ranks, cores) = (world.size(), cores());
+        _ = writeln!(
+            stderr(),
+            "tilewire: {ranks} ranks share {cores} cores: these figures say how the system switches between them"
+        );
+    }
+    let link = ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?;
+    let result = work(&link);
+    match result {
+        Ok(_) => link.close()?,
+        Err(_) => link.mark_broken(Cause { code: AbortCode::Failed, rank, reason: 0 }),
+    }
+    result
+}
+
+fn guests<'m>(step: &Step, peer: &'m mut Peer) -> Vec<Guest<'m>> {
+    match (step.guests, peer) {
+        (Some((work, against)), Peer::Running(jobs)) => jobs
+            .iter_mut()
+            .filter(|(_, job)| !job.has_failed)
+            .map(|(name, job)| Guest { name, work, against, job })
+            .collect(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,86 @@
+//! Contests of two ranks as a table with a column for each place.
+#![forbid(unsafe_code)]
+
+use crate::bench::Size;
+use crate::bench::ranks::heats::{Heat, Line};
+use crate::bench::ranks::place::Place;
+use crate::bench::ranks::side::{Aim, Part};
+use std::fmt::Write as _;
+
+fn cell(heat: &Heat, line: &Line, place: Place) -> String {
+    let Some((outcome, ns)) = line.medians[place as usize] else { return "-".into() };
+    let figure = heat.gbps(ns).map_or_else(|| format!("{:.3} µs", ns / 1e3), |gbps| format!("{gbps:.2} GB/s"));
+    match (&outcome.part, heat.limit_ns(line.against, place)) {
+        (Part::Limit(_), _) => format!("{figure}  {}", outcome.name),
+        (_, Some(limit)) => format!("{figure}  {:.2}{}", limit / ns, verdict(line.aim, place, limit / ns, ns)),
+        (_, None) => figure,
+    }
+}
+
+fn verdict(aim: Aim, place: Place, ratio: f64, ns: f64) -> &'static str {
+    let met = match (aim, place) {
+        (Aim::Ratio(aim), _) => ratio >= aim,
+        (Aim::Time(near, _), Place::Near | Place::Smt) => ns <= near * 1e3,
+        (Aim::Time(_, Some(far)), Place::Far) => ns <= far * 1e3,
+        _ => return "",
+    };
+    if met { " met" } else { " missed" }
+}
+
+fn aim(aim: Aim) -> String {
+    match aim {
+        Aim::None => String::new(),
+        Aim::Ratio(ratio) => format!("{ratio:.2}"),
+        Aim::Time(near, None) => format!("{near} µs near"),
+        Aim::Ahead { times, .. } => format!("{times} times MPI"),
+        Aim::Time(near, Some(far)) => format!("{near} µs near, {far} far"),
+    }
+}
+
+/// The contests in aligned columns.
+pub fn table(heats: &[Heat]) -> String {
+    let mut rows = vec![["case", "ranks", "bytes", "side", "smt", "near", "far", "against", "aim"].map(String::from)];
+    for heat in heats {
+        let start = [heat.step.name.to_string(), heat.kind.name().into(), Size(heat.step.bytes).to_string()];
+        let [case, kind, bytes] = start;
+        let row = |side: &str, [smt, near, far]: [String; 3], against: &str, aim: String| {
+            [case.clone(), kind.clone(), bytes.clone(), side.into(), smt, near, far, against.into(), aim]
+        };
+        for line in heat.lines() {
+            let is_limit = line.name == line.against.name();
+            let cells = Place::ALL.map(|place| cell(heat, &line, place));
+            rows.push(row(&line.name, cells, if is_limit { "" } else { line.against.name() }, aim(line.aim)));
+        }
+        if let Some(why) = &heat.absent {
+            rows.push(row("MPI", [why.clone(), String::new(), String::new()], "", String::new()));
+        }
+    }
+    // A place where the ranks never were is left out.
+    let empty = |column: usize| rows[1..].iter().all(|row| matches!(row[column].as_str(), "-" | ""));
+    let shown: Vec<usize> = (0..9).filter(|&column| !(4..7).contains(&column) || !empty(column)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..9).map(width).collect();
+    let mut out = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        shown.iter().for_each(|&column| _ = write!(line, "{:<1$}  ", row[column], widths[column]));
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aims_are_judged_by_ratio_or_by_time() {
+        assert_eq!(verdict(Aim::Ratio(0.9), Place::Far, 0.91, 1.0), " met");
+        assert_eq!(verdict(Aim::Ratio(0.9), Place::Near, 0.89, 1.0), " missed");
+        assert_eq!(verdict(Aim::Time(0.1, Some(0.35)), Place::Near, 0.0, 99.0), " met");
+        assert_eq!(verdict(Aim::Time(0.1, Some(0.35)), Place::Far, 0.0, 351.0), " missed");
+        assert_eq!(verdict(Aim::Time(0.1, None), Place::Far, 0.0, 1.0), "");
+        assert_eq!(verdict(Aim::None, Place::Near, 0.0, 1.0), "");
+    }
+}
