@@ -76,7 +76,12 @@ fn all(mut words: Words) -> Result<Bench, String> {
     Ok(outputs.of(Subject::All { quick }))
 }
 
-fn collectives(mut words: Words, name: &'static str) -> Result<Bench, String> {
+fn collectives(words: Words, name: &'static str) -> Result<Bench, String> {
+    let (mut words, on_gpu) = on_gpu(words);
+    if on_gpu {
+        gpu::check_key(name).map_err(|why| format!("bench: {name} is not measured on a GPU: {why}"))?;
+        return on_a_gpu(words, vec![name.to_string()]);
+    }
     let (mut plan, mut outputs) = (CollectivePlan::of(&[name]), Outputs::default());
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -86,8 +91,7 @@ fn collectives(mut words: Words, name: &'static str) -> Result<Bench, String> {
                 plan.ranks =
                     ranks.ok_or_else(|| format!("bench: '{text}' is no number of ranks from 2 to {MOST_RANKS}"))?;
             }
-            "--engine" if words.value("--engine")? == "cpu" => {}
-            "--engine" => return Err("bench: collectives are measured on the CPU; on a GPU there is sendrecv".into()),
+            "--engine" => _ = Engine::parse(&words.value("--engine")?).map_err(|why| format!("bench: {why}"))?,
             "--sizes" => plan.sizes = Some(sizes_of(&words.value("--sizes")?, LARGEST_MESSAGE)?),
             "--quick" => plan.quick = true,
             word => outputs.take(word, &mut words, true)?,
@@ -97,11 +101,9 @@ fn collectives(mut words: Words, name: &'static str) -> Result<Bench, String> {
 }
 
 fn sendrecv(words: Words) -> Result<Bench, String> {
-    let all: Vec<String> = words.rest();
-    let on_gpu = all.windows(2).any(|pair| pair[0] == "--engine" && pair[1] == "cuda");
-    let mut words = Words::of(all);
+    let (mut words, on_gpu) = on_gpu(words);
     if on_gpu {
-        return on_a_gpu(words);
+        return on_a_gpu(words, Vec::new());
     }
     let (mut plan, mut outputs) = (PairPlan::default(), Outputs::default());
     while let Some(word) = words.next() {
@@ -117,8 +119,15 @@ fn sendrecv(words: Words) -> Result<Bench, String> {
     Ok(outputs.of(Subject::Sendrecv(plan)))
 }
 
-fn on_a_gpu(mut words: Words) -> Result<Bench, String> {
-    let (mut plan, mut outputs) = (gpu::Plan::default(), Outputs::default());
+/// Whether the words ask for a GPU.
+fn on_gpu(words: Words) -> (Words, bool) {
+    let all: Vec<String> = words.rest();
+    let on_gpu = all.windows(2).any(|pair| pair[0] == "--engine" && pair[1] == "cuda");
+    (Words::of(all), on_gpu)
+}
+
+fn on_a_gpu(mut words: Words, cases: Vec<String>) -> Result<Bench, String> {
+    let (mut plan, mut outputs) = (gpu::Plan { cases, ..gpu::Plan::default() }, Outputs::default());
     let number = |text: &str| text.trim().parse().map_err(|_| format!("bench: '{text}' is no number"));
     while let Some(word) = words.next() {
         match word.as_str() {
