@@ -206,7 +206,7 @@ mod tests {
             ("sendrecv fast", "unknown word 'fast'"),
             ("all_reduce --ranks 1", "'1' is no number of ranks from 2 to 16"),
             ("all_gather --world threads", "unknown word '--world'"),
-            ("all_to_all --engine cuda", "measured on the CPU"),
+            ("all_gather --engine cuda", "all_gather is not measured on a GPU"),
             ("all --sizes 8", "unknown word '--sizes'"),
         ] {
             let error = parse(line).unwrap_err();

@@ -2,7 +2,9 @@
 
 use super::Memory;
 use super::arith;
+use super::bulk::{Copy, Shared};
 use super::parse::{Code, Instr, Operand};
+use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum State {
@@ -19,12 +21,16 @@ pub struct Thread {
     registers: Vec<u64>,
     local: Vec<u8>,
     state: State,
+    /// Copies to memory: those of the open group, and the groups before it.
+    group: Vec<Copy>,
+    groups: VecDeque<Vec<Copy>>,
 }
 
 impl Thread {
     pub fn new(code: &Code, number: u32, block: u32) -> Self {
         let (registers, local) = (vec![0; code.registers], vec![0xa5; code.local]);
-        Thread { number, at: 0, block, registers, local, state: State::Running }
+        let (group, groups) = (Vec::new(), VecDeque::new());
+        Thread { number, at: 0, block, registers, local, state: State::Running, group, groups }
     }
 
     pub fn is_running(&self) -> bool {
@@ -68,7 +74,7 @@ impl Thread {
         code: &Code,
         args: &[u8],
         memory: &mut Memory,
-        shared: &mut [u8],
+        shared: &mut Shared,
         clock: u64,
         steps: u32,
     ) -> Result<(), String> {
@@ -83,7 +89,8 @@ impl Thread {
                     self.at = instr.target;
                     continue;
                 }
-                "exit" => self.state = State::Done,
+                "exit" if self.group.is_empty() && self.groups.is_empty() => self.state = State::Done,
+                "exit" => return Err("a thread leaves with copies under way".into()),
                 "bar" if instr.parts[1] == "warp" => self.state = State::Warp,
                 "vote" | "shfl" => self.state = State::Warp,
                 "bar" => {
@@ -91,7 +98,10 @@ impl Thread {
                     let (number, count) = (self.value(&instr.args[first], 0), self.value(&instr.args[first + 1], 0));
                     self.state = State::Barrier { number, count };
                 }
-                "ld" | "st" | "atom" => self.access(instr, args, memory, shared)?,
+                "ld" | "st" | "atom" => self.access(instr, args, memory, &mut shared.bytes)?,
+                "cp" => self.copy(instr, memory, shared)?,
+                "mbarrier" => self.mbarrier(instr, memory, shared)?,
+                "fence" => {}
                 _ => self.compute(instr, clock + u64::from(step))?,
             }
             if self.state != State::Running {
@@ -127,6 +137,52 @@ impl Thread {
         }
     }
 
+    /// A place in memory.
+    fn address(&self, place: &Operand) -> Result<u64, String> {
+        let &Operand::Memory(base, offset) = place else { return Err("no address".into()) };
+        Ok(base.map_or(0, |base| self.registers[base]).wrapping_add(offset as u64))
+    }
+
+    fn copy(&mut self, instr: &Instr, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
+        let parts: Vec<&str> = instr.parts.iter().skip(3).map(String::as_str).collect();
+        let args = &instr.args;
+        match parts[..] {
+            ["commit_group"] => self.groups.push_back(std::mem::take(&mut self.group)),
+            ["wait_group", ..] => {
+                while self.groups.len() as u64 > self.value(&args[0], 0) {
+                    for copy in self.groups.pop_front().expect("one more") {
+                        copy.put(memory, shared)?;
+                    }
+                }
+            }
+            ["global", "shared::cta", "bulk_group"] => {
+                let (global, shared) = (self.address(&args[0])?, self.address(&args[1])?);
+                self.group.push(Copy { global, shared, bytes: self.value(&args[2], 0) }.checked()?);
+            }
+            ["shared::cluster", "global", ..] => {
+                let (to, from, mbarrier) = (self.address(&args[0])?, self.address(&args[1])?, self.address(&args[3])?);
+                shared.get(mbarrier, Copy { global: from, shared: to, bytes: self.value(&args[2], 0) })?;
+            }
+            _ => return Err(format!("unknown copy {}", instr.parts.join("."))),
+        }
+        Ok(())
+    }
+
+    fn mbarrier(&mut self, instr: &Instr, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
+        let args = &instr.args;
+        match (instr.parts[1].as_str(), instr.parts[2].as_str()) {
+            ("init", _) => shared.init(self.address(&args[0])?, self.value(&args[1], 0)),
+            ("arrive", "expect_tx") => shared.arrive(self.address(&args[1])?, self.value(&args[2], 0)),
+            ("arrive", _) => shared.arrive(self.address(&args[1])?, 0),
+            ("try_wait", "parity") => {
+                let complete = shared.waited(self.address(&args[1])?, self.value(&args[2], 0), memory)?;
+                self.set(&args[0], u64::from(complete));
+                Ok(())
+            }
+            _ => Err(format!("unknown {}", instr.parts.join("."))),
+        }
+    }
+
     fn compute(&mut self, instr: &Instr, clock: u64) -> Result<(), String> {
         let args: Vec<u64> = instr.args[1..].iter().map(|arg| self.value(arg, clock)).collect();
         let bits = arith::compute(&instr.parts, &args)?;
@@ -138,8 +194,7 @@ impl Thread {
         let parts: Vec<&str> = instr.parts.iter().map(String::as_str).collect();
         let load = parts[0] != "st";
         let (place, data) = if load { (&instr.args[1], &instr.args[0]) } else { (&instr.args[0], &instr.args[1]) };
-        let &Operand::Memory(base, offset) = place else { return Err("no address".into()) };
-        let address = base.map_or(0, |base| self.registers[base]).wrapping_add(offset as u64);
+        let address = self.address(place)?;
         let ty = *parts.last().expect("an opcode");
         let (bytes, signed) = (ty[1..].parse::<u64>().map_err(|e| e.to_string())? / 8, ty.starts_with('s'));
         let count = parts.iter().find_map(|part| part.strip_prefix('v')?.parse::<u64>().ok()).unwrap_or(1);

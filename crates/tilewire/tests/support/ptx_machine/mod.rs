@@ -11,11 +11,14 @@
 //! | `parse.rs` | text → instructions |
 //! | `execute.rs` | what one instruction does to one thread |
 //! | `arith.rs` | arithmetic and conversions |
+//! | `bulk.rs` | asynchronous copies, as late as they may be |
 
 mod arith;
+mod bulk;
 mod execute;
 mod parse;
 
+use bulk::Shared;
 use execute::Thread;
 use parse::Code;
 use tilewire::ptx::Module;
@@ -85,7 +88,8 @@ pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), 
             live |= block.threads.iter().any(|thread| !thread.is_done());
         }
         if !live {
-            return Ok(());
+            let quiet = blocks.iter().all(|(_, block)| block.shared.is_quiet());
+            return if quiet { Ok(()) } else { Err(Fault("a block ends with copies under way".into())) };
         }
         idle = if moved { 0 } else { idle + 1 };
         let running = blocks.iter().any(|(_, block)| block.threads.iter().any(Thread::is_running));
@@ -106,14 +110,13 @@ pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), 
 
 struct Block {
     threads: Vec<Thread>,
-    shared: Vec<u8>,
+    shared: Shared,
 }
 
 impl Block {
     fn new(code: &Code, module: &Module, block: u32) -> Self {
         let threads = (0..module.threads).map(|number| Thread::new(code, number, block)).collect();
-        // Undefined at launch: neither zero nor small.
-        Block { threads, shared: vec![0xa5; module.shared_bytes as usize] }
+        Block { threads, shared: Shared::new(module.shared_bytes as usize) }
     }
 
     /// Lets threads go on that have met at a barrier or in a collective of their warp.
