@@ -28,7 +28,8 @@ usage:
                                             collective against a plain computation, bit for bit
   tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
                [--protocol packet|staged|bulk|direct] [--algorithm one-shot|two-phase|ring] [--op OP]
-               [--blocks K] [--world threads|processes|env] [--engine cpu|cuda] [--launches L] [--seed S]
+               [--blocks K] [--rounds roles|blocks|legs] [--world threads|processes|env] [--engine cpu|cuda]
+               [--launches L] [--seed S]
                                             a collective among N ranks with a hook, every byte checked
   tilewire soak --minutes M [--ranks N] [--seed S]
                                             random transfers among N processes, every byte checked, nothing may grow

@@ -3,7 +3,7 @@
 use super::data::{Data, F8_MAX, GROUP, POISON};
 use super::place::Wire;
 use std::fmt;
-use tilewire::collective::{Exchange, PreparedExchange};
+use tilewire::collective::{Exchange, PreparedExchange, Rounds};
 use tilewire::ir::Type;
 use tilewire::ir::scalar::{Element, Number};
 use tilewire::transport::{P2pTransport, Rank, Window};
@@ -52,6 +52,8 @@ pub struct Case {
     pub len: usize,
     /// How they travel.
     pub config: Config,
+    /// How the rounds share a launch, where it is said.
+    pub rounds: Option<Rounds>,
 }
 
 impl Case {
@@ -64,12 +66,22 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { dtype, hook, len, config } = self;
+        let Case { dtype, hook, len, config, rounds } = self;
         let Config { primitive, blocks, slot_bytes, depth, .. } = config;
         let protocol = protocol_name(*primitive);
         write!(f, "{len} x {dtype}, {}, {protocol}, {} blocks", hook.name(), blocks.unwrap_or(1))?;
         slot_bytes.map_or(Ok(()), |bytes| write!(f, ", slots of {bytes} bytes"))?;
-        depth.map_or(Ok(()), |depth| write!(f, ", depth {depth}"))
+        depth.map_or(Ok(()), |depth| write!(f, ", depth {depth}"))?;
+        rounds.map_or(Ok(()), |rounds| write!(f, ", rounds as {}", rounds_name(rounds)))
+    }
+}
+
+/// As the command line has it.
+pub(super) fn rounds_name(rounds: Rounds) -> &'static str {
+    match rounds {
+        Rounds::Roles => "roles",
+        Rounds::Blocks => "blocks",
+        Rounds::Legs => "legs",
     }
 }
 
@@ -183,6 +195,7 @@ pub(super) fn hooked<'l, T: Scaled>(
     exchange: Exchange<'_, 'l, Wire, T, T>,
     case: &Case,
 ) -> Result<PreparedExchange<'l, Wire>, RunError> {
+    let exchange = case.rounds.into_iter().fold(exchange, |exchange, rounds| exchange.rounds(rounds));
     match case.hook {
         Hook::Copy => exchange.build(),
         Hook::Scale => {
@@ -297,7 +310,7 @@ mod tests {
 
     #[test]
     fn one_wrong_bit_is_seen_and_so_is_one_outside() {
-        let case = Case { dtype: Type::F32, hook: Hook::Scale, len: 100, config: Config::default() };
+        let case = Case { dtype: Type::F32, hook: Hook::Scale, len: 100, config: Config::default(), rounds: None };
         let ring = |world: World| {
             let link = Wire::Shm(ShmTransport::rendezvous(&world, ShmOptions::default())?);
             let peer = world.rank().after(1, 2);
@@ -324,7 +337,8 @@ mod tests {
 
     #[test]
     fn a_chunk_is_as_square_as_it_can_be() {
-        let shape = |len| Case { dtype: Type::F32, hook: Hook::Transpose, len, config: Config::default() }.shape();
+        let (dtype, config) = (Type::F32, Config::default());
+        let shape = |len| Case { dtype, hook: Hook::Transpose, len, config, rounds: None }.shape();
         assert_eq!(
             (shape(0), shape(1), shape(7), shape(12), shape(1 << 20)),
             ((1, 0), (1, 1), (1, 7), (3, 4), (1024, 1024))

@@ -222,6 +222,7 @@ fn build<'l, T: Reducible + Scaled>(
     plan: &Plan,
 ) -> Result<PreparedExchange<'l, Wire>, RunError> {
     let reduction = reduction.op(plan.op).config(plan.case.config);
+    let reduction = plan.case.rounds.into_iter().fold(reduction, |reduction, rounds| reduction.rounds(rounds));
     let reduction = plan.algorithm.into_iter().fold(reduction, |reduction, way| reduction.algorithm(way));
     match plan.case.hook {
         Hook::Scale => {

@@ -1,11 +1,12 @@
 //! The words of `tilewire run`.
 
-use super::case::{Case, Hook, protocol_name};
+use super::case::{Case, Hook, protocol_name, rounds_name};
 use super::collective::{Collective, Plan};
 use super::worlds::Ranks;
 use crate::args::Words;
 use crate::bench::Size;
 use crate::verify::Engine;
+use tilewire::collective::Rounds;
 use tilewire::ir::Type;
 use tilewire::{Algorithm, Config, Primitive, ReduceOp};
 
@@ -47,7 +48,7 @@ fn read(mut words: Words) -> Result<Run, String> {
     };
     // A rank cannot shift to itself; all else works in a world of one.
     let least = if collective == Collective::Sendrecv { 2 } else { 1 };
-    let (mut op, mut algorithm) = (ReduceOp::Sum, None);
+    let (mut op, mut algorithm, mut rounds) = (ReduceOp::Sum, None, None);
     let (mut count, mut ranks, mut bytes) = (None, None, Size(1 << 20));
     let (mut dtype, mut hook, mut config) = (Type::F32, Hook::Copy, Config::default());
     let (mut launches, mut seed, mut engine) = (10, 1, Engine::Cpu);
@@ -64,6 +65,7 @@ fn read(mut words: Words) -> Result<Run, String> {
             "--blocks" => config.blocks = Some(number_of(&value()?, "blocks", 1..=1024)? as usize),
             "--op" if collective.reduces() => op = op_of(&value()?)?,
             "--algorithm" => algorithm = Some(algorithm_of(&value()?, collective)?),
+            "--rounds" => rounds = Some(rounds_of(&value()?)?),
             "--launches" => launches = number_of(&value()?, "launches", 1..=1_000_000_000)?,
             "--seed" => seed = number_of(&value()?, "seed", 0..=u64::MAX)?,
             _ => return Err(format!("unknown word '{word}'")),
@@ -78,7 +80,7 @@ fn read(mut words: Words) -> Result<Run, String> {
     if !hook.takes(dtype) {
         return Err(format!("--hook {} does not take elements of type {dtype}", hook.name()));
     }
-    let case = Case { dtype, hook, len: bytes.0 / dtype.size(), config };
+    let case = Case { dtype, hook, len: bytes.0 / dtype.size(), config, rounds };
     if let Some(why) = collective.refuses(&case) {
         let protocol = protocol_name(config.primitive);
         return Err(format!("--hook {} with --protocol {protocol} and type {dtype}: {why}", hook.name()));
@@ -97,6 +99,13 @@ fn dtype_of(word: &str) -> Result<Type, String> {
     let names = || Type::ALL.map(Type::name).join(", ");
     let found = Type::ALL.into_iter().find(|ty| ty.name() == word);
     found.ok_or_else(|| format!("'{word}' is no element type; there are {}", names()))
+}
+
+fn rounds_of(word: &str) -> Result<Rounds, String> {
+    let all = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
+    let names = || all.map(rounds_name).join(", ");
+    let found = all.into_iter().find(|&rounds| rounds_name(rounds) == word);
+    found.ok_or_else(|| format!("rounds do not run as '{word}'; there are {}", names()))
 }
 
 fn hook_of(word: &str) -> Result<Hook, String> {

@@ -72,7 +72,7 @@ impl Plan {
             Some(Primitive::Packet) => 1024 / dtype.size().max(5),
             _ => random.one_of(&[17, 4 << 10, 64 << 10, 512 << 10]),
         };
-        Case { dtype, hook, len: random.below(most + 1), config }
+        Case { dtype, hook, len: random.below(most + 1), config, rounds: None }
     }
 
     /// A ring, pairs, or some ranks with some others.

@@ -202,7 +202,7 @@ fn all_plans(ranks: usize, quick: bool) -> Vec<Plan> {
                         // Two blocks in every second size, each op in turn.
                         let number = plans.len();
                         let config = Config { primitive, blocks: Some(1 + number % 2), ..Config::default() };
-                        let case = Case { dtype, hook, len, config };
+                        let case = Case { dtype, hook, len, config, rounds: None };
                         let op = ReduceOp::ALL[number % ReduceOp::ALL.len()];
                         let algorithm = Some(algorithm).filter(|_| collective.algorithms().len() > 1);
                         let plan = Plan { collective, case, op, algorithm };

@@ -3,6 +3,7 @@
 use crate::run::{Case, Hook, Peers, Random, Wire, prepare};
 use anyhow::{Result, bail};
 use std::sync::Arc;
+use tilewire::collective::Rounds;
 use tilewire::cuda::Device;
 use tilewire::ir::Type;
 use tilewire::transport::{NvlOptions, NvlTransport, RankError, World};
@@ -46,7 +47,9 @@ fn case(number: usize, random: &mut Random) -> Case {
         _ => (None, None),
     };
     let granule = (hook == Hook::Quantise).then_some(32);
-    Case { dtype, hook, len, config: Config { primitive, blocks, slot_bytes, depth, granule, ..Config::default() } }
+    let rounds = random.one_of(&[None, None, Some(Rounds::Legs)]);
+    let config = Config { primitive, blocks, slot_bytes, depth, granule, ..Config::default() };
+    Case { dtype, hook, len, config, rounds }
 }
 
 /// Runs one: every rank sends to the next.

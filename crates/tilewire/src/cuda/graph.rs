@@ -3,7 +3,8 @@
 use super::device::Device;
 use super::error::{Called, CudaError};
 use super::event::Event;
-use super::launch::{Kept, keep_captured};
+use super::launch::{Kept, KernelOrder, keep_captured};
+use super::muster::{LegEnd, Muster, open_ends};
 use super::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
@@ -17,6 +18,8 @@ pub struct Graph {
     graph: sys::CUgraph,
     exec: sys::CUgraphExec,
     kept: Vec<Rc<Kept>>,
+    /// What its launches have to do with ranks outside of it: those start together with plain launches.
+    open: Vec<(Arc<Muster<KernelOrder>>, Vec<LegEnd>)>,
     /// The streams whose launches it holds: none of theirs may run beside it, since counters are shared.
     parts: Vec<Arc<Stream>>,
     /// The end of the last replay: what the streams of its launches come after.
@@ -34,7 +37,8 @@ impl Graph {
         parts: Vec<Arc<Stream>>,
     ) -> Result<Graph, CudaError> {
         let (exec, streams, done) = (std::ptr::null_mut(), RefCell::default(), Arc::new(Event::untimed(device)?));
-        let mut made = Graph { device: device.clone(), graph, exec, kept, parts, done, streams };
+        let open = open(&kept);
+        let mut made = Graph { device: device.clone(), graph, exec, kept, open, parts, done, streams };
         // SAFETY: writes one handle; the graph lives.
         unsafe { sys::cuGraphInstantiateWithFlags(&mut made.exec, graph, 0) }
             .result()
@@ -64,7 +68,7 @@ impl Graph {
         // SAFETY: graph and stream live; the graph keeps what its kernels use, and waits for them when it is dropped.
         unsafe { result::graph::launch(self.exec, stream.ordered()) }.called("cuGraphLaunch")?;
         if !capturing {
-            self.kept.iter().for_each(|kept| kept.passed());
+            self.open.iter().for_each(|(muster, ends)| muster.passed(ends));
         }
         self.done.record(stream)
     }
@@ -74,6 +78,19 @@ impl Graph {
         self.streams.borrow().iter().try_for_each(|stream| stream.sync())?;
         self.kept.iter().try_for_each(|kept| kept.reported())
     }
+}
+
+/// The legs of launches that lead out of them, by where the ranks meet.
+fn open(kept: &[Rc<Kept>]) -> Vec<(Arc<Muster<KernelOrder>>, Vec<LegEnd>)> {
+    let mut all: Vec<(Arc<Muster<KernelOrder>>, Vec<LegEnd>)> = Vec::new();
+    for (muster, ends) in kept.iter().filter_map(|kept| kept.together()) {
+        match all.iter_mut().find(|(known, _)| Arc::ptr_eq(known, muster)) {
+            Some((_, known)) => known.extend_from_slice(ends),
+            None => all.push((muster.clone(), ends.to_vec())),
+        }
+    }
+    let open = all.into_iter().map(|(muster, ends)| (muster, open_ends(ends.into_iter())));
+    open.filter(|(_, ends)| !ends.is_empty()).collect()
 }
 
 impl Drop for Graph {

@@ -293,11 +293,9 @@ impl Launch {
 }
 
 impl Kept {
-    /// A replay has started the launch.
-    pub(super) fn passed(&self) {
-        if let Some(muster) = &self.muster {
-            muster.passed(&self.ends);
-        }
+    /// Where it starts together with others, and with whom.
+    pub(super) fn together(&self) -> Option<(&Arc<Muster<KernelOrder>>, &[LegEnd])> {
+        self.muster.as_ref().map(|muster| (muster, &self.ends[..]))
     }
 
     /// What the launches have reported so far.

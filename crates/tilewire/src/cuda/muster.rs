@@ -22,6 +22,7 @@
 use super::device::held;
 use super::error::CudaError;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,18 @@ impl LegEnd {
 /// How long what needs the order of a stream waits for other ranks, at most; half the deadline where that is less.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The ends among these whose other ends are not: of what starts at once, the rest starts with its peers.
+pub(super) fn open_ends(ends: impl Iterator<Item = LegEnd>) -> Vec<LegEnd> {
+    let mut open: Vec<LegEnd> = Vec::new();
+    for end in ends {
+        match open.iter().position(|other| *other == end.other()) {
+            Some(met) => _ = open.swap_remove(met),
+            None => open.push(end),
+        }
+    }
+    open
+}
+
 /// A launch that can be put on its stream by any thread.
 pub(super) trait Order: Send {
     /// Its stream, as a number.
@@ -75,6 +88,8 @@ impl Fate {
 pub(super) struct Muster<O> {
     state: Mutex<State<O>>,
     changed: Condvar,
+    /// How many are pending: a thread that has put none on a stream of its own need not look further.
+    waiting: AtomicUsize,
     /// Whether one thread plays all the ranks: while it settles, nobody comes.
     alone: bool,
 }
@@ -113,7 +128,7 @@ impl<O: Order> Muster<O> {
     pub(super) fn new(alone: bool) -> Self {
         let (counts, pending, ends) = (HashMap::new(), BTreeMap::new(), HashMap::new());
         let state = State { counts, pending, ends, next: 0, settling: Vec::new(), open: false };
-        Muster { state: Mutex::new(state), changed: Condvar::new(), alone }
+        Muster { state: Mutex::new(state), changed: Condvar::new(), waiting: AtomicUsize::new(0), alone }
     }
 
     /// A launch is ready to start. It does when all are there that it depends on.
@@ -125,7 +140,7 @@ impl<O: Order> Muster<O> {
         state.ends.extend(ends.iter().map(|&end| (end, number)));
         state.pending.insert(number, Pending { order, ends, since: Instant::now(), fate: fate.clone() });
         state.start_ready();
-        self.changed.notify_all();
+        self.tell(&state);
     }
 
     /// Launches of these ends have started without being asked for: a replay has them.
@@ -135,11 +150,15 @@ impl<O: Order> Muster<O> {
             state.count(end);
         }
         state.start_ready();
-        self.changed.notify_all();
+        self.tell(&state);
     }
 
     /// Waits until all launches of a stream have started; see the head of this file.
     pub(super) fn settle(&self, stream: usize) {
+        // Relaxed: a stream's launches are its own thread's, or ordered by whoever shares it.
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let mut state = self.state();
         let mut settles: Option<u32> = None;
         while let Some((&number, first)) = state.pending.iter().find(|(_, one)| one.order.stream() == stream) {
@@ -155,7 +174,7 @@ impl<O: Order> Muster<O> {
             if self.alone || left.is_zero() || needed.missing.iter().all(|rank| state.settling.contains(rank)) {
                 state.start(needed.pending);
                 state.start_ready();
-                self.changed.notify_all();
+                self.tell(&state);
                 continue;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -172,6 +191,7 @@ impl<O: Order> Muster<O> {
         for number in of_stream.collect::<Vec<_>>() {
             state.take(number);
         }
+        self.tell(&state);
     }
 
     /// From now on launches start at once: their waits end, whoever is missing.
@@ -179,6 +199,12 @@ impl<O: Order> Muster<O> {
         let mut state = self.state();
         state.open = true;
         state.start_ready();
+        self.tell(&state);
+    }
+
+    /// Something has changed.
+    fn tell(&self, state: &State<O>) {
+        self.waiting.store(state.pending.len(), Ordering::Relaxed);
         self.changed.notify_all();
     }
 
@@ -408,6 +434,13 @@ mod tests {
         ranks.muster.withdraw(0);
         ranks.run(1, None, Some(0));
         assert_eq!(ranks.started(), [1]);
+    }
+
+    #[test]
+    fn ends_that_meet_are_not_open() {
+        let [send, receive] = [true, false].map(|sends| LegEnd { from: 0, to: 1, sends });
+        assert_eq!(open_ends([send, receive, send].into_iter()), [send]);
+        assert_eq!(open_ends([receive, send].into_iter()), []);
     }
 
     #[test]
