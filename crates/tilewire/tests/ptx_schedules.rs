@@ -3,10 +3,16 @@
 mod support;
 
 use support::ptxas;
+use tilewire::collective::Rounds;
 use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, Target, emit};
+use tilewire::rehearsal::Rehearsal;
+use tilewire::transport::layout::Geometry;
 use tilewire::transport::{ShmOptions, ShmTransport, World};
-use tilewire::{Bf16, Config, F8E4M3, Primitive, Tensor, hooks, sendrecv};
+use tilewire::{
+    Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, reduce_scatter,
+    sendrecv,
+};
 
 /// The kernels of rank 0 of two that exchange tensors, with names.
 fn kernels() -> Vec<(&'static str, Kernel)> {
@@ -47,10 +53,63 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
     all.unwrap().swap_remove(0)
 }
 
+/// Kernels of a rank of four, with the warps that they have on a GPU.
+fn collectives() -> Vec<(&'static str, Kernel)> {
+    let geometry = |max_copies| Geometry {
+        world_size: 4,
+        per_peer_bytes: 8 << 20,
+        max_blocks_per_peer: 32,
+        max_slots: 8,
+        max_copies,
+        packet_bytes: 8 << 20,
+    };
+    let (copied, alone) = (Rehearsal::new(geometry(4)), Rehearsal::new(geometry(1)));
+    let (copied, alone) = (copied.ranks().swap_remove(1), alone.ranks().swap_remove(1));
+    let (inp, out) = (Tensor::<f32>::zeros(1 << 20), Tensor::<f32>::zeros(1 << 20));
+    let part = Tensor::<f32>::zeros(1 << 18);
+    let (halves, sums) = (Tensor::<Bf16>::zeros(1 << 20), Tensor::<Bf16>::zeros(1 << 20));
+    let (few, few_out) = (Tensor::<f32>::zeros(1 << 10), Tensor::<f32>::zeros(1 << 10));
+    let config = |primitive, warps| Config {
+        primitive: Some(primitive),
+        blocks: Some(4),
+        warps: Some(warps),
+        ..Config::default()
+    };
+    let staged = |warps| config(Primitive::Staged, warps);
+    let traced = [
+        ("all-to-all", all_to_all(&copied, &out, &inp).config(staged(4)).rounds(Rounds::Blocks).trace()),
+        ("all-to-all, legs", all_to_all(&copied, &out, &inp).config(staged(8)).rounds(Rounds::Legs).trace()),
+        ("all-to-all, bulk", {
+            let bulk = Config { slot_bytes: Some(1 << 10), ..config(Primitive::Bulk, 4) };
+            all_to_all(&copied, &out, &inp).config(bulk).rounds(Rounds::Blocks).trace()
+        }),
+        ("all-to-all, packets", {
+            all_to_all(&copied, &few_out, &few).config(config(Primitive::Packet, 16)).rounds(Rounds::Blocks).trace()
+        }),
+        ("ring all-gather", all_gather(&alone, &out, &part).config(staged(16)).algorithm(Algorithm::Ring).trace()),
+        ("reduce-scatter", reduce_scatter(&alone, &part, &inp).config(staged(8)).rounds(Rounds::Blocks).trace()),
+        ("ring reduce-scatter", {
+            reduce_scatter(&alone, &part, &inp).config(staged(16)).algorithm(Algorithm::Ring).trace()
+        }),
+        ("one-shot all-reduce", all_reduce(&alone, &few_out, &few).algorithm(Algorithm::OneShot).trace()),
+        ("two-phase all-reduce", all_reduce(&alone, &sums, &halves).config(staged(8)).rounds(Rounds::Blocks).trace()),
+        ("ring all-reduce", all_reduce(&alone, &sums, &halves).config(staged(16)).algorithm(Algorithm::Ring).trace()),
+    ];
+    traced.map(|(name, traced)| (name, traced.unwrap_or_else(|e| panic!("{name}: {e}")).kernel)).into()
+}
+
 #[test]
 fn shipped_transfers_assemble_for_every_target() {
-    let kernels = kernels();
-    let assembles = ptxas::find().is_some();
+    assemble(kernels());
+}
+
+#[test]
+fn shipped_collectives_assemble_for_every_target() {
+    assemble(collectives());
+}
+
+fn assemble(kernels: Vec<(&'static str, Kernel)>) {
+    let (assembles, mut spilled) = (ptxas::find().is_some(), Vec::new());
     for (name, kernel) in kernels {
         for target in Target::ALL {
             let module =
@@ -58,8 +117,11 @@ fn shipped_transfers_assemble_for_every_target() {
             if assembles {
                 let usage =
                     ptxas::assemble(&module.text, target).unwrap_or_else(|said| panic!("{name} for {target}: {said}"));
-                assert_eq!(usage.spills, 0, "{name} for {target}: {usage:?}");
+                if usage.spills > 0 {
+                    spilled.push(format!("{name} for {target}: {usage:?}"));
+                }
             }
         }
     }
+    assert!(spilled.is_empty(), "{}", spilled.join("\n"));
 }

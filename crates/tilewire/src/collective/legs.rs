@@ -5,7 +5,7 @@ use super::exchange::Exchange;
 use super::hooks::{Shape, chunk};
 use super::leg::{Leg, Legs};
 use super::link::Link;
-use super::rounds::{LegCode, RoundsCode, warps_of};
+use super::rounds::{FEWER, LegCode, RoundsCode, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Regs, RoleCtx, Value, View};
 use crate::ir::Access;
@@ -83,7 +83,7 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
     let kept: Vec<_> = [legs.own.as_ref()].into_iter().chain(received).map(|leg| leg.map(body)).collect();
     k.blocks(tiling.blocks() as u32);
-    let warps = warps_of(link.seat().is_some(), exchange.terms.config.warps, 1);
+    let warps = warps_of(link.seat().is_some(), exchange.terms.config.warps, FEWER);
     k.role("ring", warps).run(|r| {
         let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.context(r, at));

@@ -11,7 +11,7 @@ use super::algorithm::{Algorithm, Reducible};
 use super::hooks::chunk;
 use super::link::Link;
 use super::reduction::{Course, Kind, Reduction};
-use super::rounds::{LegCode, RoundsCode, warps_of};
+use super::rounds::{FEWER, LegCode, RoundsCode, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Ctx, RoleCtx, Value};
 use crate::ir::scalar::Element;
@@ -145,7 +145,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             windows: false,
             copies: 1,
             warps: reduction.terms.config.warps,
-            computes: false,
+            computes: true,
             on_gpu: link.seat().is_some(),
         };
         all.trace(self.k, reduction.layout());
@@ -181,7 +181,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     /// Of a role that has the block to itself.
     fn warps(&self) -> u32 {
         let terms = &self.reduction.terms;
-        warps_of(terms.link.seat().is_some(), terms.config.warps, 1)
+        warps_of(terms.link.seat().is_some(), terms.config.warps, FEWER)
     }
 
     fn gathers(&self) -> bool {

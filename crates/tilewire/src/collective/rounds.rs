@@ -36,6 +36,9 @@ const WARPS: u32 = 4;
 const BLOCK_WARPS: u32 = 32;
 const BLOCK_ROLES: usize = 15;
 
+/// Blocks of so many times fewer warps, with more registers for each thread, where a kernel holds more than what it moves.
+pub(super) const FEWER: u32 = 2;
+
 /// Warps of each of so many role copies in a block, unless the user says: all that a block has on a GPU.
 pub(super) fn warps_of(on_gpu: bool, said: Option<u32>, role_copies: u32) -> u32 {
     let share = (BLOCK_WARPS / role_copies.max(1)).max(1);
@@ -106,7 +109,8 @@ impl<'t> RoundsCode<'_, 't> {
     }
 
     fn warps_of(&self, role_copies: u32) -> u32 {
-        let fewer = if self.computes && self.on_gpu { 2 } else { 1 };
+        // Packets that are looked for hold registers as well.
+        let fewer = if self.computes || self.packets { FEWER } else { 1 };
         warps_of(self.on_gpu, self.warps, role_copies * fewer)
     }
 

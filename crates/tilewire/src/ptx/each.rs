@@ -286,11 +286,23 @@ impl<'k> RoleCode<'k> {
         let bytes: usize = body.accesses.iter().map(|a| vector_element(self.kernel, a).unwrap_or(8)).sum();
         // The schedule around a body holds some fifty registers, of the 64 that a thread of a block of 1024 has.
         let threads: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
-        let most = if is_long(weight) && threads > 512 { 8 } else { 32 };
+        let packet = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::PacketPut { .. } | Op::PacketGet { .. });
+        let packets = body.insts.iter().filter(|inst| packet(inst)).count();
+        let load = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::Load { .. } | Op::Get { .. });
+        let loads = body.insts.iter().filter(|inst| load(inst)).count();
+        let most = match (threads > 512, packets) {
+            // A packet that is looked for holds two words, its place and its number.
+            (true, 1..) => 4 / packets.min(4),
+            (false, 1..) => 8 / packets.min(8),
+            (true, 0) if is_long(weight) => 8,
+            // What is loaded waits for its turn.
+            (false, 0) if is_long(weight) => 32 / loads.max(1),
+            _ => 32,
+        };
         let fits = |unroll: &u32| {
             let elements = *unroll as usize * body.width;
             // A word each where something is computed of them; what is only moved stays packed, four vectors at a time.
-            let registers = elements <= most || weight <= 2 && *unroll <= 4;
+            let registers = elements <= most || packets == 0 && weight <= 2 && *unroll <= 4;
             let length = if is_long(weight) { 2048 } else { 256 };
             registers && elements as u32 * weight <= length && elements * bytes <= 512
         };
