@@ -41,6 +41,10 @@ impl Hook {
     }
 }
 
+/// How a transfer can travel: as is chosen for it, or as is said.
+pub const PROTOCOLS: [Option<Primitive>; 5] =
+    [None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Bulk), Some(Primitive::Direct)];
+
 /// A transfer, the same on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {

@@ -23,7 +23,7 @@ mod place;
 mod turns;
 mod worlds;
 
-pub use case::{Case, Hook, Peers, Transfer, prepare};
+pub use case::{Case, Hook, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};
 pub use options::{Run, number_of, parse};

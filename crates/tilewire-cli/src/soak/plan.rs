@@ -1,6 +1,6 @@
 //! Who sends what to whom: at random, and the same on every rank.
 
-use crate::run::{Case, GROUP, Hook, Peers, Random};
+use crate::run::{Case, GROUP, Hook, PROTOCOLS, Peers, Random};
 use tilewire::ir::Type;
 use tilewire::transport::Rank;
 use tilewire::{Config, Primitive};
@@ -44,13 +44,7 @@ impl Plan {
 
     fn case(&mut self) -> Case {
         let random = &mut self.random;
-        let primitive = random.one_of(&[
-            None,
-            Some(Primitive::Packet),
-            Some(Primitive::Staged),
-            Some(Primitive::Bulk),
-            Some(Primitive::Direct),
-        ]);
+        let primitive = random.one_of(&PROTOCOLS);
         let dtype = random.one_of(&Type::ALL);
         let is_possible = |hook: &Hook| {
             let is_stored_as_sent = *hook != Hook::Quantise || primitive != Some(Primitive::Direct);

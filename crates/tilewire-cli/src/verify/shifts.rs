@@ -1,6 +1,6 @@
 //! Ring shifts by `sendrecv` among virtual ranks of one GPU, every byte compared: dtypes, hooks, sizes, blocks, protocols.
 
-use crate::run::{Case, Hook, Peers, Random, Wire, prepare};
+use crate::run::{Case, Hook, PROTOCOLS, Peers, Random, Wire, prepare};
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::collective::Rounds;
@@ -29,13 +29,7 @@ fn case(number: usize, random: &mut Random) -> Case {
             break hook;
         }
     };
-    let primitive = random.one_of(&[
-        None,
-        Some(Primitive::Packet),
-        Some(Primitive::Staged),
-        Some(Primitive::Bulk),
-        Some(Primitive::Direct),
-    ]);
+    let primitive = random.one_of(&PROTOCOLS);
     let primitive = primitive.filter(|p| !(hook == Hook::Quantise && *p == Primitive::Direct));
     // Sizes around those of vectors, some of a slot, some of many steps.
     let most = if primitive == Some(Primitive::Packet) { 6 } else { 9 };

@@ -68,7 +68,7 @@ pub(super) struct RoundsCode<'b, 't> {
     pub copies: u32,
     /// Warps of a role copy, where the user says so.
     pub warps: Option<u32>,
-    /// Whether hooks compute so much that a thread is better off with twice the registers.
+    /// Whether hooks, or the combining of what arrives, hold so much that a thread is better off with twice the registers.
     pub computes: bool,
     /// Whether warps matter.
     pub on_gpu: bool,

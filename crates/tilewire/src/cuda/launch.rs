@@ -64,7 +64,8 @@ pub struct Seat {
     pub stream: Arc<Stream>,
     /// What ends their waits.
     pub abort: AbortWord,
-    /// Launches of this kind that must run at the same time on the device, this one included: as many ranks as share it.
+    /// Launches of this kind that must run at the same time on a device, this one included: as many ranks as share the device that most
+    /// share, so that all ranks choose alike.
     pub sharers: u32,
 }
 
@@ -186,20 +187,8 @@ impl Launch {
         settings: Settings,
         ends: &[LegEnd],
     ) -> Result<Launch, CudaError> {
-        let program = Program::load(seat.stream.device(), kernel)?;
-        Launch::of(&program, kernel, args, seat, settings, ends)
-    }
-
-    /// Binds a program of a kernel.
-    pub fn of(
-        program: &Arc<Program>,
-        kernel: &Kernel,
-        args: &[Arg],
-        seat: &Seat,
-        settings: Settings,
-        ends: &[LegEnd],
-    ) -> Result<Launch, CudaError> {
-        let device = program.device();
+        let device = seat.stream.device();
+        let program = Program::load(device, kernel)?;
         let need = if waits(kernel) {
             let need =
                 Need { blocks: program.module().blocks, per_multiprocessor: program.blocks_per_multiprocessor()? };
@@ -220,12 +209,12 @@ impl Launch {
         ] {
             block[offset as usize / 8] = word;
         }
-        let scalars = bind(program, kernel, args, &mut block)?;
+        let scalars = bind(&program, kernel, args, &mut block)?;
         let (kernel, abort) = (kernel.clone(), seat.abort.clone());
         let rank = settings.rank;
         let stream = seat.stream.clone();
         let (muster, ends) = (stream.muster().filter(|_| !ends.is_empty()).cloned(), ends.to_vec());
-        let kept = Kept { program: program.clone(), kernel, rank, abort, report, ends, muster, _args: args.to_vec() };
+        let kept = Kept { program, kernel, rank, abort, report, ends, muster, _args: args.to_vec() };
         let (fate, deadline) = (Arc::default(), settings.deadline);
         Ok(Launch { stream, block, scalars, need, deadline, fate, kept: Rc::new(kept), in_flight: false })
     }
