@@ -5,7 +5,7 @@ use super::exchange::Exchange;
 use super::hooks::{Shape, chunk};
 use super::leg::{Leg, Legs};
 use super::link::Link;
-use super::rounds::{FEWER, LegCode, RoundsCode, warps_of};
+use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Regs, RoleCtx, Value, View};
 use crate::ir::Access;
@@ -17,6 +17,7 @@ use crate::schedule::{
 use crate::tensor::Memory;
 use crate::transport::Protocol;
 use crate::transport::layout::Side;
+use std::rc::Rc;
 
 /// Declares the parameters and gives every leg its role.
 pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
@@ -41,7 +42,8 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
     };
     let own = legs.own.as_ref().map(|leg| {
         let body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::own(exchange, k, leg);
-        LegCode { name: "own".to_string(), trace: Box::new(move |r: &RoleCtx<'t>| body.run(r)) }
+        let is_shared = exchange.terms.link.copies() > 1 && in_turns(leg);
+        OwnCode { name: "own", is_shared, trace: Rc::new(move |r, share| body.run_own(r, share)) }
     });
     let rounds = legs.rounds.iter().map(|round| round.each_ref().map(|leg| leg.as_ref().map(code)));
     let all = RoundsCode {
@@ -146,24 +148,27 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         Body { exchange, leg, ops: None, scene, words: None }
     }
 
+    /// A leg without a wire, or a share of it.
+    fn run_own(&self, r: &RoleCtx<'t>, share: Share) {
+        let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
+        let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
+            tile.each(r, |spot| {
+                let c = self.scene.context(r, &schedule::Leg { spot, step, slot: None, region: None });
+                hooks.consume(&c, hooks.produce(&c));
+            });
+        };
+        _ = if link.copies() > 1 && in_turns(self.leg) {
+            tiling.for_tiles_in_turns(r, (share.number, share.of), each)
+        } else {
+            tiling.for_tiles(r, each)
+        };
+    }
+
     fn run(&self, r: &RoleCtx<'t>) {
         let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&self.scene.context(r, at));
         let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.scene.context(r, at), regs);
-        let Some(ops) = &self.ops else {
-            let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
-                tile.each(r, |spot| {
-                    let c = self.scene.context(r, &schedule::Leg { spot, step, slot: None, region: None });
-                    hooks.consume(&c, hooks.produce(&c));
-                });
-            };
-            _ = if link.copies() > 1 && in_turns(self.leg) {
-                tiling.for_tiles_in_turns(r, each)
-            } else {
-                tiling.for_tiles(r, each)
-            };
-            return;
-        };
+        let ops = self.ops.as_ref().expect("a leg to a peer");
         match (self.leg.protocol, self.leg.side) {
             (Protocol::Packet, side) => {
                 let plan = PacketPlan::new(link, tiling.blocks());

@@ -11,15 +11,16 @@ use super::algorithm::{Algorithm, Reducible};
 use super::hooks::chunk;
 use super::link::Link;
 use super::reduction::{Course, Kind, Reduction};
-use super::rounds::{FEWER, LegCode, RoundsCode, warps_of};
+use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Ctx, RoleCtx, Value};
 use crate::ir::scalar::Element;
 use crate::schedule::{
-    Leg, PacketPlan, Packing, Ring, RingReduce, StagedPlan, recv_tiles, reduce_packets, reduce_tiles, ring_reduce,
-    send_packets, send_tiles, share_packets,
+    Leg, PacketPlan, Packing, Ring, RingReduce, StagedPlan, expect_packets, recv_tiles, reduce_packets, reduce_tiles,
+    ring_reduce, send_packets, send_tiles, share_packets,
 };
 use crate::transport::{Protocol, Rank};
+use std::rc::Rc;
 
 /// Declares the parameters and the roles.
 pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
@@ -84,6 +85,8 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 8)).run(|r| {
             let produce =
                 |scene: &Scene<'t, In, Out>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
+            let mine = tilings[self.me.index()];
+            let expected = expect_packets::<R, _>(r, &from, plan, mine);
             if self.reduction.kind == Kind::AllReduce {
                 // The same for all of them.
                 share_packets::<R, _>(r, &to, plan, tilings[0], |at| produce(&out[0], at));
@@ -92,7 +95,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
                     send_packets::<R, _>(r, ops, plan, tilings[peer.index()], |at| produce(scene, at));
                 }
             }
-            reduce_packets::<R, _>(r, &from, plan, tilings[self.me.index()], &ranges, |which, at, got| {
+            reduce_packets::<R, _>(r, (&from, expected), plan, mine, &ranges, |which, at, got| {
                 self.result(r, &kept[which], numbers[which], at, got);
             });
         });
@@ -138,7 +141,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             });
         };
         let all = RoundsCode {
-            own: Some(LegCode { name: "reduce".to_string(), trace: Box::new(reduce) }),
+            own: Some(OwnCode { name: "reduce", is_shared: false, trace: Rc::new(move |r, _| reduce(r)) }),
             rounds: (1..self.ranks).map(round).collect(),
             blocks: *blocks,
             packets: false,

@@ -9,6 +9,7 @@
 use super::link::Link;
 use crate::hook::{Block, RoleCtx};
 use crate::transport::{LinkKind, Rank};
+use std::rc::Rc;
 
 /// How the rounds of a collective share a launch. In round i a rank sends to the rank i after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +53,44 @@ pub(super) struct LegCode<'b, 't> {
     pub trace: Box<dyn Fn(&RoleCtx<'t>) + 'b>,
 }
 
+/// What a rank passes to itself.
+pub(super) struct OwnCode<'b, 't> {
+    /// Name of its role, where it has one to itself.
+    pub name: &'static str,
+    /// Whether several roles can do it together.
+    pub is_shared: bool,
+    pub trace: Rc<dyn Fn(&RoleCtx<'t>, Share) + 'b>,
+}
+
+impl<'b, 't: 'b> OwnCode<'b, 't> {
+    fn leg(&self, share: Share) -> LegCode<'b, 't> {
+        let trace = Rc::clone(&self.trace);
+        LegCode { name: self.name.to_string(), trace: Box::new(move |r| trace(r, share)) }
+    }
+
+    /// As a round, for the roles that blocks have.
+    fn round(&self, two_roles: bool) -> [Option<LegCode<'b, 't>>; 2] {
+        match two_roles && self.is_shared {
+            true => [0, 1].map(|number| Some(self.leg(Share { number, of: 2 }))),
+            false => [Some(self.leg(Share::ALL)), None],
+        }
+    }
+}
+
+/// One of several equal shares of what is done.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    pub number: u32,
+    pub of: u32,
+}
+
+impl Share {
+    const ALL: Share = Share { number: 0, of: 1 };
+}
+
 /// The legs of a rank in a kernel being traced.
 pub(super) struct RoundsCode<'b, 't> {
-    pub own: Option<LegCode<'b, 't>>,
+    pub own: Option<OwnCode<'b, 't>>,
     /// What is sent and what is received, round by round.
     pub rounds: Vec<[Option<LegCode<'b, 't>>; 2]>,
     /// Blocks that share the work of one round.
@@ -77,14 +113,14 @@ pub(super) struct RoundsCode<'b, 't> {
 const SEND: usize = 0;
 const RECEIVE: usize = 1;
 
-impl<'t> RoundsCode<'_, 't> {
+impl<'b, 't: 'b> RoundsCode<'b, 't> {
     /// Gives every leg its role.
     pub(super) fn trace(self, k: &Block<'t>, how: Rounds) {
         if self.own.is_none() && self.rounds.is_empty() {
             // In place in a world of one: all is where it must be.
             return k.role("nothing to do", WARPS).run(|_| {});
         }
-        let legs = self.rounds.iter().flatten().chain([&self.own]).flatten().count();
+        let legs = self.rounds.iter().flatten().flatten().count() + usize::from(self.own.is_some());
         let one_role = self.packets && legs > 1;
         match how {
             Rounds::Roles if one_role || legs <= BLOCK_ROLES => self.in_roles(k, legs, one_role),
@@ -98,13 +134,19 @@ impl<'t> RoundsCode<'_, 't> {
         let of = |which: usize| self.rounds.iter().filter_map(move |round| round[which].as_ref());
         if one_role {
             return k.role("exchange", self.warps_of(1)).run(|r| {
-                of(SEND).chain(&self.own).chain(of(RECEIVE)).for_each(|leg| (leg.trace)(r));
+                of(SEND).for_each(|leg| (leg.trace)(r));
+                self.own.iter().for_each(|own| (own.trace)(r, Share::ALL));
+                of(RECEIVE).for_each(|leg| (leg.trace)(r));
             });
         }
         // Receivers first: what they permit (READY) must not wait until this rank has sent its own, where one thread runs all. The own
         // chunk last: it can always run, so it fills the time in which the others wait.
-        for leg in of(RECEIVE).chain(of(SEND)).chain(&self.own) {
-            k.role(&*leg.name, self.warps_of(legs as u32 * self.copies)).copies(self.copies, |r| (leg.trace)(r));
+        let warps = self.warps_of(legs as u32 * self.copies);
+        for leg in of(RECEIVE).chain(of(SEND)) {
+            k.role(&*leg.name, warps).copies(self.copies, |r| (leg.trace)(r));
+        }
+        if let Some(own) = &self.own {
+            k.role(own.name, warps).copies(self.copies, |r| (own.trace)(r, Share::ALL));
         }
     }
 
@@ -129,12 +171,13 @@ impl<'t> RoundsCode<'_, 't> {
         let receives = self.rounds.iter().any(|round| round[RECEIVE].is_some());
         let roles = if self.packets { 1 } else { u32::from(sends) + u32::from(receives) };
         let warps = self.warps_of(roles * copies);
-        let own = self.own.map(|own| [Some(own), None]);
-        let rounds: Vec<[Option<LegCode<'_, 't>>; 2]> = own.into_iter().chain(self.rounds).collect();
-        let rounds = &rounds;
-        k.blocks((rounds.len() * blocks) as u32);
         // Who only signals takes no lanes from those who copy.
         let signallers = u32::from(receives && self.windows && self.on_gpu);
+        // No lanes are idle in the blocks of the own chunk.
+        let own = self.own.as_ref().map(|own| own.round(receives && signallers == 0 && !self.packets));
+        let rounds: Vec<[Option<LegCode<'b, 't>>; 2]> = own.into_iter().chain(self.rounds).collect();
+        let rounds = &rounds;
+        k.blocks((rounds.len() * blocks) as u32);
         let warps = match self.warps {
             None if signallers > 0 && sends => (BLOCK_WARPS - signallers) / copies,
             _ => warps,

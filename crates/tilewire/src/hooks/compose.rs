@@ -72,8 +72,8 @@ pub trait Compose<In: Element, Out: Element, A: Element>: for<'t> Fn(&Ctx<'t, In
             let x = self(c).cast::<f32>();
             // More neighbours than fit a u32 are more than any chunk has.
             let group = u32::try_from(group).unwrap_or(u32::MAX);
-            let scale = (x.abs().group_max(group) / c.value(largest).cast::<f32>()).max(f32::MIN_POSITIVE);
-            // One reciprocal for the group: a division for each element costs several times the rest.
+            // Reciprocals, one of them a constant: divisions cost several times the rest.
+            let scale = (x.abs().group_max(group) * c.value(largest).cast::<f32>().rcp()).max(f32::MIN_POSITIVE);
             (Q::nearest(x * scale.rcp()), scale)
         }
     }

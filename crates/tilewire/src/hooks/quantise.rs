@@ -20,7 +20,7 @@ use crate::ir::scalar::{Element, F8E4M3, F8E5M2, Float, Number};
 /// # Ok::<(), tilewire::RunError>(())
 /// ```
 ///
-/// In `f32`: `scale = max(|x|) / largest`, at least the smallest normal number, so that a group of zeros stays zeros;
+/// In `f32`: `scale = max(|x|) · (1 / largest)`, at least the smallest normal number, so that a group of zeros stays zeros;
 /// `payload = x · (1 / scale)`, rounded to nearest even and saturated. A NaN becomes a NaN of the payload (0 for integers) and leaves the
 /// scale alone; an infinity spoils its group.
 ///

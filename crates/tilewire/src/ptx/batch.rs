@@ -3,11 +3,12 @@
 //! Ops are written one after the other, each for all elements of the batch, as the evaluator runs them: so the loads of one op are all
 //! under way before the first is used. Neighbours that share a value (the access analysis says which do) share its register.
 
-use super::place::byte_of;
+use super::narrow::{words_from_f32, words_to_f32};
+use super::place::{Address, byte_of, unpack};
 use super::role::{RoleCode, pure};
 use super::text::{Label, Reg};
 use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess};
-use crate::ir::{Inst, Mask, Op, Order, Place, Scope, Shape, Type, Value};
+use crate::ir::{Inst, Kernel, Mask, Op, Order, Place, Scope, Shape, Type, Value};
 use std::collections::HashMap;
 
 /// What is known of a body, and how wide its accesses are.
@@ -28,6 +29,9 @@ pub(super) struct Batch {
     /// Where given, one per vector: what has effects happens only where it holds.
     pub guards: Vec<Reg>,
     pub lanes: HashMap<Value, Vec<Reg>>,
+    /// Elements of 1 and 2 bytes as words in which neighbours lie side by side, as they were loaded or converted two at a time. Whoever
+    /// wants the elements has them [spread](RoleCode::spread).
+    pub words: HashMap<Value, Vec<Reg>>,
     /// Where a lane goes that gives up.
     pub end: Label,
 }
@@ -39,6 +43,31 @@ impl Batch {
 
     fn count(&self) -> usize {
         self.width * self.groups
+    }
+
+    /// The registers of what was loaded, one after the other; neighbours that share one have it once.
+    pub fn loaded(&self, kernel: &Kernel, loads: &[Inst]) -> Vec<Reg> {
+        let of = |inst: &Inst| {
+            let v = kernel.insts[*inst].result.expect("a load has a result");
+            self.words.get(&v).or_else(|| self.lanes.get(&v)).expect("it was loaded").clone()
+        };
+        let mut all: Vec<Reg> = loads.iter().flat_map(of).collect();
+        all.dedup();
+        all
+    }
+
+    /// Puts registers where another batch has what it [loaded](Batch::loaded).
+    pub fn load(&mut self, kernel: &Kernel, loads: &[Inst], like: &Batch, registers: &[Reg]) {
+        let theirs = like.loaded(kernel, loads);
+        let mine = |x: &Reg| registers[theirs.iter().position(|y| y == x).expect("one of those loaded")];
+        for inst in loads {
+            let v = kernel.insts[*inst].result.expect("a load has a result");
+            if let Some(words) = like.words.get(&v) {
+                self.words.insert(v, words.iter().map(mine).collect());
+            } else {
+                self.lanes.insert(v, like.lanes[&v].iter().map(mine).collect());
+            }
+        }
     }
 }
 
@@ -53,7 +82,7 @@ impl Body<'_> {
     }
 
     /// Chooses the bytes of every contiguous access for vectors of `width`.
-    pub fn set_width(&mut self, kernel: &crate::ir::Kernel, width: usize) {
+    pub fn set_width(&mut self, kernel: &Kernel, width: usize) {
         self.width = width;
         self.wide.clear();
         for access in &self.accesses {
@@ -68,7 +97,7 @@ impl Body<'_> {
 }
 
 /// Size of the elements that neighbours access side by side, without a mask.
-pub(super) fn vector_element(kernel: &crate::ir::Kernel, access: &MemoryAccess) -> Option<usize> {
+pub(super) fn vector_element(kernel: &Kernel, access: &MemoryAccess) -> Option<usize> {
     if access.class != Class::Contiguous {
         return None;
     }
@@ -88,6 +117,10 @@ impl RoleCode<'_> {
         if data.result.is_some_and(|v| kernel.shape(v) == Shape::Uniform) {
             return self.uniform_value(inst);
         }
+        if self.in_words(body, batch, inst) {
+            return;
+        }
+        data.op.operands().into_iter().for_each(|v| self.spread(batch, v));
         match &data.op {
             Op::Load { at, mask } => {
                 let ty = kernel.base_type(at.base).unwrap_or(Type::U8);
@@ -127,6 +160,94 @@ impl RoleCode<'_> {
         }
     }
 
+    /// What is moved or converted as whole words of small elements; whether this op is that.
+    fn in_words(&mut self, body: &Body<'_>, batch: &mut Batch, inst: Inst) -> bool {
+        let kernel = self.kernel;
+        let data = &kernel.insts[inst];
+        let fills = |ty: Type| ty.size() < 4 && ty != Type::Bool && (batch.width * ty.size()).is_multiple_of(4);
+        let wide = body.wide.get(&inst).copied().filter(|&bytes| batch.width == body.width && bytes >= 4);
+        match (&data.op, wide) {
+            (Op::Load { mask: None, .. } | Op::Get { mask: None, .. }, Some(bytes)) => {
+                let result = data.result.expect("a load has a result");
+                let ty = kernel.ty(result);
+                if !fills(ty) {
+                    return false;
+                }
+                let words = self.at_vectors(batch, inst, ty, |code, from, guard, _| {
+                    code.load_words(from, ty, batch.width, bytes, guard)
+                });
+                batch.words.insert(result, words);
+            }
+            (Op::Store { x, mask: None, .. } | Op::Put { x, mask: None, .. }, Some(bytes)) => {
+                let (ty, x) = (kernel.ty(*x), batch.words.get(x));
+                let Some(x) = x.filter(|_| fills(ty)) else { return false };
+                let each = batch.width * ty.size() / 4;
+                self.at_vectors(batch, inst, ty, |code, to, guard, k| {
+                    code.store_words(to, ty, &x[k * each..(k + 1) * each], bytes, guard);
+                    Vec::new()
+                });
+            }
+            (&Op::Cast { x, to }, _) if kernel.ty(x).is_float() && to.is_float() && batch.width > 1 => {
+                let (from, result) = (kernel.ty(x), data.result.expect("a cast has a result"));
+                let narrow = |ty: Type| ty.size() < 4;
+                if from == to || body.shares(result) || ![from, to].iter().all(|&ty| ty == Type::F32 || narrow(ty)) {
+                    return false;
+                }
+                let wide = match batch.words.get(&x) {
+                    Some(words) => words_to_f32(&mut self.t, from, words),
+                    None if from == Type::F32 => Some((0..batch.count()).map(|k| self.of(batch, x, k)).collect()),
+                    None => None,
+                };
+                let Some(wide) = wide.filter(|_| to == Type::F32 || fills(to)) else { return false };
+                match to {
+                    Type::F32 => self.set(batch, inst, wide),
+                    _ => match words_from_f32(&mut self.t, to, &wide) {
+                        Some(words) => _ = batch.words.insert(result, words),
+                        None => return false,
+                    },
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// An access of whole vectors: the address of each, and where it happens.
+    fn at_vectors(
+        &mut self,
+        batch: &Batch,
+        inst: Inst,
+        ty: Type,
+        mut access: impl FnMut(&mut Self, Address, Option<Reg>, usize) -> Vec<Reg>,
+    ) -> Vec<Reg> {
+        let (at, unit, writes) = match &self.kernel.insts[inst].op {
+            Op::Load { at, .. } => (at, ty.size() as u32, false),
+            Op::Store { at, .. } => (at, ty.size() as u32, true),
+            Op::Get { at, .. } => (at, 1, false),
+            Op::Put { at, .. } => (at, 1, true),
+            op => unreachable!("no access: {op:?}"),
+        };
+        let mut out = Vec::new();
+        for vector in 0..batch.groups {
+            let index = self.of(batch, at.index, vector * batch.width);
+            let address = self.address(at, index, unit);
+            let guard = batch.guards.get(vector).copied().filter(|_| writes);
+            let guard = self.bounded(inst, at, index, (unit, (batch.width * ty.size()) as u64), guard);
+            out.extend(access(self, address, guard, vector));
+        }
+        out
+    }
+
+    /// Gives elements that lie in words a register each.
+    pub fn spread(&mut self, batch: &mut Batch, v: Value) {
+        if !batch.lanes.contains_key(&v)
+            && let Some(words) = batch.words.get(&v)
+        {
+            let elements = unpack(&mut self.t, self.kernel.ty(v), words, 4);
+            batch.lanes.insert(v, elements);
+        }
+    }
+
     /// A value as element `k` sees it.
     pub fn of(&self, batch: &Batch, v: Value, k: usize) -> Reg {
         match batch.lanes.get(&v) {
@@ -150,35 +271,28 @@ impl RoleCode<'_> {
         (ty, unit): (Type, u32),
         mask: Option<&Mask>,
     ) {
+        if let Some(bytes) = body.wide.get(&inst).copied().filter(|_| batch.width == body.width) {
+            let out = self.at_vectors(batch, inst, ty, |code, from, guard, _| {
+                code.load_wide(from, ty, batch.width, bytes, guard)
+            });
+            return self.set(batch, inst, out);
+        }
         let mut out: Vec<Reg> = Vec::with_capacity(batch.count());
         let result = self.kernel.insts[inst].result.expect("a load has a result");
-        let wide = body.wide.get(&inst).copied().filter(|_| batch.width == body.width);
         for k in 0..batch.count() {
-            let first = k % batch.width == 0;
-            if !first && (wide.is_some() || body.shares(result)) {
-                if wide.is_none() {
-                    out.push(out[k - 1]);
-                }
+            if k % batch.width != 0 && body.shares(result) {
+                out.push(out[k - 1]);
                 continue;
             }
             let index = self.of(batch, at.index, k);
             let from = self.address(at, index, unit);
-            match wide {
-                Some(bytes) => {
-                    let all = (batch.width * ty.size()) as u64;
-                    let guard = self.bounded(inst, at, index, (unit, all), None);
-                    out.extend(self.load_wide(from, ty, batch.width, bytes, guard));
-                }
-                None => {
-                    let cond = mask.map(|mask| self.of(batch, mask.cond, k));
-                    let cond = self.bounded(inst, at, index, (unit, ty.size() as u64), cond);
-                    let mask = cond.map(|cond| match mask {
-                        Some(mask) => (cond, self.of(batch, mask.other, k)),
-                        None => (cond, self.t.constant(ty, 0)),
-                    });
-                    out.push(self.load(from, ty, mask));
-                }
-            }
+            let cond = mask.map(|mask| self.of(batch, mask.cond, k));
+            let cond = self.bounded(inst, at, index, (unit, ty.size() as u64), cond);
+            let mask = cond.map(|cond| match mask {
+                Some(mask) => (cond, self.of(batch, mask.other, k)),
+                None => (cond, self.t.constant(ty, 0)),
+            });
+            out.push(self.load(from, ty, mask));
         }
         self.set(batch, inst, out);
     }
@@ -195,30 +309,28 @@ impl RoleCode<'_> {
         mask: Option<Value>,
     ) {
         let ty = self.kernel.ty(x);
-        let wide = body.wide.get(&inst).copied().filter(|_| batch.width == body.width);
+        if let Some(bytes) = body.wide.get(&inst).copied().filter(|_| batch.width == body.width) {
+            self.at_vectors(batch, inst, ty, |code, to, guard, vector| {
+                let elements = vector * batch.width..(vector + 1) * batch.width;
+                let elements: Vec<Reg> = elements.map(|k| code.of(batch, x, k)).collect();
+                code.store_wide(to, ty, &elements, bytes, guard);
+                Vec::new()
+            });
+            return;
+        }
         // What only the first of a group does, only the first of a vector can do: vectors begin where groups may.
         let leader = mask.and_then(|mask| body.analysis.group_leader(mask));
         let firsts = leader.is_some_and(|size| (size as usize).is_multiple_of(batch.width));
         for k in 0..batch.count() {
-            if (wide.is_some() || firsts) && k % batch.width != 0 {
+            if firsts && k % batch.width != 0 {
                 continue;
             }
             let index = self.of(batch, at.index, k);
             let to = self.address(at, index, unit);
-            match wide {
-                Some(bytes) => {
-                    let lanes: Vec<Reg> = (k..k + batch.width).map(|k| self.of(batch, x, k)).collect();
-                    let all = (batch.width * ty.size()) as u64;
-                    let guard = self.bounded(inst, at, index, (unit, all), batch.guard(k));
-                    self.store_wide(to, ty, &lanes, bytes, guard);
-                }
-                None => {
-                    let guard = self.effect(batch, mask, k);
-                    let guard = self.bounded(inst, at, index, (unit, ty.size() as u64), guard);
-                    let x = self.of(batch, x, k);
-                    self.store(to, ty, x, guard);
-                }
-            }
+            let guard = self.effect(batch, mask, k);
+            let guard = self.bounded(inst, at, index, (unit, ty.size() as u64), guard);
+            let x = self.of(batch, x, k);
+            self.store(to, ty, x, guard);
         }
     }
 

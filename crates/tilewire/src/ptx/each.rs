@@ -15,7 +15,7 @@ use super::batch::{Batch, Body, vector_element};
 use super::role::RoleCode;
 use super::target::Target;
 use super::text::{Label, Reg};
-use crate::ir::access::Analysis;
+use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess};
 use crate::ir::{BinaryOp, Inst, Kernel, Op, Region, Shape, Type, UnaryOp, Value};
 use std::collections::{HashMap, HashSet};
 
@@ -59,7 +59,7 @@ impl<'k> RoleCode<'k> {
         let end = self.t.label();
         let groups = groups(kernel, insts);
         if groups.is_empty() {
-            let weight = weight(kernel, insts, self.options.target);
+            let weight = weight(kernel, &body, self.options.target);
             let Op::Each { extent: extents, .. } = &kernel.insts[inst].op else { unreachable!("an each") };
             let turned = rows.and_then(|_| self.turned(inst, &body, [extents[0], extents[1]]));
             match (turned, rows) {
@@ -89,7 +89,7 @@ impl<'k> RoleCode<'k> {
         let shift = width.trailing_zeros();
         let units = if width > 1 { self.t.d("shr.s64", &[&cols, &shift]) } else { cols };
         let walk = Walk { rows, units, shift, offset: None, unroll, together: false };
-        self.walk(walk, &mut |code, positions| code.elements(inst, body, positions, width, end));
+        self.walk_body(inst, body, walk, end);
         let whole = self.whole_vectors(inst, width);
         if width > 1 && !whole {
             let covered = self.t.d("shl.b64", &[&units, &shift]);
@@ -109,7 +109,7 @@ impl<'k> RoleCode<'k> {
     /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
     /// the loads of all of them first.
     pub fn elements(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
-        if positions.len() > 1 && is_long(weight(self.kernel, body.insts, self.options.target)) {
+        if positions.len() > 1 && is_long(weight(self.kernel, body, self.options.target)) {
             return self.vector_by_vector(each, body, positions, width, end);
         }
         let mut batch = self.batch(each, positions, width, end);
@@ -121,26 +121,112 @@ impl<'k> RoleCode<'k> {
     /// A vector's values need registers while it is computed; what is loaded for those to come needs a few.
     fn vector_by_vector(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
         let early = self.early(body);
-        let uniform = |kernel: &Kernel, inst: Inst| {
-            kernel.insts[inst].result.is_some_and(|result| kernel.shape(result) == Shape::Uniform)
-        };
-        let mut batches = Vec::new();
-        for (number, position) in positions.iter().enumerate() {
-            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
-            for &inst in body.insts {
-                let once = uniform(self.kernel, inst);
-                if (once && number == 0) || (!once && early.contains(&inst)) {
-                    self.batch_op(body, &mut batch, inst);
-                }
-            }
-            batches.push(batch);
+        self.once(body);
+        let batches = self.fetch(each, body, &early, positions, width, end);
+        self.work(body, &early, batches);
+    }
+
+    /// What is the same for all elements.
+    fn once(&mut self, body: &Body<'_>) {
+        for &inst in body.insts.iter().filter(|&&inst| is_uniform(self.kernel, inst)) {
+            self.uniform_value(inst);
         }
+    }
+
+    /// Loads what vectors need.
+    fn fetch(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        early: &[Inst],
+        positions: &[Position],
+        width: usize,
+        end: Label,
+    ) -> Vec<Batch> {
+        let fetch = |position| {
+            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
+            for &inst in early.iter().filter(|&&inst| !is_uniform(self.kernel, inst)) {
+                self.batch_op(body, &mut batch, inst);
+            }
+            batch
+        };
+        positions.iter().map(fetch).collect()
+    }
+
+    /// All the rest of vectors that were fetched, one after the other.
+    fn work(&mut self, body: &Body<'_>, done: &[Inst], batches: Vec<Batch>) {
         for mut batch in batches {
             for &inst in body.insts {
-                if !uniform(self.kernel, inst) && !early.contains(&inst) {
+                if !is_uniform(self.kernel, inst) && !done.contains(&inst) {
                     self.batch_op(body, &mut batch, inst);
                 }
             }
+        }
+    }
+
+    /// A long body for vectors in one dimension, `unroll` at a time, as long as every lane has so many: one half is fetched while the
+    /// other is worked on.
+    ///
+    /// ```text
+    ///   fetch A ─▶ fetch B, work on A ─▶ fetch the next A, work on B ─┐
+    ///              ▲                                                  │    the last fetch is for nothing, of vectors that exist
+    ///              └──────────────────────────────────────────────────┘
+    /// ```
+    fn pipelined(&mut self, each: Inst, body: &Body<'_>, walk: Walk, (number, total): (Reg, Reg), end: Label) {
+        let (lanes, half, width) = (u64::from(self.lanes), u64::from(walk.unroll / 2), 1 << walk.shift);
+        let early = self.early(body);
+        let loads: Vec<Inst> = early.iter().copied().filter(|&inst| is_load(self.kernel, inst)).collect();
+        // A warp that stays together is numbered by its first lane.
+        let beyond = (2 * half - 1) * lanes + if walk.together { 31 } else { 0 };
+        let limit = self.t.d("sub.s64", &[&total, &beyond]);
+        let (again, after) = (self.t.label(), self.t.label());
+        let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
+        self.t.branch_unless(inside, after);
+        let last = self.t.d("sub.s64", &[&limit, &1]);
+        let positions = |code: &mut Self, mut number: Reg, first: u64| -> Vec<Position> {
+            if walk.together {
+                let lane = code.t.d("and.b64", &[&code.fixed.wide_lane, &31]);
+                number = code.t.d("add.s64", &[&number, &lane]);
+            }
+            let walk = Walk { together: false, ..walk };
+            (first..first + half).map(|k| code.position(walk, None, (number, total), k * lanes)).collect()
+        };
+        self.once(body);
+        let of_a = positions(self, number, 0);
+        let a = self.fetch(each, body, &early, &of_a, width, end);
+        // What was loaded stays from turn to turn; places are cheaper to compute again.
+        let kept: Vec<Vec<Reg>> = a.iter().map(|batch| batch.loaded(self.kernel, &loads)).collect();
+        let kept: Vec<Vec<Reg>> = kept.iter().map(|x| x.iter().map(|&x| self.t.copy(x)).collect()).collect();
+        self.t.at(again);
+        let of_b = positions(self, number, half);
+        let b = self.fetch(each, body, &early, &of_b, width, end);
+        let of_a = positions(self, number, 0);
+        let mut now = Vec::new();
+        for ((position, like), kept) in of_a.iter().zip(&a).zip(&kept) {
+            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
+            batch.load(self.kernel, &loads, like, kept);
+            now.push(batch);
+        }
+        self.work(body, &loads, now);
+        self.t.op("add.s64", number, &[&number, &(2 * half * lanes)]);
+        let next = self.t.d("min.s64", &[&number, &last]);
+        let of_a = positions(self, next, 0);
+        let a = self.fetch(each, body, &early, &of_a, width, end);
+        self.work(body, &early, b);
+        for (kept, batch) in kept.iter().zip(&a) {
+            let loaded = batch.loaded(self.kernel, &loads);
+            kept.iter().zip(loaded).for_each(|(&to, x)| self.t.assign(to, x));
+        }
+        let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
+        self.t.branch_if(inside, again);
+        self.t.at(after);
+    }
+
+    /// Whether a walk through a body is worth a pipeline.
+    pub(super) fn is_pipelined(&self, body: &Body<'_>, walk: Walk) -> bool {
+        let long = is_long(weight(self.kernel, body, self.options.target));
+        long && walk.rows.is_none() && walk.unroll > 1 && !self.options.bounds && {
+            self.early(body).iter().any(|&inst| is_load(self.kernel, inst))
         }
     }
 
@@ -181,11 +267,38 @@ impl<'k> RoleCode<'k> {
             _ => _ = lanes.insert(indices[0], cols),
         }
         let guards = positions.iter().filter_map(|p| p.guard).collect();
-        Batch { width, groups: positions.len(), guards, lanes, end }
+        Batch { width, groups: positions.len(), guards, lanes, words: HashMap::new(), end }
+    }
+
+    /// Runs a body for the vectors of this lane.
+    pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: Walk, end: Label) {
+        let width = 1 << walk.shift;
+        let piped = self.is_pipelined(body, walk);
+        self.walk_after(
+            walk,
+            &mut |code, number, total| {
+                if piped {
+                    code.pipelined(each, body, walk, (number, total), end);
+                }
+                piped
+            },
+            &mut |code, positions| code.elements(each, body, positions, width, end),
+        );
     }
 
     /// Runs `body` for the vectors of this lane.
     pub fn walk(&mut self, walk: Walk, body: &mut dyn FnMut(&mut Self, &[Position])) {
+        self.walk_after(walk, &mut |_, _, _| false, body);
+    }
+
+    /// Runs `body` for the vectors of this lane after what `first` took of them, given the number of the next and of all; it says whether
+    /// it took all but a few.
+    fn walk_after(
+        &mut self,
+        walk: Walk,
+        first: &mut dyn FnMut(&mut Self, Reg, Reg) -> bool,
+        body: &mut dyn FnMut(&mut Self, &[Position]),
+    ) {
         let lanes = u64::from(self.lanes);
         let total = match walk.rows {
             Some(rows) => self.t.d("mul.lo.s64", &[&rows, &walk.units]),
@@ -197,7 +310,11 @@ impl<'k> RoleCode<'k> {
             self.t.op("and.b64", number, &[&number, &-32]);
         }
         let mut state = walk.rows.map(|_| self.rows(walk, total, after));
-        let stages = if walk.unroll > 1 && !walk.together { vec![walk.unroll, 1] } else { vec![walk.unroll] };
+        let stages = match first(self, number, total) {
+            true => vec![1],
+            false if walk.unroll > 1 && !walk.together => vec![walk.unroll, 1],
+            false => vec![walk.unroll],
+        };
         for unroll in stages {
             let limit = match unroll {
                 _ if walk.together => total,
@@ -283,20 +400,26 @@ impl<'k> RoleCode<'k> {
         if self.options.unroll > 0 {
             return self.options.unroll.next_power_of_two().min(16);
         }
-        let bytes: usize = body.accesses.iter().map(|a| vector_element(self.kernel, a).unwrap_or(8)).sum();
         // The schedule around a body holds some fifty registers, of the 64 that a thread of a block of 1024 has.
         let threads: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
         let packet = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::PacketPut { .. } | Op::PacketGet { .. });
         let packets = body.insts.iter().filter(|inst| packet(inst)).count();
-        let load = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::Load { .. } | Op::Get { .. });
-        let loads = body.insts.iter().filter(|inst| load(inst)).count();
+        // Bytes that one element moves, and those of them that it loads; what neighbours share is little.
+        let moved = |access: &MemoryAccess, usual: usize| match access.class {
+            Class::Broadcast | Class::Grouped { .. } => 0,
+            _ => vector_element(self.kernel, access).unwrap_or(usual),
+        };
+        let load =
+            |access: &&MemoryAccess| matches!(self.kernel.insts[access.inst].op, Op::Load { .. } | Op::Get { .. });
+        let bytes: usize = body.accesses.iter().map(|access| moved(access, 8)).sum();
+        let loaded: usize = body.accesses.iter().filter(load).map(|access| moved(access, 4)).sum();
         let most = match (threads > 512, packets) {
             // A packet that is looked for holds two words, its place and its number.
             (true, 1..) => 4 / packets.min(4),
             (false, 1..) => 8 / packets.min(8),
             (true, 0) if is_long(weight) => 8,
             // What is loaded waits for its turn.
-            (false, 0) if is_long(weight) => 32 / loads.max(1),
+            (false, 0) if is_long(weight) => (128 / loaded.max(1)).min(64),
             _ => 32,
         };
         let fits = |unroll: &u32| {
@@ -339,43 +462,64 @@ pub(super) fn width(kernel: &Kernel, body: &Body<'_>, weight: u32) -> usize {
     width
 }
 
+fn is_uniform(kernel: &Kernel, inst: Inst) -> bool {
+    kernel.insts[inst].result.is_some_and(|result| kernel.shape(result) == Shape::Uniform)
+}
+
+fn is_load(kernel: &Kernel, inst: Inst) -> bool {
+    matches!(kernel.insts[inst].op, Op::Load { .. } | Op::Get { .. }) && !is_uniform(kernel, inst)
+}
+
 /// Whether a body is so long that the values of several vectors at once would not fit the registers.
 pub(super) fn is_long(weight: u32) -> bool {
     weight > 6
 }
 
-/// About how many instructions one element takes.
-pub(super) fn weight(kernel: &Kernel, insts: &[Inst], target: Target) -> u32 {
+/// About how many instructions one element takes, its share of those that neighbours have in common included.
+pub(super) fn weight(kernel: &Kernel, body: &Body<'_>, target: Target) -> u32 {
+    /// A vector has no more elements.
+    const WIDEST: u32 = 16;
     let of = |&inst: &Inst| {
         let data = &kernel.insts[inst];
-        let Some(ty) = data.result.filter(|&v| kernel.shape(v) == Shape::Lane).map(|v| kernel.ty(v)) else {
-            return u32::from(data.result.is_none());
+        let cost = cost(kernel, inst, target);
+        let shared = |v: Value| match body.analysis.granularity(v) {
+            Granularity::Uniform | Granularity::Row => true,
+            Granularity::Group(size) => size.is_multiple_of(WIDEST),
+            Granularity::Lane => false,
         };
-        let narrow = if ty.is_float() && ty.size() < 4 { 4 } else { 1 };
-        match &data.op {
-            Op::Unary { op: UnaryOp::Exp | UnaryOp::Log | UnaryOp::Tanh, .. } => 30 * ty.size() as u32 / 2,
-            Op::Unary { op: UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Rcp, .. } => 16,
-            Op::Binary { op: BinaryOp::Div | BinaryOp::Rem, .. } => {
-                if ty.is_int() && ty.size() == 8 {
-                    60
-                } else {
-                    16
-                }
-            }
-            // Indices: mostly those of the vector's first element matter.
-            Op::Binary { .. } if ty == Type::I64 => 0,
-            // Moved, not computed with.
-            Op::Load { .. } | Op::Get { .. } => 1,
-            Op::Cast { x, .. } => {
-                let types = [kernel.ty(*x), ty];
-                match types.iter().any(|ty| ty.is_float()) {
-                    true if types.iter().any(|ty| ty.is_float() && ty.size() == 1) && !target.has_fp8() => 12,
-                    true => 3,
-                    false => 1,
-                }
-            }
-            _ => narrow,
-        }
+        // What a group gives is shared, and takes all of its elements.
+        let once = !matches!(data.op, Op::Group { .. }) && data.result.is_some_and(shared);
+        if once { cost } else { cost * WIDEST }
     };
-    insts.iter().map(of).sum::<u32>().max(1)
+    body.insts.iter().map(of).sum::<u32>().div_ceil(WIDEST).max(1)
+}
+
+/// About how many instructions an op takes.
+fn cost(kernel: &Kernel, inst: Inst, target: Target) -> u32 {
+    let data = &kernel.insts[inst];
+    let Some(ty) = data.result.filter(|&v| kernel.shape(v) == Shape::Lane).map(|v| kernel.ty(v)) else {
+        return u32::from(data.result.is_none());
+    };
+    let narrow = if ty.is_float() && ty.size() < 4 { 4 } else { 1 };
+    match &data.op {
+        Op::Unary { op: UnaryOp::Exp | UnaryOp::Log | UnaryOp::Tanh, .. } => 30 * ty.size() as u32 / 2,
+        Op::Unary { op: UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Rcp, .. } => 16,
+        Op::Binary { op: BinaryOp::Div | BinaryOp::Rem, .. } if ty.is_int() && ty.size() == 8 => 60,
+        Op::Binary { op: BinaryOp::Div | BinaryOp::Rem, .. } => 16,
+        // Indices: mostly those of the vector's first element matter.
+        Op::Binary { .. } if ty == Type::I64 => 0,
+        // Moved, not computed with.
+        Op::Load { .. } | Op::Get { .. } => 1,
+        Op::Cast { x, .. } => {
+            let types = [kernel.ty(*x), ty];
+            match types.iter().any(|ty| ty.is_float()) {
+                true if types.iter().any(|ty| ty.is_float() && ty.size() == 1) && !target.has_fp8() => 12,
+                // Two at a time.
+                true if types.iter().all(|ty| ty.is_float() && ty.size() <= 4) => 2,
+                true => 3,
+                false => 1,
+            }
+        }
+        _ => narrow,
+    }
 }

@@ -48,9 +48,9 @@ impl<'k> RoleCode<'k> {
                 body.set_width(self.kernel, width);
                 let shift = width.trailing_zeros();
                 let units = self.t.d("shr.s64", &[&cols, &shift]);
-                let unroll = self.unroll(body, weight(self.kernel, body.insts, self.options.target)).min(4);
+                let unroll = self.unroll(body, weight(self.kernel, body, self.options.target)).min(4);
                 let walk = Walk { rows, units, shift, offset: None, unroll, together: true };
-                self.walk(walk, &mut |code, positions| code.elements(each, body, positions, width, end));
+                self.walk_body(each, body, walk, end);
                 if known.is_none() {
                     self.t.jump(end);
                     self.t.at(slow);
@@ -72,7 +72,7 @@ impl<'k> RoleCode<'k> {
         if !body.insts.iter().all(fits) {
             return None;
         }
-        let mut width = width(self.kernel, body, weight(self.kernel, body.insts, self.options.target));
+        let mut width = width(self.kernel, body, weight(self.kernel, body, self.options.target));
         let most = sizes.iter().copied().max().unwrap_or(1) as usize;
         while most > 32 * width && width < 16 {
             width *= 2;

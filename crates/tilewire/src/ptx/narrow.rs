@@ -61,6 +61,53 @@ pub(super) fn from_f32(t: &mut Text, ty: Type, x: Reg) -> Reg {
     }
 }
 
+/// Elements that lie side by side in words as f32s: two of a word at a time, where there is an instruction for that.
+pub(super) fn words_to_f32(t: &mut Text, ty: Type, words: &[Reg]) -> Option<Vec<Reg>> {
+    let widen: fn(&mut Text, Type, Reg) -> Vec<Reg> = match ty {
+        // The low half moves up, the high half is there already.
+        Type::BF16 => |t, _, word| vec![t.r("shl.b32", &[&word, &16]), t.r("and.b32", &[&word, &Hex(0xffff_0000)])],
+        Type::F16 => |t, _, word| halves_to_f32(t, word),
+        Type::F8E4M3 | Type::F8E5M2 if t.target.has_fp8() => |t, ty, word| {
+            let op = if ty == Type::F8E4M3 { "cvt.rn.f16x2.e4m3x2" } else { "cvt.rn.f16x2.e5m2x2" };
+            let pairs = t.halves(word);
+            pairs
+                .into_iter()
+                .flat_map(|pair| {
+                    let halves = t.r(op, &[&pair]);
+                    halves_to_f32(t, halves)
+                })
+                .collect()
+        },
+        _ => return None,
+    };
+    Some(words.iter().flat_map(|&word| widen(t, ty, word)).collect())
+}
+
+fn halves_to_f32(t: &mut Text, word: Reg) -> Vec<Reg> {
+    t.halves(word).into_iter().map(|half| t.r("cvt.f32.f16", &[&half])).collect()
+}
+
+/// The other way: f32s, as many as fill words, as elements side by side.
+pub(super) fn words_from_f32(t: &mut Text, ty: Type, x: &[Reg]) -> Option<Vec<Reg>> {
+    let op = match ty {
+        Type::BF16 => "cvt.rn.bf16x2.f32",
+        Type::F16 => "cvt.rn.f16x2.f32",
+        Type::F8E4M3 if t.target.has_fp8() => "cvt.rn.satfinite.e4m3x2.f32",
+        Type::F8E5M2 if t.target.has_fp8() => "cvt.rn.satfinite.e5m2x2.f32",
+        _ => return None,
+    };
+    // The first operand is the upper element.
+    let word = |x: &[Reg]| match *x {
+        [a, b] => t.r(op, &[&b, &a]),
+        [a, b, c, d] => {
+            let (low, high) = (t.h(op, &[&b, &a]), t.h(op, &[&d, &c]));
+            t.r("mov.b32", &[&format_args!("{{{low}, {high}}}")])
+        }
+        _ => unreachable!("a word of elements"),
+    };
+    Some(x.chunks(4 / ty.size()).map(word).collect())
+}
+
 /// The nearest number of a narrow type to an f64, rounded once: through an f32 rounded to odd.
 pub(super) fn from_f64(t: &mut Text, ty: Type, x: Reg) -> Reg {
     let nearest = t.r("cvt.rn.f32.f64", &[&x]);

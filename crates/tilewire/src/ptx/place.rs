@@ -121,30 +121,40 @@ impl RoleCode<'_> {
     /// Neighbours, `width` bytes at a time. Not through the read-only path: the assembler moves such loads behind stores to save
     /// registers, and fewer are in flight (H200, 16 blocks of 512 lanes: 695 GB/s instead of 737).
     pub fn load_wide(&mut self, from: Address, ty: Type, count: usize, width: u32, guard: Option<Reg>) -> Vec<Reg> {
-        let mut out = Vec::with_capacity(count);
+        let words = self.load_words(from, ty, count, width, guard);
+        unpack(&mut self.t, ty, &words, width)
+    }
+
+    /// The same, as the words that were loaded: elements of 1 and 2 bytes lie side by side in them.
+    pub fn load_words(&mut self, from: Address, ty: Type, count: usize, width: u32, guard: Option<Reg>) -> Vec<Reg> {
+        let mut out = Vec::new();
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         let space = from.space();
         for chunk in 0..(count * ty.size()) as u32 / width {
             let place = from.plus(i64::from(chunk * width)).place();
             let words = words(&mut self.t, ty, width);
             self.t.line(format_args!("{guard}ld.{space}{} {}, {place};", vector(ty, width), list(&words)));
-            for word in words {
-                unpack(&mut self.t, ty, word, width, &mut out);
-            }
+            out.extend(words);
         }
         out
     }
 
     /// Writes neighbours, `width` bytes at a time.
     pub fn store_wide(&mut self, to: Address, ty: Type, x: &[Reg], width: u32, guard: Option<Reg>) {
+        let words: Vec<Reg> = match ty.size() {
+            1 | 2 => x.chunks(width.min(4) as usize / ty.size()).map(|x| pack(&mut self.t, ty, x)).collect(),
+            _ => x.to_vec(),
+        };
+        self.store_words(to, ty, &words, width, guard);
+    }
+
+    /// The same of words in which elements of 1 and 2 bytes lie side by side.
+    pub fn store_words(&mut self, to: Address, ty: Type, words: &[Reg], width: u32, guard: Option<Reg>) {
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
-        for (chunk, x) in x.chunks(width as usize / ty.size()).enumerate() {
-            let words: Vec<Reg> = match ty.size() {
-                1 | 2 => x.chunks((4 / ty.size()).min(x.len())).map(|x| pack(&mut self.t, ty, x)).collect(),
-                _ => x.to_vec(),
-            };
+        let at_once = if ty.size() == 8 { width / 8 } else { width.div_ceil(4) };
+        for (chunk, words) in words.chunks(at_once as usize).enumerate() {
             let place = to.plus(chunk as i64 * i64::from(width)).place();
-            self.t.line(format_args!("{guard}st.{}{} {place}, {};", to.space(), vector(ty, width), list(&words)));
+            self.t.line(format_args!("{guard}st.{}{} {place}, {};", to.space(), vector(ty, width), list(words)));
         }
     }
 
@@ -207,16 +217,20 @@ fn list(words: &[Reg]) -> String {
     }
 }
 
-/// The elements in a word.
-fn unpack(t: &mut Text, ty: Type, word: Reg, width: u32, out: &mut Vec<Reg>) {
+/// The elements in words that were loaded `width` bytes at a time.
+pub(super) fn unpack(t: &mut Text, ty: Type, words: &[Reg], width: u32) -> Vec<Reg> {
     if ty.size() >= 4 {
-        return out.push(word);
+        return words.to_vec();
     }
-    for k in 0..width.min(4) / ty.size() as u32 {
-        let op = if ty.is_signed_int() { "bfe.s32" } else { "bfe.u32" };
-        let x = t.r(op, &[&word, &(k * ty.bits()), &ty.bits()]);
-        out.push(if ty == Type::Bool { t.p("setp.ne.u32", &[&x, &0]) } else { x });
+    let mut out = Vec::new();
+    for word in words {
+        for k in 0..width.min(4) / ty.size() as u32 {
+            let op = if ty.is_signed_int() { "bfe.s32" } else { "bfe.u32" };
+            let x = t.r(op, &[word, &(k * ty.bits()), &ty.bits()]);
+            out.push(if ty == Type::Bool { t.p("setp.ne.u32", &[&x, &0]) } else { x });
+        }
     }
+    out
 }
 
 /// Elements of 8 or 16 bits as one word.

@@ -164,6 +164,13 @@ impl Text {
         }
     }
 
+    /// The halves of a word, the low one first.
+    pub fn halves(&mut self, word: Reg) -> [Reg; 2] {
+        let [low, high] = [(); 2].map(|()| Reg::H(self.count(1)));
+        self.line(format_args!("mov.b32 {{{low}, {high}}}, {word};"));
+        [low, high]
+    }
+
     /// A copy in a new register.
     pub fn copy(&mut self, x: Reg) -> Reg {
         let new = self.like(x);

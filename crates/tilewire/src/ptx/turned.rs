@@ -431,6 +431,7 @@ impl RoleCode<'_> {
             };
             let (Op::Store { x, .. } | Op::Put { x, .. }) = self.kernel.insts[inst].op else { unreachable!("a store") };
             let (pointer, step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
+            self.spread(&mut batch, x);
             for (k, guard) in guards.iter().enumerate() {
                 let to = pointer.plus(k as i64 * step);
                 let lanes: Vec<Reg> = (k * vector..(k + 1) * vector).map(|k| self.of(&batch, x, k)).collect();

@@ -43,7 +43,7 @@ mod tiling;
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
 pub use direct::{recv_direct, send_direct};
 pub use ops::{LoadStore, Ops, Span, Word};
-pub use packet::{PacketPlan, recv_packets, send_packets, share_packets};
+pub use packet::{Expected, PacketPlan, expect_packets, recv_packets, send_packets, share_packets};
 pub use packing::Packing;
 pub use reduce::{reduce_packets, reduce_tiles};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};

@@ -77,19 +77,30 @@ struct Message<'t> {
 }
 
 impl<'t> Message<'t> {
-    fn next<R: Regs>(r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan, tiling: Tiling, side: Side) -> Message<'t> {
+    /// The next message to or from each of these peers.
+    fn next<R: Regs, O: Ops<'t>>(
+        r: &RoleCtx<'t>,
+        peers: &[O],
+        plan: PacketPlan,
+        tiling: Tiling,
+        side: Side,
+    ) -> Vec<Message<'t>> {
         let (needed, room) =
             (PacketPlan::packets(R::TYPES, tiling.tile_len().min(tiling.len())), plan.message_packets());
         assert!(needed <= room, "{needed} packets for a block that has {room}");
         assert!(tiling.tiles() <= plan.blocks, "{} tiles for {} blocks", tiling.tiles(), plan.blocks);
         let block = block_of(r, plan.blocks);
         let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
-        let counters = Counters::of(r, ops, block, side, shape);
-        let number = counters.get(StartWord::Packet);
-        let flag = (number | u64::from(NOT_ZERO)).cast::<u32>();
-        let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
-        let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
-        Message { counters, block, number, next: number + 1, flag, first }
+        let counters = peers.iter().map(|ops| Counters::of(r, ops, block, side, shape));
+        // All before the first is used: on a GPU a load takes a microsecond, and several no longer.
+        let read: Vec<_> = counters.map(|counters| (counters, counters.get(StartWord::Packet))).collect();
+        let message = |(counters, number): (Counters<'t>, Value<'t, u64>)| {
+            let flag = (number | u64::from(NOT_ZERO)).cast::<u32>();
+            let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
+            let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
+            Message { counters, block, number, next: number + 1, flag, first }
+        };
+        read.into_iter().map(message).collect()
     }
 
     /// Waits until there is room for this message and those up to the next that asks.
@@ -147,7 +158,7 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    let messages: Vec<_> = to.iter().map(|ops| Message::next::<R>(r, ops, plan, tiling, Side::Send)).collect();
+    let messages = Message::next::<R, O>(r, to, plan, tiling, Side::Send);
     for (ops, message) in to.iter().zip(&messages) {
         message.wait_free(r, ops);
     }
@@ -187,7 +198,7 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    let message = Message::next::<R>(r, ops, plan, tiling, Side::Receive);
+    let message = Message::next::<R, O>(r, std::slice::from_ref(ops), plan, tiling, Side::Receive).remove(0);
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
@@ -208,16 +219,29 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     message.end();
 }
 
+/// The next messages of several peers, which [`reduce_packets`](super::reduce_packets) combines.
+pub struct Expected<'t>(Vec<Message<'t>>);
+
+/// Reads the numbers of the next messages from each of several peers: before something is sent, so that they are known when it is.
+#[track_caller]
+pub fn expect_packets<'t, R: Regs, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    from: &[O],
+    plan: PacketPlan,
+    tiling: Tiling,
+) -> Expected<'t> {
+    Expected(Message::next::<R, O>(r, from, plan, tiling, Side::Receive))
+}
+
 /// Receives this block's part of a message in packets from each of several peers into the role's scratch, to be read by whoever combines
 /// them: looked for side by side, since they arrive together.
 #[track_caller]
 pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
     r: &RoleCtx<'t>,
-    from: &[O],
+    (from, Expected(messages)): (&[O], Expected<'t>),
     plan: PacketPlan,
     tiling: Tiling,
 ) -> Vec<Packed<'t>> {
-    let messages: Vec<_> = from.iter().map(|ops| Message::next::<R>(r, ops, plan, tiling, Side::Receive)).collect();
     let held: Vec<_> = from.iter().filter(|_| !tiling.is_empty()).map(|_| Packed::new::<R>(r, tiling)).collect();
     if let Some(first) = held.first() {
         tiling.for_tiles(r, |_, tile| {

@@ -7,7 +7,7 @@
 //! ```
 
 use super::ops::Ops;
-use super::packet::{PacketPlan, hold_packets};
+use super::packet::{Expected, PacketPlan, hold_packets};
 use super::packing::Packing;
 use super::staged::{SlotAt, StagedPlan, StagedRecv, StagedSend};
 use super::tiling::{Leg, Spot, Tiling};
@@ -50,12 +50,13 @@ pub fn reduce_tiles<'t, P: Element, T: Element, O: Ops<'t>>(
     sends.into_iter().for_each(|send| send.end(steps));
 }
 
-/// Combines this block's part of the messages that all peers of `from` send in packets: `combine` gets what each sent for a position.
+/// Combines this block's part of the messages that all peers of `from` send in packets, [expected](super::expect_packets) before:
+/// `combine` gets what each sent for a position.
 /// Positions are taken range by range, and `combine` is told which it is in: the order of a combination may depend on it.
 #[track_caller]
 pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
     r: &RoleCtx<'t>,
-    from: &[O],
+    from: (&[O], Expected<'t>),
     plan: PacketPlan,
     tiling: Tiling,
     ranges: &[Range<usize>],

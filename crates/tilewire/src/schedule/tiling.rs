@@ -132,14 +132,20 @@ impl Tiling {
         self.for_turns(r, None, body)
     }
 
-    /// As [`Tiling::for_tiles`], for a role with copies: they take the tiles in turn.
+    /// As [`Tiling::for_tiles`], for roles with copies: they take the tiles in turn. This role is number `role` of so many that share them.
     #[track_caller]
     pub fn for_tiles_in_turns<'t>(
         &self,
         r: &RoleCtx<'t>,
+        (role, roles): (u32, u32),
         body: impl FnOnce(Value<'t, i64>, Tile<'t>),
     ) -> Value<'t, i64> {
-        self.for_turns(r, Some((r.copy(), r.copies())), body)
+        let copies = r.copies();
+        let turns = match roles {
+            1 => (r.copy(), copies),
+            _ => (r.copy() + copies * i64::from(role), copies * i64::from(roles)),
+        };
+        self.for_turns(r, Some(turns), body)
     }
 
     /// As [`Tiling::for_tiles`], for a role with copies: this copy takes step `first` and from there every `copies`th.

@@ -323,7 +323,7 @@ pub fn quantised_and_back<In: Element, Out: Element, Q: Element>(inp: &[In], lar
     for group in inp.chunks(group) {
         let magnitudes = group.iter().map(|&x| as_f32(x).abs());
         let most = magnitudes.reduce(Number::max).unwrap();
-        let scale = Number::max(most / as_f32(largest), f32::MIN_POSITIVE);
+        let scale = Number::max(most * (1.0 / as_f32(largest)), f32::MIN_POSITIVE);
         for &x in group {
             let x = as_f32(x) * (1.0 / scale);
             let x = if Q::TYPE.is_float() { x } else { Float::round_even(x) };

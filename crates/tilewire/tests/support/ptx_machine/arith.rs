@@ -137,6 +137,12 @@ fn convert(parts: &[&str], x: &[u64]) -> Result<u64, String> {
         ("e5m2x2", "f32") if rounding == ["rn", "satfinite"] => {
             bytes(x, |x| if x.is_nan() { 0x7f } else { F8E5M2::from_f32(x).to_bits() })
         }
+        ("f16x2", "f32") if rounding == ["rn"] => {
+            pair(x, |x| if x.is_nan() { 0x7fff } else { F16::from_f32(x).to_bits() })
+        }
+        ("bf16x2", "f32") if rounding == ["rn"] => {
+            pair(x, |x| if x.is_nan() { 0x7fff } else { Bf16::from_f32(x).to_bits() })
+        }
         ("f16", "f32") if rounding == ["rn"] => {
             let x = f32::from_bits(a as u32);
             if x.is_nan() { 0x7fff } else { F16::from_f32(x).to_bits().into() }
@@ -209,6 +215,11 @@ fn halves(x: u64, widen: impl Fn(u8) -> f32) -> u64 {
 fn bytes(x: &[u64], narrow: impl Fn(f32) -> u8) -> u64 {
     let byte = |bits: u64| u64::from(narrow(f32::from_bits(bits as u32)));
     byte(x[0]) << 8 | byte(x[1])
+}
+
+fn pair(x: &[u64], narrow: impl Fn(f32) -> u16) -> u64 {
+    let half = |bits: u64| u64::from(narrow(f32::from_bits(bits as u32)));
+    half(x[0]) << 16 | half(x[1])
 }
 
 fn integral(rounding: &[&str], x: f64) -> Result<f64, String> {

@@ -184,9 +184,23 @@ impl Thread {
     }
 
     fn compute(&mut self, instr: &Instr, clock: u64) -> Result<(), String> {
-        let args: Vec<u64> = instr.args[1..].iter().map(|arg| self.value(arg, clock)).collect();
-        let bits = arith::compute(&instr.parts, &args)?;
-        self.set(&instr.args[0], bits);
+        match (&instr.args[0], &instr.args[1]) {
+            // A word and its halves; of 64 bits, `value` and `set` know.
+            (Operand::Vector(halves), word) if instr.parts[1] == "b32" => {
+                let word = self.value(word, clock);
+                self.set(&halves[0], word & 0xffff);
+                self.set(&halves[1], word >> 16 & 0xffff);
+            }
+            (word, Operand::Vector(halves)) if instr.parts[1] == "b32" => {
+                let [low, high] = [0, 1].map(|k| self.value(&halves[k], clock) & 0xffff);
+                self.set(word, low | high << 16);
+            }
+            (to, _) => {
+                let args: Vec<u64> = instr.args[1..].iter().map(|arg| self.value(arg, clock)).collect();
+                let bits = arith::compute(&instr.parts, &args)?;
+                self.set(to, bits);
+            }
+        }
         Ok(())
     }
 
