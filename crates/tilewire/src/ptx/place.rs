@@ -148,6 +148,12 @@ impl RoleCode<'_> {
         }
     }
 
+    /// Writes words as they are: 16 bytes of elements of 8 or 16 bits.
+    pub fn store_words(&mut self, to: Address, words: &[Reg], guard: Option<Reg>) {
+        let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
+        self.t.line(format_args!("{guard}st.{}.v4.b32 {}, {};", to.space(), to.place(), list(words)));
+    }
+
     /// Adds and gives the old value; 0 where the guard does not hold.
     pub fn atomic_add(&mut self, to: Address, ty: Type, x: Reg, guard: Option<Reg>, order: Order, scope: Scope) -> Reg {
         let order = match order {

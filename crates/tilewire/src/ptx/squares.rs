@@ -1,7 +1,7 @@
 //! Transposes of elements of 16 bits, in squares of 64 × 64: whole lines of memory are read and written.
 //!
 //! Four warps share a square and all warps of a role copy work on neighbouring ones, turn by turn. Squares come by asynchronous copies,
-//! which hold no registers, so those of the turns to come are under way while the body runs:
+//! which hold no registers, so those of the turns to come are under way while the body runs, as far as shared memory goes:
 //!
 //! ```text
 //!   memory                               shared memory                            the body
@@ -23,10 +23,10 @@ use super::place::Address;
 use super::role::RoleCode;
 use super::text::{Label, Reg};
 use super::turned::Turned;
-use crate::ir::Inst;
+use crate::ir::{Inst, Value};
 
 /// Rows and columns of a square.
-pub(super) const SIDE: u32 = 64;
+const SIDE: u32 = 64;
 /// Elements of 16 bytes: rows that a copy moves, columns that a store does.
 pub(super) const VECTOR: u32 = 8;
 /// Columns that a lane copies, rows that it runs the body for.
@@ -45,8 +45,12 @@ const NO_SQUARE: u32 = 1 << 30;
 
 /// How the squares of a body are dealt.
 pub(super) struct Squares {
-    /// Squares of a turn.
+    extents: [u64; 2],
+    /// All squares, those one below the other, and those of a turn.
+    total: u32,
+    down: u32,
     count: u32,
+    /// Turns that there is shared memory for.
     stages: u32,
     /// Rows of a lane that the body runs for at a time.
     rows: u32,
@@ -54,7 +58,7 @@ pub(super) struct Squares {
 
 impl RoleCode<'_> {
     /// How so many loads of a body go through squares, all warps of the block having `room` bytes; `None`: they had better not.
-    pub fn squares(&self, body: &Body<'_>, loads: usize, room: u32) -> Option<Squares> {
+    pub fn squares(&self, body: &Body<'_>, extents: [u64; 2], loads: usize, room: u32) -> Option<Squares> {
         let warps: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies).sum();
         let stages = (room / (warps * BYTES / WARPS * loads as u32)).min(MOST_STAGES);
         let mine = self.lanes / 32;
@@ -66,8 +70,10 @@ impl RoleCode<'_> {
             _ if is_long(weight) => 1,
             _ => 2,
         };
-        let fits = stages >= 2 && 4 * busy >= 3 * mine && weight <= MOST_WEIGHT;
-        fits.then_some(Squares { count: mine / WARPS, stages, rows })
+        let [down, across] = extents.map(|extent| extent.div_ceil(u64::from(SIDE)));
+        let total = u32::try_from(down.checked_mul(across)?).ok().filter(|&total| total < NO_SQUARE / 2)?;
+        let fits = stages >= 1 && 4 * busy >= 3 * mine && weight <= MOST_WEIGHT;
+        fits.then_some(Squares { extents, total, down: down.max(1) as u32, count: mine / WARPS, stages, rows })
     }
 
     /// The body, square by square.
@@ -75,12 +81,11 @@ impl RoleCode<'_> {
         &mut self,
         each: Inst,
         body: &mut Body<'_>,
-        (rows, cols): (Reg, Reg),
         (turned, squares): (&Turned, &Squares),
         end: Label,
     ) {
         body.set_width(self.kernel, VECTOR as usize);
-        let &Squares { count, stages, .. } = squares;
+        let &Squares { total, count, stages, .. } = squares;
         let area = count * BYTES;
         let stage = area * turned.loads.len() as u32;
         self.exchange_bytes = self.exchange_bytes.max(stages * stage);
@@ -105,16 +110,6 @@ impl RoleCode<'_> {
         let upper = self.t.r("and.b32", &[&high, &1]);
         let from = self.t.r("mad.lo.u32", &[&upper, &(ROWS * 2), &from]);
 
-        let sides = [rows, cols].map(|extent| {
-            let rounded = self.t.d("add.s64", &[&extent, &(SIDE - 1)]);
-            let count = self.t.d("shr.u64", &[&rounded, &SIDE.trailing_zeros()]);
-            self.t.r("cvt.u32.u64", &[&count])
-        });
-        // More than fit 32 bits would be some terabytes.
-        let total = self.t.r("mul.lo.u32", &[&sides[0], &sides[1]]);
-        let behind = (stages - 1) * count;
-        let limit = self.t.r("add.u32", &[&total, &behind]);
-        let plan = Plan { total, across: sides[1], extents: [rows, cols], whole: turned.whole_squares };
         let number = match self.lanes / 32 == count * WARPS {
             true => self.t.copy(square),
             // Warps that are too few for a square of their own.
@@ -128,15 +123,22 @@ impl RoleCode<'_> {
 
         let (again, read, ran, done) = (self.t.label(), self.t.label(), self.t.label(), self.t.label());
         self.t.at(again);
-        let more = self.t.p("setp.lt.u32", &[&first, &limit]);
+        let behind = (stages - 1) * count;
+        let more = self.t.p("setp.lt.u32", &[&first, &(total + behind)]);
         self.t.jump_unless(more, done);
-        self.t.line(format_args!("cp.async.wait_group {};", stages - 2));
+        if stages > 1 {
+            self.t.line(format_args!("cp.async.wait_group {};", stages - 2));
+        }
         self.barrier();
         let to = self.t.r("add.u32", &[&to, &slot]);
-        let place = self.place_in(plan, number, [near, far], read);
+        let place = self.place_in(squares, number, [near, far], read);
         self.read_columns(each, body, turned, place, (to, area), end);
         self.t.at(read);
         self.t.line("cp.async.commit_group;");
+        if stages == 1 {
+            self.t.line("cp.async.wait_group 0;");
+            self.barrier();
+        }
         // The next place for copies is the one whose copies are the oldest.
         self.t.op("add.u32", slot, &[&slot, &stage]);
         let last = self.t.p("setp.eq.u32", &[&slot, &(stages * stage)]);
@@ -144,7 +146,7 @@ impl RoleCode<'_> {
         // Before the first, a number that there is not.
         let older = self.t.r("sub.u32", &[&number, &behind]);
         let from = self.t.r("add.u32", &[&from, &slot]);
-        let place = self.place_in(plan, older, [far, near], ran);
+        let place = self.place_in(squares, older, [far, near], ran);
         self.run_rows(each, body, (turned, squares), place, (from, area), end);
         self.t.at(ran);
         self.t.op("add.u32", first, &[&first, &count]);
@@ -154,20 +156,27 @@ impl RoleCode<'_> {
     }
 
     /// Row and column of a place in a square; jumps to `none` where there is no such place.
-    fn place_in(&mut self, plan: Plan, number: Reg, at: [Reg; 2], none: Label) -> (Reg, Reg) {
-        let inside = self.t.p("setp.lt.u32", &[&number, &plan.total]);
+    fn place_in(&mut self, squares: &Squares, number: Reg, at: [Reg; 2], none: Label) -> (Reg, Reg) {
+        let inside = self.t.p("setp.lt.u32", &[&number, &squares.total]);
         self.t.branch_unless(inside, none);
-        let [row, col] = ["div.u32", "rem.u32"].map(|op| self.t.r(op, &[&number, &plan.across]));
-        let [row, col] = [(row, at[0], plan.extents[0]), (col, at[1], plan.extents[1])].map(|(square, at, extent)| {
+        // One below the other: what a turn reads lies side by side.
+        let down = squares.down;
+        let numbers = match down.is_power_of_two() {
+            true => [("and.b32", down - 1), ("shr.u32", down.trailing_zeros())],
+            false => [("rem.u32", down), ("div.u32", down)],
+        };
+        let mut axis = |k: usize| {
+            let (op, by) = numbers[k];
+            let square = self.t.r(op, &[&number, &by]);
             let square = self.t.d("cvt.u64.u32", &[&square]);
-            let at = self.t.d("mad.lo.s64", &[&square, &SIDE, &at]);
-            if !plan.whole {
-                let inside = self.t.p("setp.lt.s64", &[&at, &extent]);
+            let at = self.t.d("mad.lo.s64", &[&square, &SIDE, &at[k]]);
+            if !squares.extents[k].is_multiple_of(u64::from(SIDE)) {
+                let inside = self.t.p("setp.lt.s64", &[&at, &squares.extents[k]]);
                 self.t.branch_unless(inside, none);
             }
             at
-        });
-        (row, col)
+        };
+        (axis(0), axis(1))
     }
 
     /// Memory → shared memory: eight rows of some columns.
@@ -223,29 +232,43 @@ impl RoleCode<'_> {
                 .map(|k| Position { row: Some(self.t.d("add.s64", &[&row, &k])), col, guard: None })
                 .collect();
             let mut batch = self.batch(each, &positions, VECTOR as usize, end);
+            let mut packed = Vec::new();
             for (load, words) in turned.loads.iter().zip(&words) {
-                let op = if load.ty.is_signed_int() { "bfe.s32" } else { "bfe.u32" };
-                let mut lanes = Vec::new();
-                for k in rows.clone() {
-                    let elements = words.iter().map(|words| {
-                        let bit = k % 2 * 16;
-                        self.t.r(op, &[&words[k as usize / 2], &bit, &16])
-                    });
-                    lanes.extend(elements);
+                let Some(result) = self.kernel.insts[load.inst].result else { continue };
+                let [moved, computed] = self.uses(body, turned, result);
+                if computed {
+                    let elements = rows.clone().flat_map(|row| words.iter().map(move |words| (row, words)));
+                    let op = if load.ty.is_signed_int() { "bfe.s32" } else { "bfe.u32" };
+                    let lanes =
+                        elements.map(|(row, words)| self.t.r(op, &[&words[row as usize / 2], &(row % 2 * 16), &16]));
+                    let lanes = lanes.collect();
+                    self.set(&mut batch, load.inst, lanes);
                 }
-                self.set(&mut batch, load.inst, lanes);
+                if moved {
+                    packed.push((result, rows.clone().map(|row| self.row_words(words, row)).collect()));
+                }
             }
             let guards = vec![None; squares.rows as usize];
-            self.run_batch(body, turned, &mut batch, &pointers, (first, &guards));
+            self.run_batch(body, (turned, &packed), &mut batch, &pointers, (first, &guards));
         }
     }
-}
 
-/// Squares, how many lie side by side, and whether all of them are whole.
-#[derive(Clone, Copy)]
-struct Plan {
-    total: Reg,
-    across: Reg,
-    extents: [Reg; 2],
-    whole: bool,
+    /// Whether what is loaded is stored as it is, and whether anything else is done with it.
+    fn uses(&self, body: &Body<'_>, turned: &Turned, x: Value) -> [bool; 2] {
+        let mut uses = [false; 2];
+        for &inst in body.insts {
+            let op = &self.kernel.insts[inst].op;
+            if op.operands().contains(&x) {
+                uses[usize::from(!turned.stores_as_it_is(inst, op, x))] = true;
+            }
+        }
+        uses
+    }
+
+    /// Eight columns of one row, from the words of each column.
+    fn row_words(&mut self, columns: &[[Reg; 2]], row: u32) -> Vec<Reg> {
+        let halves = if row.is_multiple_of(2) { "0x5410" } else { "0x7632" };
+        let word = row as usize / 2;
+        columns.chunks(2).map(|pair| self.t.r("prmt.b32", &[&pair[0][word], &pair[1][word], &halves])).collect()
+    }
 }

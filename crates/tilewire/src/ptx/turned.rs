@@ -45,9 +45,8 @@ pub(super) struct Turned {
     /// Whether all pieces have all their rows, and all their columns.
     whole_rows: bool,
     whole_cols: bool,
-    /// Whether pieces are to be squares, and whether all of those are whole.
+    /// Where pieces are to be squares.
     squares: Option<Squares>,
-    pub whole_squares: bool,
     /// Stores that move by a constant from row to row, in bytes, and what computes their places.
     stores: Vec<(Inst, Place, u32, i64)>,
     store_slice: Vec<Inst>,
@@ -137,23 +136,16 @@ impl RoleCode<'_> {
         let room = self.room();
         // What is copied lies in memory, column after column.
         let copied = |load: &TurnedLoad| load.step.is_some() && matches!(load.at.base, Base::Param(_));
-        let squares =
-            if square_vectors && loads.iter().all(copied) { self.squares(body, loads.len(), room) } else { None };
+        let squares = match [rows, cols].map(|extent| self.kernel.as_const(extent).map(|extent| extent.bits)) {
+            [Some(rows), Some(cols)] if square_vectors && loads.iter().all(copied) => {
+                self.squares(body, [rows, cols], loads.len(), room)
+            }
+            _ => None,
+        };
         let fits = squares.is_some() || warps.saturating_mul(bytes) <= room;
         let (whole_rows, whole_cols) = (multiple(rows, SIDE), multiple(cols, SIDE * vector));
-        let whole_squares = multiple(rows, squares::SIDE) && multiple(cols, squares::SIDE);
-        fits.then_some(Turned {
-            loads,
-            slice,
-            vector,
-            bytes,
-            whole_rows,
-            whole_cols,
-            squares,
-            whole_squares,
-            stores,
-            store_slice,
-        })
+        let turned = Turned { loads, slice, vector, bytes, whole_rows, whole_cols, squares, stores, store_slice };
+        fits.then_some(turned)
     }
 
     /// Shared memory that the warps of a block may have for their pieces.
@@ -235,7 +227,7 @@ impl RoleCode<'_> {
         end: Label,
     ) {
         if let Some(squares) = &turned.squares {
-            return self.each_squares(each, body, (rows, cols), (turned, squares), end);
+            return self.each_squares(each, body, (turned, squares), end);
         }
         body.set_width(self.kernel, turned.vector as usize);
         self.exchange_bytes = self.exchange_bytes.max(turned.bytes * self.lanes / 32);
@@ -444,7 +436,7 @@ impl RoleCode<'_> {
             self.set(&mut batch, load.inst, lanes);
             self.t.op("add.u32", *place, &[place, &(ROWS * size)]);
         }
-        self.run_batch(body, turned, &mut batch, &pointers, (0, &guards));
+        self.run_batch(body, (turned, &[]), &mut batch, &pointers, (0, &guards));
         for (pointer, (.., step)) in pointers.into_iter().zip(&turned.stores) {
             self.move_on(pointer.reg, step * i64::from(ROWS));
         }
@@ -475,11 +467,12 @@ impl RoleCode<'_> {
         pointers
     }
 
-    /// The ops of the body for a batch that has what is loaded: rows from number `first` on after those of the pointers.
+    /// The ops of the body for a batch that has what is loaded: rows from number `first` on after those of the pointers. What is stored
+    /// as it is loaded may be `packed`: the words of every row.
     pub fn run_batch(
         &mut self,
         body: &Body<'_>,
-        turned: &Turned,
+        (turned, packed): (&Turned, &[(Value, Vec<Vec<Reg>>)]),
         batch: &mut Batch,
         pointers: &[Address],
         (first, guards): (u32, &[Option<Reg>]),
@@ -497,6 +490,10 @@ impl RoleCode<'_> {
             let (pointer, step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
             for (k, guard) in guards.iter().enumerate() {
                 let to = pointer.plus((i64::from(first) + k as i64) * step);
+                if let Some((_, rows)) = packed.iter().find(|(packed, _)| *packed == x) {
+                    self.store_words(to, &rows[k], *guard);
+                    continue;
+                }
                 let lanes: Vec<Reg> = (k * vector..(k + 1) * vector).map(|k| self.of(batch, x, k)).collect();
                 match lanes[..] {
                     [x] => self.store(to, ty, x, *guard),
@@ -515,6 +512,14 @@ impl RoleCode<'_> {
     fn inside(&mut self, x: Reg, extent: Reg) -> (Reg, Reg) {
         let inside = self.t.p("setp.lt.s64", &[&x, &extent]);
         (self.t.d("selp.b64", &[&x, &0, &inside]), inside)
+    }
+}
+
+impl Turned {
+    /// Whether an op only stores a value, of the type that it has, where its place moves by a constant.
+    pub fn stores_as_it_is(&self, inst: Inst, op: &Op, x: Value) -> bool {
+        matches!(op, Op::Store { x: data, .. } | Op::Put { x: data, .. } if *data == x)
+            && self.stores.iter().any(|(store, ..)| *store == inst)
     }
 }
 
