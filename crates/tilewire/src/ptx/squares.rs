@@ -22,7 +22,7 @@ use super::each::{Position, is_long, weight};
 use super::place::Address;
 use super::role::RoleCode;
 use super::text::{Label, Reg};
-use super::turned::Turned;
+use super::turned::{Packed, Turned};
 use crate::ir::{Inst, Value};
 
 /// Rows and columns of a square.
@@ -245,7 +245,8 @@ impl RoleCode<'_> {
                     self.set(&mut batch, load.inst, lanes);
                 }
                 if moved {
-                    packed.push((result, rows.clone().map(|row| self.row_words(words, row)).collect()));
+                    let rows = rows.clone().map(|row| self.row_words(words, row)).collect();
+                    packed.push(Packed { value: result, rows });
                 }
             }
             let guards = vec![None; squares.rows as usize];

@@ -67,6 +67,12 @@ pub(super) struct TurnedLoad {
     pub step: Option<i64>,
 }
 
+/// What a batch has loaded, not as elements: the words of every row.
+pub(super) struct Packed {
+    pub value: Value,
+    pub rows: Vec<Vec<Reg>>,
+}
+
 impl RoleCode<'_> {
     /// What of a two-dimensional body is to go through shared memory; `None`: nothing, or it does not fit.
     pub fn turned(&self, each: Inst, body: &Body<'_>, [rows, cols]: [Value; 2]) -> Option<Turned> {
@@ -468,11 +474,11 @@ impl RoleCode<'_> {
     }
 
     /// The ops of the body for a batch that has what is loaded: rows from number `first` on after those of the pointers. What is stored
-    /// as it is loaded may be `packed`: the words of every row.
+    /// as it is loaded may be packed.
     pub fn run_batch(
         &mut self,
         body: &Body<'_>,
-        (turned, packed): (&Turned, &[(Value, Vec<Vec<Reg>>)]),
+        (turned, packed): (&Turned, &[Packed]),
         batch: &mut Batch,
         pointers: &[Address],
         (first, guards): (u32, &[Option<Reg>]),
@@ -490,8 +496,8 @@ impl RoleCode<'_> {
             let (pointer, step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
             for (k, guard) in guards.iter().enumerate() {
                 let to = pointer.plus((i64::from(first) + k as i64) * step);
-                if let Some((_, rows)) = packed.iter().find(|(packed, _)| *packed == x) {
-                    self.store_words(to, &rows[k], *guard);
+                if let Some(packed) = packed.iter().find(|packed| packed.value == x) {
+                    self.store_words(to, &packed.rows[k], *guard);
                     continue;
                 }
                 let lanes: Vec<Reg> = (k * vector..(k + 1) * vector).map(|k| self.of(batch, x, k)).collect();
