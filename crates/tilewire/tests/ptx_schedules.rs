@@ -11,7 +11,7 @@ use tilewire::transport::layout::Geometry;
 use tilewire::transport::{ShmOptions, ShmTransport, World};
 use tilewire::{
     Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, reduce_scatter,
-    sendrecv,
+    send, sendrecv,
 };
 
 /// The kernels of rank 0 of two that exchange tensors, with names.
@@ -39,6 +39,14 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
         let transposed = sendrecv(&link, &out, &inp, peer, peer).chunk_shape(512, 512);
         let traced = transposed.produce(|c| c.input.at(c.col(), c.row())).trace()?;
         kernels.push(("transposed", traced.kernel));
+        // A block of 1024 threads: 64 registers for each.
+        let full = Config { primitive: Some(Primitive::Staged), warps: Some(32), blocks: Some(4), ..Config::default() };
+        let transposed = || send(&link, &inp, peer).chunk_shape(512, 512).config(full);
+        let traced = transposed().produce(|c| c.input.at(c.col(), c.row())).trace()?;
+        kernels.push(("transposed by 32 warps", traced.kernel));
+        let half = Bf16::from_f32(0.5);
+        let traced = transposed().produce(|c| c.input.at(c.col(), c.row()) * half + half).trace()?;
+        kernels.push(("transposed and scaled by 32 warps", traced.kernel));
         let (inp, out) = (Tensor::<f32>::zeros(1 << 16), Tensor::<F8E4M3>::zeros(1 << 16));
         let narrow = sendrecv(&link, &out, &inp, peer, peer).carries::<F8E4M3>();
         let traced = narrow.produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).trace()?;

@@ -22,7 +22,7 @@
 //! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
 //! | `wire.rs` | signals, waits, packets; giving up |
 //! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
-//! | `turned.rs` | bodies that read along the other axis: through shared memory |
+//! | `turned.rs`, `squares.rs` | bodies that read along the other axis: through shared memory; those of 16 bits |
 //! | `group.rs` | reductions over neighbours: by shuffles, or through shared memory |
 //! | `bulk.rs` | bulk copies |
 //!
@@ -51,6 +51,7 @@ mod narrow;
 mod number;
 mod place;
 mod role;
+mod squares;
 mod target;
 mod text;
 mod turned;

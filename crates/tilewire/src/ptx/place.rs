@@ -33,7 +33,7 @@ impl Address {
     }
 
     /// As an operand.
-    fn place(self) -> String {
+    pub fn place(self) -> String {
         if self.offset == 0 { format!("[{}]", self.reg) } else { format!("[{}+{}]", self.reg, self.offset) }
     }
 

@@ -10,11 +10,13 @@
 //!   for all k; g = l / (32 / V)                pitch: odd in words, and the parts    from V words of one column each
 //!                                              32 / V banks apart: nobody meets
 //! ```
+//! Elements of 16 bits go through squares where they can: see `squares.rs`.
 
-use super::batch::{Body, vector_element};
+use super::batch::{Batch, Body, vector_element};
 use super::each::Position;
 use super::place::Address;
 use super::role::RoleCode;
+use super::squares::{self, Squares};
 use super::text::{Label, Reg};
 use crate::ir::access::{Class, MemoryAccess, align_along};
 use crate::ir::{Access, Base, Inst, Op, Param, Place, Type, Value};
@@ -33,9 +35,9 @@ const SPARED: u32 = 8 << 10;
 
 /// The loads of a body that go through shared memory.
 pub(super) struct Turned {
-    loads: Vec<TurnedLoad>,
+    pub loads: Vec<TurnedLoad>,
     /// What computes their addresses, in order.
-    slice: Vec<Inst>,
+    pub slice: Vec<Inst>,
     /// Neighbours that make a word: rows that a lane reads at once, and columns that it writes at once.
     vector: u32,
     /// Bytes of a warp's pieces.
@@ -43,24 +45,26 @@ pub(super) struct Turned {
     /// Whether all pieces have all their rows, and all their columns.
     whole_rows: bool,
     whole_cols: bool,
+    /// Where pieces are to be squares.
+    squares: Option<Squares>,
     /// Stores that move by a constant from row to row, in bytes, and what computes their places.
     stores: Vec<(Inst, Place, u32, i64)>,
     store_slice: Vec<Inst>,
 }
 
-struct TurnedLoad {
-    inst: Inst,
-    at: Place,
-    ty: Type,
+pub(super) struct TurnedLoad {
+    pub inst: Inst,
+    pub at: Place,
+    pub ty: Type,
     /// Bytes that its index counts.
-    unit: u32,
+    pub unit: u32,
     /// Where its piece begins in the warp's shared memory.
     first: u32,
     pitch: u32,
     /// Bytes from one part of it to the next.
     part: u32,
     /// Bytes from one column to the next, where that is a constant.
-    step: Option<i64>,
+    pub step: Option<i64>,
 }
 
 impl RoleCode<'_> {
@@ -87,24 +91,28 @@ impl RoleCode<'_> {
         let multiple = |extent: Value, of: u32| {
             self.kernel.as_const(extent).is_some_and(|extent| extent.bits.is_multiple_of(u64::from(of)))
         };
-        // As many as make a word, where all that is loaded and all that is stored can.
+        // Neighbours that are read and written at once, where all that is loaded and all that is stored can.
         let size = loads[0].2.size() as u32;
-        let vector = 4 / size.min(4);
-        let words_in = |(access, _, ty, _): &(&MemoryAccess, &Place, Type, u32)| {
-            ty.size() as u32 == size && align_along(self.kernel, each, access, 0) >= 4
-        };
-        let words_out = |access: &MemoryAccess| {
-            let bytes = vector_element(self.kernel, access).map(|size| size as u32 * vector);
-            let stepped = stores.iter().any(|(inst, ..)| *inst == access.inst);
-            stepped && bytes.is_some_and(|bytes| bytes <= 16 && access.align >= bytes)
-        };
-        let writes = |&inst: &Inst| writes(&self.kernel.insts[inst].op);
-        let all_out = || {
+        let whole_vectors = |vector: u32| {
+            let vector_in = |(access, _, ty, _): &(&MemoryAccess, &Place, Type, u32)| {
+                ty.size() as u32 == size && align_along(self.kernel, each, access, 0) >= vector * size
+            };
+            let vector_out = |access: &MemoryAccess| {
+                let bytes = vector_element(self.kernel, access).map(|size| size as u32 * vector);
+                let stepped = stores.iter().any(|(inst, ..)| *inst == access.inst);
+                stepped && bytes.is_some_and(|bytes| bytes <= 16 && access.align >= bytes)
+            };
             let of = |inst: &Inst| body.accesses.iter().find(|access| access.inst == *inst);
-            body.insts.iter().filter(|inst| writes(inst)).all(|inst| of(inst).is_some_and(words_out))
+            let mut writes = body.insts.iter().filter(|&&inst| writes(&self.kernel.insts[inst].op));
+            multiple(rows, vector)
+                && multiple(cols, vector)
+                && loads.iter().all(vector_in)
+                && writes.all(|inst| of(inst).is_some_and(vector_out))
         };
-        let whole_words = multiple(rows, vector) && multiple(cols, vector);
-        let vector = if vector > 1 && whole_words && loads.iter().all(words_in) && all_out() { vector } else { 1 };
+        // As many as make a word; squares want 16 bytes.
+        let word = 4 / size.min(4);
+        let vector = if word > 1 && whole_vectors(word) { word } else { 1 };
+        let square_vectors = size == 2 && whole_vectors(squares::VECTOR);
         let mut bytes = 0;
         let loads: Vec<TurnedLoad> = loads
             .into_iter()
@@ -118,17 +126,36 @@ impl RoleCode<'_> {
                 TurnedLoad { inst: access.inst, at: *at, ty, unit, first, pitch, part, step }
             })
             .collect();
-        let (whole_rows, whole_cols) = (multiple(rows, SIDE), multiple(cols, SIDE * vector));
-        let warps: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies).sum();
-        let room = self.options.target.shared_bytes().saturating_sub(SPARED);
         let early = |inst: Inst| {
             loads.iter().any(|load| load.inst == inst) || slice.contains(&inst) || store_slice.contains(&inst)
         };
         if !self.reads_before_writes(body, early) {
             return None;
         }
-        let turned = Turned { loads, slice, vector, bytes, whole_rows, whole_cols, stores, store_slice };
-        (warps.saturating_mul(bytes) <= room).then_some(turned)
+        let warps: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies).sum();
+        let room = self.room();
+        // What is copied lies in memory, column after column.
+        let copied = |load: &TurnedLoad| load.step.is_some() && matches!(load.at.base, Base::Param(_));
+        let squares = match [rows, cols].map(|extent| self.kernel.as_const(extent).map(|extent| extent.bits)) {
+            [Some(rows), Some(cols)] if square_vectors && loads.iter().all(copied) => {
+                self.squares(body, [rows, cols], loads.len(), room)
+            }
+            _ => None,
+        };
+        let fits = squares.is_some() || warps.saturating_mul(bytes) <= room;
+        let (whole_rows, whole_cols) = (multiple(rows, SIDE), multiple(cols, SIDE * vector));
+        let turned = Turned { loads, slice, vector, bytes, whole_rows, whole_cols, squares, stores, store_slice };
+        fits.then_some(turned)
+    }
+
+    /// Shared memory that the warps of a block may have for their pieces.
+    fn room(&self) -> u32 {
+        let scratch = self.kernel.scratches.values().map(|scratch| {
+            let copies = u64::from(self.kernel.roles[scratch.role].copies);
+            scratch.len.saturating_mul(scratch.ty.size() as u64).saturating_mul(copies)
+        });
+        let taken = scratch.fold(u64::from(SPARED), u64::saturating_add);
+        u64::from(self.options.target.shared_bytes()).saturating_sub(taken) as u32
     }
 
     /// Whether none of these loads comes after a write of the body: they are done for a whole piece before its first write. What nobody
@@ -199,6 +226,9 @@ impl RoleCode<'_> {
         turned: &Turned,
         end: Label,
     ) {
+        if let Some(squares) = &turned.squares {
+            return self.each_squares(each, body, (turned, squares), end);
+        }
         body.set_width(self.kernel, turned.vector as usize);
         self.exchange_bytes = self.exchange_bytes.max(turned.bytes * self.lanes / 32);
         let lane = self.t.r("and.b32", &[&self.fixed.lane, &31]);
@@ -338,14 +368,7 @@ impl RoleCode<'_> {
     }
 
     /// Ops of the body for one element.
-    fn places(
-        &mut self,
-        each: Inst,
-        body: &Body<'_>,
-        slice: &[Inst],
-        (row, col): (Reg, Reg),
-        end: Label,
-    ) -> super::batch::Batch {
+    pub fn places(&mut self, each: Inst, body: &Body<'_>, slice: &[Inst], (row, col): (Reg, Reg), end: Label) -> Batch {
         let mut batch = self.batch(each, &[Position { row: Some(row), col, guard: None }], 1, end);
         for &inst in slice {
             self.batch_op(body, &mut batch, inst);
@@ -379,15 +402,7 @@ impl RoleCode<'_> {
             let place = self.t.r("mad.lo.u32", &[&lane, &load.pitch, &part]);
             places.push(self.t.r("add.u32", &[&place, &load.first]));
         }
-        let mut pointers = Vec::new();
-        if !turned.stores.is_empty() {
-            let batch = self.places(each, body, &turned.store_slice, (first_row, col), end);
-            for (_, at, unit, _) in &turned.stores {
-                let index = self.of(&batch, at.index, 0);
-                let to = self.address(at, index, *unit);
-                pointers.push(to.at(self.t.copy(to.reg)));
-            }
-        }
+        let pointers = self.store_pointers(each, body, turned, (first_row, col), end);
         let (left, again) = (self.t.r_const(SIDE), self.t.label());
         self.t.at(again);
         let mut positions = Vec::new();
@@ -421,26 +436,7 @@ impl RoleCode<'_> {
             self.set(&mut batch, load.inst, lanes);
             self.t.op("add.u32", *place, &[place, &(ROWS * size)]);
         }
-        for &inst in body.insts {
-            if turned.loads.iter().any(|load| load.inst == inst) {
-                continue;
-            }
-            let Some(number) = turned.stores.iter().position(|store| store.0 == inst) else {
-                self.batch_op(body, &mut batch, inst);
-                continue;
-            };
-            let (Op::Store { x, .. } | Op::Put { x, .. }) = self.kernel.insts[inst].op else { unreachable!("a store") };
-            let (pointer, step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
-            self.spread(&mut batch, x);
-            for (k, guard) in guards.iter().enumerate() {
-                let to = pointer.plus(k as i64 * step);
-                let lanes: Vec<Reg> = (k * vector..(k + 1) * vector).map(|k| self.of(&batch, x, k)).collect();
-                match lanes[..] {
-                    [x] => self.store(to, ty, x, *guard),
-                    _ => self.store_wide(to, ty, &lanes, (vector * ty.size()) as u32, *guard),
-                }
-            }
-        }
+        self.run_batch(body, turned, &mut batch, &pointers, (0, &guards));
         for (pointer, (.., step)) in pointers.into_iter().zip(&turned.stores) {
             self.move_on(pointer.reg, step * i64::from(ROWS));
         }
@@ -448,6 +444,64 @@ impl RoleCode<'_> {
         self.t.op("sub.u32", left, &[&left, &ROWS]);
         let more = self.t.p("setp.ne.u32", &[&left, &0]);
         self.t.branch_if(more, again);
+    }
+
+    /// Where the stores that move by a constant go from a row and column.
+    pub fn store_pointers(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        turned: &Turned,
+        place: (Reg, Reg),
+        end: Label,
+    ) -> Vec<Address> {
+        let mut pointers = Vec::new();
+        if !turned.stores.is_empty() {
+            let batch = self.places(each, body, &turned.store_slice, place, end);
+            for (_, at, unit, _) in &turned.stores {
+                let index = self.of(&batch, at.index, 0);
+                let to = self.address(at, index, *unit);
+                pointers.push(to.at(self.t.copy(to.reg)));
+            }
+        }
+        pointers
+    }
+
+    /// The ops of the body for a batch that has what is loaded: rows from number `first` on after those of the pointers.
+    pub fn run_batch(
+        &mut self,
+        body: &Body<'_>,
+        turned: &Turned,
+        batch: &mut Batch,
+        pointers: &[Address],
+        (first, guards): (u32, &[Option<Reg>]),
+    ) {
+        for &inst in body.insts {
+            if turned.loads.iter().any(|load| load.inst == inst) {
+                continue;
+            }
+            let Some(number) = turned.stores.iter().position(|store| store.0 == inst) else {
+                self.batch_op(body, batch, inst);
+                continue;
+            };
+            let (Op::Store { x, .. } | Op::Put { x, .. }) = self.kernel.insts[inst].op else { unreachable!("a store") };
+            let (pointer, step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
+            let bytes = (batch.width * ty.size()) as u32;
+            for (k, guard) in guards.iter().enumerate() {
+                let to = pointer.plus((i64::from(first) + k as i64) * step);
+                if let Some(words) = batch.words.get(&x) {
+                    let each = words.len() / guards.len();
+                    self.store_words(to, ty, &words[k * each..(k + 1) * each], bytes, *guard);
+                    continue;
+                }
+                let elements: Vec<Reg> =
+                    (k * batch.width..(k + 1) * batch.width).map(|k| self.of(batch, x, k)).collect();
+                match elements[..] {
+                    [x] => self.store(to, ty, x, *guard),
+                    _ => self.store_wide(to, ty, &elements, bytes, *guard),
+                }
+            }
+        }
     }
 
     fn inside_if(&mut self, x: Reg, extent: Reg) -> (Reg, Option<Reg>) {

@@ -41,6 +41,13 @@ impl Copy {
         Ok(())
     }
 
+    /// From memory to shared memory.
+    pub fn land(self, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
+        let to = shared.bytes.get_mut(self.range()).ok_or("a copy outside of shared memory")?;
+        to.copy_from_slice(memory.at(self.global, self.bytes)?);
+        Ok(())
+    }
+
     fn range(self) -> std::ops::Range<usize> {
         self.shared as usize..(self.shared + self.bytes) as usize
     }
@@ -80,8 +87,7 @@ impl Shared {
     pub fn waited(&mut self, at: u64, parity: u64, memory: &mut Memory) -> Result<bool, String> {
         let copies = std::mem::take(&mut self.mbarrier(at)?.copies);
         for copy in copies {
-            let to = self.bytes.get_mut(copy.range()).ok_or("a bulk copy outside of shared memory")?;
-            to.copy_from_slice(memory.at(copy.global, copy.bytes)?);
+            copy.land(memory, self)?;
             let mbarrier = self.mbarrier(at)?;
             mbarrier.expected = mbarrier.expected.checked_sub(copy.bytes).ok_or("bytes that nobody expects")?;
             mbarrier.complete();

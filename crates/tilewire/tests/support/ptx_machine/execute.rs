@@ -24,13 +24,17 @@ pub struct Thread {
     /// Copies to memory: those of the open group, and the groups before it.
     group: Vec<Copy>,
     groups: VecDeque<Vec<Copy>>,
+    /// Likewise copies of 16 bytes to shared memory.
+    piece: Vec<Copy>,
+    pieces: VecDeque<Vec<Copy>>,
 }
 
 impl Thread {
     pub fn new(code: &Code, number: u32, block: u32) -> Self {
         let (registers, local) = (vec![0; code.registers], vec![0xa5; code.local]);
-        let (group, groups) = (Vec::new(), VecDeque::new());
-        Thread { number, at: 0, block, registers, local, state: State::Running, group, groups }
+        let [group, piece] = [Vec::new(), Vec::new()];
+        let [groups, pieces] = [VecDeque::new(), VecDeque::new()];
+        Thread { number, at: 0, block, registers, local, state: State::Running, group, groups, piece, pieces }
     }
 
     pub fn is_running(&self) -> bool {
@@ -89,7 +93,7 @@ impl Thread {
                     self.at = instr.target;
                     continue;
                 }
-                "exit" if self.group.is_empty() && self.groups.is_empty() => self.state = State::Done,
+                "exit" if self.is_quiet() => self.state = State::Done,
                 "exit" => return Err("a thread leaves with copies under way".into()),
                 "bar" if instr.parts[1] == "warp" => self.state = State::Warp,
                 "vote" | "shfl" => self.state = State::Warp,
@@ -99,7 +103,8 @@ impl Thread {
                     self.state = State::Barrier { number, count };
                 }
                 "ld" | "st" | "atom" => self.access(instr, args, memory, &mut shared.bytes)?,
-                "cp" => self.copy(instr, memory, shared)?,
+                "cp" if instr.parts[2] == "bulk" => self.copy(instr, memory, shared)?,
+                "cp" => self.copy_piece(instr, memory, shared)?,
                 "mbarrier" => self.mbarrier(instr, memory, shared)?,
                 "fence" => {}
                 _ => self.compute(instr, clock + u64::from(step))?,
@@ -166,6 +171,34 @@ impl Thread {
             _ => return Err(format!("unknown copy {}", instr.parts.join("."))),
         }
         Ok(())
+    }
+
+    /// Copies of 16 bytes by a lane, which lands them when it waits.
+    fn copy_piece(&mut self, instr: &Instr, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
+        let parts: Vec<&str> = instr.parts.iter().skip(2).map(String::as_str).collect();
+        let args = &instr.args;
+        match parts[..] {
+            ["commit_group"] => self.pieces.push_back(std::mem::take(&mut self.piece)),
+            ["wait_group"] => {
+                while self.pieces.len() as u64 > self.value(&args[0], 0) {
+                    for copy in self.pieces.pop_front().expect("one more") {
+                        copy.land(memory, shared)?;
+                    }
+                }
+            }
+            ["cg", "shared", "global"] if self.value(&args[2], 0) == 16 => {
+                let (shared, global) = (self.address(&args[0])?, self.address(&args[1])?);
+                self.piece.push(Copy { global, shared, bytes: 16 }.checked()?);
+            }
+            _ => return Err(format!("unknown copy {}", instr.parts.join("."))),
+        }
+        Ok(())
+    }
+
+    /// Whether no copy of this thread is under way.
+    fn is_quiet(&self) -> bool {
+        let landed = self.piece.is_empty() && self.pieces.iter().all(Vec::is_empty);
+        landed && self.group.is_empty() && self.groups.is_empty()
     }
 
     fn mbarrier(&mut self, instr: &Instr, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
