@@ -222,12 +222,11 @@ impl<'k> RoleCode<'k> {
         self.t.at(after);
     }
 
-    /// Whether a walk through a body is worth a pipeline.
-    pub(super) fn is_pipelined(&self, body: &Body<'_>, walk: Walk) -> bool {
+    /// Whether a walk through a body is worth a pipeline: it loads, but not from so many places that their addresses fill the registers.
+    fn is_pipelined(&self, body: &Body<'_>, walk: Walk) -> bool {
         let long = is_long(weight(self.kernel, body, self.options.target));
-        long && walk.rows.is_none() && walk.unroll > 1 && !self.options.bounds && {
-            self.early(body).iter().any(|&inst| is_load(self.kernel, inst))
-        }
+        let loads = || self.early(body).into_iter().filter(|&inst| is_load(self.kernel, inst)).count();
+        long && walk.rows.is_none() && walk.unroll > 1 && !self.options.bounds && (1..=2).contains(&loads())
     }
 
     /// The loads that nothing of the body must come before, and what computes their places.
@@ -412,14 +411,16 @@ impl<'k> RoleCode<'k> {
         let load =
             |access: &&MemoryAccess| matches!(self.kernel.insts[access.inst].op, Op::Load { .. } | Op::Get { .. });
         let bytes: usize = body.accesses.iter().map(|access| moved(access, 8)).sum();
-        let loaded: usize = body.accesses.iter().filter(load).map(|access| moved(access, 4)).sum();
+        let loaded: Vec<usize> = body.accesses.iter().filter(load).map(|access| moved(access, 4)).collect();
+        let loads = loaded.iter().filter(|&&bytes| bytes > 0).count();
         let most = match (threads > 512, packets) {
             // A packet that is looked for holds two words, its place and its number.
             (true, 1..) => 4 / packets.min(4),
             (false, 1..) => 8 / packets.min(8),
             (true, 0) if is_long(weight) => 8,
             // What is loaded waits for its turn.
-            (false, 0) if is_long(weight) => (128 / loaded.max(1)).min(64),
+            (false, 0) if is_long(weight) && loads <= 1 => (128 / loaded.iter().sum::<usize>().max(1)).min(64),
+            (false, 0) if is_long(weight) => 32 / loads,
             _ => 32,
         };
         let fits = |unroll: &u32| {
