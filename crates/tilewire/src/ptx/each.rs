@@ -420,10 +420,10 @@ impl<'k> RoleCode<'k> {
         let loaded: Vec<usize> = body.accesses.iter().filter(load).map(|access| moved(access, 4)).collect();
         let loads = loaded.iter().filter(|&&bytes| bytes > 0).count();
         let most = match (threads > 512, packets) {
-            // A packet that is looked for holds two words, its place and its number, and the code for one that does not come is long.
+            // A packet that is looked for holds two words, its place and its number.
             (true, 1..) => 4 / packets.min(4),
-            (false, 1..) if threads > 256 => (8 / packets.min(8)).min(4),
-            (false, 1..) => (24 / packets.min(24)).min(4),
+            (false, 1..) if threads > 256 => 8 / packets.min(8),
+            (false, 1..) => 24 / packets.min(24),
             (true, 0) if is_long(weight) => 8,
             // What is loaded waits for its turn.
             (false, 0) if is_long(weight) && loads <= 1 => (128 / loaded.iter().sum::<usize>().max(1)).min(64),
