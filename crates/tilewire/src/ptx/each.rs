@@ -4,7 +4,6 @@
 //!   lane l of L takes vectors l, l + L, l + 2L, … of V neighbours each, U of them at a time:
 //!
 //!     while j + (U-1)L < vectors   U vectors    ── as many loads in flight as U · V · size / 16
-//!     the same with U / 2, …       (short bodies)
 //!     while j < vectors            one vector
 //!     while i < elements           one element  ── the rest of the row, shorter than a vector
 //! ```
@@ -40,9 +39,6 @@ pub(super) struct Walk {
     pub offset: Option<Reg>,
     /// Vectors of a lane at a time.
     pub unroll: u32,
-    /// Whether what does not fill the lanes so many times is done by halves of that first, and not one by one: every time takes as long as
-    /// memory does.
-    pub halves: bool,
     /// Whether the lanes of a warp stay together, with guards for those that have nothing left.
     pub together: bool,
 }
@@ -92,14 +88,13 @@ impl<'k> RoleCode<'k> {
         let width = body.width;
         let shift = width.trailing_zeros();
         let units = if width > 1 { self.t.d("shr.s64", &[&cols, &shift]) } else { cols };
-        let halves = !is_long(weight(self.kernel, body, self.options.target));
-        let walk = Walk { rows, units, shift, offset: None, unroll, halves, together: false };
+        let walk = Walk { rows, units, shift, offset: None, unroll, together: false };
         self.walk_body(inst, body, walk, end);
         let whole = self.whole_vectors(inst, width);
         if width > 1 && !whole {
             let covered = self.t.d("shl.b64", &[&units, &shift]);
             let rest = self.t.d("sub.s64", &[&cols, &covered]);
-            let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, halves, together: false };
+            let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false };
             self.walk(walk, &mut |code, positions| code.elements(inst, body, positions, 1, end));
         }
     }
@@ -316,9 +311,8 @@ impl<'k> RoleCode<'k> {
         let mut state = walk.rows.map(|_| self.rows(walk, total, after));
         let stages = match first(self, number, total) {
             true => vec![1],
-            false if walk.together || walk.unroll == 1 => vec![walk.unroll],
-            false if walk.halves => (0..=walk.unroll.ilog2()).rev().map(|k| 1 << k).collect(),
-            false => vec![walk.unroll, 1],
+            false if walk.unroll > 1 && !walk.together => vec![walk.unroll, 1],
+            false => vec![walk.unroll],
         };
         for unroll in stages {
             let limit = match unroll {
@@ -422,8 +416,7 @@ impl<'k> RoleCode<'k> {
         let most = match (threads > 512, packets) {
             // A packet that is looked for holds two words, its place and its number.
             (true, 1..) => 4 / packets.min(4),
-            (false, 1..) if threads > 256 => 8 / packets.min(8),
-            (false, 1..) => 24 / packets.min(24),
+            (false, 1..) => 8 / packets.min(8),
             (true, 0) if is_long(weight) => 8,
             // What is loaded waits for its turn.
             (false, 0) if is_long(weight) && loads <= 1 => (128 / loaded.iter().sum::<usize>().max(1)).min(64),

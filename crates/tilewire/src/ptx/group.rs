@@ -49,7 +49,7 @@ impl<'k> RoleCode<'k> {
                 let shift = width.trailing_zeros();
                 let units = self.t.d("shr.s64", &[&cols, &shift]);
                 let unroll = self.unroll(body, weight(self.kernel, body, self.options.target)).min(4);
-                let walk = Walk { rows, units, shift, offset: None, unroll, halves: false, together: true };
+                let walk = Walk { rows, units, shift, offset: None, unroll, together: true };
                 self.walk_body(each, body, walk, end);
                 if known.is_none() {
                     self.t.jump(end);
@@ -72,12 +72,7 @@ impl<'k> RoleCode<'k> {
         if !body.insts.iter().all(fits) {
             return None;
         }
-        let weight = weight(self.kernel, body, self.options.target);
-        let mut width = width(self.kernel, body, weight);
-        // What a group shares is computed once for a vector: the wider the better, up to two loads.
-        if width < 16 && 2 * width as u32 * weight <= 384 {
-            width *= 2;
-        }
+        let mut width = width(self.kernel, body, weight(self.kernel, body, self.options.target));
         let most = sizes.iter().copied().max().unwrap_or(1) as usize;
         while most > 32 * width && width < 16 {
             width *= 2;
