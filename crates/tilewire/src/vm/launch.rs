@@ -147,10 +147,11 @@ impl Prepared {
             let mut abort = None;
             let over = match machine.stop {
                 Stop::Blocked(_) => {
-                    abort = waits.aborted();
                     let watch = machine.watch;
                     // SAFETY: the machine is blocked, and outlives this call.
-                    let mut ready = || unsafe { watch.is_ready() } || waits.aborted().is_some();
+                    let is_ready = || unsafe { watch.is_ready() };
+                    abort = waits.aborted().or_else(|| waits.in_vain(watch.address()).filter(|_| !is_ready()));
+                    let mut ready = || is_ready() || waits.aborted().or(waits.in_vain(watch.address())).is_some();
                     abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)
                 }
                 _ => true,

@@ -35,6 +35,12 @@ pub trait WaitHost: Send + Sync {
     /// The word that says why this rank's waits are to end, if they are. Called in every round of a wait: one relaxed load.
     fn aborted(&self) -> Option<u64>;
 
+    /// The word that says why a wait for memory at `address` is in vain, if it is known to be: nobody will signal there any more. What
+    /// was signalled before is there: the engine looks once more before it gives up. Asked in every round of a wait, so mostly one load.
+    fn in_vain(&self, _address: usize) -> Option<u64> {
+        None
+    }
+
     /// What such a word means, for people.
     fn explain(&self, word: u64) -> String;
 
@@ -90,6 +96,12 @@ impl Waits {
     #[inline]
     pub(crate) fn aborted(&self) -> Option<u64> {
         self.0.as_ref().and_then(|host| host.aborted())
+    }
+
+    /// The word of a wait that will never be satisfied, if that is known.
+    #[inline]
+    pub(crate) fn in_vain(&self, address: Option<usize>) -> Option<u64> {
+        self.0.as_ref().zip(address).and_then(|(host, address)| host.in_vain(address))
     }
 
     /// Makes the participants of this rank that sleep look around.
