@@ -517,7 +517,7 @@ fn a_chunk_shape_is_the_size_of_its_tensor() {
     let (out, inp) = (vector(), vector());
     let line = line!() + 1;
     let result = map(&out, &inp).chunk_shape(4, 4).trace();
-    let text = "shape 4 x 4 is 16 elements, but the view has 64";
+    let text = "a shape of 16 elements for a chunk of 64: it is the shape of one chunk";
     fails(result, line, text);
 }
 

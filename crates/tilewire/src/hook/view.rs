@@ -148,10 +148,13 @@ impl<'t, T: Element> View<'t, T> {
         self.shape_line(rows, cols, &SourceLine::caller())
     }
 
-    /// [`View::shape`] for code that got the shape from a user's line.
+    /// [`View::shape`] for a chunk, whose shape stands in a user's line.
     pub(crate) fn shape_line(&self, rows: usize, cols: usize, at: &SourceLine) -> View2<'t, T> {
-        let fits = rows.checked_mul(cols) == Some(self.len);
-        self.shaped(rows, cols, cols, fits, at)
+        if rows.checked_mul(cols) != Some(self.len) {
+            let (elements, len) = (rows.saturating_mul(cols), self.len);
+            self.trace.report(at, MisuseKind::ChunkShape { elements, len });
+        }
+        View2 { view: *self, rows, cols, stride: cols }
     }
 
     /// The view as `rows` rows of `cols` elements whose first elements are `stride` apart.
