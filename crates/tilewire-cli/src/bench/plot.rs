@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 
 /// Of one panel: all of it, and where its axes are.
 const WIDTH: f64 = 470.0;
-const HEIGHT: f64 = 310.0;
+const HEIGHT: f64 = 326.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 34.0;
 const RIGHT: f64 = 18.0;
-const BOTTOM: f64 = 84.0;
+const BOTTOM: f64 = 100.0;
 const COLUMNS: usize = 2;
 const HEAD: f64 = 40.0;
 /// Between marks of the ratio.
@@ -18,8 +18,11 @@ const MARK: f64 = 0.25;
 const BETWEEN_NAMES: f64 = 40.0;
 /// What is higher is cut off: where a limit is beaten by far, by how much is not the point.
 const HIGHEST: f64 = 3.0;
-/// Told apart by those who do not tell red from green.
-const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+/// Told apart by those who do not tell red from green. Ours begin at the front and the others at the back: in no panel do they meet.
+const COLOURS: [&str; 9] =
+    ["#0072b2", "#d55e00", "#009e73", "#000000", "#8c564b", "#999999", "#56b4e9", "#e69f00", "#cc79a7"];
+/// Of a letter, on average and rather too wide.
+const LETTER: f64 = 6.2;
 
 /// One kind of work at one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +58,7 @@ impl Panel {
     }
 
     /// `names` are those of all panels: one name has one colour, and one place in the order of the legend.
-    fn draw(&self, svg: &mut String, names: &[&str], x: f64, y: f64) {
+    fn draw(&self, svg: &mut String, names: &[(&str, &str)], x: f64, y: f64) {
         let axes = Axes::of(self, x, y);
         _ = writeln!(
             svg,
@@ -65,11 +68,9 @@ impl Panel {
             escape(&self.title)
         );
         axes.draw(svg);
-        let number = |series: &Series| names.iter().position(|name| *name == series.name);
-        let mut ordered: Vec<&Series> = self.series.iter().collect();
-        ordered.sort_by_key(|series| number(series));
-        for (k, series) in ordered.into_iter().enumerate() {
-            let colour = COLOURS[number(series).unwrap_or(k) % COLOURS.len()];
+        let (mut lx, mut ly) = (axes.x0, axes.y0 + 52.0);
+        for (name, colour) in names {
+            let Some(series) = self.series.iter().find(|series| series.name == *name) else { continue };
             let dash = if series.dashed { " stroke-dasharray=\"5 4\"" } else { "" };
             let at: Vec<(f64, f64)> = series.points.iter().map(|&(b, r)| (axes.x(b), axes.y(r))).collect();
             let path: Vec<String> = at.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -86,8 +87,11 @@ impl Panel {
                     Size(*bytes)
                 );
             }
-            // The legend, three in a row below the axis.
-            let (lx, ly) = (axes.x0 + (k % 3) as f64 * 140.0, axes.y0 + 52.0 + (k / 3) as f64 * 16.0);
+            // The legend, below the axis.
+            let room = 45.0 + series.name.chars().count() as f64 * LETTER;
+            if lx + room > x + WIDTH + 20.0 {
+                (lx, ly) = (axes.x0, ly + 16.0);
+            }
             _ = writeln!(
                 svg,
                 "<line x1=\"{lx:.1}\" y1=\"{ly:.1}\" x2=\"{:.1}\" y2=\"{ly:.1}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\
@@ -97,6 +101,7 @@ impl Panel {
                 ly + 4.0,
                 escape(&series.name)
             );
+            lx += room;
         }
     }
 }
@@ -182,11 +187,13 @@ pub fn svg(panels: &[Panel]) -> String {
     let drawn: Vec<&Panel> = panels.iter().filter(|panel| !panel.series.is_empty()).collect();
     let rows = drawn.len().div_ceil(COLUMNS).max(1);
     // Ours first, so that they have the same colours whoever they are compared with.
-    let mut names: Vec<&str> = Vec::new();
+    let mut names: Vec<(&str, &str)> = Vec::new();
     for dashed in [false, true] {
+        let before = names.len();
         for series in drawn.iter().flat_map(|panel| &panel.series).filter(|series| series.dashed == dashed) {
-            if !names.contains(&series.name.as_str()) {
-                names.push(&series.name);
+            if !names.iter().any(|(name, _)| *name == series.name) {
+                let k = (names.len() - before) % COLOURS.len();
+                names.push((&series.name, COLOURS[if dashed { COLOURS.len() - 1 - k } else { k }]));
             }
         }
     }
@@ -253,7 +260,7 @@ mod tests {
         other.add("staged", false, 8, 0.5);
         other.add("direct", false, 8, 0.5);
         let text = svg(&[panel(), other]);
-        for (name, colour) in [("direct", 0), ("staged", 1), ("Open MPI", 2)] {
+        for (name, colour) in [("direct", 0), ("staged", 1), ("Open MPI", 8)] {
             let lines: Vec<&str> = text.lines().filter(|line| line.contains(&format!(">{name}</text>"))).collect();
             assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(COLOURS[colour])), "{name}: {lines:?}");
         }
