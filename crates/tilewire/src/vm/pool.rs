@@ -129,7 +129,9 @@ impl Job {
             }
             if progress {
                 backoff = Backoff::new(deadline);
-            } else if let Some((index, abort)) = self.in_vain(first) {
+            } else if !backoff.spins()
+                && let Some((index, abort)) = self.in_vain(first)
+            {
                 return self.fail(Failure { index, stop: stop_of(index), abort: Some(abort) });
             } else if self.pause(&mut backoff, first)
                 && let Some(index) = stuck

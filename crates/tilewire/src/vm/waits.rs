@@ -36,7 +36,7 @@ pub trait WaitHost: Send + Sync {
     fn aborted(&self) -> Option<u64>;
 
     /// The word that says why a wait for memory at `address` is in vain, if it is known to be: nobody will signal there any more. What
-    /// was signalled before is there: the engine looks once more before it gives up. Asked in every round of a wait, so mostly one load.
+    /// was signalled before is there: the engine looks once more before it gives up. Asked in every round of a wait that does not spin any more.
     fn in_vain(&self, _address: usize) -> Option<u64> {
         None
     }
@@ -136,6 +136,11 @@ impl Backoff {
 
     pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
         Backoff { rounds: 0, since: None, deadline, expired: false }
+    }
+
+    /// Whether it still spins: then only what is cheapest is looked at.
+    pub(crate) fn spins(&self) -> bool {
+        self.rounds < Self::SPINS
     }
 
     /// Waits a little, or until `ready`; true when the deadline has passed **and** the caller has looked once more since: a thread
