@@ -49,12 +49,13 @@ impl Desk {
         // The store knows nothing of this transport: between two looks at it, the abort word tells.
         const LOOK: Duration = Duration::from_millis(20);
         let (key, start) = (ticket.theirs(&self.name), Instant::now());
+        let patience = deadline.map_or(Deadline::never(), Deadline::after);
         loop {
             self.check()?;
             // Before the look: what the peer told, it told before it left.
             let gone = self.departures.has_left(ticket.peer.index());
             let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
-            match self.world.take(&key, Deadline::after(left)) {
+            match self.world.look(&key, Deadline::after(left), patience) {
                 Err(BootstrapError::KeyNotSet { .. }) if gone => {
                     self.check()?;
                     let cause = Cause { code: AbortCode::Left, rank: ticket.peer.index(), reason: 0 };
