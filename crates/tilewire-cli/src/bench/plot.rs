@@ -5,19 +5,24 @@ use std::fmt::Write as _;
 
 /// Of one panel: all of it, and where its axes are.
 const WIDTH: f64 = 470.0;
-const HEIGHT: f64 = 310.0;
+const HEIGHT: f64 = 326.0;
 const LEFT: f64 = 52.0;
 const TOP: f64 = 34.0;
 const RIGHT: f64 = 18.0;
-const BOTTOM: f64 = 84.0;
+const BOTTOM: f64 = 100.0;
 const COLUMNS: usize = 2;
 const HEAD: f64 = 40.0;
 /// Between marks of the ratio.
 const MARK: f64 = 0.25;
+/// Sizes that stand closer are marked and not named.
+const BETWEEN_NAMES: f64 = 40.0;
 /// What is higher is cut off: where a limit is beaten by far, by how much is not the point.
 const HIGHEST: f64 = 3.0;
-/// Told apart by those who do not tell red from green.
-const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+/// Told apart by those who do not tell red from green. Ours begin at the front and the others at the back: in no panel do they meet.
+const COLOURS: [&str; 9] =
+    ["#0072b2", "#d55e00", "#009e73", "#000000", "#8c564b", "#999999", "#56b4e9", "#e69f00", "#cc79a7"];
+/// Of a letter, on average and rather too wide.
+const LETTER: f64 = 6.2;
 
 /// One kind of work at one place.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +57,8 @@ impl Panel {
         points.insert(points.partition_point(|&(other, _)| other < bytes), (bytes, ratio));
     }
 
-    fn draw(&self, svg: &mut String, x: f64, y: f64) {
+    /// `names` are those of all panels: one name has one colour, and one place in the order of the legend.
+    fn draw(&self, svg: &mut String, names: &[(&str, &str)], x: f64, y: f64) {
         let axes = Axes::of(self, x, y);
         _ = writeln!(
             svg,
@@ -62,9 +68,10 @@ impl Panel {
             escape(&self.title)
         );
         axes.draw(svg);
-        for (k, series) in self.series.iter().enumerate() {
-            let (colour, dash) =
-                (COLOURS[k % COLOURS.len()], if series.dashed { " stroke-dasharray=\"5 4\"" } else { "" });
+        let (mut lx, mut ly) = (axes.x0, axes.y0 + 52.0);
+        for (name, colour) in names {
+            let Some(series) = self.series.iter().find(|series| series.name == *name) else { continue };
+            let dash = if series.dashed { " stroke-dasharray=\"5 4\"" } else { "" };
             let at: Vec<(f64, f64)> = series.points.iter().map(|&(b, r)| (axes.x(b), axes.y(r))).collect();
             let path: Vec<String> = at.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
             _ = writeln!(
@@ -80,8 +87,11 @@ impl Panel {
                     Size(*bytes)
                 );
             }
-            // The legend, three in a row below the axis.
-            let (lx, ly) = (axes.x0 + (k % 3) as f64 * 140.0, axes.y0 + 52.0 + (k / 3) as f64 * 16.0);
+            // The legend, below the axis.
+            let room = 45.0 + series.name.chars().count() as f64 * LETTER;
+            if lx + room > x + WIDTH + 20.0 {
+                (lx, ly) = (axes.x0, ly + 16.0);
+            }
             _ = writeln!(
                 svg,
                 "<line x1=\"{lx:.1}\" y1=\"{ly:.1}\" x2=\"{:.1}\" y2=\"{ly:.1}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>\
@@ -91,6 +101,7 @@ impl Panel {
                 ly + 4.0,
                 escape(&series.name)
             );
+            lx += room;
         }
     }
 }
@@ -142,17 +153,25 @@ impl Axes {
                 y + 4.0
             );
         }
-        for &bytes in &self.sizes {
+        // From the largest down, since that is the one to be named in any case.
+        let mut named = f64::INFINITY;
+        for &bytes in self.sizes.iter().rev() {
             let x = self.x(bytes);
             _ = writeln!(
                 svg,
-                "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#444\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#444\"/>",
                 self.y0,
-                self.y0 + 5.0,
-                self.y0 + 18.0,
-                Size(bytes)
+                self.y0 + 5.0
             );
+            if named - x >= BETWEEN_NAMES {
+                named = x;
+                _ = writeln!(
+                    svg,
+                    "<text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                    self.y0 + 18.0,
+                    Size(bytes)
+                );
+            }
         }
         _ = writeln!(
             svg,
@@ -167,6 +186,17 @@ impl Axes {
 pub fn svg(panels: &[Panel]) -> String {
     let drawn: Vec<&Panel> = panels.iter().filter(|panel| !panel.series.is_empty()).collect();
     let rows = drawn.len().div_ceil(COLUMNS).max(1);
+    // Ours first, so that they have the same colours whoever they are compared with.
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for dashed in [false, true] {
+        let before = names.len();
+        for series in drawn.iter().flat_map(|panel| &panel.series).filter(|series| series.dashed == dashed) {
+            if !names.iter().any(|(name, _)| *name == series.name) {
+                let k = (names.len() - before) % COLOURS.len();
+                names.push((&series.name, COLOURS[if dashed { COLOURS.len() - 1 - k } else { k }]));
+            }
+        }
+    }
     let (width, height) = (COLUMNS as f64 * WIDTH, HEAD + rows as f64 * HEIGHT);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
@@ -181,7 +211,7 @@ pub fn svg(panels: &[Panel]) -> String {
         );
     }
     for (k, panel) in drawn.into_iter().enumerate() {
-        panel.draw(&mut svg, (k % COLUMNS) as f64 * WIDTH, HEAD + (k / COLUMNS) as f64 * HEIGHT);
+        panel.draw(&mut svg, &names, (k % COLUMNS) as f64 * WIDTH, HEAD + (k / COLUMNS) as f64 * HEIGHT);
     }
     svg + "</svg>\n"
 }
@@ -221,6 +251,31 @@ mod tests {
         panel.add("x", false, 8, 1.0);
         let axes = Axes::of(&panel, 0.0, 0.0);
         assert!((axes.x(8) - (LEFT + (WIDTH - LEFT - RIGHT) / 2.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_name_has_one_colour_in_all_panels_and_ours_come_first() {
+        let mut other = Panel::new("other".into());
+        other.add("Open MPI", true, 8, 0.5);
+        other.add("staged", false, 8, 0.5);
+        other.add("direct", false, 8, 0.5);
+        let text = svg(&[panel(), other]);
+        for (name, colour) in [("direct", 0), ("staged", 1), ("Open MPI", 8)] {
+            let lines: Vec<&str> = text.lines().filter(|line| line.contains(&format!(">{name}</text>"))).collect();
+            assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(COLOURS[colour])), "{name}: {lines:?}");
+        }
+        let last = |name: &str| text.rfind(&format!(">{name}</text>")).unwrap();
+        assert!(last("direct") < last("staged") && last("staged") < last("Open MPI"));
+    }
+
+    #[test]
+    fn names_of_sizes_do_not_lie_over_each_other() {
+        let mut panel = Panel::new("many".into());
+        (3..=26).for_each(|log| panel.add("staged", false, 1 << log, 0.5));
+        let text = svg(&[panel]);
+        assert!(text.contains(">64MiB</text>"));
+        let named = text.matches("B</text>").count();
+        assert!((4..=10).contains(&named), "{named}");
     }
 
     #[test]

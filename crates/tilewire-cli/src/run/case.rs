@@ -123,10 +123,10 @@ pub trait Transfer {
 /// The first thing that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    what: &'static str,
-    at: usize,
-    is: u64,
-    must: u64,
+    pub(super) what: &'static str,
+    pub(super) at: usize,
+    pub(super) is: u64,
+    pub(super) must: u64,
 }
 
 impl fmt::Display for Wrong {
@@ -225,6 +225,8 @@ pub(super) fn hooked<'l, T: Scaled>(
 /// Elements that can be multiplied by a factor; `bool` stands here only so that there is one list of types.
 pub(super) trait Scaled: Element {
     fn scaled<'t>(x: Value<'t, Self>, factor: &Scalar<Self>) -> Value<'t, Self>;
+    /// The same on the host.
+    fn times(self, factor: Self) -> Self;
 }
 
 macro_rules! scaled {
@@ -232,6 +234,10 @@ macro_rules! scaled {
         impl Scaled for $number {
             fn scaled<'t>(x: Value<'t, Self>, factor: &Scalar<Self>) -> Value<'t, Self> {
                 product(x, factor)
+            }
+
+            fn times(self, factor: Self) -> Self {
+                Number::mul(self, factor)
             }
         }
     )*};
@@ -243,6 +249,10 @@ impl Scaled for bool {
     fn scaled<'t>(_: Value<'t, bool>, _: &Scalar<bool>) -> Value<'t, bool> {
         unreachable!("{:?} does not take bool, and whoever makes a case asks", Hook::Scale)
     }
+
+    fn times(self, _: bool) -> bool {
+        unreachable!("{:?} does not take bool, and whoever makes a case asks", Hook::Scale)
+    }
 }
 
 fn product<'t, T: Number>(x: Value<'t, T>, factor: &Scalar<T>) -> Value<'t, T> {
@@ -252,7 +262,7 @@ fn product<'t, T: Number>(x: Value<'t, T>, factor: &Scalar<T>) -> Value<'t, T> {
 /// Elements before and after an output.
 const GUARD: usize = 64;
 
-struct Typed<'l, T: Element> {
+struct Typed<'l, T: Scaled> {
     case: Case,
     seed: u64,
     me: Rank,
@@ -264,16 +274,15 @@ struct Typed<'l, T: Element> {
     guard: usize,
 }
 
-impl<T: Element> Typed<'_, T> {
+impl<T: Scaled> Typed<'_, T> {
     fn data(&self, turn: u64, rank: Rank) -> Data {
         Data::new(self.case, self.seed, turn, rank.index())
     }
 }
 
-impl<T: Element> Transfer for Typed<'_, T> {
+impl<T: Scaled> Transfer for Typed<'_, T> {
     fn fill(&self, turn: u64) {
-        let data = self.data(turn, self.me);
-        self.inp.copy_from(&(0..self.case.len).map(|i| data.sent(i)).collect::<Vec<T>>());
+        self.inp.copy_from(&self.data(turn, self.me).sent::<T>());
         self.around.fill(T::from_bits(POISON));
     }
 
@@ -284,26 +293,35 @@ impl<T: Element> Transfer for Typed<'_, T> {
     }
 
     fn check(&self, turn: u64) -> Result<(), Wrong> {
-        let is = self.around.to_vec();
-        let poison = Element::to_bits(T::from_bits(POISON));
-        let (guard, end) = (self.guard, self.guard + self.case.len);
-        let bits = |part: &[T]| part.iter().map(|&x| Element::to_bits(x)).collect::<Vec<_>>();
-        let guards = vec![poison; guard];
-        same("guard before the output", &bits(&is[..guard]), &guards)?;
-        same("guard after the output", &bits(&is[end..]), &guards)?;
-        let Some(from) = self.from else {
-            return same("element of an output nobody writes", &bits(&is[guard..end]), &vec![poison; end - guard]);
-        };
-        let data = self.data(turn, from);
-        let arrived: Vec<u64> = bits(&is[guard..end]).iter().map(|&x| data.comparable(T::TYPE, x)).collect();
-        same("element", &arrived, &data.arrives::<T>())
+        let around = self.around.to_vec();
+        let arrived = inside(&around, self.guard)?;
+        match self.from {
+            None => untouched("element of an output nobody writes", arrived),
+            Some(from) => chunk("element", 0, arrived, self.data(turn, from)),
+        }
     }
 }
 
-/// Where two lists of bits differ first.
-pub(super) fn same(what: &'static str, is: &[u64], must: &[u64]) -> Result<(), Wrong> {
-    let differs = is.iter().zip(must).position(|(is, must)| is != must);
-    differs.map_or(Ok(()), |at| Err(Wrong { what, at, is: is[at], must: must[at] }))
+/// The output between its guards, which must be as they were.
+pub(super) fn inside<T: Element>(around: &[T], guard: usize) -> Result<&[T], Wrong> {
+    let (before, rest) = around.split_at(guard);
+    let (inside, after) = rest.split_at(rest.len() - guard);
+    untouched("guard before the output", before)?;
+    untouched("guard after the output", after)?;
+    Ok(inside)
+}
+
+/// Nobody may have written here.
+pub(super) fn untouched<T: Element>(what: &'static str, part: &[T]) -> Result<(), Wrong> {
+    let must = T::from_bits(POISON).to_bits();
+    let at = part.iter().position(|x| x.to_bits() != must);
+    at.map_or(Ok(()), |at| Err(Wrong { what, at, is: part[at].to_bits(), must }))
+}
+
+/// A chunk must have arrived as this data says; it starts at this element of the output.
+pub(super) fn chunk<T: Scaled>(what: &'static str, start: usize, arrived: &[T], data: Data) -> Result<(), Wrong> {
+    let differs = data.differs(arrived);
+    differs.map_or(Ok(()), |(i, must)| Err(Wrong { what, at: start + i, is: arrived[i].to_bits(), must }))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The collectives of `tilewire run` and `tilewire verify`: which there are, and one prepared for any element type.
 
-use super::case::{Case, Hook, Scaled, Transfer, Wrong, guarded, hooked, same};
-use super::data::{Data, POISON};
+use super::case::{Case, Hook, Scaled, Transfer, Wrong, chunk, guarded, hooked, inside, untouched};
+use super::data::{Data, POISON, agree};
 use super::place::Wire;
 use std::fmt;
 use tilewire::collective::{PreparedExchange, Reducible, Reduction};
-use tilewire::ir::scalar::{Element, dynamic};
+use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{BinaryOp, Type};
 use tilewire::transport::{P2pTransport, Rank};
 use tilewire::{
@@ -67,7 +67,9 @@ impl Collective {
             }
             _ if !self.reduces() => None,
             (Hook::Transpose | Hook::Quantise, _) => Some("a reduction here takes the hooks copy and scale"),
-            (_, Some(Primitive::Direct)) => Some("a reduction combines what arrives; use staged or packet"),
+            (_, Some(Primitive::Direct | Primitive::Bulk)) => {
+                Some("a reduction combines what arrives; use staged or packet")
+            }
             _ if *dtype == Type::Bool => Some("a reduction takes numbers"),
             _ => None,
         }
@@ -233,7 +235,7 @@ fn build<'l, T: Reducible + Scaled>(
     }
 }
 
-struct Typed<'l, T: Element> {
+struct Typed<'l, T: Scaled> {
     plan: Plan,
     seed: u64,
     me: Rank,
@@ -246,35 +248,39 @@ struct Typed<'l, T: Element> {
     guard: usize,
 }
 
-impl<T: Element> Typed<'_, T> {
+impl<T: Scaled> Typed<'_, T> {
     /// Chunk `k` of what a rank has in this turn.
     fn data(&self, turn: u64, rank: usize, k: usize) -> Data {
         Data::new(self.plan.case, self.seed, turn, rank * self.ranks + k)
     }
 
-    /// The bits that must be in the output; `None` where nothing is written.
-    fn expected(&self, turn: u64) -> Option<Vec<u64>> {
-        let (me, root) = (self.me.index(), self.root.index());
-        let from = |rank: usize, k: usize| self.data(turn, rank, k).arrives::<T>();
-        let all = |k: usize| (0..self.ranks).flat_map(|rank| from(rank, k)).collect();
-        match self.plan.collective {
-            Collective::AllToAll => Some(all(me)),
-            Collective::Gather if self.me != self.root => None,
-            Collective::AllGather | Collective::Gather => Some(all(0)),
-            Collective::Broadcast => Some(from(root, 0)),
-            Collective::Scatter => Some(from(root, me)),
-            Collective::ReduceScatter => {
-                let of_ranks: Vec<_> = (0..self.ranks).map(|rank| from(rank, me)).collect();
-                Some((0..self.plan.case.len).map(|i| self.reduced(me, |rank| of_ranks[rank][i])).collect())
+    /// The output must have chunk `k` of every rank, one after the other.
+    fn has_of_all(&self, out: &[T], turn: u64, k: usize) -> Result<(), Wrong> {
+        let len = self.plan.case.len;
+        (0..self.ranks).try_for_each(|rank| {
+            let start = rank * len;
+            chunk("element", start, &out[start..start + len], self.data(turn, rank, k))
+        })
+    }
+
+    /// The output must have what the chunks `k` of all ranks come to; `shard` says to which shard a position belongs.
+    fn has_reduced(&self, out: &[T], turn: u64, k: usize, shard: impl Fn(usize) -> usize) -> Result<(), Wrong> {
+        let arrive = |rank: usize| {
+            let mut all = Vec::with_capacity(out.len());
+            self.data(turn, rank, k).arrive::<T, ()>(|_, x| {
+                all.push(x.to_bits());
+                None
+            });
+            all
+        };
+        let of_ranks: Vec<_> = (0..self.ranks).map(arrive).collect();
+        for (at, x) in out.iter().enumerate() {
+            let must = T::from_bits(self.reduced(shard(at), |rank| of_ranks[rank][at]));
+            if !agree(false, *x, must) {
+                return Err(Wrong { what: "element", at, is: x.to_bits(), must: must.to_bits() });
             }
-            Collective::AllReduce => {
-                let of_ranks: Vec<_> = (0..self.ranks).map(|rank| from(rank, 0)).collect();
-                let share = self.plan.case.len.div_ceil(self.ranks).max(1);
-                let position = |i: usize| self.reduced(i / share, |rank| of_ranks[rank][i]);
-                Some((0..self.plan.case.len).map(position).collect())
-            }
-            Collective::Sendrecv => unreachable!("a ring shift is prepared elsewhere"),
         }
+        Ok(())
     }
 
     /// What the ranks have for a position of shard `s`: in the order `s + 1`, …, `s`, narrow floats in f32.
@@ -298,12 +304,13 @@ impl<T: Element> Typed<'_, T> {
     }
 }
 
-impl<T: Element> Transfer for Typed<'_, T> {
+impl<T: Scaled> Transfer for Typed<'_, T> {
     fn fill(&self, turn: u64) {
-        let len = self.plan.case.len.max(1);
         // In one piece: memory of a device is written by a copy, and a copy for each element takes minutes.
-        let sent = |i: usize| self.data(turn, self.me.index(), i / len).sent(i % len);
-        self.inp.copy_from(&(0..self.inp.len()).map(sent).collect::<Vec<_>>());
+        let mut sent = Vec::with_capacity(self.inp.len());
+        let chunks = self.inp.len() / self.plan.case.len.max(1);
+        (0..chunks).for_each(|k| sent.extend(self.data(turn, self.me.index(), k).sent::<T>()));
+        self.inp.copy_from(&sent);
         self.around.fill(T::from_bits(POISON));
     }
 
@@ -313,18 +320,21 @@ impl<T: Element> Transfer for Typed<'_, T> {
     }
 
     fn check(&self, turn: u64) -> Result<(), Wrong> {
-        let is: Vec<u64> = self.around.to_vec().into_iter().map(Element::to_bits).collect();
-        let poison = Element::to_bits(T::from_bits(POISON));
-        let (guard, end) = (self.guard, is.len() - self.guard);
-        same("guard before the output", &is[..guard], &vec![poison; guard])?;
-        same("guard after the output", &is[end..], &vec![poison; guard])?;
-        let Some(must) = self.expected(turn) else {
-            return same("element of an output nobody writes", &is[guard..end], &vec![poison; end - guard]);
-        };
-        // Of a NaN that arithmetic made only that it is one is defined.
-        let plain = !self.plan.collective.reduces() && self.plan.case.hook != Hook::Scale;
-        let comparable = |bits: &u64| if plain { *bits } else { dynamic::canonical_nan(T::TYPE, *bits) };
-        let comparables = |bits: &[u64]| bits.iter().map(comparable).collect::<Vec<_>>();
-        same("element", &comparables(&is[guard..end]), &comparables(&must))
+        let around = self.around.to_vec();
+        let out = inside(&around, self.guard)?;
+        let (me, root, len) = (self.me.index(), self.root.index(), self.plan.case.len);
+        match self.plan.collective {
+            Collective::AllToAll => self.has_of_all(out, turn, me),
+            Collective::Gather if me != root => untouched("element of an output nobody writes", out),
+            Collective::AllGather | Collective::Gather => self.has_of_all(out, turn, 0),
+            Collective::Broadcast => chunk("element", 0, out, self.data(turn, root, 0)),
+            Collective::Scatter => chunk("element", 0, out, self.data(turn, root, me)),
+            Collective::ReduceScatter => self.has_reduced(out, turn, me, |_| me),
+            Collective::AllReduce => {
+                let share = len.div_ceil(self.ranks).max(1);
+                self.has_reduced(out, turn, 0, |at| at / share)
+            }
+            Collective::Sendrecv => unreachable!("a ring shift is prepared elsewhere"),
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! What is sent, and a plain computation of what must arrive.
 
-use super::case::{Case, Hook};
+use super::case::{Case, Hook, Scaled};
 use tilewire::F8E4M3;
+use tilewire::ir::Type;
 use tilewire::ir::scalar::{Element, dynamic};
-use tilewire::ir::{BinaryOp, Type};
 
 /// Neighbours that share a scale when quantised.
 pub const GROUP: usize = 32;
@@ -63,57 +63,114 @@ impl Data {
         T::from_bits(dynamic::cast(Type::I32, T::TYPE, 3))
     }
 
-    /// Element `i` of the input.
-    pub fn sent<T: Element>(&self, i: usize) -> T {
-        let bits = mixed(self.key.wrapping_add(i as u64));
-        match self.case.hook {
-            // Any bits at all, NaNs included: moves keep them.
-            Hook::Copy | Hook::Scale | Hook::Transpose => T::from_bits(bits),
-            Hook::Quantise => {
-                let x = (bits % 20_001) as f32 / 8.0 - 1250.0;
-                T::from_bits(dynamic::cast(Type::F32, T::TYPE, Element::to_bits(x)))
-            }
+    /// The input. Any bits at all, NaNs included, since moves keep them; numbers that can be quantised where that is what happens to them.
+    ///
+    /// A random word is as many elements as it has room for: a full `verify` makes hundreds of gigabytes.
+    pub fn sent<T: Element>(&self) -> Vec<T> {
+        let (len, room) = (self.case.len, size_of::<u64>() / size_of::<T>());
+        let word = |i: usize| mixed(self.key.wrapping_add(i as u64));
+        if self.case.hook == Hook::Quantise {
+            let number = |i| (word(i) % 20_001) as f32 / 8.0 - 1250.0;
+            let cast = |x: f32| T::from_bits(dynamic::cast(Type::F32, T::TYPE, Element::to_bits(x)));
+            return (0..len).map(|i| cast(number(i))).collect();
         }
+        let mut all = Vec::with_capacity(len + room);
+        for i in 0..len.div_ceil(room) {
+            // A byte of a `bool` is true unless it is 0, so only one bit of it is random: otherwise hardly any were false.
+            let bits = if T::TYPE == Type::Bool { word(i) & 0x0101_0101_0101_0101 } else { word(i) };
+            all.extend((0..room).map(|k| T::from_bits(bits >> (k * 8 * size_of::<T>()))));
+        }
+        all.truncate(len);
+        all
     }
 
-    /// The bits of all that must arrive, NaNs made by arithmetic in one form.
-    pub fn arrives<T: Element>(&self) -> Vec<u64> {
-        let len = self.case.len;
-        let sent = |i| Element::to_bits(self.sent::<T>(i));
+    /// Calls `visit` with every position and what must arrive there, until it gives something.
+    pub fn arrive<T: Scaled, R>(&self, mut visit: impl FnMut(usize, T) -> Option<R>) -> Option<R> {
+        let sent = self.sent::<T>();
         match self.case.hook {
-            Hook::Copy => (0..len).map(sent).collect(),
+            Hook::Copy => sent.into_iter().enumerate().find_map(|(i, x)| visit(i, x)),
             Hook::Scale => {
-                let factor = Element::to_bits(Self::factor::<T>());
-                let product = |i| dynamic::binary(BinaryOp::Mul, T::TYPE, sent(i), factor);
-                (0..len).map(|i| self.comparable(T::TYPE, product(i))).collect()
+                let factor = Self::factor::<T>();
+                sent.into_iter().enumerate().find_map(|(i, x)| visit(i, x.times(factor)))
             }
             Hook::Transpose => {
                 let (rows, cols) = self.case.shape();
-                (0..len).map(|i| sent(i % rows * cols + i / rows)).collect()
+                for col in 0..cols {
+                    for row in 0..rows {
+                        if let found @ Some(_) = visit(col * rows + row, sent[row * cols + col]) {
+                            return found;
+                        }
+                    }
+                }
+                None
             }
-            Hook::Quantise => {
-                let wide = |i| <f32 as Element>::from_bits(dynamic::cast(T::TYPE, Type::F32, sent(i)));
-                let group = |first: usize| {
-                    let xs: Vec<f32> = (first..len.min(first + GROUP)).map(wide).collect();
-                    let scale = scale_of(xs.iter().fold(0.0, |most: f32, x| most.max(x.abs())));
-                    xs.into_iter().map(move |x| F8E4M3::from_f32(x / scale).to_f32() * scale).collect::<Vec<_>>()
-                };
-                let arrived = (0..len).step_by(GROUP).flat_map(group);
-                arrived.map(|x| dynamic::cast(Type::F32, T::TYPE, Element::to_bits(x))).collect()
-            }
+            Hook::Quantise => sent.chunks(GROUP).enumerate().find_map(|(group, xs)| {
+                let wide = |x: T| <f32 as Element>::from_bits(dynamic::cast(T::TYPE, Type::F32, x.to_bits()));
+                let narrow = |x: f32| T::from_bits(dynamic::cast(Type::F32, T::TYPE, Element::to_bits(x)));
+                let scale = scale_of(xs.iter().fold(0.0, |most: f32, &x| most.max(wide(x).abs())));
+                let arrives = |x: T| narrow(F8E4M3::from_f32(wide(x) / scale).to_f32() * scale);
+                xs.iter().enumerate().find_map(|(i, &x)| visit(group * GROUP + i, arrives(x)))
+            }),
         }
     }
 
-    /// Bits that are equal where the results are.
-    pub fn comparable(&self, ty: Type, bits: u64) -> u64 {
-        match self.case.hook {
-            Hook::Scale => dynamic::canonical_nan(ty, bits),
-            _ => bits,
-        }
+    /// Where what has arrived first is not what must: its position, and the bits that should be there.
+    pub fn differs<T: Scaled>(&self, arrived: &[T]) -> Option<(usize, u64)> {
+        assert_eq!(arrived.len(), self.case.len);
+        let exact = self.case.hook != Hook::Scale;
+        self.arrive(|i, must: T| (!agree(exact, arrived[i], must)).then(|| (i, must.to_bits())))
     }
+}
+
+/// Whether two elements are the same. Of a NaN that arithmetic made, only that it is one is defined: there it is not `exact`.
+pub fn agree<T: Element>(exact: bool, is: T, must: T) -> bool {
+    let (is, must) = (is.to_bits(), must.to_bits());
+    is == must || (!exact && dynamic::canonical_nan(T::TYPE, is) == dynamic::canonical_nan(T::TYPE, must))
 }
 
 /// The scale of a group whose largest magnitude is `most`.
 fn scale_of(most: f32) -> f32 {
     if most == 0.0 { 1.0 } else { most / F8_MAX }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewire::Config;
+
+    fn data(dtype: Type, hook: Hook, len: usize, turn: u64) -> Data {
+        Data::new(Case { dtype, hook, len, config: Config::default(), rounds: None }, 1, turn, 0)
+    }
+
+    #[test]
+    fn half_of_the_bools_are_false() {
+        let all: Vec<bool> = data(Type::Bool, Hook::Copy, 1000, 0).sent();
+        assert!((400..600).contains(&all.iter().filter(|x| **x).count()));
+    }
+
+    #[test]
+    fn every_length_is_a_part_of_the_longest_and_every_turn_has_its_own() {
+        let sent = |len, turn| data(Type::U8, Hook::Copy, len, turn).sent::<u8>();
+        let long = sent(100, 0);
+        assert!((0..100).all(|len| sent(len, 0) == long[..len]));
+        assert_ne!(sent(100, 1), long);
+        // Neighbours of one word are not copies of each other.
+        assert!((0..12).any(|w| long[8 * w] != long[8 * w + 1]));
+    }
+
+    #[test]
+    fn one_wrong_element_is_found_where_it_is() {
+        for hook in Hook::ALL {
+            let data = data(Type::F32, hook, 120, 3);
+            let mut arrived = vec![0.0f32; 120];
+            data.arrive::<f32, ()>(|i, x| {
+                arrived[i] = x;
+                None
+            });
+            assert_eq!(data.differs(&arrived), None, "{hook:?}");
+            let must = arrived[77];
+            arrived[77] = 12345.0;
+            assert_eq!(data.differs(&arrived), Some((77, u64::from(must.to_bits()))), "{hook:?}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
-//! Every collective × hook × element type × protocol × algorithm × size, among threads, against plain computations on the host.
+//! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain computations on the host.
 
 use crate::bench::Progress;
-use crate::run::{Case, Collective, Hook, Peers, Plan, Random, Wire, gpu_options, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, gpu_options, prepare, prepare_all};
 use anyhow::Result;
 use std::sync::Arc;
 use tilewire::cuda::Device;
@@ -196,7 +196,7 @@ fn all_plans(ranks: usize, quick: bool) -> Vec<Plan> {
     let mut plans = Vec::new();
     for collective in Collective::ALL.into_iter().filter(|&c| ranks > 1 || c != Collective::Sendrecv) {
         for (&dtype, hook) in dtypes.iter().flat_map(|dtype| Hook::ALL.map(|hook| (dtype, hook))) {
-            for primitive in [None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Direct)] {
+            for primitive in PROTOCOLS {
                 for &algorithm in collective.algorithms() {
                     for len in lens(dtype, primitive, quick) {
                         // Two blocks in every second size, each op in turn.

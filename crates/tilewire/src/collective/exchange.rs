@@ -290,7 +290,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             }
             let sends = legs.all().filter(|leg| leg.side == Side::Send);
             let what = if self.pattern.is_collective() {
-                "the chunk of an input without produce hook"
+                "the input's chunk, which without a produce hook is as long as the output's,"
             } else {
                 "the input of a send without produce hook"
             };

@@ -121,7 +121,7 @@ impl<'t> PutParts<'t> for LastPart {
 /// A view with its shape, if it has one.
 pub(super) fn chunk<'t, T: Element>(view: View<'t, T>, shape: &Option<Shape>) -> Chunk<'t, T> {
     match shape {
-        Some(shape) => view.shape_line(shape.rows, shape.cols, &shape.at).into(),
+        Some(shape) => view.chunk_shape(shape.rows, shape.cols, &shape.at).into(),
         None => view.into(),
     }
 }

@@ -158,11 +158,7 @@ fn name_peers(traced: &mut Traced, link: &impl Link) {
             _ => continue,
         };
         let [memory] = memory else { continue };
-        let waited = |PeerEndpoint { send, recv, recv_packets, .. }: &PeerEndpoint| {
-            [&send.head, &send.packet_head, &send.ready, &recv.tail, &recv.done, recv_packets]
-                .iter()
-                .any(|waited| waited.is(memory))
-        };
+        let waited = |endpoint: &PeerEndpoint| endpoint.waited().iter().any(|waited| waited.is(memory));
         let Some((peer, _)) = endpoints.iter().find(|(_, endpoint)| waited(endpoint)) else { continue };
         if let Param::Slots { name, .. } | Param::Buffer { name, .. } = &mut traced.kernel.params[id] {
             name.push_str(&format!("{OF_RANK}{peer}"));

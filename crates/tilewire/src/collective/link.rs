@@ -1,7 +1,7 @@
 //! Kernels over transports: how one is bound to a peer, and how it is launched so that nothing hangs.
 
 use super::RunError;
-use super::wait_host::waits_over_all;
+use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
 use crate::ir::simplify;
@@ -9,8 +9,8 @@ use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{
-    AbortCode, Cause, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport, Signals,
-    Ticket, TransferError, TransportError,
+    AbortCode, Cause, Departures, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport,
+    Signals, Ticket, TransferError, TransportError,
 };
 use crate::vm::{LaunchError, Prepared, Settings};
 use std::fmt;
@@ -21,6 +21,11 @@ use std::time::Duration;
 pub trait Host: P2pTransport {
     /// The memory that holds the transport's abort words and doorbells; none: its launches poll, and only a deadline ends a wait.
     fn segments(&self) -> Option<&SegmentSet> {
+        None
+    }
+
+    /// Who has let go of the transport already, where that is noticed: waits for what they have not sent end at once.
+    fn departures(&self) -> Option<&Departures> {
         None
     }
 
@@ -72,6 +77,10 @@ pub trait Link: Host {
 impl Host for ShmTransport {
     fn segments(&self) -> Option<&SegmentSet> {
         Some(ShmTransport::segments(self))
+    }
+
+    fn departures(&self) -> Option<&Departures> {
+        Some(ShmTransport::departures(self))
     }
 
     fn deadline(&self) -> Option<Duration> {
@@ -198,13 +207,13 @@ impl<'l> Launch<'l> {
             let launch = cuda::Launch::new(&simplify(&traced.kernel), &traced.args, seat, settings, &ends)?;
             return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)) });
         }
-        let segments: Vec<&SegmentSet> = hosts.iter().filter(|_| watched).filter_map(|host| host.segments()).collect();
+        let watching = if watched { hosts } else { &[] };
         let usual = Settings::default();
         let settings = Settings {
             rank: first.rank().index(),
             world_size: first.world_size(),
             deadline,
-            waits: waits_over_all(&segments),
+            waits: waits_of(watching),
             stream_from: if streams { 1 } else { usual.stream_from },
             ..usual
         };

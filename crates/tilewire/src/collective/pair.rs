@@ -35,12 +35,13 @@ impl Card {
             ("the number of elements", tiling.len().to_string()),
             ("the element types on the wire", types.join(" and ")),
             ("the shape of the output chunk", shape),
+            ("the neighbours that share the last value (last_per)", last_per.to_string()),
+            ("the window", window.unwrap_or("none").to_string()),
+            // From here on what follows from the above, unless the user says otherwise.
             ("the protocol", decision.protocol.to_string()),
             ("the number of blocks", decision.blocks.to_string()),
             ("the bytes of a slot", slot_bytes.to_string()),
             ("the depth", depth.to_string()),
-            ("the window", window.unwrap_or("none").to_string()),
-            ("the neighbours that share the last value", last_per.to_string()),
             ("the tile", format!("[{}, {}]", tiling.tile_rows(), tiling.tile_cols())),
         ])
     }
@@ -79,7 +80,12 @@ impl Pending {
     pub(super) fn meet(&self, link: &impl Link, deadline: Option<Duration>) -> Result<(), RunError> {
         let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
             let code = match error {
-                TransportError::Broken { .. } => return,
+                // Who is gone is to be known to all; every other cause is.
+                TransportError::Broken { cause } => {
+                    return if cause.code == AbortCode::Left {
+                        link.fail(*cause)
+                    };
+                }
                 TransportError::NotMet { .. } => AbortCode::TimedOut,
                 _ => AbortCode::Failed,
             };

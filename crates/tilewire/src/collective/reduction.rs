@@ -178,7 +178,11 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             }
             let (is, must) = (self.inp.len(), self.out.len() * self.chunks());
             if self.hooks.copies && is != must {
-                let what = "the input of a reduction without produce hook";
+                let what = if self.chunks() == 1 {
+                    "the input, which without a produce hook is as long as the output,"
+                } else {
+                    "the input, which without a produce hook is as long as the outputs of all ranks together,"
+                };
                 k.report(&self.hooks.at, MisuseKind::Length { what, is, must });
             }
             roles(self, k, course);

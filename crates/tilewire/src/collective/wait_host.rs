@@ -3,7 +3,8 @@
 //!
 //! It stands here because `vm` knows no transport and `transport` knows no kernel: this is where the two meet.
 
-use crate::transport::{Abort, Cause, Doorbell, SegmentSet};
+use super::link::Host;
+use crate::transport::{Abort, AbortCode, Cause, Departures, Doorbell, Rank, SegmentSet};
 use crate::vm::{Bell, WaitHost, Waits};
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,6 +42,47 @@ pub fn waits_over_all(sets: &[&SegmentSet]) -> Waits {
     if sets.is_empty() { Waits::alone() } else { Waits::on(Arc::new(SegmentWaits::new(sets))) }
 }
 
+/// As [`waits_over_all`], for a kernel over these transports: waits for a rank that has left end as well.
+pub(super) fn waits_of(hosts: &[&dyn Host]) -> Waits {
+    let sets: Vec<&SegmentSet> = hosts.iter().filter_map(|host| host.segments()).collect();
+    if sets.is_empty() {
+        return Waits::alone();
+    }
+    let mut waits = SegmentWaits::new(&sets);
+    waits.signalled = hosts.iter().filter_map(|host| Signalled::of(*host)).collect();
+    Waits::on(Arc::new(waits))
+}
+
+/// What of this rank's memory is signalled by whom, in one transport: see the table of [`PeerEndpoint`](crate::transport::PeerEndpoint).
+struct Signalled {
+    departures: Departures,
+    by: Vec<(Range<usize>, Rank)>,
+}
+
+impl Signalled {
+    /// `None` where nobody's leaving would be noticed.
+    fn of(host: &dyn Host) -> Option<Signalled> {
+        let departures = host.departures().filter(|departures| departures.are_noticed())?.clone();
+        let me = host.rank();
+        let peers = Rank::all(host.world_size()).filter(|&peer| peer != me && host.reaches(peer));
+        let by = peers.flat_map(|peer| {
+            let places = host.endpoint(peer).waited().map(|memory| {
+                let start = memory.start().as_ptr() as usize;
+                start..start + memory.bytes()
+            });
+            places.map(|place| (place, peer))
+        });
+        Some(Signalled { departures, by: by.collect() })
+    }
+
+    #[cold]
+    fn in_vain(&self, address: usize) -> Option<u64> {
+        let (_, peer) = self.by.iter().find(|(place, _)| place.contains(&address))?;
+        let cause = Cause { code: AbortCode::Left, rank: peer.index(), reason: 0 };
+        self.departures.has_left(peer.index()).then(|| cause.to_word())
+    }
+}
+
 /// The wait host of one rank of some [`SegmentSet`]s. A rank of a set is known to the engine by its place in the lists below.
 struct SegmentWaits {
     /// This rank, in the first set.
@@ -51,6 +93,7 @@ struct SegmentWaits {
     doorbells: Vec<Doorbell>,
     /// Where the segment of each is mapped here.
     places: Vec<Range<usize>>,
+    signalled: Vec<Signalled>,
 }
 
 impl SegmentWaits {
@@ -69,6 +112,7 @@ impl SegmentWaits {
             aborts: sets.iter().map(|set| set.abort(set.rank())).collect(),
             doorbells: all().map(|(set, rank)| set.doorbell(rank)).collect(),
             places: all().map(place).collect(),
+            signalled: Vec::new(),
         }
     }
 }
@@ -79,6 +123,12 @@ impl WaitHost for SegmentWaits {
         // Relaxed: the word says all there is, see `Abort`.
         let word = |abort: &Abort| abort.word().load(std::sync::atomic::Ordering::Relaxed);
         self.aborts.iter().map(word).find(|&word| word != 0)
+    }
+
+    #[inline]
+    fn in_vain(&self, address: usize) -> Option<u64> {
+        let known = self.signalled.iter().filter(|signalled| signalled.departures.any());
+        known.filter_map(|signalled| signalled.in_vain(address)).next()
     }
 
     fn explain(&self, word: u64) -> String {

@@ -187,6 +187,13 @@ pub enum MisuseKind {
         /// Elements there are.
         len: usize,
     },
+    /// A shape that is not that of one chunk.
+    ChunkShape {
+        /// Elements of the shape.
+        elements: usize,
+        /// Elements of a chunk.
+        len: usize,
+    },
     /// Two lengths that must agree and do not.
     Length {
         /// What has the length.
@@ -321,6 +328,11 @@ impl fmt::Display for MisuseKind {
                 f,
                 "shape {rows} x {cols} with rows {stride} apart does not fit a view of {len} elements: rows must not \
                  overlap and the last must end inside"
+            ),
+            ChunkShape { elements, len } => write!(
+                f,
+                "a shape of {elements} elements for a chunk of {len}: it is the shape of one chunk, what one rank sends to one \
+                 other, and not that of the whole tensor"
             ),
             Length { what, is, must } => write!(f, "{what} has length {is}, but it must be {must}"),
             OutOfBounds { index, len } => write!(f, "index {index} is outside a view of {len} elements"),

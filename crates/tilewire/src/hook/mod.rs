@@ -140,12 +140,17 @@ fn compare(first: &ir::Kernel, second: &ir::Kernel, at: &SourceLine) -> Result<(
     for (id, inst) in first.insts.iter() {
         match second.insts.get(id) {
             Some(other) if other.op == inst.op && first.line(id) == second.line(id) => {}
-            Some(other) => return differ(first.line(id), format!("{:?} became {:?}", inst.op, other.op)),
-            None => return differ(first.line(id), format!("{:?} is missing the second time", inst.op)),
+            Some(_) => {
+                let [is, becomes] = [first, second].map(|kernel| ir::inst_text(kernel, id));
+                return differ(first.line(id), format!("'{is}' became '{becomes}'"));
+            }
+            None => {
+                return differ(first.line(id), format!("'{}' is missing the second time", ir::inst_text(first, id)));
+            }
         }
     }
     if let Some(id) = second.insts.keys().nth(first.insts.len()) {
-        return differ(second.line(id), format!("{:?} is new the second time", second.insts[id].op));
+        return differ(second.line(id), format!("'{}' is new the second time", ir::inst_text(second, id)));
     }
     let shell = |kernel: &ir::Kernel| {
         let roles: Vec<_> =

@@ -145,13 +145,17 @@ impl<'t, T: Element> View<'t, T> {
     /// The view as `rows` rows of `cols` elements; `rows * cols` must be its length.
     #[track_caller]
     pub fn shape(&self, rows: usize, cols: usize) -> View2<'t, T> {
-        self.shape_line(rows, cols, &SourceLine::caller())
+        let fits = rows.checked_mul(cols) == Some(self.len);
+        self.shaped(rows, cols, cols, fits, &SourceLine::caller())
     }
 
-    /// [`View::shape`] for code that got the shape from a user's line.
-    pub(crate) fn shape_line(&self, rows: usize, cols: usize, at: &SourceLine) -> View2<'t, T> {
-        let fits = rows.checked_mul(cols) == Some(self.len);
-        self.shaped(rows, cols, cols, fits, at)
+    /// [`View::shape`] for a chunk of a collective, whose shape stands in a user's line.
+    pub(crate) fn chunk_shape(&self, rows: usize, cols: usize, at: &SourceLine) -> View2<'t, T> {
+        if rows.checked_mul(cols) != Some(self.len) {
+            let (elements, len) = (rows.saturating_mul(cols), self.len);
+            self.trace.report(at, MisuseKind::ChunkShape { elements, len });
+        }
+        View2 { view: *self, rows, cols, stride: cols }
     }
 
     /// The view as `rows` rows of `cols` elements whose first elements are `stride` apart.

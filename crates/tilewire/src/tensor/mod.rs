@@ -151,7 +151,12 @@ impl<T: Element> Tensor<T> {
         if self.memory.device().is_some() {
             return self.write_device(std::iter::repeat_n(value, self.len));
         }
-        (0..self.len).for_each(|i| self.set(i, value));
+        if self.memory.is_shared() {
+            // SAFETY: every element is inside.
+            return (0..self.len).for_each(|i| unsafe { self.write_shared(i, value.to_bits()) });
+        }
+        // SAFETY: as in `set`, for every element.
+        (0..self.len).for_each(|i| unsafe { self.start().add(i).write(value) });
     }
 
     /// A copy of all elements.
@@ -159,8 +164,12 @@ impl<T: Element> Tensor<T> {
         if self.memory.device().is_some() {
             return self.memory.read().chunks_exact(size_of::<T>()).map(element).collect();
         }
-        // SAFETY: every element is inside.
-        (0..self.len).map(|i| unsafe { self.read(i) }).collect()
+        if self.memory.is_shared() {
+            // SAFETY: every element is inside, and the memory is shared.
+            return (0..self.len).map(|i| unsafe { self.read_shared(i) }).collect();
+        }
+        // SAFETY: every element is inside, and the memory is this rank's alone.
+        (0..self.len).map(|i| unsafe { self.read_own(i) }).collect()
     }
 
     /// Overwrites all elements.
@@ -172,7 +181,12 @@ impl<T: Element> Tensor<T> {
         if self.memory.device().is_some() {
             return self.write_device(data.iter().copied());
         }
-        data.iter().enumerate().for_each(|(i, &value)| self.set(i, value));
+        if self.memory.is_shared() {
+            // SAFETY: every element is inside: the lengths are equal.
+            return data.iter().enumerate().for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) });
+        }
+        // SAFETY: as in `set`, for every element: the lengths are equal. Foreign memory may be where `data` is.
+        unsafe { std::ptr::copy(data.as_ptr(), self.start(), self.len) }
     }
 
     /// Overwrites all elements of a tensor on a device, in one copy.
@@ -212,19 +226,16 @@ impl<T: Element> Tensor<T> {
             let size = size_of::<T>();
             return element(&self.memory.part(i * size, size).read());
         }
+        // SAFETY: the element is inside, and of the one kind or the other.
+        unsafe { if self.memory.is_shared() { self.read_shared(i) } else { self.read_own(i) } }
+    }
+
+    /// Element `i` of a tensor in memory that nobody else writes.
+    ///
+    /// # Safety
+    /// There is such an element, in memory of the host that is not shared.
+    unsafe fn read_own(&self, i: usize) -> T {
         let at = self.start().wrapping_add(i);
-        if self.memory.is_shared() {
-            // SAFETY: the element is inside, initialised and aligned; peers' writes meet an atomic load, and nobody holds a
-            // reference (`cells` refuses shared memory).
-            return T::from_bits(unsafe {
-                match size_of::<T>() {
-                    1 => u64::from(AtomicU8::from_ptr(at.cast()).load(Relaxed)),
-                    2 => u64::from(AtomicU16::from_ptr(at.cast()).load(Relaxed)),
-                    4 => u64::from(AtomicU32::from_ptr(at.cast()).load(Relaxed)),
-                    _ => AtomicU64::from_ptr(at.cast()).load(Relaxed),
-                }
-            });
-        }
         // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size.
         T::from_bits(unsafe {
             match size_of::<T>() {
@@ -236,13 +247,31 @@ impl<T: Element> Tensor<T> {
         })
     }
 
+    /// Element `i` of a tensor in shared memory.
+    ///
+    /// # Safety
+    /// There is such an element, in shared memory.
+    unsafe fn read_shared(&self, i: usize) -> T {
+        let at = self.start().wrapping_add(i);
+        // SAFETY: the element is inside, initialised and aligned; peers' writes meet an atomic load, and nobody holds a
+        // reference (`cells` refuses shared memory).
+        T::from_bits(unsafe {
+            match size_of::<T>() {
+                1 => u64::from(AtomicU8::from_ptr(at.cast()).load(Relaxed)),
+                2 => u64::from(AtomicU16::from_ptr(at.cast()).load(Relaxed)),
+                4 => u64::from(AtomicU32::from_ptr(at.cast()).load(Relaxed)),
+                _ => AtomicU64::from_ptr(at.cast()).load(Relaxed),
+            }
+        })
+    }
+
     /// Sets the bits of element `i` of a tensor in shared memory.
     ///
     /// # Safety
     /// There is such an element.
     unsafe fn write_shared(&self, i: usize, bits: u64) {
         let at = self.start().wrapping_add(i);
-        // SAFETY: as in `read`.
+        // SAFETY: as in `read_shared`.
         unsafe {
             match size_of::<T>() {
                 1 => AtomicU8::from_ptr(at.cast()).store(bits as u8, Relaxed),

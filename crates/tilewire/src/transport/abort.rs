@@ -28,6 +28,8 @@ pub enum AbortCode {
     TimedOut,
     /// It can no longer see whether its peers live.
     Blind,
+    /// It let go of its transport while others waited for it: after an error of its own, or at the end of its program.
+    Left,
     /// Something this version does not know.
     Other(u8),
 }
@@ -40,8 +42,9 @@ impl AbortCode {
             AbortCode::Failed => 3,
             AbortCode::TimedOut => 4,
             AbortCode::Blind => 5,
+            AbortCode::Left => 6,
             // 0 would mean that nothing is wrong.
-            AbortCode::Other(code) => code.max(6),
+            AbortCode::Other(code) => code.max(7),
         }
     }
 
@@ -52,6 +55,7 @@ impl AbortCode {
             3 => AbortCode::Failed,
             4 => AbortCode::TimedOut,
             5 => AbortCode::Blind,
+            6 => AbortCode::Left,
             code => AbortCode::Other(code),
         }
     }
@@ -98,6 +102,7 @@ impl fmt::Display for Cause {
             AbortCode::Blind => {
                 write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails")
             }
+            AbortCode::Left => write!(f, "rank {rank} left while others waited for it"),
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
@@ -121,6 +126,11 @@ impl Abort {
     pub fn get(&self) -> Option<Cause> {
         // Relaxed: the word says all there is; no other data is read because of it.
         Cause::from_word(self.word().load(Ordering::Relaxed))
+    }
+
+    /// Makes this rank's waits look around: there may be news that is no cause.
+    pub(super) fn wake(&self) {
+        self.doorbell.ring();
     }
 
     /// Ends this rank's waits: sets the word and rings the doorbell. False when there was a cause already, which stays.
@@ -193,8 +203,9 @@ mod tests {
 
     #[test]
     fn a_cause_survives_its_word() {
-        let known = [AbortCode::Died, AbortCode::Panicked, AbortCode::Failed, AbortCode::TimedOut, AbortCode::Blind];
-        for code in known.into_iter().chain([AbortCode::Other(77)]) {
+        use AbortCode::*;
+        let known = [Died, Panicked, Failed, TimedOut, Blind, Left];
+        for code in known.into_iter().chain([Other(77)]) {
             for (rank, reason) in [(0, 0), (1, 2), ((1 << 24) - 1, u32::MAX)] {
                 let cause = Cause { code, rank, reason };
                 assert_eq!(Cause::from_word(cause.to_word()), Some(cause));

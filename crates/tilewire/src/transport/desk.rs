@@ -1,9 +1,10 @@
 //! Where a transport's two sides of a transfer meet: what each is about to do, told through the bootstrap.
 #![forbid(unsafe_code)]
 
-use super::abort::{Abort, Cause};
+use super::abort::{Abort, AbortCode, Cause};
 use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
+use super::departures::Departures;
 use super::layout::Side;
 use super::pairing::{Pairings, Ticket};
 use super::rank::Rank;
@@ -19,11 +20,12 @@ pub(super) struct Desk {
     pairings: Pairings,
     /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
     pub(super) abort: Abort,
+    pub(super) departures: Departures,
 }
 
 impl Desk {
-    pub(super) fn new(world: Shared, name: String, abort: Abort) -> Desk {
-        Desk { world, name, pairings: Pairings::default(), abort }
+    pub(super) fn new(world: Shared, name: String, abort: Abort, departures: Departures) -> Desk {
+        Desk { world, name, pairings: Pairings::default(), abort, departures }
     }
 
     /// `Err` with the cause if the transport is broken.
@@ -47,10 +49,18 @@ impl Desk {
         // The store knows nothing of this transport: between two looks at it, the abort word tells.
         const LOOK: Duration = Duration::from_millis(20);
         let (key, start) = (ticket.theirs(&self.name), Instant::now());
+        let patience = deadline.map_or(Deadline::never(), Deadline::after);
         loop {
             self.check()?;
+            // Before the look: what the peer told, it told before it left.
+            let gone = self.departures.has_left(ticket.peer.index());
             let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
-            match self.world.take(&key, Deadline::after(left)) {
+            match self.world.look(&key, Deadline::after(left), patience) {
+                Err(BootstrapError::KeyNotSet { .. }) if gone => {
+                    self.check()?;
+                    let cause = Cause { code: AbortCode::Left, rank: ticket.peer.index(), reason: 0 };
+                    return Err(TransportError::Broken { cause });
+                }
                 Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {}
                 Err(BootstrapError::KeyNotSet { .. }) => {
                     self.check()?;

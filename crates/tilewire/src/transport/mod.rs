@@ -23,6 +23,7 @@
 mod abort;
 pub mod bootstrap;
 mod deadline;
+mod departures;
 mod descriptors;
 mod desk;
 mod doorbell;
@@ -60,6 +61,7 @@ mod socket;
 pub use abort::{Abort, AbortCode, Cause, PanicGuard};
 pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, StoreServer, TcpBootstrap};
 pub use deadline::Deadline;
+pub use departures::Departures;
 pub use descriptors::{DescriptorLimit, reserve_descriptors};
 pub use doorbell::Doorbell;
 pub use error::SegmentError;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  a rank says          when                            its peers' monitors
-//!  Goodbye              it closes, or is dropped        note that it has left
+//!  Goodbye              it closes, or is dropped        note that it has left: a wait for it is in vain from now on
 //!  Panicked             it is dropped by a panic        set the abort word, ring the doorbell
 //!  (end of file)        its process ended               after a Goodbye nothing, else as above
 //! ```
@@ -17,6 +17,7 @@
 //! seen. (What is executed closes them.)
 
 use super::abort::{Abort, AbortCode, Cause};
+use super::departures::Departures;
 use super::error::{SegmentError, those};
 use super::segment::ControlSockets;
 use super::socket::{self, Heard};
@@ -52,7 +53,9 @@ impl Monitor {
     pub fn start(control: ControlSockets, own: Abort) -> Result<Monitor, SegmentError> {
         let state = |socket: &Option<OwnedFd>| if socket.is_some() { Peer::Here } else { Peer::Left };
         let peers = control.sockets.iter().map(state).collect();
-        let watch = Arc::new(Watch { sockets: control.sockets, own, peers: Mutex::new(peers), change: Condvar::new() });
+        let departures = Departures::new(control.sockets.len());
+        let (sockets, peers) = (control.sockets, Mutex::new(peers));
+        let watch = Arc::new(Watch { sockets, own, peers, departures, change: Condvar::new() });
         if watch.sockets.iter().all(Option::is_none) {
             return Ok(Monitor { watch, stop: None, thread: None });
         }
@@ -66,6 +69,11 @@ impl Monitor {
     /// Whether a rank has said goodbye: it will signal no more.
     pub fn has_left(&self, rank: usize) -> bool {
         self.watch.peers().get(rank) == Some(&Peer::Left)
+    }
+
+    /// Who has left, for waits to look at.
+    pub fn departures(&self) -> Departures {
+        self.watch.departures.clone()
     }
 
     /// Says goodbye to all ranks and waits until all have said so. A collective call: when it returns `Ok`, no rank will touch
@@ -168,6 +176,7 @@ struct Watch {
     own: Abort,
     /// By rank.
     peers: Mutex<Vec<Peer>>,
+    departures: Departures,
     /// Some peer's state has changed.
     change: Condvar,
 }
@@ -230,6 +239,9 @@ impl Watch {
         };
         if let Some(code) = code {
             self.own.set(Cause { code, rank, reason: 0 });
+        } else {
+            self.departures.note(rank);
+            self.own.wake();
         }
         let now = if code.is_some() { Peer::Dead } else { Peer::Left };
         self.peers()[rank] = now;

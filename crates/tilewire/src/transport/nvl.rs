@@ -235,7 +235,7 @@ impl NvlTransport {
         let own = control.rank();
         let (abort, doorbell) = (control.abort(own), control.doorbell(own));
         let watcher = Watcher::start(abort.clone(), doorbell, seat.clone())?;
-        let desk = Desk::new(world, format!("nvl/{serial}"), abort);
+        let desk = Desk::new(world, format!("nvl/{serial}"), abort, watch.departures());
         Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
     }
 

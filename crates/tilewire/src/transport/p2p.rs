@@ -142,6 +142,12 @@ impl PeerEndpoint {
     /// Bytes from one slot to the next.
     pub const SLOT_STRIDE: u32 = LINE as u32;
 
+    /// What this rank waits at for the peer: it lies here, and nobody but the peer signals there.
+    pub fn waited(&self) -> [&Memory; 6] {
+        let PeerEndpoint { send, recv, recv_packets, .. } = self;
+        [&send.head, &send.packet_head, &send.ready, &recv.tail, &recv.done, recv_packets]
+    }
+
     /// The memories between two ranks whose segments are cut as `layout` says: `mine` is that of `rank`, `theirs` that of `peer`.
     ///
     /// # Panics

@@ -168,8 +168,8 @@ impl Shared {
         self.bootstrap.set(&format!("tilewire/{key}"), value, deadline)
     }
 
-    pub(super) fn take(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
-        self.bootstrap.take(&format!("tilewire/{key}"), deadline)
+    pub(super) fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.bootstrap.look(&format!("tilewire/{key}"), look, patience)
     }
 
     pub(super) fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), TransportError> {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, Cause};
+use super::departures::Departures;
 use super::desk::Desk;
 use super::doorbell::Doorbell;
 use super::layout::{Geometry, Layout, Side};
@@ -134,7 +135,7 @@ impl ShmTransport {
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
         let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
-        let desk = Desk::new(world, format!("shm/{serial}"), abort);
+        let desk = Desk::new(world, format!("shm/{serial}"), abort, watch.departures());
         Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, watch })
     }
 
@@ -192,6 +193,11 @@ impl ShmTransport {
     /// Waits for what the peer told, at most so long. Once for each ticket. Ends at once when the transport breaks.
     pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         self.desk.hear(ticket, deadline)
+    }
+
+    /// Who has let go of the transport already, where ranks are processes.
+    pub fn departures(&self) -> &Departures {
+        &self.desk.departures
     }
 
     /// The abort word of this rank: what its waits poll.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::deadline::Deadline;
+use super::departures::Departures;
 use super::rendezvous::TransportError;
 use super::segment::SegmentSet;
 #[cfg(target_os = "linux")]
@@ -28,6 +29,15 @@ impl Watch {
             #[cfg(target_os = "linux")]
             monitor,
         })
+    }
+
+    /// Who has left. Of ranks that are threads nobody does: what they leave without an error stays as it is.
+    pub(super) fn departures(&self) -> Departures {
+        #[cfg(target_os = "linux")]
+        if let Some(monitor) = &self.monitor {
+            return monitor.departures();
+        }
+        Departures::new(0)
     }
 
     #[cfg(target_os = "linux")]

@@ -176,6 +176,10 @@ impl fmt::Display for Who {
 impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // A strip is checked as a whole, so where it begins may be inside.
+            LaunchError::OutOfBounds { name, index, len, by, at } if (0..*len as i64).contains(index) => {
+                write!(f, "an access to elements from index {index} on leaves {name}, which has {len}: {by}, at {at}")
+            }
             LaunchError::OutOfBounds { name, index, len, by, at } => {
                 write!(f, "index {index} is outside {name}, which has {len}: {by}, at {at}")
             }

@@ -147,10 +147,13 @@ impl Prepared {
             let mut abort = None;
             let over = match machine.stop {
                 Stop::Blocked(_) => {
-                    abort = waits.aborted();
                     let watch = machine.watch;
                     // SAFETY: the machine is blocked, and outlives this call.
-                    let mut ready = || unsafe { watch.is_ready() } || waits.aborted().is_some();
+                    let is_ready = || unsafe { watch.is_ready() };
+                    let in_vain = if backoff.spins() { None } else { waits.in_vain(watch.address()) };
+                    // After the word: what was signalled before is there.
+                    abort = waits.aborted().or_else(|| in_vain.filter(|_| !is_ready()));
+                    let mut ready = || is_ready() || waits.aborted().or(waits.in_vain(watch.address())).is_some();
                     abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)
                 }
                 _ => true,

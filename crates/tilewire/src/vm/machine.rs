@@ -89,6 +89,15 @@ impl Watch {
         matches!(self, Watch::Polled)
     }
 
+    /// Where it looks, if that can be told.
+    pub(crate) fn address(self) -> Option<usize> {
+        match self {
+            Watch::Slot { slot, .. } => Some(slot as usize),
+            Watch::Packet { half, .. } => Some(half as usize),
+            Watch::Polled => None,
+        }
+    }
+
     /// Whether the machine can go on, if that can be told.
     ///
     /// # Safety

@@ -2,7 +2,7 @@
 //! instance that nobody has taken, so a launch never waits for a worker to become free, and ranks that are threads of one
 //! process cannot starve each other.
 
-use super::machine::{Machine, Stop};
+use super::machine::{Machine, Stop, Watch};
 use super::rounding::Rounding;
 use super::waits::{Backoff, Waits};
 use std::collections::VecDeque;
@@ -129,6 +129,10 @@ impl Job {
             }
             if progress {
                 backoff = Backoff::new(deadline);
+            } else if !backoff.spins()
+                && let Some((index, abort)) = self.in_vain(first)
+            {
+                return self.fail(Failure { index, stop: stop_of(index), abort: Some(abort) });
             } else if self.pause(&mut backoff, first)
                 && let Some(index) = stuck
             {
@@ -137,23 +141,37 @@ impl Job {
         }
     }
 
+    /// The chained instances from this one on, which are blocked, with what each waits for.
+    fn blocked(&self, first: usize) -> impl Iterator<Item = (usize, Watch)> {
+        let next = |&index: &usize| {
+            // SAFETY: the chain holds indices that `take` gave to this participant alone; no reference to them is held here.
+            let next = unsafe { self.machine(index) }.next;
+            (next != NONE).then_some(next)
+        };
+        // SAFETY: as above.
+        std::iter::successors((first != NONE).then_some(first), next).map(|k| (k, unsafe { self.machine(k) }.watch))
+    }
+
+    /// A chained instance that waits for what will not come, if there is one: with it the launch cannot come to its end.
+    fn in_vain(&self, first: usize) -> Option<(usize, u64)> {
+        self.blocked(first).find_map(|(index, watch)| {
+            let word = self.waits.in_vain(watch.address())?;
+            // After the word: what was signalled before is there. SAFETY: blocked, and the memory it waits for lives as long as it does.
+            (!unsafe { watch.is_ready() }).then_some((index, word))
+        })
+    }
+
     /// Waits a little, at most until one of the chained instances can go on or the launch is to end; true at the deadline.
     fn pause(&self, backoff: &mut Backoff, first: usize) -> bool {
-        let watches = || {
-            let next = |&index: &usize| {
-                // SAFETY: the chain holds indices that `take` gave to this participant alone; no reference to them is held here.
-                let next = unsafe { self.machine(index) }.next;
-                (next != NONE).then_some(next)
-            };
-            // SAFETY: as above.
-            std::iter::successors((first != NONE).then_some(first), next).map(|k| unsafe { self.machine(k) }.watch)
-        };
-        let polls = watches().any(|watch| watch.is_polled());
+        let polls = self.blocked(first).any(|(_, watch)| watch.is_polled());
         backoff.pause(&self.waits, polls, &mut || {
             self.failed.load(Ordering::Relaxed)
                 || self.waits.aborted().is_some()
-                // SAFETY: these instances are blocked, and the memory they wait for lives as long as they do.
-                || watches().any(|watch| unsafe { watch.is_ready() })
+                || self.blocked(first).any(|(_, watch)| {
+                    let in_vain = self.waits.in_vain(watch.address()).is_some();
+                    // SAFETY: these instances are blocked, and the memory they wait for lives as long as they do.
+                    in_vain || unsafe { watch.is_ready() }
+                })
         })
     }
 

@@ -35,6 +35,12 @@ pub trait WaitHost: Send + Sync {
     /// The word that says why this rank's waits are to end, if they are. Called in every round of a wait: one relaxed load.
     fn aborted(&self) -> Option<u64>;
 
+    /// The word that says why a wait for memory at `address` is in vain, if it is known to be: nobody will signal there any more. What
+    /// was signalled before is there: the engine looks once more before it gives up. Asked in every round of a wait that does not spin any more.
+    fn in_vain(&self, _address: usize) -> Option<u64> {
+        None
+    }
+
     /// What such a word means, for people.
     fn explain(&self, word: u64) -> String;
 
@@ -92,6 +98,12 @@ impl Waits {
         self.0.as_ref().and_then(|host| host.aborted())
     }
 
+    /// The word of a wait that will never be satisfied, if that is known.
+    #[inline]
+    pub(crate) fn in_vain(&self, address: Option<usize>) -> Option<u64> {
+        self.0.as_ref().zip(address).and_then(|(host, address)| host.in_vain(address))
+    }
+
     /// Makes the participants of this rank that sleep look around.
     pub(crate) fn wake(&self) {
         if let Some(host) = &self.0 {
@@ -124,6 +136,11 @@ impl Backoff {
 
     pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
         Backoff { rounds: 0, since: None, deadline, expired: false }
+    }
+
+    /// Whether it still spins: then only what is cheapest is looked at.
+    pub(crate) fn spins(&self) -> bool {
+        self.rounds < Self::SPINS
     }
 
     /// Waits a little, or until `ready`; true when the deadline has passed **and** the caller has looked once more since: a thread

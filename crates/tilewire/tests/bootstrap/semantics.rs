@@ -246,3 +246,54 @@ fn too_many_waits_of_one_rank_are_refused(make: Make) {
         assert!(matches!(refused, BootstrapError::Full { what: Limit::Waiting, .. }), "{refused}");
     });
 }
+
+/// What stands between a rank and its store: from now on answers are held back until `slow` is over.
+fn through_a_slow_line(
+    slow: std::time::Duration,
+) -> (tilewire::transport::TcpBootstrap, tilewire::transport::StoreServer) {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    let server = crate::server(1, Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, store) = (listener.local_addr().unwrap().to_string(), server.address());
+    std::thread::spawn(move || {
+        let (rank, store) = (listener.accept().unwrap().0, TcpStream::connect(store).unwrap());
+        let pass = |mut from: TcpStream, mut to: TcpStream, held: Option<std::time::Duration>| {
+            let (mut bytes, began) = ([0; 4096], Instant::now());
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                // The exchange of proofs is over well before: a rank has little patience with that.
+                if let Some(held) = held.filter(|_| began.elapsed() > SHORT) {
+                    std::thread::sleep(held);
+                }
+                if to.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+            _ = to.shutdown(std::net::Shutdown::Both);
+        };
+        let (from, to) = (rank.try_clone().unwrap(), store.try_clone().unwrap());
+        let questions = std::thread::spawn(move || pass(from, to, None));
+        pass(store, rank, Some(slow));
+        questions.join().unwrap();
+    });
+    let secret = crate::secret();
+    let rank = tilewire::transport::TcpBootstrap::connect(&address, rank(0), 1, &secret, long()).unwrap();
+    std::thread::sleep(2 * SHORT);
+    (rank, server)
+}
+
+#[test]
+fn who_looks_is_patient_with_a_store_that_gets_no_processor() {
+    let slow = std::time::Duration::from_millis(1500);
+    let (rank, _server) = through_a_slow_line(slow);
+    let soon = || Deadline::after(std::time::Duration::from_millis(20));
+    let began = Instant::now();
+    let error = rank.look("card", soon(), long()).unwrap_err();
+    assert!(matches!(error, BootstrapError::KeyNotSet { .. }), "{error}");
+    assert!(began.elapsed() >= slow);
+    rank.set("card", b"told", long()).unwrap();
+    assert_eq!(rank.look("card", soon(), long()).unwrap(), b"told");
+    // Without patience it is held for gone.
+    let error = rank.take("card", soon()).unwrap_err();
+    assert!(matches!(error, BootstrapError::StoreSilent { .. }), "{error}");
+}

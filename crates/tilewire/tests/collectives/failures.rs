@@ -1,7 +1,8 @@
 //! Nothing hangs: who waits for a rank that does not come gets an error that names it, and the others hear of it.
 
 use crate::case::{LONG, SMALL, Way};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 use tilewire::collective::{Rounds, Timeout};
 use tilewire::transport::{AbortCode, Cause, Rank, ShmTransport, TransferError, TransportError, Window, World};
 use tilewire::{LaunchError, RunError, Tensor, all_to_all};
@@ -31,21 +32,10 @@ fn without_rank_2(way: Way, rounds: Rounds) -> Timeout {
     let errors = errors.unwrap();
     let cause = Cause { code: AbortCode::TimedOut, rank: 0, reason: 0 };
     for rank in [1, 3] {
-        let heard = match &errors[rank] {
-            RunError::Launch(LaunchError::Aborted { word, .. }) => Cause::from_word(*word),
-            other => panic!("rank {rank}: {other}"),
-        };
-        assert_eq!(heard, Some(cause), "rank {rank}");
+        // In its launch; or before it, where it got no processor for so long.
+        assert_eq!(heard(&errors[rank]), cause, "rank {rank}");
     }
-    let broken = match &errors[2] {
-        RunError::Transfer(TransferError::Broken { cause }) => *cause,
-        RunError::Transport(error) => match &**error {
-            TransportError::Broken { cause } => *cause,
-            other => panic!("{other}"),
-        },
-        other => panic!("{other}"),
-    };
-    assert_eq!(broken, cause);
+    assert_eq!(heard(&errors[2]), cause);
     match &errors[0] {
         RunError::Timeout(timeout) => (**timeout).clone(),
         other => panic!("{other}"),
@@ -96,4 +86,60 @@ fn what_is_built_and_dropped_breaks_the_transport_for_all() {
         Ok(op.run().is_err())
     });
     assert_eq!(errors.unwrap(), [true; 3]);
+}
+
+/// The cause that a rank heard of, however it came to hear of it.
+pub fn heard(error: &RunError) -> Cause {
+    match error {
+        RunError::Launch(LaunchError::Aborted { word, .. }) => Cause::from_word(*word).unwrap(),
+        RunError::Transfer(TransferError::Broken { cause }) => *cause,
+        RunError::Transport(error) => match &**error {
+            TransportError::Broken { cause } => *cause,
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn an_error_of_one_ranks_build_ends_the_others_long_before_their_deadline() {
+    let heard_by = Mutex::new(Vec::new());
+    let start = Instant::now();
+    let result = World::threads(3).deadline(Duration::from_secs(600)).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        // Rank 1 alone has a tensor that cannot be cut into three.
+        let len = if world.rank() == Rank::new(1) { 31 } else { 30 };
+        let (inp, out) = (Tensor::<u32>::zeros(len), Tensor::<u32>::zeros(len));
+        let result = all_to_all(&link, &out, &inp).run();
+        if let (Err(error), true) = (&result, len == 30) {
+            heard_by.lock().unwrap().push(heard(error));
+        }
+        Ok(result?)
+    });
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    // What is reported is the cause, and not what became of the others.
+    let words = result.unwrap_err().to_string();
+    assert!(words.starts_with("rank 1 failed: ") && words.contains("pad it to 33"), "{words}");
+    assert_eq!(heard_by.into_inner().unwrap(), [Cause { code: AbortCode::Failed, rank: 1, reason: 0 }; 2]);
+}
+
+#[test]
+fn an_error_that_all_ranks_get_alike_leaves_the_link_as_it_was() {
+    World::threads(3)
+        .deadline(LONG)
+        .run(|world| {
+            let link = ShmTransport::rendezvous(&world, SMALL)?;
+            for len in [31, 30, 32, 33] {
+                let (inp, out) = (Tensor::from_fn(len, |i| i as u32), Tensor::<u32>::zeros(len));
+                match all_to_all(&link, &out, &inp).run() {
+                    Ok(()) => assert_eq!(
+                        (len % 3, out.get(len - 1)),
+                        (0, (world.rank().index() * len / 3 + len / 3 - 1) as u32)
+                    ),
+                    Err(error) => assert!(matches!(error, RunError::Transfer(TransferError::Uneven { .. })), "{error}"),
+                }
+            }
+            Ok(link.close()?)
+        })
+        .unwrap();
 }

@@ -8,7 +8,9 @@ use tilewire::ir::{Access, Type};
 use tilewire::transport::{
     Protocol, Rank, RankError, ShmOptions, ShmTransport, TransferError, TransportError, Window, World,
 };
-use tilewire::{Bf16, BuildError, Config, PrepareError, Primitive, RunError, Tensor, kernel, recv, send, sendrecv};
+use tilewire::{
+    Bf16, BuildError, Config, F8E4M3, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
+};
 
 /// Runs `body` in two ranks, which must fail in both; then that the transport is as good as before. Gives the errors by rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> [RunError; 2] {
@@ -341,6 +343,12 @@ fn two_sides_that_mean_different_messages() {
             take.consume(|c, (x, _)| c.output.store(c.pos(), x)).run()
         },
     );
+    // Staged or packets is a consequence of it, and not what is to be told.
+    differ(
+        ("the neighbours that share the last value (last_per)", "32", "1"),
+        |link, to| send(link, &x(64), to).produce2(hooks::quantise(F8E4M3::MAX, 32)).last_per(32).run(),
+        |link, from| recv(link, &x(64), from).carries::<(F8E4M3, f32)>().consume(hooks::dequantise()).run(),
+    );
     let shape = "the shape of the output chunk";
     differ(
         (shape, "[5, 2]", "[2, 5]"),
@@ -425,7 +433,7 @@ fn hooks_that_cannot_be_meant() {
         sendrecv(link, &x(6), &x(6), peer, peer).chunk_shape(2, 4).run()
     }) {
         let RunError::Build(error) = error else { panic!("{error}") };
-        let shape = |kind: &MisuseKind| matches!(kind, MisuseKind::Shape { rows: 2, cols: 4, len: 6, .. });
+        let shape = |kind: &MisuseKind| matches!(kind, MisuseKind::ChunkShape { elements: 8, len: 6 });
         assert!(error.misuses().iter().any(|misuse| shape(&misuse.kind)), "{error}");
     }
 }

@@ -145,6 +145,18 @@ impl TcpBootstrap {
         value: &[u8],
         deadline: Deadline,
     ) -> Result<Answer, BootstrapError> {
+        self.call_patiently(operation, name, value, deadline, deadline)
+    }
+
+    /// A call whose answer may come later than its deadline: until `patience` the store is believed to be there.
+    fn call_patiently(
+        &self,
+        operation: Operation,
+        name: &str,
+        value: &[u8],
+        deadline: Deadline,
+        patience: Deadline,
+    ) -> Result<Answer, BootstrapError> {
         let began = Instant::now();
         let refused = |refusal: super::store::Refusal| refusal.error(self.rank, operation, name, began.elapsed());
         self.limits.admit(name, value).map_err(refused)?;
@@ -155,8 +167,8 @@ impl TcpBootstrap {
         let question = Question::Ask { request, left: deadline.remaining() }.encode(number);
         self.inbox.lock().expected.insert(number, None);
         // If that fails, waiting ends soon; what the store said before it went, if it did, is better than that it went.
-        self.writer.send(&question, deadline);
-        match self.inbox.wait(number, deadline) {
+        self.writer.send(&question, patience);
+        match self.inbox.wait(number, patience) {
             Some(Answer::Refused(refusal)) => Err(refused(refusal)),
             Some(answer) if is_answer_to(&answer, operation) => Ok(answer),
             Some(_) => Err(gone()),
@@ -434,6 +446,10 @@ impl Bootstrap for TcpBootstrap {
 
     fn take(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
         self.call(Operation::Take, key, &[], deadline).map(Answer::into_value)
+    }
+
+    fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        self.call_patiently(Operation::Take, key, &[], look, patience).map(Answer::into_value)
     }
 
     fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), BootstrapError> {

@@ -83,6 +83,13 @@ pub trait Bootstrap: Send + Sync {
     /// pass a message from one rank to one other.
     fn take(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError>;
 
+    /// As [`take`](Bootstrap::take), for who looks now and then and does something else in between: waits for the key until `look`. A store that does
+    /// not answer is held for gone only after `patience`, since on a machine with more ranks than processors an answer may take seconds.
+    fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
+        let _ = patience;
+        self.take(key, look)
+    }
+
     /// Returns when all ranks have come to the barrier of this name. A name may be used again.
     fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), BootstrapError>;
 
