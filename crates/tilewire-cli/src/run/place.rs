@@ -8,8 +8,8 @@ use tilewire::ir::scalar::Element;
 use tilewire::schedule::LoadStore;
 use tilewire::transport::layout::Side;
 use tilewire::transport::{
-    Cause, LinkKind, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport, Ticket,
-    TransportError, Window,
+    Cause, Departures, LinkKind, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport,
+    Ticket, TransportError, Window,
 };
 use tilewire::{Memory, RunError, Tensor};
 
@@ -118,6 +118,10 @@ impl Host for Wire {
 
     fn seat(&self) -> Option<&Seat> {
         self.host().seat()
+    }
+
+    fn departures(&self) -> Option<&Departures> {
+        self.host().departures()
     }
 
     fn fail(&self, cause: Cause) {

@@ -59,8 +59,11 @@ pub(super) struct OwnCode<'b, 't> {
     pub name: &'static str,
     /// Whether several roles can do it together.
     pub is_shared: bool,
-    pub trace: Rc<dyn Fn(&RoleCtx<'t>, Share) + 'b>,
+    pub trace: Rc<TraceShare<'b, 't>>,
 }
+
+/// Traces a share in a role.
+type TraceShare<'b, 't> = dyn Fn(&RoleCtx<'t>, Share) + 'b;
 
 impl<'b, 't: 'b> OwnCode<'b, 't> {
     fn leg(&self, share: Share) -> LegCode<'b, 't> {

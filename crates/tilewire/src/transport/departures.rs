@@ -25,7 +25,7 @@ impl Departures {
         Departures(Arc::new(Left { any: AtomicBool::new(false), ranks }))
     }
 
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "processes share memory on Linux only"))]
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "processes share memory on Linux only"))]
     pub(super) fn note(&self, rank: usize) {
         // Release: who reads it sees all that the rank did before it said goodbye, which this thread has heard.
         self.0.ranks[rank].store(true, Ordering::Release);

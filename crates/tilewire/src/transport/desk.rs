@@ -49,13 +49,16 @@ impl Desk {
         // The store knows nothing of this transport: between two looks at it, the abort word tells.
         const LOOK: Duration = Duration::from_millis(20);
         let (key, start) = (ticket.theirs(&self.name), Instant::now());
-        let patience = deadline.map_or(Deadline::never(), Deadline::after);
+        // As long as a machine with more ranks than processors may keep the store from answering, and no longer: abort and departure are
+        // seen between two looks only.
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let patience = deadline.map_or(PATIENCE, |deadline| deadline.min(PATIENCE));
         loop {
             self.check()?;
             // Before the look: what the peer told, it told before it left.
             let gone = self.departures.has_left(ticket.peer.index());
             let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
-            match self.world.look(&key, Deadline::after(left), patience) {
+            match self.world.look(&key, Deadline::after(left), Deadline::after(patience)) {
                 Err(BootstrapError::KeyNotSet { .. }) if gone => {
                     self.check()?;
                     let cause = Cause { code: AbortCode::Left, rank: ticket.peer.index(), reason: 0 };

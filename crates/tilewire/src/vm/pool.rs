@@ -157,7 +157,9 @@ impl Job {
         self.blocked(first).find_map(|(index, watch)| {
             let word = self.waits.in_vain(watch.address())?;
             // After the word: what was signalled before is there. SAFETY: blocked, and the memory it waits for lives as long as it does.
-            (!unsafe { watch.is_ready() }).then_some((index, word))
+            let ready = unsafe { watch.is_ready() };
+            // Who gives up says why before it leaves.
+            (!ready).then(|| (index, self.waits.aborted().unwrap_or(word)))
         })
     }
 
