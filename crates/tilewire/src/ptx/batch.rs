@@ -16,6 +16,8 @@ pub(super) struct Body<'k> {
     pub insts: &'k [Inst],
     pub analysis: Analysis<'k>,
     pub accesses: Vec<MemoryAccess>,
+    /// About how many instructions one element takes.
+    pub weight: u32,
     /// Neighbours in a vector.
     pub width: usize,
     /// Bytes that one instruction moves, for contiguous accesses.

@@ -55,18 +55,18 @@ impl<'k> RoleCode<'k> {
         };
         let mut analysis = Analysis::new(kernel, inst);
         let accesses = analysis.accesses();
-        let mut body = Body { insts, analysis, accesses, width: 1, wide: HashMap::new() };
+        let weight = weight(kernel, insts, &analysis, self.options.target);
+        let mut body = Body { insts, analysis, accesses, weight, width: 1, wide: HashMap::new() };
         let end = self.t.label();
         let groups = groups(kernel, insts);
         if groups.is_empty() {
-            let weight = weight(kernel, &body, self.options.target);
             let Op::Each { extent: extents, .. } = &kernel.insts[inst].op else { unreachable!("an each") };
             let turned = rows.and_then(|_| self.turned(inst, &body, [extents[0], extents[1]]));
             match (turned, rows) {
                 (Some(turned), Some(rows)) => self.each_turned(inst, &mut body, (rows, cols), &turned, end),
                 _ => {
-                    body.set_width(kernel, width(kernel, &body, weight));
-                    let unroll = self.unroll(&body, weight);
+                    body.set_width(kernel, width(kernel, &body));
+                    let unroll = self.unroll(&body);
                     self.plain(inst, &mut body, (rows, cols), unroll, end);
                 }
             }
@@ -109,7 +109,7 @@ impl<'k> RoleCode<'k> {
     /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
     /// the loads of all of them first.
     pub fn elements(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
-        if positions.len() > 1 && is_long(weight(self.kernel, body, self.options.target)) {
+        if positions.len() > 1 && is_long(body.weight) {
             return self.vector_by_vector(each, body, positions, width, end);
         }
         let mut batch = self.batch(each, positions, width, end);
@@ -228,9 +228,12 @@ impl<'k> RoleCode<'k> {
 
     /// Whether a walk through a body is worth a pipeline: it loads, but not from so many places that their addresses fill the registers.
     fn is_pipelined(&self, body: &Body<'_>, walk: Walk) -> bool {
-        let long = is_long(weight(self.kernel, body, self.options.target));
         let loads = || self.early(body).into_iter().filter(|&inst| is_load(self.kernel, inst)).count();
-        long && walk.rows.is_none() && walk.unroll > 1 && !self.options.bounds && (1..=2).contains(&loads())
+        is_long(body.weight)
+            && walk.rows.is_none()
+            && walk.unroll > 1
+            && !self.options.bounds
+            && (1..=2).contains(&loads())
     }
 
     /// The loads that nothing of the body must come before, and what computes their places.
@@ -400,7 +403,8 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Vectors of a lane at a time: as many as registers hold.
-    pub(super) fn unroll(&self, body: &Body<'_>, weight: u32) -> u32 {
+    pub(super) fn unroll(&self, body: &Body<'_>) -> u32 {
+        let weight = body.weight;
         if self.options.unroll > 0 {
             return self.options.unroll.next_power_of_two().min(16);
         }
@@ -458,11 +462,11 @@ fn groups(kernel: &Kernel, insts: &[Inst]) -> Vec<u32> {
 }
 
 /// Neighbours in a vector: 16 bytes of the smallest element that is accessed side by side, fewer where the body is long.
-pub(super) fn width(kernel: &Kernel, body: &Body<'_>, weight: u32) -> usize {
+pub(super) fn width(kernel: &Kernel, body: &Body<'_>) -> usize {
     let useful = body.accesses.iter().filter_map(|a| Some((vector_element(kernel, a)?, a.align)));
     let smallest = useful.filter(|&(size, align)| align as usize >= 2 * size).map(|(size, _)| size).min();
     let mut width = smallest.map_or(1, |size| 16 / size);
-    while width > 1 && width as u32 * weight > 384 {
+    while width > 1 && width as u32 * body.weight > 384 {
         width /= 2;
     }
     width
@@ -482,13 +486,13 @@ pub(super) fn is_long(weight: u32) -> bool {
 }
 
 /// About how many instructions one element takes, its share of those that neighbours have in common included.
-pub(super) fn weight(kernel: &Kernel, body: &Body<'_>, target: Target) -> u32 {
+fn weight(kernel: &Kernel, insts: &[Inst], analysis: &Analysis<'_>, target: Target) -> u32 {
     /// A vector has no more elements.
     const WIDEST: u32 = 16;
     let of = |&inst: &Inst| {
         let data = &kernel.insts[inst];
         let cost = cost(kernel, inst, target);
-        let shared = |v: Value| match body.analysis.granularity(v) {
+        let shared = |v: Value| match analysis.granularity(v) {
             Granularity::Uniform | Granularity::Row => true,
             Granularity::Group(size) => size.is_multiple_of(WIDEST),
             Granularity::Lane => false,
@@ -497,7 +501,7 @@ pub(super) fn weight(kernel: &Kernel, body: &Body<'_>, target: Target) -> u32 {
         let once = !matches!(data.op, Op::Group { .. }) && data.result.is_some_and(shared);
         if once { cost } else { cost * WIDEST }
     };
-    body.insts.iter().map(of).sum::<u32>().div_ceil(WIDEST).max(1)
+    insts.iter().map(of).sum::<u32>().div_ceil(WIDEST).max(1)
 }
 
 /// About how many instructions an op takes.

@@ -14,7 +14,7 @@
 
 use super::DEPOT;
 use super::batch::{Batch, Body};
-use super::each::{Position, Walk, weight, width};
+use super::each::{Position, Walk, width};
 use super::number;
 use super::role::RoleCode;
 use super::text::{Label, Reg};
@@ -48,7 +48,7 @@ impl<'k> RoleCode<'k> {
                 body.set_width(self.kernel, width);
                 let shift = width.trailing_zeros();
                 let units = self.t.d("shr.s64", &[&cols, &shift]);
-                let unroll = self.unroll(body, weight(self.kernel, body, self.options.target)).min(4);
+                let unroll = self.unroll(body).min(4);
                 let walk = Walk { rows, units, shift, offset: None, unroll, together: true };
                 self.walk_body(each, body, walk, end);
                 if known.is_none() {
@@ -72,7 +72,7 @@ impl<'k> RoleCode<'k> {
         if !body.insts.iter().all(fits) {
             return None;
         }
-        let mut width = width(self.kernel, body, weight(self.kernel, body, self.options.target));
+        let mut width = width(self.kernel, body);
         let most = sizes.iter().copied().max().unwrap_or(1) as usize;
         while most > 32 * width && width < 16 {
             width *= 2;

@@ -18,7 +18,7 @@
 //! ```
 
 use super::batch::Body;
-use super::each::{Position, is_long, weight};
+use super::each::{Position, is_long};
 use super::place::Address;
 use super::role::RoleCode;
 use super::text::{Label, Reg};
@@ -63,7 +63,7 @@ impl RoleCode<'_> {
         let stages = (room / (warps * BYTES / WARPS * loads as u32)).min(MOST_STAGES);
         let mine = self.lanes / 32;
         let busy = mine / WARPS * WARPS;
-        let weight = weight(self.kernel, body, self.options.target);
+        let weight = body.weight;
         let rows = match weight {
             // What is only moved stays packed.
             0..=2 => ROWS,
