@@ -8,9 +8,9 @@ use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::layout::Geometry;
-use tilewire::transport::{ShmOptions, ShmTransport, World};
+use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
 use tilewire::{
-    Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, reduce_scatter,
+    Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
     send, sendrecv,
 };
 
@@ -86,6 +86,11 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
     let staged = |warps| config(Primitive::Staged, warps);
     let traced = [
         ("all-to-all", all_to_all(&copied, &out, &inp).config(staged(4)).rounds(Rounds::Blocks).trace()),
+        ("all-to-all, quantised", {
+            let exchange = all_to_all(&copied, &sums, &halves).config(Config { granule: Some(128), ..staged(4) });
+            let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+            squeezed.consume(hooks::dequantise()).trace()
+        }),
         ("all-to-all, legs", all_to_all(&copied, &out, &inp).config(staged(8)).rounds(Rounds::Legs).trace()),
         ("all-to-all, bulk", {
             let bulk = Config { slot_bytes: Some(1 << 10), ..config(Primitive::Bulk, 4) };
@@ -114,6 +119,34 @@ fn shipped_transfers_assemble_for_every_target() {
 #[test]
 fn shipped_collectives_assemble_for_every_target() {
     assemble(collectives());
+}
+
+/// What is staged stays in the cache; what comes and goes once leaves it first, if there is much of it.
+#[test]
+fn much_that_is_staged_streams() {
+    let geometry = Geometry {
+        world_size: 2,
+        per_peer_bytes: 8 << 20,
+        max_blocks_per_peer: 32,
+        max_slots: 8,
+        max_copies: 4,
+        packet_bytes: 8 << 20,
+    };
+    let (link, peer) = (Rehearsal::new(geometry).ranks().swap_remove(0), Rank::new(1));
+    for (bytes, streams) in [(8 << 20, false), (16 << 20, true)] {
+        let (inp, out) = (Tensor::<u8>::zeros(bytes), Tensor::<u8>::zeros(bytes));
+        let staged = Config { primitive: Some(Primitive::Staged), ..Config::default() };
+        let traced = sendrecv(&link, &out, &inp, peer, peer).config(staged).trace().unwrap();
+        let text = emit(&simplify(&traced.kernel), Options::new(Target::Sm90a)).unwrap().text;
+        for hinted in ["ld.global.cs.v4.b32", "st.global.cs.v4.b32"] {
+            assert_eq!(text.contains(hinted), streams, "{bytes} bytes: {hinted}\n{text}");
+        }
+        assert!(text.contains("ld.global.v4.b32") && text.contains("st.global.v4.b32"), "what is staged\n{text}");
+        assemble(vec![("staged", traced.kernel)]);
+        // Nothing is staged: nothing has to stay.
+        let traced = map(&out, &inp).trace().unwrap();
+        assert!(!emit(&simplify(&traced.kernel), Options::new(Target::Sm90a)).unwrap().text.contains(".cs."));
+    }
 }
 
 fn assemble(kernels: Vec<(&'static str, Kernel)>) {

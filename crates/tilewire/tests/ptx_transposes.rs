@@ -4,8 +4,7 @@
 mod support;
 
 use support::programs::data::{Random, element};
-use support::simulated::simulate_world;
-use tilewire::check::{self, Options as Schedule};
+use support::simulated::{same_as_defined, simulate_world};
 use tilewire::ir::scalar::{Element, Number};
 use tilewire::ir::simplify;
 use tilewire::ptx::{Options, Target, emit};
@@ -19,18 +18,8 @@ const OTHERS: [(usize, usize); 6] = [(0, 64), (33, 65), (60, 64), (64, 60), (100
 
 /// Runs a kernel of one rank on the machine and by definition.
 fn agree(name: &str, traced: &Traced, target: Target, squares: bool) {
-    let text = emit(&simplify(&traced.kernel), Options::new(target)).unwrap().text;
+    let text = same_as_defined(name, traced, target);
     assert_eq!(text.contains("cp.async.cg"), squares, "{name} for {target}\n{}\n{text}", traced.kernel);
-    let expected = check::evaluate(&traced.kernel, &traced.args, (0, 1), Schedule::default());
-    let expected = expected.unwrap_or_else(|e| panic!("{name}: {e}"));
-    let got = simulate_world(std::slice::from_ref(traced), target);
-    let got = got.unwrap_or_else(|fault| panic!("{name} for {target}: {}", fault.0)).swap_remove(0);
-    for (param, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        for (got, expected) in got.iter().zip(expected) {
-            let wrong = (0..got.len()).find(|&k| got[k] != expected[k]);
-            assert_eq!(wrong, None, "{name} for {target}: parameter {param}\n{text}");
-        }
-    }
 }
 
 /// Elements of all kinds.

@@ -46,36 +46,11 @@ impl Batch {
     fn count(&self) -> usize {
         self.width * self.groups
     }
-
-    /// The registers of what was loaded, one after the other; neighbours that share one have it once.
-    pub fn loaded(&self, kernel: &Kernel, loads: &[Inst]) -> Vec<Reg> {
-        let of = |inst: &Inst| {
-            let v = kernel.insts[*inst].result.expect("a load has a result");
-            self.words.get(&v).or_else(|| self.lanes.get(&v)).expect("it was loaded").clone()
-        };
-        let mut all: Vec<Reg> = loads.iter().flat_map(of).collect();
-        all.dedup();
-        all
-    }
-
-    /// Puts registers where another batch has what it [loaded](Batch::loaded).
-    pub fn load(&mut self, kernel: &Kernel, loads: &[Inst], like: &Batch, registers: &[Reg]) {
-        let theirs = like.loaded(kernel, loads);
-        let mine = |x: &Reg| registers[theirs.iter().position(|y| y == x).expect("one of those loaded")];
-        for inst in loads {
-            let v = kernel.insts[*inst].result.expect("a load has a result");
-            if let Some(words) = like.words.get(&v) {
-                self.words.insert(v, words.iter().map(mine).collect());
-            } else {
-                self.lanes.insert(v, like.lanes[&v].iter().map(mine).collect());
-            }
-        }
-    }
 }
 
 impl Body<'_> {
     /// Whether the neighbours of a vector share a value.
-    fn shares(&self, v: Value) -> bool {
+    pub fn shares(&self, v: Value) -> bool {
         match self.analysis.granularity(v) {
             Granularity::Uniform | Granularity::Row => true,
             Granularity::Group(size) => (size as usize).is_multiple_of(self.width),

@@ -122,122 +122,33 @@ impl<'k> RoleCode<'k> {
     fn vector_by_vector(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
         let early = self.early(body);
         self.once(body);
-        let batches = self.fetch(each, body, &early, positions, width, end);
-        self.work(body, &early, batches);
+        let mut batches = Vec::new();
+        for position in positions {
+            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
+            self.ops(body, &mut batch, early.iter().copied());
+            batches.push(batch);
+        }
+        for mut batch in batches {
+            self.ops(body, &mut batch, body.insts.iter().copied().filter(|inst| !early.contains(inst)));
+        }
     }
 
     /// What is the same for all elements.
-    fn once(&mut self, body: &Body<'_>) {
+    pub fn once(&mut self, body: &Body<'_>) {
         for &inst in body.insts.iter().filter(|&&inst| is_uniform(self.kernel, inst)) {
             self.uniform_value(inst);
         }
     }
 
-    /// Loads what vectors need.
-    fn fetch(
-        &mut self,
-        each: Inst,
-        body: &Body<'_>,
-        early: &[Inst],
-        positions: &[Position],
-        width: usize,
-        end: Label,
-    ) -> Vec<Batch> {
-        let fetch = |position| {
-            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
-            for &inst in early.iter().filter(|&&inst| !is_uniform(self.kernel, inst)) {
-                self.batch_op(body, &mut batch, inst);
-            }
-            batch
-        };
-        positions.iter().map(fetch).collect()
-    }
-
-    /// All the rest of vectors that were fetched, one after the other.
-    fn work(&mut self, body: &Body<'_>, done: &[Inst], batches: Vec<Batch>) {
-        for mut batch in batches {
-            for &inst in body.insts {
-                if !is_uniform(self.kernel, inst) && !done.contains(&inst) {
-                    self.batch_op(body, &mut batch, inst);
-                }
-            }
+    /// Some ops of a body; what is the same for all elements is known.
+    pub fn ops(&mut self, body: &Body<'_>, batch: &mut Batch, insts: impl Iterator<Item = Inst>) {
+        for inst in insts.filter(|&inst| !is_uniform(self.kernel, inst)) {
+            self.batch_op(body, batch, inst);
         }
-    }
-
-    /// A long body for vectors in one dimension, `unroll` at a time, as long as every lane has so many: one half is fetched while the
-    /// other is worked on.
-    ///
-    /// ```text
-    ///   fetch A ─▶ fetch B, work on A ─▶ fetch the next A, work on B ─┐
-    ///              ▲                                                  │    the last fetch is for nothing, of vectors that exist
-    ///              └──────────────────────────────────────────────────┘
-    /// ```
-    fn pipelined(&mut self, each: Inst, body: &Body<'_>, walk: Walk, (number, total): (Reg, Reg), end: Label) {
-        let (lanes, half, width) = (u64::from(self.lanes), u64::from(walk.unroll / 2), 1 << walk.shift);
-        let early = self.early(body);
-        let loads: Vec<Inst> = early.iter().copied().filter(|&inst| is_load(self.kernel, inst)).collect();
-        // A warp that stays together is numbered by its first lane.
-        let beyond = (2 * half - 1) * lanes + if walk.together { 31 } else { 0 };
-        let limit = self.t.d("sub.s64", &[&total, &beyond]);
-        let (again, after) = (self.t.label(), self.t.label());
-        let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
-        self.t.branch_unless(inside, after);
-        let mut last = self.t.d("sub.s64", &[&limit, &1]);
-        if walk.together {
-            // As all numbers of warps are: groups begin there.
-            last = self.t.d("and.b64", &[&last, &-32]);
-        }
-        let positions = |code: &mut Self, mut number: Reg, first: u64| -> Vec<Position> {
-            if walk.together {
-                let lane = code.t.d("and.b64", &[&code.fixed.wide_lane, &31]);
-                number = code.t.d("add.s64", &[&number, &lane]);
-            }
-            let walk = Walk { together: false, ..walk };
-            (first..first + half).map(|k| code.position(walk, None, (number, total), k * lanes)).collect()
-        };
-        self.once(body);
-        let of_a = positions(self, number, 0);
-        let a = self.fetch(each, body, &early, &of_a, width, end);
-        // What was loaded stays from turn to turn; places are cheaper to compute again.
-        let kept: Vec<Vec<Reg>> = a.iter().map(|batch| batch.loaded(self.kernel, &loads)).collect();
-        let kept: Vec<Vec<Reg>> = kept.iter().map(|x| x.iter().map(|&x| self.t.copy(x)).collect()).collect();
-        self.t.at(again);
-        let of_b = positions(self, number, half);
-        let b = self.fetch(each, body, &early, &of_b, width, end);
-        let of_a = positions(self, number, 0);
-        let mut now = Vec::new();
-        for ((position, like), kept) in of_a.iter().zip(&a).zip(&kept) {
-            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
-            batch.load(self.kernel, &loads, like, kept);
-            now.push(batch);
-        }
-        self.work(body, &loads, now);
-        self.t.op("add.s64", number, &[&number, &(2 * half * lanes)]);
-        let next = self.t.d("min.s64", &[&number, &last]);
-        let of_a = positions(self, next, 0);
-        let a = self.fetch(each, body, &early, &of_a, width, end);
-        self.work(body, &early, b);
-        for (kept, batch) in kept.iter().zip(&a) {
-            let loaded = batch.loaded(self.kernel, &loads);
-            kept.iter().zip(loaded).for_each(|(&to, x)| self.t.assign(to, x));
-        }
-        let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
-        self.t.branch_if(inside, again);
-        self.t.at(after);
-    }
-
-    /// Whether a walk through a body is worth a pipeline: it loads, but not from so many places that their addresses fill the registers.
-    fn is_pipelined(&self, body: &Body<'_>, walk: Walk) -> bool {
-        let loads = || self.early(body).into_iter().filter(|&inst| is_load(self.kernel, inst)).count();
-        is_long(body.weight)
-            && walk.rows.is_none()
-            && walk.unroll > 1
-            && !self.options.bounds
-            && (1..=2).contains(&loads())
     }
 
     /// The loads that nothing of the body must come before, and what computes their places.
-    fn early(&self, body: &Body<'_>) -> Vec<Inst> {
+    pub fn early(&self, body: &Body<'_>) -> Vec<Inst> {
         let kernel = self.kernel;
         let (mut known, mut early, mut written): (HashSet<Value>, Vec<Inst>, bool) = Default::default();
         for &inst in body.insts {
@@ -280,14 +191,14 @@ impl<'k> RoleCode<'k> {
     /// Runs a body for the vectors of this lane.
     pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: Walk, end: Label) {
         let width = 1 << walk.shift;
-        let piped = self.is_pipelined(body, walk);
+        let ahead = self.ahead(body, walk);
         self.walk_after(
             walk,
             &mut |code, number, total| {
-                if piped {
-                    code.pipelined(each, body, walk, (number, total), end);
+                if let Some(ahead) = &ahead {
+                    code.run_ahead(each, body, (walk, ahead), (number, total), end);
                 }
-                piped
+                ahead.is_some()
             },
             &mut |code, positions| code.elements(each, body, positions, width, end),
         );
@@ -345,7 +256,13 @@ impl<'k> RoleCode<'k> {
     }
 
     /// The vector `ahead` after `number`. Row and column, where kept, move on to the next.
-    fn position(&mut self, walk: Walk, rows: Option<&mut Rows>, (number, total): (Reg, Reg), ahead: u64) -> Position {
+    pub fn position(
+        &mut self,
+        walk: Walk,
+        rows: Option<&mut Rows>,
+        (number, total): (Reg, Reg),
+        ahead: u64,
+    ) -> Position {
         let mut mine = match ahead {
             0 => number,
             _ => self.t.d("add.s64", &[&number, &ahead]),
@@ -426,6 +343,7 @@ impl<'k> RoleCode<'k> {
             // A packet that is looked for holds two words, its place and its number.
             (true, 1..) => 4 / packets.min(4),
             (false, 1..) => 8 / packets.min(8),
+            (true, 0) if is_long(weight) && loads == 1 => (32 / loaded.iter().sum::<usize>().max(1)).max(8),
             (true, 0) if is_long(weight) => 8,
             // What is loaded waits for its turn.
             (false, 0) if is_long(weight) && loads <= 1 => (128 / loaded.iter().sum::<usize>().max(1)).min(64),
@@ -444,7 +362,7 @@ impl<'k> RoleCode<'k> {
 }
 
 /// Row and column (in vectors) of a lane on its way, and its step.
-struct Rows {
+pub(super) struct Rows {
     row: Reg,
     col: Reg,
     row_step: Reg,
@@ -461,22 +379,26 @@ fn groups(kernel: &Kernel, insts: &[Inst]) -> Vec<u32> {
     insts.iter().filter_map(size).collect()
 }
 
-/// Neighbours in a vector: 16 bytes of the smallest element that is accessed side by side, fewer where the body is long.
+/// Neighbours in a vector: 16 bytes of the smallest element that is accessed side by side, fewer where the body is long or stores larger ones.
 pub(super) fn width(kernel: &Kernel, body: &Body<'_>) -> usize {
     let useful = body.accesses.iter().filter_map(|a| Some((vector_element(kernel, a)?, a.align)));
     let smallest = useful.filter(|&(size, align)| align as usize >= 2 * size).map(|(size, _)| size).min();
     let mut width = smallest.map_or(1, |size| 16 / size);
+    // A warp's stores lie side by side: two halves of a sector, written one after the other, cost the cache twice.
+    let stored = body.accesses.iter().filter(|a| kernel.insts[a.inst].result.is_none());
+    let largest = stored.filter_map(|a| vector_element(kernel, a)).max().unwrap_or(1);
+    width = width.min(16 / largest);
     while width > 1 && width as u32 * body.weight > 384 {
         width /= 2;
     }
     width
 }
 
-fn is_uniform(kernel: &Kernel, inst: Inst) -> bool {
+pub(super) fn is_uniform(kernel: &Kernel, inst: Inst) -> bool {
     kernel.insts[inst].result.is_some_and(|result| kernel.shape(result) == Shape::Uniform)
 }
 
-fn is_load(kernel: &Kernel, inst: Inst) -> bool {
+pub(super) fn is_load(kernel: &Kernel, inst: Inst) -> bool {
     matches!(kernel.insts[inst].op, Op::Load { .. } | Op::Get { .. }) && !is_uniform(kernel, inst)
 }
 

@@ -5,6 +5,10 @@ use super::role::RoleCode;
 use super::text::{Reg, Text};
 use crate::ir::{Access, Base, Order, Param, ParamId, Place, Scope, Type, Value};
 
+/// Inputs and outputs of so many bytes are the first to leave the cache, so that what is staged, which is read again at once, stays in it
+/// (H200, all-to-all of 64 MiB by 4 ranks: 229 µs instead of 251). Where nothing is staged, nobody gains by it (direct: 168 µs instead of 159).
+const STREAM_FROM: u64 = 16 << 20;
+
 /// An address and the state space it is in.
 #[derive(Clone, Copy)]
 pub(super) struct Address {
@@ -14,12 +18,14 @@ pub(super) struct Address {
     pub offset: i64,
     /// Whether nobody writes there during the launch.
     input: bool,
+    /// Whether it is so far from one end to the other that what lies there leaves the cache before anybody comes back to it.
+    streams: bool,
 }
 
 impl Address {
     /// In shared memory.
     pub fn shared(reg: Reg) -> Address {
-        Address { reg, offset: 0, input: false }
+        Address { reg, offset: 0, input: false, streams: false }
     }
 
     /// The same place, by a register of its own.
@@ -41,6 +47,12 @@ impl Address {
         if let Reg::D(_) = self.reg { "global" } else { "shared" }
     }
 
+    /// What the cache is told of an access by so many instructions. Several of a warp touch the same lines: the first must not drive
+    /// them out.
+    fn hint(self, instructions: usize) -> &'static str {
+        if self.streams && instructions == 1 { ".cs" } else { "" }
+    }
+
     fn load_space(self) -> &'static str {
         if self.input { "global.nc" } else { self.space() }
     }
@@ -56,8 +68,15 @@ impl RoleCode<'_> {
                     1 => self.t.d("add.s64", &[&base, &index]),
                     _ => self.t.d("mad.lo.s64", &[&index, &unit, &base]),
                 };
-                let input = matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. });
-                Address { reg, offset: 0, input }
+                let (input, streams) = match &self.kernel.params[p] {
+                    Param::Buffer { access: Access::InOut, .. } => (false, false),
+                    Param::Buffer { access, len, ty, .. } => {
+                        let bytes = len.saturating_mul(ty.size() as u64);
+                        (*access == Access::In, self.stages && bytes >= STREAM_FROM)
+                    }
+                    _ => (false, false),
+                };
+                Address { reg, offset: 0, input, streams }
             }
             Base::Scratch(s) => {
                 let base = self.scratch(s);
@@ -130,10 +149,12 @@ impl RoleCode<'_> {
         let mut out = Vec::new();
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         let space = from.space();
-        for chunk in 0..(count * ty.size()) as u32 / width {
+        let chunks = (count * ty.size()) as u32 / width;
+        let hint = from.hint(chunks as usize);
+        for chunk in 0..chunks {
             let place = from.plus(i64::from(chunk * width)).place();
             let words = words(&mut self.t, ty, width);
-            self.t.line(format_args!("{guard}ld.{space}{} {}, {place};", vector(ty, width), list(&words)));
+            self.t.line(format_args!("{guard}ld.{space}{hint}{} {}, {place};", vector(ty, width), list(&words)));
             out.extend(words);
         }
         out
@@ -152,9 +173,10 @@ impl RoleCode<'_> {
     pub fn store_words(&mut self, to: Address, ty: Type, words: &[Reg], width: u32, guard: Option<Reg>) {
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         let at_once = if ty.size() == 8 { width / 8 } else { width.div_ceil(4) };
+        let hint = to.hint(words.len().div_ceil(at_once as usize));
         for (chunk, words) in words.chunks(at_once as usize).enumerate() {
             let place = to.plus(chunk as i64 * i64::from(width)).place();
-            self.t.line(format_args!("{guard}st.{}{} {place}, {};", to.space(), vector(ty, width), list(words)));
+            self.t.line(format_args!("{guard}st.{}{hint}{} {place}, {};", to.space(), vector(ty, width), list(words)));
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct RoleCode<'k> {
     pub role: RoleId,
     /// Lanes of one copy.
     pub lanes: u32,
+    /// Whether the kernel writes or reads regions of bytes, as whoever stages does.
+    pub stages: bool,
     pub fixed: Fixed,
     /// The barrier of this copy; one warp needs none.
     barrier: Option<u32>,
@@ -139,6 +141,9 @@ impl<'k> RoleCode<'k> {
         }
         let mut used = HashSet::new();
         kernel.walk(data.body, &mut |inst| used.extend(kernel.insts[inst].op.operands()));
+        let region = |at: &Place| matches!(at.base, Base::Param(_));
+        let staged = |op: &Op| matches!(op, Op::Put { at, .. } | Op::Get { at, .. } if region(at));
+        let stages = kernel.insts.values().any(|inst| staged(&inst.op));
         let exit = t.label();
         RoleCode {
             kernel,
@@ -147,6 +152,7 @@ impl<'k> RoleCode<'k> {
             t,
             role,
             lanes: data.warps * 32,
+            stages,
             fixed,
             barrier: (data.warps > 1).then_some(first_barrier),
             exit,

@@ -149,7 +149,7 @@ impl RoleCode<'_> {
     }
 
     /// Shared memory that the warps of a block may have for their pieces.
-    fn room(&self) -> u32 {
+    pub fn room(&self) -> u32 {
         let scratch = self.kernel.scratches.values().map(|scratch| {
             let copies = u64::from(self.kernel.roles[scratch.role].copies);
             scratch.len.saturating_mul(scratch.ty.size() as u64).saturating_mul(copies)

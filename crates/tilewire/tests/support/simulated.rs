@@ -2,6 +2,7 @@
 
 use super::programs::{BufferSpec, ParamSpec, Program};
 use super::ptx_machine::{self, Fault, Memory};
+use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::simplify;
 use tilewire::ptx::{Module, Options, Target, emit};
 use tilewire::{Arg, Traced};
@@ -32,6 +33,22 @@ pub fn simulate(program: &Program, module: &Module) -> Result<Vec<Vec<Vec<u8>>>,
     ptx_machine::run(module, &launch.args(), &mut memory)?;
     let bytes = |place: &Place| memory.pieces[place.piece][place.offset..place.offset + place.bytes].to_vec();
     Ok(program.comparable(places.iter().map(|banks| banks.iter().map(bytes).collect()).collect()))
+}
+
+/// Runs a kernel of one rank, which must give the bytes of its definition. Gives its text.
+pub fn same_as_defined(name: &str, traced: &Traced, target: Target) -> String {
+    let text = emit(&simplify(&traced.kernel), Options::new(target)).unwrap().text;
+    let expected = check::evaluate(&traced.kernel, &traced.args, (0, 1), Schedule::default());
+    let expected = expected.unwrap_or_else(|e| panic!("{name}: {e}"));
+    let got = simulate_world(std::slice::from_ref(traced), target);
+    let got = got.unwrap_or_else(|fault| panic!("{name} for {target}: {}", fault.0)).swap_remove(0);
+    for (param, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        for (got, expected) in got.iter().zip(expected) {
+            let wrong = (0..got.len()).find(|&k| got[k] != expected[k]);
+            assert_eq!(wrong, None, "{name} for {target}: parameter {param}\n{text}");
+        }
+    }
+    text
 }
 
 /// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are one. Gives for

@@ -218,21 +218,28 @@ impl Bench<'_> {
         self.row(&format!("{name} blocks each, one hop"), "direct", 0, bytes, &sides, &times, 0.9);
 
         let mut sides = vec![group.all_to_all(bytes, config, Way::Staged, rotation)?];
-        // All that travels, by the blocks that send and receive it.
+        // All that travels, by the blocks that send and receive it, and beside it what ranks pass to themselves, by the others. And, to be
+        // seen beside those, what travels alone.
         let (wire, senders) = (ranks * bytes / ranks * (ranks - 1), ranks * (ranks - 1) * blocks);
         for slot in Self::slots(wire / 2, senders / 2) {
-            keep(self.frozen.both_ways(wire / 2, senders / 2, slot, 1)?, &mut sides, &mut kept);
+            let own = Some((bytes, ranks * blocks));
+            keep(self.frozen.both_ways_beside(wire / 2, senders / 2, slot, 1, own)?, &mut sides, &mut kept);
         }
+        let limits = sides.len();
+        keep(self.frozen.both_ways(wire / 2, senders / 2, 32 << 10, 1)?, &mut sides, &mut kept);
         let times = race(&self.device, &self.stream, &sides, self.samples())?;
         kept.iter().try_for_each(|scheme| scheme.check(true))?;
-        self.row(&format!("{name} blocks each, two hops"), "staged", 0, bytes, &sides, &times, 0.9);
+        self.row(&format!("{name} blocks each, two hops"), "staged", 0, bytes, &sides[..limits], &times[..limits], 0.9);
+        let alone = [0, limits].map(|k| times[k]);
+        let limit = (format!("{}, nothing beside", sides[limits].name), alone[1]);
+        self.push("the same, own chunks not counted", "staged", 0, bytes, alone[0], limit, String::new(), 0.9);
 
         let plain = group.all_to_all(bytes, config, Way::Staged, rotation)?;
         let sides =
             [group.all_to_all(bytes, config, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
         let times = race(&self.device, &self.stream, &sides, self.samples())?;
         self.row("all-to-all of bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
-        self.rows.iter_mut().rev().take(3).for_each(|row| row.ranks = ranks);
+        self.rows.iter_mut().rev().take(4).for_each(|row| row.ranks = ranks);
         Ok(())
     }
 

@@ -18,6 +18,8 @@ const DEPTH: usize = 8;
 pub struct Frozen {
     device: Arc<Device>,
     streams: [Arc<Stream>; 2],
+    /// For what is copied beside a scheme.
+    beside: Arc<Stream>,
     module: Arc<Foreign>,
 }
 
@@ -27,12 +29,15 @@ pub struct Scheme {
     _memory: Vec<Tensor<u64>>,
     inputs: Vec<Tensor<u64>>,
     outputs: Vec<Tensor<u64>>,
+    /// What is copied beside it, from and to.
+    own: Option<[Tensor<u64>; 2]>,
 }
 
 impl Frozen {
     pub fn new(device: &Arc<Device>) -> Result<Frozen> {
         let streams = [Stream::new(device)?, Stream::new(device)?];
-        Ok(Frozen { device: device.clone(), streams, module: Foreign::load(device, TEXT)? })
+        let beside = Stream::new(device)?;
+        Ok(Frozen { device: device.clone(), streams, beside, module: Foreign::load(device, TEXT)? })
     }
 
     /// Nothing, on two streams.
@@ -78,7 +83,7 @@ impl Frozen {
         }
         let alone = if beside { "beside an empty kernel" } else { "alone" };
         let side = Side { name: format!("one-hop copy {alone}"), graphs };
-        Ok(Scheme { side, _memory: Vec::new(), inputs, outputs })
+        Ok(Scheme { side, _memory: Vec::new(), inputs, outputs, own: None })
     }
 
     /// Two hops, one way, with slots of so many bytes.
@@ -101,12 +106,29 @@ impl Frozen {
             })?);
         }
         let side = Side { name: format!("hand-written two-hop, slots of {} KiB", slot >> 10), graphs };
-        Ok(Scheme { side, _memory: vec![staging, words], inputs, outputs })
+        Ok(Scheme { side, _memory: vec![staging, words], inputs, outputs, own: None })
     }
 
     /// Both ways in one block.
     pub fn both_ways(&self, bytes: usize, blocks: usize, slot: usize, rotation: usize) -> Result<Scheme> {
-        let entry = self.module.entry("both_ways")?;
+        self.both_ways_beside(bytes, blocks, slot, rotation, None)
+    }
+
+    /// Both ways in one block, and beside it a copy of so many bytes by so many blocks: what ranks pass to themselves.
+    pub fn both_ways_beside(
+        &self,
+        bytes: usize,
+        blocks: usize,
+        slot: usize,
+        rotation: usize,
+        own: Option<(usize, usize)>,
+    ) -> Result<Scheme> {
+        let (entry, copy) = (self.module.entry("both_ways")?, self.module.entry("one_hop")?);
+        let own_blocks = own.map_or(0, |(_, blocks)| blocks);
+        let own = match own {
+            Some((bytes, _)) => Some([self.filled(bytes, 1)?.remove(0), self.zeros(bytes, 1)?.remove(0)]),
+            None => None,
+        };
         let (inputs, outputs) = (self.filled(bytes, 2 * rotation)?, self.zeros(bytes, 2 * rotation)?);
         let area = blocks * DEPTH * slot / 8;
         let staging = [self.device.zeros::<u64>(area)?, self.device.zeros::<u64>(area)?];
@@ -134,15 +156,22 @@ impl Frozen {
                     step,
                 ]
             };
-            graphs.push(self.graph(|| {
+            let others = [&self.streams[1], &self.beside];
+            let others = if own.is_some() { &others[..] } else { &others[..1] };
+            graphs.push(self.streams[0].capture::<CudaError>(others, || {
                 let launch = |me: usize| self.launch(&entry, &self.streams[me], grid(blocks, 1024), &arguments(me));
                 launch(0)?;
-                launch(1)
+                launch(1)?;
+                own.as_ref().map_or(Ok(()), |[x, y]| {
+                    let arguments = [address(y), address(x), x.memory().bytes() as u64];
+                    self.launch(&copy, &self.beside, grid(own_blocks, 512), &arguments)
+                })
             })?);
         }
-        let side = Side { name: format!("hand-written both ways, slots of {} KiB", slot >> 10), graphs };
+        let beside = if own.is_some() { " and own chunks beside" } else { "" };
+        let side = Side { name: format!("hand-written both ways, slots of {} KiB{beside}", slot >> 10), graphs };
         let memory = staging.into_iter().chain(words).collect();
-        Ok(Scheme { side, _memory: memory, inputs, outputs })
+        Ok(Scheme { side, _memory: memory, inputs, outputs, own })
     }
 
     /// Packets, one way.
@@ -160,7 +189,7 @@ impl Frozen {
             self.launch(&receive, &self.streams[1], grid(blocks, threads), &received)
         })?;
         let side = Side { name: format!("hand-written packets, {blocks} blocks"), graphs: vec![graph] };
-        Ok(Scheme { side, _memory: vec![packets, words], inputs, outputs })
+        Ok(Scheme { side, _memory: vec![packets, words], inputs, outputs, own: None })
     }
 
     fn graph(&self, body: impl FnOnce() -> Result<(), CudaError>) -> Result<tilewire::cuda::Graph> {
@@ -192,6 +221,9 @@ impl Scheme {
         for (k, y) in self.outputs.iter().enumerate() {
             let x = &self.inputs[if both { k ^ 1 } else { k }];
             ensure!(x.memory().read() == y.memory().read(), "{} gives something else", self.side.name);
+        }
+        if let Some([x, y]) = &self.own {
+            ensure!(x.memory().read() == y.memory().read(), "{} gives something else beside", self.side.name);
         }
         Ok(())
     }

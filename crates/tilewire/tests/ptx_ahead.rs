@@ -1,0 +1,138 @@
+//! Long bodies as PTX, whose loads come ahead of them through shared memory (`src/ptx/ahead.rs`): the bytes are those of the reference
+//! evaluator, whatever the number of elements, the warps and the bytes of a lane's vector.
+
+mod support;
+
+use support::programs::data::Random;
+use support::simulated::same_as_defined;
+use tilewire::hook::Value;
+use tilewire::ir::simplify;
+use tilewire::ptx::{Options, Target, emit};
+use tilewire::{Bf16, F8E4M3, Memory, Tensor, Traced, kernel};
+
+/// Elements: none, less than a warp has, whole turns of it, with rests of vectors and of elements.
+const SIZES: [usize; 9] = [0, 100, 128, 512, 1000, 4096, 4608, 9000, 20480];
+
+fn agree(name: &str, traced: &Traced, target: Target, ahead: bool) {
+    let text = same_as_defined(name, traced, target);
+    assert_eq!(text.contains("cp.async.cg"), ahead, "{name} for {target}\n{}\n{text}", traced.kernel);
+}
+
+fn numbers(len: usize, seed: u64) -> Tensor<f32> {
+    let mut random = Random::new(seed);
+    Tensor::from_fn(len, |_| random.below(2000) as f32 / 16.0 - 60.0)
+}
+
+fn halves(len: usize) -> Tensor<Bf16> {
+    let x = numbers(len, 7);
+    Tensor::from_fn(len, |i| Bf16::from_f32(x.get(i)))
+}
+
+/// Many steps, each rounded.
+fn long<'t>(x: Value<'t, f32>) -> Value<'t, f32> {
+    (0..8).fold(x, |y, _| y * 0.75 + x)
+}
+
+/// Vectors of 16 bytes, of 64 and, with a scale for groups, of 32: those of a warp that stays together.
+#[test]
+fn vectors_of_all_lengths_come_ahead() {
+    for (k, n) in SIZES.into_iter().enumerate() {
+        let (target, warps) = (Target::ALL[k % 5], [1, 2, 3, 4][k % 4]);
+        let (x, y, small) = (numbers(n, 1), Tensor::<f32>::zeros(n), Tensor::<F8E4M3>::zeros(n));
+        let traced = kernel("same", |k| {
+            let (x, y) = (k.input(&x), k.output(&y));
+            k.role("main", warps).run(|r| r.each(n, |i| y.store(i, long(x.load(i)))));
+        });
+        agree(&format!("{n} of f32"), &traced.unwrap(), target, n > 0);
+        let traced = kernel("narrow", |k| {
+            let (x, y) = (k.input(&x), k.output(&small));
+            k.role("main", warps).run(|r| r.each(n, |i| y.store(i, long(x.load(i)).cast::<F8E4M3>())));
+        });
+        agree(&format!("{n} of f32 to fp8"), &traced.unwrap(), target, n > 0);
+        let (half, scales) = (halves(n), Tensor::<f32>::zeros(n));
+        let traced = kernel("squeeze", |k| {
+            let (x, y, scales) = (k.input(&half), k.output(&small), k.output(&scales));
+            k.role("main", warps).run(|r| {
+                r.each(n, |i| {
+                    let x = x.load(i).cast::<f32>();
+                    let scale = x.abs().group_max(128).max(f32::MIN_POSITIVE);
+                    y.store(i, (x * scale.rcp()).cast::<F8E4M3>());
+                    scales.store(i, scale);
+                });
+            });
+        });
+        // Scales of four bytes make vectors of four elements: less than a piece of what is loaded.
+        agree(&format!("{n} of bf16, with all scales"), &traced.unwrap(), target, false);
+        let traced = kernel("squeeze", |k| {
+            let (x, y) = (k.input(&half), k.output(&small));
+            k.role("main", warps).run(|r| {
+                r.each(n, |i| {
+                    let x = x.load(i).cast::<f32>();
+                    y.store(i, (x * x.abs().group_max(128).max(f32::MIN_POSITIVE).rcp()).cast::<F8E4M3>());
+                });
+            });
+        });
+        agree(&format!("{n} of bf16 in groups"), &traced.unwrap(), target, n % 128 == 0 && n > 0);
+    }
+}
+
+/// Two inputs, into what is there, tiles of lengths that are known at run time only, several loops after another.
+#[test]
+fn other_bodies_come_ahead() {
+    let n = 6000;
+    for target in Target::ALL {
+        let (x, z, y) = (numbers(n, 1), numbers(n, 2), numbers(n, 3));
+        let traced = kernel("two", |k| {
+            let (x, z, y) = (k.input(&x), k.input(&z), k.output(&y));
+            k.role("main", 3).run(|r| r.each(n, |i| y.store(i, long(x.load(i)) - long(z.load(i)))));
+        });
+        agree("two inputs", &traced.unwrap(), target, true);
+        let traced = kernel("in place", |k| {
+            let y = k.inout(&y);
+            k.role("main", 2).run(|r| r.each(n, |i| y.store(i, long(y.load(i)))));
+        });
+        agree("in place", &traced.unwrap(), target, true);
+        let traced = kernel("tiles", |k| {
+            let (x, y) = (k.input(&x), k.inout(&y));
+            k.role("main", 2).copies(2, |r| {
+                r.for_turns(6, |tile| {
+                    let len = (r.constant(n as i64) - tile * 1024).min(1024);
+                    r.each(len, |i| y.store(tile * 1024 + i, long(x.load(tile * 1024 + i))));
+                    r.each(len, |i| y.store(tile * 1024 + i, long(y.load(tile * 1024 + i)) + 1.0));
+                });
+            });
+        });
+        agree("tiles", &traced.unwrap(), target, true);
+        // Three places are too many, and what is not side by side does not come in pieces.
+        let traced = kernel("three", |k| {
+            let (x, z, y) = (k.input(&x), k.input(&z), k.inout(&y));
+            k.main(|r| r.each(n, |i| y.store(i, long(x.load(i)) - long(z.load(i)) + y.load(i))));
+        });
+        agree("three inputs", &traced.unwrap(), target, false);
+        let traced = kernel("gathered", |k| {
+            let (x, y) = (k.input(&x), k.output(&y));
+            k.main(|r| r.each(n, |i| y.store(i, long(x.load(i * 7 % n as i64)))));
+        });
+        agree("gathered", &traced.unwrap(), target, false);
+    }
+}
+
+/// A lane whose packet never comes leaves its warp: nobody of it may wait for all lanes then.
+#[test]
+fn a_body_that_can_give_up_does_not_come_ahead() {
+    let (x, y, packets) = (Tensor::<f64>::zeros(4096), Tensor::<f64>::zeros(4096), [Memory::zeroed(16 * 4096)]);
+    for gets in [false, true] {
+        let traced = kernel("packets", |k| {
+            let (x, y, packets) = (k.input(&x), k.output(&y), k.region("packets", &packets));
+            k.main(|r| {
+                r.each(4096, |i| {
+                    let near = x.load(i);
+                    let far = if gets { packets.packet_get(0, i, 1).cast::<f64>() } else { near };
+                    y.store(i, (0..8).fold(near, |z, _| z * 0.75 + far));
+                });
+            });
+        });
+        let text = emit(&simplify(&traced.unwrap().kernel), Options::new(Target::Sm90a)).unwrap().text;
+        assert_eq!(text.contains("cp.async"), !gets, "{text}");
+    }
+}
