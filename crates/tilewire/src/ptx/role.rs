@@ -23,8 +23,8 @@ pub(super) struct RoleCode<'k> {
     pub role: RoleId,
     /// Lanes of one copy.
     pub lanes: u32,
-    /// Whether the kernel writes or reads regions of bytes, as whoever stages does.
-    pub stages: bool,
+    /// Whether the kernel reads regions of bytes, as whoever takes what was staged does.
+    pub takes_staged: bool,
     pub fixed: Fixed,
     /// The barrier of this copy; one warp needs none.
     barrier: Option<u32>,
@@ -141,9 +141,8 @@ impl<'k> RoleCode<'k> {
         }
         let mut used = HashSet::new();
         kernel.walk(data.body, &mut |inst| used.extend(kernel.insts[inst].op.operands()));
-        let region = |at: &Place| matches!(at.base, Base::Param(_));
-        let staged = |op: &Op| matches!(op, Op::Put { at, .. } | Op::Get { at, .. } if region(at));
-        let stages = kernel.insts.values().any(|inst| staged(&inst.op));
+        let takes = |op: &Op| matches!(op, Op::Get { at, .. } if matches!(at.base, Base::Param(_)));
+        let takes_staged = kernel.insts.values().any(|inst| takes(&inst.op));
         let exit = t.label();
         RoleCode {
             kernel,
@@ -152,7 +151,7 @@ impl<'k> RoleCode<'k> {
             t,
             role,
             lanes: data.warps * 32,
-            stages,
+            takes_staged,
             fixed,
             barrier: (data.warps > 1).then_some(first_barrier),
             exit,
