@@ -6,7 +6,8 @@ use super::text::{Reg, Text};
 use crate::ir::{Access, Base, Order, Param, ParamId, Place, Scope, Type, Value};
 
 /// Inputs and outputs of so many bytes are the first to leave the cache, so that what is staged, which is read again at once, stays in it
-/// (H200, all-to-all of 64 MiB by 4 ranks: 229 µs instead of 251). Where nobody reads it again, as with `direct`, it does harm (170 µs instead of 159).
+/// (H200, all-to-all of 64 MiB by 4 ranks: 229 µs instead of 251). Where nobody reads it again, as with `direct`, that does harm (170 µs
+/// instead of 159).
 const STREAM_FROM: u64 = 16 << 20;
 
 /// An address and the state space it is in.
