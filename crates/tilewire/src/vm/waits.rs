@@ -129,6 +129,8 @@ pub(crate) struct Backoff {
 impl Backoff {
     const SPINS: u32 = 256;
     const YIELDS: u32 = 512;
+    /// So long at most, whatever a yield takes: beside others that want the processor each is a slice of their time.
+    const YIELDING: Duration = Duration::from_millis(1);
     /// Between two looks at what nobody rings for.
     const SHORT: Duration = Duration::from_micros(50);
     /// One sleep of a wait without a deadline; then it begins another.
@@ -157,10 +159,11 @@ impl Backoff {
             return true;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        let left = self.deadline.map_or(Self::LONG, |deadline| deadline.saturating_sub(since.elapsed()));
+        let waited = since.elapsed();
+        let left = self.deadline.map_or(Self::LONG, |deadline| deadline.saturating_sub(waited));
         if left.is_zero() {
             self.expired = true;
-        } else if self.rounds < Self::YIELDS {
+        } else if self.rounds < Self::YIELDS && waited < Self::YIELDING {
             std::thread::yield_now();
         } else {
             self.rounds = Self::YIELDS;
