@@ -54,7 +54,7 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
         windows: legs.rounds.iter().flatten().flatten().all(|leg| matches!(leg.protocol, Protocol::Direct { .. })),
         copies: if legs.all().any(in_turns) { exchange.terms.link.copies() } else { 1 },
         warps: exchange.terms.config.warps,
-        computes: false,
+        combines: false,
         on_gpu: exchange.terms.link.seat().is_some(),
     };
     all.trace(k, exchange.layout());

@@ -148,7 +148,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             windows: false,
             copies: 1,
             warps: reduction.terms.config.warps,
-            computes: true,
+            combines: true,
             on_gpu: link.seat().is_some(),
         };
         all.trace(self.k, reduction.layout());

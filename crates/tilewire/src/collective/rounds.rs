@@ -107,8 +107,8 @@ pub(super) struct RoundsCode<'b, 't> {
     pub copies: u32,
     /// Warps of a role copy, where the user says so.
     pub warps: Option<u32>,
-    /// Whether hooks, or the combining of what arrives, hold so much that a thread is better off with twice the registers.
-    pub computes: bool,
+    /// Whether what arrives is combined, which holds so much that a thread is better off with twice the registers.
+    pub combines: bool,
     /// Whether warps matter.
     pub on_gpu: bool,
 }
@@ -155,7 +155,7 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
 
     fn warps_of(&self, role_copies: u32) -> u32 {
         // Packets that are looked for hold registers as well.
-        let fewer = if self.computes || self.packets { FEWER } else { 1 };
+        let fewer = if self.combines || self.packets { FEWER } else { 1 };
         warps_of(self.on_gpu, self.warps, role_copies * fewer)
     }
 

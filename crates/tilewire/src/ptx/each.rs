@@ -394,7 +394,7 @@ pub(super) fn width(kernel: &Kernel, body: &Body<'_>) -> usize {
     width
 }
 
-pub(super) fn is_uniform(kernel: &Kernel, inst: Inst) -> bool {
+fn is_uniform(kernel: &Kernel, inst: Inst) -> bool {
     kernel.insts[inst].result.is_some_and(|result| kernel.shape(result) == Shape::Uniform)
 }
 

@@ -70,8 +70,7 @@ impl RoleCode<'_> {
                     _ => self.t.d("mad.lo.s64", &[&index, &unit, &base]),
                 };
                 let (input, streams) = match &self.kernel.params[p] {
-                    Param::Buffer { access: Access::InOut, .. } => (false, false),
-                    Param::Buffer { access, len, ty, .. } => {
+                    Param::Buffer { access, len, ty, .. } if *access != Access::InOut => {
                         let bytes = len.saturating_mul(ty.size() as u64);
                         (*access == Access::In, self.takes_staged && bytes >= STREAM_FROM)
                     }
