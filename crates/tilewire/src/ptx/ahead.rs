@@ -11,46 +11,73 @@
 //!           one copy            the other             touch all banks once, in and out
 //!
 //!   turn       i - 2   i - 1     i   i + 1       copies of turn i go where those of turn i - stages were; the warp waits for itself
-//!   copies      ├───────────────────┤            before it reads them and before it writes there again
+//!   copies      ├───────────────────┤            before it reads them, and what it read a turn before is free then
 //!   body                        ├───────┤
 //! ```
+//!
+//! A lane has several vectors a turn, which share what the turn costs. Where elements of a group share a value, or are combined, the
+//! vectors of a lane lie in one group, one in each of its equal parts, and share what the group costs too:
+//!
+//! ```text
+//!   a group of 16 vectors     0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15
+//!   lane                      0 1 2 3 4 5 6 7 | 0 1  2  3  4  5  6  7
+//! ```
 
-use super::batch::{Batch, Body};
-use super::each::{Walk, is_load, is_long};
+use super::batch::{Batch, Body, vector_element};
+use super::each::{Position, Walk, is_load, is_long};
+use super::moving::{Moving, moved};
 use super::place::{Address, unpack};
 use super::role::RoleCode;
 use super::text::{Label, Reg};
+use crate::ir::access::{Class, place};
 use crate::ir::{Base, Inst, Op, Place, Type};
 
 /// Turns whose copies are under way or being read: more leave less of the cache that shared memory is a part of.
 const MOST_STAGES: u32 = 3;
 /// Shared memory of a block: what leaves room for a second block of fewer warps.
-const MOST_BYTES: u32 = 96 << 10;
+const MOST_BYTES: u32 = 128 << 10;
 /// Bytes of a piece: what one copy of a lane moves.
 const PIECE: u32 = 16;
-/// Pieces of a vector: with more, the 32 of a copy would not be turned alike.
-const MOST_PIECES: u32 = 4;
+/// Bytes of a lane's vector: with more, the pieces of a copy would not be turned alike.
+const VECTORS: std::ops::RangeInclusive<u32> = 8..=64;
+/// Bytes of a lane's vectors together.
+const MOST_OF_A_LANE: u32 = 64;
 /// Loads of a body: the addresses of more fill the registers.
 const MOST_LOADS: usize = 2;
+/// Bytes side by side that the lanes of a warp store at least.
+const LEAST_RUN: usize = 64;
 
 /// The loads of a body that come ahead of it.
 pub(super) struct Ahead {
-    loads: Vec<AheadLoad>,
+    copied: Vec<Copied>,
+    /// What the vectors of a lane share: it waits in a register.
+    held: Vec<Inst>,
     /// What computes their places.
     places: Vec<Inst>,
-    /// Pieces of a vector, of all loads.
-    pieces: u32,
+    /// Bytes of a vector, of all loads.
+    bytes: u32,
     stages: u32,
+    spread: Spread,
 }
 
-struct AheadLoad {
+/// A load by copies.
+struct Copied {
     inst: Inst,
     at: Place,
     ty: Type,
     unit: u32,
-    /// Pieces of a vector, and those of loads before it.
-    pieces: u32,
+    /// Bytes of a vector, and those of loads before it.
+    bytes: u32,
     first: u32,
+}
+
+/// Which vectors of a warp's turn a lane has.
+#[derive(Clone, Copy)]
+struct Spread {
+    /// Vectors of a lane: 1, 2 or 4.
+    vectors: u32,
+    /// They are so many apart, a power of two.
+    apart: u32,
 }
 
 impl RoleCode<'_> {
@@ -62,24 +89,67 @@ impl RoleCode<'_> {
         if !fits || !is_long(body.weight) {
             return None;
         }
-        let (inner, places): (Vec<Inst>, Vec<Inst>) =
+        let (loads, places): (Vec<Inst>, Vec<Inst>) =
             self.early(body).into_iter().partition(|&inst| is_load(self.kernel, inst));
-        let (mut loads, mut pieces) = (Vec::new(), 0);
-        for inst in inner {
-            let load = self.ahead_load(body, inst, pieces)?;
-            pieces += load.pieces;
-            loads.push(load);
+        let access = |inst: Inst| body.accesses.iter().find(|access| access.inst == inst);
+        let (held, loads): (Vec<Inst>, Vec<Inst>) = loads
+            .into_iter()
+            .partition(|&inst| access(inst).is_some_and(|access| matches!(access.class, Class::Grouped { .. })));
+        let (mut copied, mut bytes) = (Vec::new(), 0);
+        for inst in loads {
+            let load = self.copied(body, inst, bytes)?;
+            bytes += load.bytes;
+            copied.push(load);
         }
-        if !(1..=MOST_LOADS).contains(&loads.len()) {
+        // Halves of pieces lie in another order than pieces.
+        let halves = copied.iter().filter(|load| load.bytes < PIECE).count();
+        if !(1..=MOST_LOADS).contains(&(copied.len() + held.len())) || ![0, copied.len()].contains(&halves) {
             return None;
         }
         let lanes: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
-        let stages = (self.room().min(MOST_BYTES) / (lanes * pieces * PIECE)).min(MOST_STAGES);
-        (stages > 1).then_some(Ahead { loads, places, pieces, stages })
+        let stages = |vectors: u32| (self.room().min(MOST_BYTES) / (lanes * bytes * vectors)).min(MOST_STAGES);
+        let most = if halves > 0 { 4 } else { 2 };
+        let fits = |&vectors: &u32| vectors * bytes <= MOST_OF_A_LANE && stages(vectors) > 1;
+        let spread = self.spread_of(body, [most, 2].into_iter().find(fits).unwrap_or(1));
+        // Vectors that share a piece are next to each other, and what is held is shared by all vectors of a lane.
+        let pairs = halves == 0 || spread.vectors > 1 && spread.apart > 1;
+        let turn = u64::from(self.lanes * spread.vectors) * body.width as u64;
+        let shared = |&inst: &Inst| {
+            let data = &self.kernel.insts[inst];
+            let moves = access(inst).filter(|access| moved(access, turn).is_some());
+            let number = data.result.is_some_and(|v| self.kernel.ty(v) != Type::Bool);
+            let global = place(&data.op).is_some_and(|at| matches!(at.base, Base::Param(_)));
+            number && global && moves.is_some_and(|access| match access.class {
+                Class::Grouped { size } => size.is_multiple_of(spread.span(body.width)),
+                _ => false,
+            })
+        };
+        let stages = stages(spread.vectors);
+        let fits = stages > 1 && pairs && held.iter().all(shared);
+        fits.then_some(Ahead { copied, held, places, bytes, stages, spread })
     }
 
-    /// A load that neighbours do side by side, in whole pieces of memory.
-    fn ahead_load(&self, body: &Body<'_>, inst: Inst, first: u32) -> Option<AheadLoad> {
+    /// Which vectors a lane has: parts of the largest groups, where stores of a warp stay long enough.
+    fn spread_of(&self, body: &Body<'_>, vectors: u32) -> Spread {
+        let kernel = self.kernel;
+        let combined = body.insts.iter().filter_map(|&inst| match kernel.insts[inst].op {
+            Op::Group { size, .. } => Some(size),
+            _ => None,
+        });
+        let shared = body.accesses.iter().filter_map(|access| match access.class {
+            Class::Grouped { size } => Some(size),
+            _ => None,
+        });
+        let part = combined.chain(shared).max().unwrap_or(1) as usize / vectors as usize;
+        let stored = body.accesses.iter().filter(|access| kernel.insts[access.inst].result.is_none());
+        let least = stored.filter_map(|access| vector_element(kernel, access)).min().unwrap_or(LEAST_RUN);
+        let parts = vectors > 1 && part.is_power_of_two() && part >= body.width && part * least >= LEAST_RUN;
+        let apart = if parts { (part / body.width) as u32 } else { 32 };
+        Spread { vectors, apart: apart.min(32) }
+    }
+
+    /// A load that neighbours do side by side.
+    fn copied(&self, body: &Body<'_>, inst: Inst, first: u32) -> Option<Copied> {
         let data = &self.kernel.insts[inst];
         let ty = self.kernel.ty(data.result?);
         let (at, unit) = match &data.op {
@@ -87,12 +157,15 @@ impl RoleCode<'_> {
             Op::Get { at, .. } => (*at, 1),
             _ => return None,
         };
-        let whole = body.wide.get(&inst) == Some(&PIECE) && matches!(at.base, Base::Param(_));
-        let pieces = (body.width * ty.size()) as u32 / PIECE;
-        (whole && pieces <= MOST_PIECES).then_some(AheadLoad { inst, at, ty, unit, pieces, first })
+        let bytes = (body.width * ty.size()) as u32;
+        // As wide as it can be, and pieces at the places of pieces.
+        let access = body.accesses.iter().find(|access| access.inst == inst)?;
+        let whole = body.wide.get(&inst) == Some(&bytes.min(PIECE)) && access.align >= PIECE;
+        let fits = whole && matches!(at.base, Base::Param(_)) && VECTORS.contains(&bytes);
+        fits.then_some(Copied { inst, at, ty, unit, bytes, first })
     }
 
-    /// A body for the vectors from `number` on, as long as all lanes of a warp have one.
+    /// A body for the vectors from `number` on, as long as all lanes of a warp have theirs.
     pub fn run_ahead(
         &mut self,
         each: Inst,
@@ -101,121 +174,247 @@ impl RoleCode<'_> {
         (number, total): (Reg, Reg),
         end: Label,
     ) {
-        let (lanes, stages) = (self.lanes, ahead.stages);
-        let stage = ahead.pieces * PIECE * lanes;
+        let (lanes, stages, spread) = (self.lanes, ahead.stages, ahead.spread);
+        let stage = ahead.bytes * spread.vectors * lanes;
         self.exchange_bytes = self.exchange_bytes.max(stages * stage);
         self.once(body);
         let lane = self.t.r("and.b32", &[&self.fixed.lane, &31]);
         let warp = self.t.r("sub.u32", &[&self.fixed.lane, &lane]);
-        // Turns in which all lanes of the warp have a vector, and their numbers 32 bits; what is left comes after.
-        let first = self.t.d("cvt.u64.u32", &[&warp]);
-        let left = self.t.d("sub.s64", &[&total, &first]);
-        let left = self.t.d("add.s64", &[&left, &(i64::from(lanes) - 32)]);
-        let left = self.t.d("min.s64", &[&left, &i32::MAX]);
-        let left = self.t.r("cvt.u32.u64", &[&left]);
-        let turns = self.t.r("div.u32", &[&left, &lanes]);
-        let start = self.t.r("add.u32", &[&self.fixed.frame, &self.exchange]);
-        let start = self.t.r("mad.lo.u32", &[&warp, &(ahead.pieces * PIECE), &start]);
-        // A lane's vector of a turn.
-        let batch_at = |code: &mut Self, turn: Reg| -> Batch {
-            let number = code.t.r("mad.lo.u32", &[&turn, &lanes, &code.fixed.lane]);
-            let number = code.t.d("cvt.u64.u32", &[&number]);
-            let position = code.position(Walk { together: false, ..walk }, None, (number, total), 0);
-            code.batch(each, &[position], body.width, end)
+        // Vectors in whole turns of warps, their numbers 32 bits; what is left of them comes after. And the turns that this warp has.
+        let whole = |code: &mut Self| {
+            let some = code.t.d("min.s64", &[&total, &i32::MAX]);
+            code.t.d("and.b64", &[&some, &-(i64::from(spread.vectors) * 32)])
         };
-        let (turn, slot) = (self.t.r_const(0), self.t.r_const(0));
+        let left = whole(self);
+        let left = self.t.r("cvt.u32.u64", &[&left]);
+        let left = self.t.r("shr.u32", &[&left, &spread.vectors.trailing_zeros()]);
+        let left = self.t.r("sub.s32", &[&left, &warp]);
+        let left = self.t.r("add.s32", &[&left, &(lanes - 32)]);
+        let left = self.t.r("div.u32", &[&left, &lanes]);
+        let start = self.t.r("add.u32", &[&self.fixed.frame, &self.exchange]);
+        let start = self.t.r("mad.lo.u32", &[&warp, &(ahead.bytes * spread.vectors), &start]);
+        let first = self.first_vector(spread, lane);
+        // A lane's vectors of a turn.
+        let batch_at = |code: &mut Self, turn: Reg| -> Batch {
+            let number = code.t.r("mad.lo.u32", &[&turn, &lanes, &warp]);
+            let number = code.t.r("mad.lo.u32", &[&number, &spread.vectors, &first]);
+            let number = code.t.d("cvt.u64.u32", &[&number]);
+            let walk = Walk { together: false, ..walk };
+            let positions: Vec<Position> = (0..spread.vectors)
+                .map(|k| code.position(walk, None, (number, total), u64::from(k * spread.apart)))
+                .collect();
+            let mut batch = code.batch(each, &positions, body.width, end);
+            if spread.apart < 32 {
+                batch.span = spread.span(body.width) as usize;
+            }
+            batch
+        };
+        let turn = self.t.r_const(0);
         let mut batch = batch_at(self, turn);
         self.ops(body, &mut batch, ahead.places.iter().copied());
-        let ways: Vec<Way> = ahead.loads.iter().map(|load| self.way(&batch, load, (start, lane))).collect();
+        let ways: Vec<Way> =
+            ahead.copied.iter().map(|load| self.way(&batch, load, spread, (start, lane, first))).collect();
+        let width = body.width as u64;
+        let each_turn = u64::from(lanes * spread.vectors) * width;
+        let moving = self.moving(body, &mut batch, u64::from(spread.apart) * width, each_turn);
 
-        let (again, copied, worked, after) = (self.t.label(), self.t.label(), self.t.label(), self.t.label());
+        // Of two places the turns that are left say which it is; of three a register does.
+        let slot = self.t.r_const(0);
+        let parity = |code: &mut Self| {
+            let odd = code.t.r("and.b32", &[&left, &1]);
+            code.t.r("mul.lo.u32", &[&odd, &stage])
+        };
+        // The copies of the first turns; a turn that there is not copies nothing, and counts.
+        for k in 0..stages - 1 {
+            let copied = self.t.label();
+            let more = self.t.p("setp.gt.u32", &[&left, &k]);
+            self.t.jump_unless(more, copied);
+            let slot = if stages == 2 { parity(self) } else { self.t.r_const(k * stage) };
+            for (load, way) in ahead.copied.iter().zip(&ways) {
+                self.copy_ahead(load, spread, way, slot);
+            }
+            self.t.at(copied);
+            self.next_copies(ahead, &ways);
+        }
+        let some = self.t.p("setp.ne.u32", &[&left, &0]);
+        let held: Vec<Reg> = ahead.held.iter().map(|&inst| self.hold(&moving, inst, some, None)).collect();
+        let (again, copied, after) = (self.t.label(), self.t.label(), self.t.label());
         self.t.at(again);
-        // The copies of this turn begin; what is worked on is some turns older.
-        let older = self.t.r("sub.u32", &[&turn, &(stages - 1)]);
-        let inside = self.t.p("setp.lt.s32", &[&older, &turns]);
-        self.t.jump_unless(inside, after);
+        let done = self.t.p("setp.eq.u32", &[&left, &0]);
+        self.t.jump_if(done, after);
+        self.t.line(format_args!("cp.async.wait_group {};", stages - 2));
+        // The copies of all lanes are there, and all have read those of the turn before: the next take their place.
         self.t.line("bar.warp.sync -1;");
-        let more = self.t.p("setp.lt.u32", &[&turn, &turns]);
+        let more = self.t.p("setp.ge.u32", &[&left, &stages]);
         self.t.jump_unless(more, copied);
-        for (load, way) in ahead.loads.iter().zip(&ways) {
-            self.copy_ahead(load, way, slot);
+        let freed = match stages {
+            2 => {
+                let slot = parity(self);
+                self.t.r("sub.u32", &[&stage, &slot])
+            }
+            _ => {
+                let first = self.t.p("setp.eq.u32", &[&slot, &0]);
+                let before = self.t.r("sub.u32", &[&slot, &stage]);
+                self.t.r("selp.b32", &[&((stages - 1) * stage), &before, &first])
+            }
+        };
+        for (load, way) in ahead.copied.iter().zip(&ways) {
+            self.copy_ahead(load, spread, way, freed);
         }
         self.t.at(copied);
-        self.t.line("cp.async.commit_group;");
-        // The place that comes next is the one whose copies are the oldest.
-        self.t.op("add.u32", slot, &[&slot, &stage]);
-        let last = self.t.p("setp.eq.u32", &[&slot, &(stages * stage)]);
-        self.t.op("selp.b32", slot, &[&0, &slot, &last]);
-        let none = self.t.p("setp.lt.s32", &[&older, &0]);
-        self.t.jump_if(none, worked);
-        self.t.line(format_args!("cp.async.wait_group {};", stages - 1));
-        self.t.line("bar.warp.sync -1;");
-        let mut batch = batch_at(self, older);
-        for (load, way) in ahead.loads.iter().zip(&ways) {
-            self.read_copied(&mut batch, load, way, slot);
+        self.next_copies(ahead, &ways);
+        let mut batch = batch_at(self, turn);
+        batch.lanes.extend(moving.leaders.clone());
+        batch.places = moving.clone();
+        let here = if stages == 2 { parity(self) } else { slot };
+        for (load, way) in ahead.copied.iter().zip(&ways) {
+            self.read_copied(&mut batch, load, spread, way, here);
         }
-        let is_copied = |inst: &Inst| ahead.loads.iter().any(|load| load.inst == *inst);
-        self.ops(body, &mut batch, body.insts.iter().copied().filter(|inst| !is_copied(inst)));
-        self.t.at(worked);
+        let more = self.t.p("setp.gt.u32", &[&left, &1]);
+        for (&inst, &held) in ahead.held.iter().zip(&held) {
+            let now = self.t.copy(held);
+            self.set(&mut batch, inst, vec![now; body.width * spread.vectors as usize]);
+            self.hold(&moving, inst, more, Some(held));
+        }
+        let is_there = |inst: &Inst| ahead.copied.iter().any(|load| load.inst == *inst) || ahead.held.contains(inst);
+        self.ops(body, &mut batch, body.insts.iter().copied().filter(|inst| !is_there(inst)));
+        self.next_turn(&moving);
+        if stages > 2 {
+            let next = self.t.r("add.u32", &[&slot, &stage]);
+            let last = self.t.p("setp.eq.u32", &[&next, &(stages * stage)]);
+            self.t.op("selp.b32", slot, &[&0, &next, &last]);
+        }
         self.t.op("add.u32", turn, &[&turn, &1]);
+        self.t.op("sub.u32", left, &[&left, &1]);
         self.t.jump(again);
         self.t.at(after);
-        let done = self.t.d("cvt.u64.u32", &[&turns]);
-        let done = self.t.d("mul.lo.s64", &[&done, &lanes]);
-        self.t.op("add.s64", number, &[&number, &done]);
+        let whole = whole(self);
+        self.t.op("add.s64", number, &[&number, &whole]);
+    }
+
+    /// The first vector of a lane in its warp's turn.
+    fn first_vector(&mut self, spread: Spread, lane: Reg) -> Reg {
+        let low = self.t.r("and.b32", &[&lane, &(spread.apart - 1)]);
+        let high = self.t.r("sub.u32", &[&lane, &low]);
+        self.t.r("mad.lo.u32", &[&high, &spread.vectors, &low])
     }
 
     /// The way of a load through the shared memory of a warp.
-    fn way(&mut self, batch: &Batch, load: &AheadLoad, (start, lane): (Reg, Reg)) -> Way {
+    fn way(&mut self, batch: &Batch, load: &Copied, spread: Spread, (start, lane, first): (Reg, Reg, Reg)) -> Way {
         let index = self.of(batch, load.at.index, 0);
         let memory = self.address(&load.at, index, load.unit);
-        // From the vector of this lane back to the piece that it copies.
-        let back = self.t.d("and.b64", &[&self.fixed.wide_lane, &31]);
-        let back = self.t.d("mul.lo.s64", &[&back, &((load.pieces - 1) * PIECE)]);
+        // From the first vector of this lane to the first piece that it copies.
+        let vector = self.t.r("mul.lo.u32", &[&first, &load.bytes]);
+        let piece = self.t.r("mul.lo.u32", &[&lane, &PIECE]);
+        let back = self.t.r("sub.u32", &[&vector, &piece]);
+        let back = self.t.d("cvt.s64.s32", &[&back]);
         let memory = memory.at(self.t.d("sub.s64", &[&memory.reg, &back]));
-        let start = self.t.r("add.u32", &[&start, &(load.first * PIECE * 32)]);
-        let place = |code: &mut Self, piece: Reg| {
-            let line = code.t.r("shr.u32", &[&piece, &3]);
-            let turn = code.t.r("and.b32", &[&line, &(load.pieces - 1)]);
-            let place = code.t.r("xor.b32", &[&piece, &turn]);
-            code.t.r("mad.lo.u32", &[&place, &PIECE, &start])
-        };
-        // A copy takes 32 pieces, after which the turns begin again: one place says them all.
-        let to = place(self, lane);
-        let first = self.t.r("mul.lo.u32", &[&lane, &load.pieces]);
-        let from = place(self, first);
+        let start = self.t.r("add.u32", &[&start, &(load.first * spread.vectors * 32)]);
+        let to = self.place_of(spread, load.bytes, lane);
+        let to = self.t.r("add.u32", &[&to, &start]);
+        let from = self.t.r("mul.lo.u32", &[&lane, &load.bytes]);
+        let from = self.turned_place(load.bytes, from);
+        let from = self.t.r("add.u32", &[&from, &start]);
         Way { memory, to, from }
     }
 
-    /// Memory → shared memory, for a batch of one vector.
-    fn copy_ahead(&mut self, load: &AheadLoad, way: &Way, slot: Reg) {
+    /// Where a piece of the warp's goes, as [`Spread::place`] says it.
+    fn place_of(&mut self, spread: Spread, bytes: u32, piece: Reg) -> Reg {
+        let Spread { vectors, apart } = spread;
+        let byte = self.t.r("mul.lo.u32", &[&piece, &PIECE]);
+        let part = self.t.r("and.b32", &[&byte, &(bytes - 1)]);
+        let vector = self.t.r("shr.u32", &[&byte, &bytes.trailing_zeros()]);
+        let low = self.t.r("and.b32", &[&vector, &(apart - 1)]);
+        let which = self.t.r("and.b32", &[&vector, &((vectors - 1) * apart)]);
+        let high = self.t.r("sub.u32", &[&vector, &low]);
+        let high = self.t.r("sub.u32", &[&high, &which]);
+        let high = self.t.r("shr.u32", &[&high, &vectors.trailing_zeros()]);
+        let lane = self.t.r("add.u32", &[&low, &high]);
+        let vector = self.t.r("mad.lo.u32", &[&which, &(32 / apart), &lane]);
+        let place = self.t.r("mad.lo.u32", &[&vector, &bytes, &part]);
+        self.turned_place(bytes, place)
+    }
+
+    /// Pieces of a vector, turned so that eight lanes touch all banks.
+    fn turned_place(&mut self, bytes: u32, place: Reg) -> Reg {
+        if bytes <= PIECE {
+            return place;
+        }
+        let line = self.t.r("shr.u32", &[&place, &3]);
+        let turn = self.t.r("and.b32", &[&line, &(bytes - PIECE)]);
+        self.t.r("xor.b32", &[&place, &turn])
+    }
+
+    /// Memory → shared memory, for the vectors of a turn.
+    fn copy_ahead(&mut self, load: &Copied, spread: Spread, way: &Way, slot: Reg) {
         let from = way.memory;
         let to = Address::shared(self.t.r("add.u32", &[&way.to, &slot]));
-        for k in 0..load.pieces {
-            let far = i64::from(k * PIECE * 32);
-            let (to, from) = (to.plus(far).place(), from.plus(far).place());
+        for k in 0..load.bytes * spread.vectors / PIECE {
+            let far = i64::from(spread.place(load.bytes, k * 32));
+            let (to, from) = (to.plus(far).place(), from.plus(i64::from(k * 32 * PIECE)).place());
             self.t.line(format_args!("cp.async.cg.shared.global {to}, {from}, {PIECE};"));
         }
-        self.t.op("add.s64", from.reg, &[&from.reg, &(load.pieces * PIECE * self.lanes)]);
+    }
+
+    /// The copies of a turn are one group, and the next are of the turn after it.
+    fn next_copies(&mut self, ahead: &Ahead, ways: &[Way]) {
+        self.t.line("cp.async.commit_group;");
+        for (load, way) in ahead.copied.iter().zip(ways) {
+            self.move_on(way.memory.reg, i64::from(load.bytes * ahead.spread.vectors * self.lanes));
+        }
     }
 
     /// Shared memory → the registers that the load would have filled.
-    fn read_copied(&mut self, batch: &mut Batch, load: &AheadLoad, way: &Way, slot: Reg) {
+    fn read_copied(&mut self, batch: &mut Batch, load: &Copied, spread: Spread, way: &Way, slot: Reg) {
         let mut words = Vec::new();
         let first = self.t.r("add.u32", &[&way.from, &slot]);
-        for k in 0..load.pieces {
-            // The pieces of a vector are turned alike.
-            let from = if k > 0 { self.t.r("xor.b32", &[&first, &(k * PIECE)]) } else { first };
-            let from = Address::shared(from);
-            words.extend(self.load_words(from, load.ty, PIECE as usize / load.ty.size(), PIECE, None));
+        // The pieces of a vector are turned alike.
+        let pieces = (0..load.bytes.div_ceil(PIECE)).map(|k| match k {
+            0 => first,
+            _ => self.t.r("xor.b32", &[&first, &(k * PIECE)]),
+        });
+        let pieces: Vec<Address> = pieces.map(Address::shared).collect();
+        let wide = load.bytes.min(PIECE);
+        for vector in 0..spread.vectors {
+            for piece in &pieces {
+                let from = piece.plus(i64::from(vector * 32 * load.bytes));
+                words.extend(self.load_words(from, load.ty, wide as usize / load.ty.size(), wide, None));
+            }
         }
         match self.kernel.insts[load.inst].result {
             Some(result) if load.ty.size() < 4 && load.ty != Type::Bool => _ = batch.words.insert(result, words),
             _ => {
-                let elements = unpack(&mut self.t, load.ty, &words, PIECE);
+                let elements = unpack(&mut self.t, load.ty, &words, wide);
                 self.set(batch, load.inst, elements);
             }
         }
+    }
+}
+
+impl RoleCode<'_> {
+    /// Loads what the vectors of a lane share, where the guard holds: for this turn into a new register, or for the next into that of this.
+    fn hold(&mut self, moving: &Moving, inst: Inst, guard: Reg, held: Option<Reg>) -> Reg {
+        let ty = self.kernel.ty(self.kernel.insts[inst].result.expect("a load has a result"));
+        let place = moving.turns(inst, u32::from(held.is_some())).expect("what is held moves on");
+        let held = held.unwrap_or_else(|| self.t.constant(ty, 0));
+        self.load_where(guard, held, place, ty);
+        held
+    }
+}
+
+impl Spread {
+    /// Elements of lanes that have parts of them.
+    fn span(self, width: usize) -> u32 {
+        self.vectors * self.apart * width as u32
+    }
+
+    /// The byte where a piece of the warp's goes, with vectors of so many bytes: first vectors come before all second ones.
+    fn place(self, bytes: u32, piece: u32) -> u32 {
+        let (vector, part) = (piece * PIECE / bytes, piece * PIECE % bytes);
+        let (low, which) = (vector % self.apart, vector / self.apart % self.vectors);
+        let lane = vector / (self.apart * self.vectors) * self.apart + low;
+        let place = (which * 32 + lane) * bytes + part;
+        place ^ if bytes > PIECE { place >> 3 & (bytes - PIECE) } else { 0 }
     }
 }
 
@@ -223,8 +422,49 @@ impl RoleCode<'_> {
 struct Way {
     /// The next that this lane copies.
     memory: Address,
-    /// Where this lane's first copy goes; the others go 32 pieces further each.
+    /// Where this lane's first copy goes; the others are a fixed way from it.
     to: Reg,
-    /// Where the first piece of this lane's vector is; the others are next to it.
+    /// Where the first piece of this lane's first vector is; the others are next to it.
     from: Reg,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One register says where all copies of a lane go, every piece has a place of its own, and eight lanes next to each other read from all
+    /// banks.
+    #[test]
+    fn places_of_pieces() {
+        let mut all = Vec::new();
+        for bytes in [8, 16, 32, 64] {
+            for vectors in [1, 2, 4] {
+                if vectors * bytes >= PIECE && vectors * bytes <= MOST_OF_A_LANE {
+                    let least = if bytes < PIECE { 1 } else { 0 };
+                    all.extend((least..6).map(|k| (Spread { vectors, apart: 1 << k }, bytes)));
+                }
+            }
+        }
+        for (spread, bytes) in all {
+            let Spread { vectors, apart } = spread;
+            if vectors == 1 && apart < 32 {
+                continue;
+            }
+            let place = |piece| spread.place(bytes, piece);
+            let count = vectors * bytes * 32 / PIECE;
+            let mut places: Vec<u32> = (0..count).map(place).collect();
+            for piece in 0..count {
+                let (copy, lane) = (piece / 32 * 32, piece % 32);
+                assert_eq!(place(piece), place(copy) + place(lane), "{piece} of {bytes} bytes, {vectors}, {apart} apart");
+            }
+            places.sort_unstable();
+            assert_eq!(places, (0..count).map(|piece| piece * PIECE).collect::<Vec<_>>());
+            if bytes >= PIECE {
+                let turned = |place: u32| place ^ if bytes > PIECE { place >> 3 & (bytes - PIECE) } else { 0 };
+                let mut banks: Vec<u32> = (0..8).map(|lane| turned(lane * bytes) / PIECE % 8).collect();
+                banks.sort_unstable();
+                assert_eq!(banks, (0..8).collect::<Vec<_>>());
+            }
+        }
+    }
 }

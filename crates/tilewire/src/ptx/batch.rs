@@ -3,12 +3,14 @@
 //! Ops are written one after the other, each for all elements of the batch, as the evaluator runs them: so the loads of one op are all
 //! under way before the first is used. Neighbours that share a value (the access analysis says which do) share its register.
 
+use super::moving::Moving;
 use super::narrow::{words_from_f32, words_to_f32};
+use super::number;
 use super::place::{Address, byte_of, unpack};
 use super::role::{RoleCode, pure};
 use super::text::{Label, Reg};
 use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess};
-use crate::ir::{Inst, Kernel, Mask, Op, Order, Place, Scope, Shape, Type, Value};
+use crate::ir::{GroupOp, Inst, Kernel, Mask, Op, Order, Place, Scope, Shape, Type, UnaryOp, Value};
 use std::collections::HashMap;
 
 /// What is known of a body, and how wide its accesses are.
@@ -34,8 +36,22 @@ pub(super) struct Batch {
     /// Elements of 1 and 2 bytes as words in which neighbours lie side by side, as they were loaded or converted two at a time. Whoever
     /// wants the elements has them [spread](RoleCode::spread).
     pub words: HashMap<Value, Vec<Reg>>,
+    /// Numbers that still are such words: spread when somebody wants them.
+    pub packed: HashMap<Value, Packed>,
+    /// Where accesses are, for those that need not compute it.
+    pub places: Moving,
+    /// Elements that the vectors of some lanes have together, where each lane has one of every equal part of them; 0 where not.
+    pub span: usize,
     /// Where a lane goes that gives up.
     pub end: Label,
+}
+
+/// f32s that are floats of 16 bits, or the magnitudes of those.
+#[derive(Clone, Copy)]
+pub(super) struct Packed {
+    /// What lies in words.
+    pub x: Value,
+    pub magnitude: bool,
 }
 
 impl Batch {
@@ -46,6 +62,16 @@ impl Batch {
     fn count(&self) -> usize {
         self.width * self.groups
     }
+
+    /// Whether groups of so many elements have a part in every vector of some lanes.
+    pub fn spans(&self, size: u32) -> bool {
+        self.span > 0 && (size as usize).is_multiple_of(self.span)
+    }
+
+    /// The address of element `k`, where it is known.
+    fn place(&self, inst: Inst, k: usize) -> Option<Address> {
+        if k.is_multiple_of(self.width) { self.places.of(inst, k / self.width) } else { None }
+    }
 }
 
 impl Body<'_> {
@@ -55,6 +81,17 @@ impl Body<'_> {
             Granularity::Uniform | Granularity::Row => true,
             Granularity::Group(size) => (size as usize).is_multiple_of(self.width),
             Granularity::Lane => false,
+        }
+    }
+
+    /// The element before `k` of a batch that has the same value, if one is known.
+    fn twin(&self, batch: &Batch, v: Value, k: usize) -> Option<usize> {
+        if !k.is_multiple_of(batch.width) {
+            return self.shares(v).then(|| k - 1);
+        }
+        match self.analysis.granularity(v) {
+            Granularity::Group(size) if k > 0 && batch.spans(size) => Some(k - batch.width),
+            _ => None,
         }
     }
 
@@ -94,6 +131,9 @@ impl RoleCode<'_> {
         if data.result.is_some_and(|v| kernel.shape(v) == Shape::Uniform) {
             return self.uniform_value(inst);
         }
+        if data.result.is_some_and(|v| batch.lanes.contains_key(&v)) {
+            return;
+        }
         if self.in_words(body, batch, inst) {
             return;
         }
@@ -122,11 +162,10 @@ impl RoleCode<'_> {
             op => {
                 let result = data.result.expect("an op that only computes has a result");
                 let operands = op.operands();
-                let once = body.shares(result);
                 let mut out: Vec<Reg> = Vec::with_capacity(batch.count());
                 for k in 0..batch.count() {
-                    if once && k % batch.width != 0 {
-                        out.push(out[k - 1]);
+                    if let Some(twin) = body.twin(batch, result, k) {
+                        out.push(out[twin]);
                         continue;
                     }
                     let operands: Vec<Reg> = operands.iter().map(|&v| self.of(batch, v, k)).collect();
@@ -141,7 +180,8 @@ impl RoleCode<'_> {
     fn in_words(&mut self, body: &Body<'_>, batch: &mut Batch, inst: Inst) -> bool {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
-        let fills = |ty: Type| ty.size() < 4 && ty != Type::Bool && (batch.width * ty.size()).is_multiple_of(4);
+        let width = batch.width;
+        let fills = move |ty: Type| ty.size() < 4 && ty != Type::Bool && (width * ty.size()).is_multiple_of(4);
         let wide = body.wide.get(&inst).copied().filter(|&bytes| batch.width == body.width && bytes >= 4);
         match (&data.op, wide) {
             (Op::Load { mask: None, .. } | Op::Get { mask: None, .. }, Some(bytes)) => {
@@ -167,6 +207,13 @@ impl RoleCode<'_> {
             (&Op::Cast { x, to }, _) if kernel.ty(x).is_float() && to.is_float() && batch.width > 1 => {
                 let (from, result) = (kernel.ty(x), data.result.expect("a cast has a result"));
                 let narrow = |ty: Type| ty.size() < 4;
+                if let (Type::F32, Type::BF16 | Type::F16) = (to, from)
+                    && batch.words.contains_key(&x)
+                {
+                    batch.packed.insert(result, Packed { x, magnitude: false });
+                    return true;
+                }
+                self.spread(batch, x);
                 if from == to || body.shares(result) || ![from, to].iter().all(|&ty| ty == Type::F32 || narrow(ty)) {
                     return false;
                 }
@@ -183,6 +230,13 @@ impl RoleCode<'_> {
                         None => return false,
                     },
                 }
+            }
+            (&Op::Unary { op: UnaryOp::Abs, x }, _) if batch.packed.contains_key(&x) => {
+                let result = data.result.expect("a magnitude is a value");
+                batch.packed.insert(result, Packed { magnitude: true, ..batch.packed[&x] });
+            }
+            (&Op::Group { op: GroupOp::Min | GroupOp::Max, size: 2.., .. }, _) => {
+                return self.group_shuffle_words(batch, inst);
             }
             _ => return false,
         }
@@ -207,7 +261,7 @@ impl RoleCode<'_> {
         let mut out = Vec::new();
         for vector in 0..batch.groups {
             let index = self.of(batch, at.index, vector * batch.width);
-            let address = self.address(at, index, unit);
+            let address = batch.places.of(inst, vector).unwrap_or_else(|| self.address(at, index, unit));
             let guard = batch.guards.get(vector).copied().filter(|_| writes);
             let guard = self.bounded(inst, at, index, (unit, (batch.width * ty.size()) as u64), guard);
             out.extend(access(self, address, guard, vector));
@@ -217,11 +271,16 @@ impl RoleCode<'_> {
 
     /// Gives elements that lie in words a register each.
     pub fn spread(&mut self, batch: &mut Batch, v: Value) {
-        if !batch.lanes.contains_key(&v)
-            && let Some(words) = batch.words.get(&v)
-        {
+        if batch.lanes.contains_key(&v) {
+            return;
+        }
+        if let Some(words) = batch.words.get(&v) {
             let elements = unpack(&mut self.t, self.kernel.ty(v), words, 4);
             batch.lanes.insert(v, elements);
+        } else if let Some(&Packed { x, magnitude }) = batch.packed.get(&v) {
+            let numbers = words_to_f32(&mut self.t, self.kernel.ty(x), &batch.words[&x]).expect("floats of 16 bits");
+            let abs = |x: Reg| if magnitude { number::unary(&mut self.t, UnaryOp::Abs, Type::F32, x) } else { x };
+            batch.lanes.insert(v, numbers.into_iter().map(abs).collect());
         }
     }
 
@@ -257,12 +316,12 @@ impl RoleCode<'_> {
         let mut out: Vec<Reg> = Vec::with_capacity(batch.count());
         let result = self.kernel.insts[inst].result.expect("a load has a result");
         for k in 0..batch.count() {
-            if k % batch.width != 0 && body.shares(result) {
-                out.push(out[k - 1]);
+            if let Some(twin) = body.twin(batch, result, k) {
+                out.push(out[twin]);
                 continue;
             }
             let index = self.of(batch, at.index, k);
-            let from = self.address(at, index, unit);
+            let from = batch.place(inst, k).unwrap_or_else(|| self.address(at, index, unit));
             let cond = mask.map(|mask| self.of(batch, mask.cond, k));
             let cond = self.bounded(inst, at, index, (unit, ty.size() as u64), cond);
             let mask = cond.map(|cond| match mask {
@@ -298,12 +357,14 @@ impl RoleCode<'_> {
         // What only the first of a group does, only the first of a vector can do: vectors begin where groups may.
         let leader = mask.and_then(|mask| body.analysis.group_leader(mask));
         let firsts = leader.is_some_and(|size| (size as usize).is_multiple_of(batch.width));
+        // Nor can the first of a later part of a group.
+        let spans = leader.is_some_and(|size| batch.spans(size));
         for k in 0..batch.count() {
-            if firsts && k % batch.width != 0 {
+            if firsts && k % batch.width != 0 || spans && k >= batch.width {
                 continue;
             }
             let index = self.of(batch, at.index, k);
-            let to = self.address(at, index, unit);
+            let to = batch.place(inst, k).unwrap_or_else(|| self.address(at, index, unit));
             let guard = self.effect(batch, mask, k);
             let guard = self.bounded(inst, at, index, (unit, ty.size() as u64), guard);
             let x = self.of(batch, x, k);

@@ -12,6 +12,7 @@
 
 use super::PtxError;
 use super::batch::{Batch, Body, vector_element};
+use super::moving::Moving;
 use super::role::RoleCode;
 use super::target::Target;
 use super::text::{Label, Reg};
@@ -95,7 +96,10 @@ impl<'k> RoleCode<'k> {
             let covered = self.t.d("shl.b64", &[&units, &shift]);
             let rest = self.t.d("sub.s64", &[&cols, &covered]);
             let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false };
-            self.walk(walk, &mut |code, positions| code.elements(inst, body, positions, 1, end));
+            let elements = &mut |code: &mut Self, positions: &[Position]| {
+                code.elements(inst, body, (positions, &Moving::default()), 1, end);
+            };
+            self.walk(walk, elements);
         }
     }
 
@@ -108,23 +112,39 @@ impl<'k> RoleCode<'k> {
 
     /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
     /// the loads of all of them first.
-    pub fn elements(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
+    fn elements(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        (positions, places): (&[Position], &Moving),
+        width: usize,
+        end: Label,
+    ) {
         if positions.len() > 1 && is_long(body.weight) {
-            return self.vector_by_vector(each, body, positions, width, end);
+            return self.vector_by_vector(each, body, (positions, places), width, end);
         }
         let mut batch = self.batch(each, positions, width, end);
+        batch.places = places.clone();
         for &inst in body.insts {
             self.batch_op(body, &mut batch, inst);
         }
     }
 
     /// A vector's values need registers while it is computed; what is loaded for those to come needs a few.
-    fn vector_by_vector(&mut self, each: Inst, body: &Body<'_>, positions: &[Position], width: usize, end: Label) {
+    fn vector_by_vector(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        (positions, places): (&[Position], &Moving),
+        width: usize,
+        end: Label,
+    ) {
         let early = self.early(body);
         self.once(body);
         let mut batches = Vec::new();
-        for position in positions {
+        for (k, position) in positions.iter().enumerate() {
             let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
+            batch.places = places.from(k);
             self.ops(body, &mut batch, early.iter().copied());
             batches.push(batch);
         }
@@ -185,13 +205,19 @@ impl<'k> RoleCode<'k> {
             _ => _ = lanes.insert(indices[0], cols),
         }
         let guards = positions.iter().filter_map(|p| p.guard).collect();
-        Batch { width, groups: positions.len(), guards, lanes, words: HashMap::new(), end }
+        let (words, packed, places) = (HashMap::new(), HashMap::new(), Moving::default());
+        Batch { width, groups: positions.len(), guards, lanes, words, packed, places, span: 0, end }
     }
 
     /// Runs a body for the vectors of this lane.
     pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: Walk, end: Label) {
         let width = 1 << walk.shift;
         let ahead = self.ahead(body, walk);
+        // What only moves bytes waits for memory, not for its index arithmetic.
+        let one_way = walk.rows.is_none() && !walk.together && !self.options.bounds && body.weight > 2;
+        let mut moving = |code: &mut Self, positions: &[Position], turn: u64| {
+            code.moving_from(each, body, positions, (u64::from(code.lanes) * width as u64, turn), end)
+        };
         self.walk_after(
             walk,
             &mut |code, number, total| {
@@ -200,22 +226,40 @@ impl<'k> RoleCode<'k> {
                 }
                 ahead.is_some()
             },
-            &mut |code, positions| code.elements(each, body, positions, width, end),
+            if one_way && ahead.is_none() { Some(&mut moving) } else { None },
+            &mut |code, positions, places| code.elements(each, body, (positions, places), width, end),
         );
+    }
+
+    /// What moves on in a body, from these positions.
+    fn moving_from(
+        &mut self,
+        each: Inst,
+        body: &Body<'_>,
+        positions: &[Position],
+        (vector, turn): (u64, u64),
+        end: Label,
+    ) -> Moving {
+        self.once(body);
+        let mut batch = self.batch(each, positions, body.width, end);
+        let indices = self.early(body).into_iter().filter(|&inst| !is_load(self.kernel, inst));
+        self.ops(body, &mut batch, indices.collect::<Vec<_>>().into_iter());
+        self.moving(body, &mut batch, vector, turn)
     }
 
     /// Runs `body` for the vectors of this lane.
     pub fn walk(&mut self, walk: Walk, body: &mut dyn FnMut(&mut Self, &[Position])) {
-        self.walk_after(walk, &mut |_, _, _| false, body);
+        self.walk_after(walk, &mut |_, _, _| false, None, &mut |code, positions, _| body(code, positions));
     }
 
     /// Runs `body` for the vectors of this lane after what `first` took of them, given the number of the next and of all; it says whether
-    /// it took all but a few.
+    /// it took all but a few. What `moving` says of the first positions, and of the elements of a turn, moves on from turn to turn.
     fn walk_after(
         &mut self,
         walk: Walk,
         first: &mut dyn FnMut(&mut Self, Reg, Reg) -> bool,
-        body: &mut dyn FnMut(&mut Self, &[Position]),
+        mut moving: Option<&mut dyn FnMut(&mut Self, &[Position], u64) -> Moving>,
+        body: &mut dyn FnMut(&mut Self, &[Position], &Moving),
     ) {
         let lanes = u64::from(self.lanes);
         let total = match walk.rows {
@@ -239,18 +283,56 @@ impl<'k> RoleCode<'k> {
                 1 => total,
                 _ => self.t.d("sub.s64", &[&total, &(u64::from(unroll - 1) * lanes)]),
             };
+            let turn = u64::from(unroll) * lanes;
+            let places = moving.as_mut().map(|moving| {
+                let position = |k| self.position(walk, None, (number, total), k * lanes);
+                let positions: Vec<Position> = (0..u64::from(unroll)).map(position).collect();
+                moving(self, &positions, turn << walk.shift)
+            });
             let (again, next) = (self.t.label(), self.t.label());
-            self.t.at(again);
-            let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
-            self.t.branch_unless(inside, next);
-            let mut positions = Vec::new();
-            for k in 0..u64::from(unroll) {
-                positions.push(self.position(walk, state.as_mut(), (number, total), k * lanes));
+            let mut run = |code: &mut Self, number: Reg, places: &Moving| {
+                let mut positions = Vec::new();
+                for k in 0..u64::from(unroll) {
+                    positions.push(code.position(walk, state.as_mut(), (number, total), k * lanes));
+                }
+                body(code, &positions, places);
+            };
+            match places {
+                None => {
+                    self.t.at(again);
+                    let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
+                    self.t.branch_unless(inside, next);
+                    run(self, number, &Moving::default());
+                    self.t.op("add.s64", number, &[&number, &turn]);
+                    self.t.line(format_args!("bra {again};"));
+                    self.t.at(next);
+                }
+                // The turns that are left are one register to keep, where nothing else asks for the number.
+                Some(places) => {
+                    let turns = |code: &mut Self| {
+                        let left = code.t.d("sub.s64", &[&limit, &number]);
+                        let left = code.t.d("max.s64", &[&left, &0]);
+                        let left = code.t.d("add.s64", &[&left, &(turn - 1)]);
+                        let turns = code.t.d("div.u64", &[&left, &turn]);
+                        let turns = code.t.d("min.u64", &[&turns, &i32::MAX]);
+                        code.t.r("cvt.u32.u64", &[&turns])
+                    };
+                    let left = turns(self);
+                    let here = self.t.copy(number);
+                    self.t.at(again);
+                    let inside = self.t.p("setp.ne.u32", &[&left, &0]);
+                    self.t.branch_unless(inside, next);
+                    run(self, here, &places);
+                    self.next_turn(&places);
+                    self.t.op("add.s64", here, &[&here, &turn]);
+                    self.t.op("sub.u32", left, &[&left, &1]);
+                    self.t.line(format_args!("bra {again};"));
+                    self.t.at(next);
+                    let turns = turns(self);
+                    let done = self.t.d("mul.wide.u32", &[&turns, &turn]);
+                    self.t.op("add.s64", number, &[&number, &done]);
+                }
             }
-            body(self, &positions);
-            self.t.op("add.s64", number, &[&number, &(u64::from(unroll) * lanes)]);
-            self.t.line(format_args!("bra {again};"));
-            self.t.at(next);
         }
         self.t.at(after);
     }

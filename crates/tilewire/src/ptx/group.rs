@@ -13,11 +13,12 @@
 //! Both pair neighbours first: the tree of a group that is cut short is the whole tree without what is missing.
 
 use super::DEPOT;
-use super::batch::{Batch, Body};
+use super::batch::{Batch, Body, Packed};
 use super::each::{Position, Walk, width};
+use super::narrow::words_to_f32;
 use super::number;
 use super::role::RoleCode;
-use super::text::{Label, Reg};
+use super::text::{Hex, Label, Reg, Text};
 use crate::ir::{BinaryOp, GroupOp, Inst, Op, Shape, Type, Value};
 use std::collections::HashMap;
 
@@ -86,25 +87,73 @@ impl<'k> RoleCode<'k> {
 
     /// A group op on whole groups, by registers of the lane and shuffles.
     pub fn group_shuffle(&mut self, batch: &mut Batch, inst: Inst, op: GroupOp, x: Value, size: u32) {
-        let ty = self.kernel.ty(x);
-        let op = binary(op);
+        let (op, ty) = (binary(op), self.kernel.ty(x));
         let own = batch.width.min(size as usize);
-        let mut out = Vec::new();
-        for first in (0..batch.width * batch.groups).step_by(own) {
-            let mut level: Vec<Reg> = (first..first + own).map(|k| self.of(batch, x, k)).collect();
-            while level.len() > 1 {
-                level = level.chunks(2).map(|pair| number::binary(&mut self.t, op, ty, pair[0], pair[1])).collect();
-            }
-            let mut all = level[0];
-            let mut distance = 1;
-            while distance * batch.width < size as usize {
-                let other = self.shuffle(all, distance as u32);
-                all = number::binary(&mut self.t, op, ty, all, other);
-                distance *= 2;
-            }
-            out.extend(std::iter::repeat_n(all, own));
+        let parts = (0..batch.width * batch.groups).step_by(own).map(|first| {
+            let x: Vec<Reg> = (first..first + own).map(|k| self.of(batch, x, k)).collect();
+            reduced(&mut self.t, x, |t, a, b| number::binary(t, op, ty, a, b))
+        });
+        let parts = parts.collect();
+        self.group_across(batch, inst, parts);
+    }
+
+    /// The least or largest of groups whose elements still are floats of 16 bits, two in a word; whether they are.
+    pub fn group_shuffle_words(&mut self, batch: &mut Batch, inst: Inst) -> bool {
+        let Op::Group { op, x, size } = self.kernel.insts[inst].op else { return false };
+        let Some(&Packed { x, magnitude }) = batch.packed.get(&x) else { return false };
+        let (op, ty) = (binary(op), self.kernel.ty(x));
+        let kind = if ty == Type::BF16 { "bf16x2" } else { "f16x2" };
+        let [least, largest] = ["min", "max"].map(|name| format!("{name}.{kind}"));
+        // All parts of a group that a lane has at once.
+        let own = if batch.spans(size) { batch.groups * batch.width } else { batch.width.min(size as usize) };
+        let parts = batch.words[&x].clone();
+        let parts = parts.chunks(own / 2).map(|words| {
+            let pairs = |t: &mut Text, name: &str| reduced(t, words.to_vec(), |t, a, b| t.r(name, &[&a, &b]));
+            let pair = match (op, magnitude) {
+                // The largest magnitude is that of the largest or of the least.
+                (BinaryOp::Max, true) => {
+                    let (largest_pair, least_pair) = (pairs(&mut self.t, &largest), pairs(&mut self.t, &least));
+                    let turned = self.t.r("xor.b32", &[&least_pair, &Hex(0x8000_8000)]);
+                    self.t.r(&largest, &[&largest_pair, &turned])
+                }
+                (BinaryOp::Max, false) => pairs(&mut self.t, &largest),
+                (_, false) => pairs(&mut self.t, &least),
+                (_, true) => {
+                    let magnitudes = words.iter().map(|word| self.t.r("and.b32", &[word, &Hex(0x7fff_7fff)])).collect();
+                    reduced(&mut self.t, magnitudes, |t, a, b| t.r(&least, &[&a, &b]))
+                }
+            };
+            let both = words_to_f32(&mut self.t, ty, &[pair]).expect("floats of 16 bits");
+            number::binary(&mut self.t, op, Type::F32, both[0], both[1])
+        });
+        let parts = parts.collect();
+        self.group_across(batch, inst, parts);
+        true
+    }
+
+    /// The results of groups, from those of the parts of them that a lane has.
+    fn group_across(&mut self, batch: &mut Batch, inst: Inst, mut parts: Vec<Reg>) {
+        let Op::Group { op, x, size } = self.kernel.insts[inst].op else { unreachable!("a group op") };
+        let (op, ty) = (binary(op), self.kernel.ty(x));
+        let spans = batch.spans(size);
+        let lanes = (size as usize / batch.width / if spans { batch.groups } else { 1 }) as u32;
+        let combine = |t: &mut Text, a: Reg, b: Reg| number::binary(t, op, ty, a, b);
+        // The parts of a group that a lane has come together last, unless the order is all one.
+        let in_order = !matches!(op, BinaryOp::Min | BinaryOp::Max);
+        if spans && !in_order {
+            parts = vec![reduced(&mut self.t, parts, combine)];
         }
-        self.set(batch, inst, out);
+        for part in &mut parts {
+            for bit in (0..5).map(|bit| 1 << bit).take_while(|&bit| bit < lanes) {
+                let other = self.shuffle(*part, bit);
+                *part = combine(&mut self.t, *part, other);
+            }
+        }
+        if spans && in_order {
+            parts = vec![reduced(&mut self.t, parts, combine)];
+        }
+        let each = batch.width * batch.groups / parts.len();
+        self.set(batch, inst, parts.iter().flat_map(|&part| std::iter::repeat_n(part, each)).collect());
     }
 
     /// The value of the lane whose number differs in one bit.
@@ -284,6 +333,14 @@ impl<'k> RoleCode<'k> {
         let more = self.t.p("setp.lt.u32", &[&turn, &tile.turns]);
         self.t.jump_if(more, again);
     }
+}
+
+/// Neighbours combined, then those with theirs, to the last.
+fn reduced(t: &mut Text, mut level: Vec<Reg>, combine: impl Fn(&mut Text, Reg, Reg) -> Reg) -> Reg {
+    while level.len() > 1 {
+        level = level.chunks(2).map(|pair| combine(t, pair[0], pair[1])).collect();
+    }
+    level[0]
 }
 
 /// A tile: elements `base..base + size` of a row of `cols`.

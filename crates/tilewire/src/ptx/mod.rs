@@ -22,6 +22,7 @@
 //! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
 //! | `wire.rs` | signals, waits, packets; giving up |
 //! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
+//! | `moving.rs` | places that move on from turn to turn of a loop |
 //! | `ahead.rs` | long bodies, whose loads come ahead of them through shared memory |
 //! | `turned.rs`, `squares.rs` | bodies that read along the other axis: through shared memory; those of 16 bits |
 //! | `group.rs` | reductions over neighbours: by shuffles, or through shared memory |
@@ -49,6 +50,7 @@ mod each;
 mod error;
 mod group;
 mod math;
+mod moving;
 mod narrow;
 mod number;
 mod place;

@@ -120,7 +120,7 @@ impl RoleCode<'_> {
         match mask {
             Some((cond, other)) => {
                 let x = t.copy(other);
-                t.line(format_args!("@{cond} {op} {x}, {place};"));
+                self.load_where(cond, x, from, ty);
                 x
             }
             None => {
@@ -128,6 +128,11 @@ impl RoleCode<'_> {
                 t.op(&op, x, &[&place])
             }
         }
+    }
+
+    /// One element, which is no bool, where the condition holds; where not, the register stays as it is.
+    pub fn load_where(&mut self, cond: Reg, x: Reg, from: Address, ty: Type) {
+        self.t.line(format_args!("@{cond} ld.{}.{} {x}, {};", from.load_space(), memory_type(ty), from.place()));
     }
 
     /// Writes one element where the guard holds.

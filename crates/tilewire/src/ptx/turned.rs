@@ -376,7 +376,7 @@ impl RoleCode<'_> {
         batch
     }
 
-    fn move_on(&mut self, pointer: Reg, step: i64) {
+    pub fn move_on(&mut self, pointer: Reg, step: i64) {
         let op = if matches!(pointer, Reg::D(_)) { "add.s64" } else { "add.s32" };
         self.t.op(op, pointer, &[&pointer, &step]);
     }

@@ -58,12 +58,14 @@ pub fn compute(parts: &[String], x: &[u64]) -> Result<u64, String> {
                 _ => (1.0 / f64(0)).to_bits(),
             }
         }
+        "min" | "max" if ty.ends_with("16x2") => extremes(parts[0] == "min", ty == "bf16x2", x),
         "min" | "max" if float => extreme(parts[0] == "min", ty == "f64", x),
         "min" => mask(int(0).min(int(1)) as u64),
         "max" => mask(int(0).max(int(1)) as u64),
         "add" => mask(x[0].wrapping_add(x[1])),
         "sub" => mask(x[0].wrapping_sub(x[1])),
         "mul" if parts[1] == "lo" => mask(x[0].wrapping_mul(x[1])),
+        "mul" if parts[1] == "wide" => int(0).wrapping_mul(int(1)) as u64,
         "mul" if parts[1] == "hi" => mask((int(0).wrapping_mul(int(1)) >> bits) as u64),
         "mad" if parts[1] == "lo" => mask(x[0].wrapping_mul(x[1]).wrapping_add(x[2])),
         "div" | "rem" if int(1) == 0 => return Err("division by zero is not defined".into()),
@@ -119,6 +121,20 @@ fn extreme(least: bool, wide: bool, x: &[u64]) -> u64 {
         (false, true) => x[0],
         _ => x[usize::from((a.total_cmp(&b) == std::cmp::Ordering::Less) != least)],
     }
+}
+
+/// The same of two pairs, half by half.
+fn extremes(least: bool, bf16: bool, x: &[u64]) -> u64 {
+    let half = |shift: u32| {
+        let single = |x: u64| {
+            let bits = (x >> shift) as u16;
+            let number = if bf16 { Bf16::from_bits(bits).to_f32() } else { F16::from_bits(bits).to_f32() };
+            u64::from(number.to_bits())
+        };
+        let number = f32::from_bits(extreme(least, false, &[single(x[0]), single(x[1])]) as u32);
+        u64::from(if bf16 { Bf16::from_f32(number).to_bits() } else { F16::from_f32(number).to_bits() }) << shift
+    };
+    half(0) | half(16)
 }
 
 /// `cvt` without its name.

@@ -1,0 +1,109 @@
+//! Places that move on by the same from turn to turn of a loop: computed once before it, then added to.
+//!
+//! ```text
+//!   index of an access    base + stride · i + step · ⌊i / group⌋         (the access analysis)
+//!   where i moves by n    it moves by stride · n + step · n / group, if group divides n
+//! ```
+
+use super::batch::{Batch, Body};
+use super::place::Address;
+use super::role::RoleCode;
+use super::text::Reg;
+use crate::ir::access::{MemoryAccess, place};
+use crate::ir::{Base, Inst, Op, Value};
+use std::collections::HashMap;
+
+/// Where accesses of a body are in this turn, and what is the same in all turns.
+#[derive(Clone, Default)]
+pub(super) struct Moving {
+    places: HashMap<Inst, Place>,
+    /// Whether an element is the first of its group, for the elements of a batch.
+    pub leaders: HashMap<Value, Vec<Reg>>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    /// Of the first vector.
+    first: Address,
+    /// Bytes from vector to vector, where that is always the same.
+    vector: Option<i64>,
+    /// Bytes from turn to turn.
+    turn: i64,
+}
+
+impl Moving {
+    /// The place of a vector.
+    pub fn of(&self, inst: Inst, vector: usize) -> Option<Address> {
+        let place = self.places.get(&inst)?;
+        if vector == 0 { Some(place.first) } else { Some(place.first.plus(vector as i64 * place.vector?)) }
+    }
+
+    /// The place of the first vector so many turns later.
+    pub fn turns(&self, inst: Inst, later: u32) -> Option<Address> {
+        let place = self.places.get(&inst)?;
+        Some(place.first.plus(i64::from(later) * place.turn))
+    }
+
+    /// The same for whoever has that vector only.
+    pub fn from(&self, vector: usize) -> Moving {
+        let place = |(&inst, place): (&Inst, &Place)| Some((inst, Place { first: self.of(inst, vector)?, ..*place }));
+        let leaders = if vector == 0 { self.leaders.clone() } else { HashMap::new() };
+        Moving { places: self.places.iter().filter_map(place).collect(), leaders }
+    }
+}
+
+impl RoleCode<'_> {
+    /// What moves on in a body whose vectors are so many elements apart, and its turns. The batch has the indices of the first turn.
+    pub fn moving(&mut self, body: &Body<'_>, batch: &mut Batch, vector: u64, turn: u64) -> Moving {
+        let mut moving = Moving::default();
+        for access in &body.accesses {
+            let op = &self.kernel.insts[access.inst].op;
+            let Some(at) = place(op).filter(|at| matches!(at.base, Base::Param(_))) else { continue };
+            let (unit, mask) = match op {
+                Op::Load { .. } => (self.kernel.base_type(at.base).map_or(1, |ty| ty.size()), None),
+                Op::Store { x, mask, .. } => (self.kernel.ty(*x).size(), *mask),
+                Op::Get { .. } => (1, None),
+                Op::Put { mask, .. } => (1, *mask),
+                _ => continue,
+            };
+            let bytes = |by: i64| by.wrapping_mul(unit as i64);
+            if let Some(turn) = moved(access, turn).map(bytes) {
+                let index = self.of(batch, at.index, 0);
+                let first = self.address(at, index, unit as u32);
+                let place = Place { first, vector: moved(access, vector).map(bytes), turn };
+                moving.places.insert(access.inst, place);
+            }
+            let Some(mask) = mask else { continue };
+            if body.analysis.group_leader(mask).is_some_and(|size| turn.is_multiple_of(u64::from(size))) {
+                let defines = |inst: &&Inst| self.kernel.insts[**inst].result == Some(mask);
+                if let Some(&inst) = body.insts.iter().find(defines) {
+                    self.batch_op(body, batch, inst);
+                    moving.leaders.extend(batch.lanes.get(&mask).map(|leaders| (mask, leaders.clone())));
+                }
+            }
+        }
+        moving
+    }
+
+    /// On to the next turn.
+    pub fn next_turn(&mut self, moving: &Moving) {
+        let mut places: Vec<_> = moving.places.iter().collect();
+        places.sort_by_key(|(inst, _)| **inst);
+        for (_, place) in places.into_iter().filter(|(_, place)| place.turn != 0) {
+            self.move_on(place.first.reg, place.turn);
+        }
+    }
+}
+
+/// How far an index moves when the innermost one of the `each` moves by `n`, if that is always the same.
+pub(super) fn moved(access: &MemoryAccess, n: u64) -> Option<i64> {
+    let (index, n) = (access.index.as_ref()?, n as i64);
+    let along = index.innermost().as_const()?.wrapping_mul(n);
+    match &index.group {
+        None => Some(along),
+        Some((size, step)) if n % i64::from(*size) == 0 => {
+            Some(along.wrapping_add(step.as_const()?.wrapping_mul(n / i64::from(*size))))
+        }
+        Some(_) => None,
+    }
+}
