@@ -25,22 +25,18 @@
 
 use super::batch::{Batch, Body, vector_element};
 use super::each::{Position, Walk, is_load, is_long};
-use super::moving::{Moving, moved};
 use super::place::{Address, unpack};
 use super::role::RoleCode;
 use super::text::{Label, Reg};
-use crate::ir::access::{Class, place};
 use crate::ir::{Base, Inst, Op, Place, Type};
 
 /// Turns whose copies are under way or being read: more leave less of the cache that shared memory is a part of.
 const MOST_STAGES: u32 = 3;
-/// Shared memory of a block: what leaves room for a second block of fewer warps.
-const MOST_BYTES: u32 = 128 << 10;
+/// Shared memory of a block.
+const MOST_BYTES: u32 = 200 << 10;
 /// Bytes of a piece: what one copy of a lane moves.
 const PIECE: u32 = 16;
-/// Bytes of a lane's vector: with more, the pieces of a copy would not be turned alike.
-const VECTORS: std::ops::RangeInclusive<u32> = 8..=64;
-/// Bytes of a lane's vectors together.
+/// Bytes that a load brings a lane in a turn: with more, the pieces of a copy would not be turned alike.
 const MOST_OF_A_LANE: u32 = 64;
 /// Loads of a body: the addresses of more fill the registers.
 const MOST_LOADS: usize = 2;
@@ -49,9 +45,7 @@ const LEAST_RUN: usize = 64;
 
 /// The loads of a body that come ahead of it.
 pub(super) struct Ahead {
-    copied: Vec<Copied>,
-    /// What the vectors of a lane share: it waits in a register.
-    held: Vec<Inst>,
+    loads: Vec<AheadLoad>,
     /// What computes their places.
     places: Vec<Inst>,
     /// Bytes of a vector, of all loads.
@@ -60,8 +54,7 @@ pub(super) struct Ahead {
     spread: Spread,
 }
 
-/// A load by copies.
-struct Copied {
+struct AheadLoad {
     inst: Inst,
     at: Place,
     ty: Type,
@@ -74,7 +67,7 @@ struct Copied {
 /// Which vectors of a warp's turn a lane has.
 #[derive(Clone, Copy)]
 struct Spread {
-    /// Vectors of a lane: 1, 2 or 4.
+    /// Vectors of a lane: 1 or 2.
     vectors: u32,
     /// They are so many apart, a power of two.
     apart: u32,
@@ -89,44 +82,22 @@ impl RoleCode<'_> {
         if !fits || !is_long(body.weight) {
             return None;
         }
-        let (loads, places): (Vec<Inst>, Vec<Inst>) =
+        let (inner, places): (Vec<Inst>, Vec<Inst>) =
             self.early(body).into_iter().partition(|&inst| is_load(self.kernel, inst));
-        let access = |inst: Inst| body.accesses.iter().find(|access| access.inst == inst);
-        let (held, loads): (Vec<Inst>, Vec<Inst>) = loads
-            .into_iter()
-            .partition(|&inst| access(inst).is_some_and(|access| matches!(access.class, Class::Grouped { .. })));
-        let (mut copied, mut bytes) = (Vec::new(), 0);
-        for inst in loads {
-            let load = self.copied(body, inst, bytes)?;
+        let (mut loads, mut bytes) = (Vec::new(), 0);
+        for inst in inner {
+            let load = self.ahead_load(body, inst, bytes)?;
             bytes += load.bytes;
-            copied.push(load);
+            loads.push(load);
         }
-        // Halves of pieces lie in another order than pieces.
-        let halves = copied.iter().filter(|load| load.bytes < PIECE).count();
-        if !(1..=MOST_LOADS).contains(&(copied.len() + held.len())) || ![0, copied.len()].contains(&halves) {
+        if !(1..=MOST_LOADS).contains(&loads.len()) {
             return None;
         }
         let lanes: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
         let stages = |vectors: u32| (self.room().min(MOST_BYTES) / (lanes * bytes * vectors)).min(MOST_STAGES);
-        let most = if halves > 0 { 4 } else { 2 };
-        let fits = |&vectors: &u32| vectors * bytes <= MOST_OF_A_LANE && stages(vectors) > 1;
-        let spread = self.spread_of(body, [most, 2].into_iter().find(fits).unwrap_or(1));
-        // Vectors that share a piece are next to each other, and what is held is shared by all vectors of a lane.
-        let pairs = halves == 0 || spread.vectors > 1 && spread.apart > 1;
-        let turn = u64::from(self.lanes * spread.vectors) * body.width as u64;
-        let shared = |&inst: &Inst| {
-            let data = &self.kernel.insts[inst];
-            let moves = access(inst).filter(|access| moved(access, turn).is_some());
-            let number = data.result.is_some_and(|v| self.kernel.ty(v) != Type::Bool);
-            let global = place(&data.op).is_some_and(|at| matches!(at.base, Base::Param(_)));
-            number && global && moves.is_some_and(|access| match access.class {
-                Class::Grouped { size } => size.is_multiple_of(spread.span(body.width)),
-                _ => false,
-            })
-        };
-        let stages = stages(spread.vectors);
-        let fits = stages > 1 && pairs && held.iter().all(shared);
-        fits.then_some(Ahead { copied, held, places, bytes, stages, spread })
+        let vectors = if 2 * bytes <= MOST_OF_A_LANE && stages(2) > 1 { 2 } else { 1 };
+        let (spread, stages) = (self.spread_of(body, vectors), stages(vectors));
+        (stages > 1).then_some(Ahead { loads, places, bytes, stages, spread })
     }
 
     /// Which vectors a lane has: parts of the largest groups, where stores of a warp stay long enough.
@@ -136,20 +107,16 @@ impl RoleCode<'_> {
             Op::Group { size, .. } => Some(size),
             _ => None,
         });
-        let shared = body.accesses.iter().filter_map(|access| match access.class {
-            Class::Grouped { size } => Some(size),
-            _ => None,
-        });
-        let part = combined.chain(shared).max().unwrap_or(1) as usize / vectors as usize;
+        let part = combined.max().unwrap_or(1) as usize / vectors as usize;
         let stored = body.accesses.iter().filter(|access| kernel.insts[access.inst].result.is_none());
         let least = stored.filter_map(|access| vector_element(kernel, access)).min().unwrap_or(LEAST_RUN);
-        let parts = vectors > 1 && part.is_power_of_two() && part >= body.width && part * least >= LEAST_RUN;
+        let parts = vectors > 1 && part >= body.width && part * least >= LEAST_RUN;
         let apart = if parts { (part / body.width) as u32 } else { 32 };
         Spread { vectors, apart: apart.min(32) }
     }
 
-    /// A load that neighbours do side by side.
-    fn copied(&self, body: &Body<'_>, inst: Inst, first: u32) -> Option<Copied> {
+    /// A load that neighbours do side by side, in whole pieces of memory.
+    fn ahead_load(&self, body: &Body<'_>, inst: Inst, first: u32) -> Option<AheadLoad> {
         let data = &self.kernel.insts[inst];
         let ty = self.kernel.ty(data.result?);
         let (at, unit) = match &data.op {
@@ -158,11 +125,8 @@ impl RoleCode<'_> {
             _ => return None,
         };
         let bytes = (body.width * ty.size()) as u32;
-        // As wide as it can be, and pieces at the places of pieces.
-        let access = body.accesses.iter().find(|access| access.inst == inst)?;
-        let whole = body.wide.get(&inst) == Some(&bytes.min(PIECE)) && access.align >= PIECE;
-        let fits = whole && matches!(at.base, Base::Param(_)) && VECTORS.contains(&bytes);
-        fits.then_some(Copied { inst, at, ty, unit, bytes, first })
+        let whole = body.wide.get(&inst) == Some(&PIECE) && matches!(at.base, Base::Param(_));
+        (whole && bytes <= MOST_OF_A_LANE).then_some(AheadLoad { inst, at, ty, unit, bytes, first })
     }
 
     /// A body for the vectors from `number` on, as long as all lanes of a warp have theirs.
@@ -213,7 +177,7 @@ impl RoleCode<'_> {
         let mut batch = batch_at(self, turn);
         self.ops(body, &mut batch, ahead.places.iter().copied());
         let ways: Vec<Way> =
-            ahead.copied.iter().map(|load| self.way(&batch, load, spread, (start, lane, first))).collect();
+            ahead.loads.iter().map(|load| self.way(&batch, load, spread, (start, lane, first))).collect();
         let width = body.width as u64;
         let each_turn = u64::from(lanes * spread.vectors) * width;
         let moving = self.moving(body, &mut batch, u64::from(spread.apart) * width, each_turn);
@@ -230,14 +194,12 @@ impl RoleCode<'_> {
             let more = self.t.p("setp.gt.u32", &[&left, &k]);
             self.t.jump_unless(more, copied);
             let slot = if stages == 2 { parity(self) } else { self.t.r_const(k * stage) };
-            for (load, way) in ahead.copied.iter().zip(&ways) {
+            for (load, way) in ahead.loads.iter().zip(&ways) {
                 self.copy_ahead(load, spread, way, slot);
             }
             self.t.at(copied);
             self.next_copies(ahead, &ways);
         }
-        let some = self.t.p("setp.ne.u32", &[&left, &0]);
-        let held: Vec<Reg> = ahead.held.iter().map(|&inst| self.hold(&moving, inst, some, None)).collect();
         let (again, copied, after) = (self.t.label(), self.t.label(), self.t.label());
         self.t.at(again);
         let done = self.t.p("setp.eq.u32", &[&left, &0]);
@@ -258,7 +220,7 @@ impl RoleCode<'_> {
                 self.t.r("selp.b32", &[&((stages - 1) * stage), &before, &first])
             }
         };
-        for (load, way) in ahead.copied.iter().zip(&ways) {
+        for (load, way) in ahead.loads.iter().zip(&ways) {
             self.copy_ahead(load, spread, way, freed);
         }
         self.t.at(copied);
@@ -267,17 +229,11 @@ impl RoleCode<'_> {
         batch.lanes.extend(moving.leaders.clone());
         batch.places = moving.clone();
         let here = if stages == 2 { parity(self) } else { slot };
-        for (load, way) in ahead.copied.iter().zip(&ways) {
+        for (load, way) in ahead.loads.iter().zip(&ways) {
             self.read_copied(&mut batch, load, spread, way, here);
         }
-        let more = self.t.p("setp.gt.u32", &[&left, &1]);
-        for (&inst, &held) in ahead.held.iter().zip(&held) {
-            let now = self.t.copy(held);
-            self.set(&mut batch, inst, vec![now; body.width * spread.vectors as usize]);
-            self.hold(&moving, inst, more, Some(held));
-        }
-        let is_there = |inst: &Inst| ahead.copied.iter().any(|load| load.inst == *inst) || ahead.held.contains(inst);
-        self.ops(body, &mut batch, body.insts.iter().copied().filter(|inst| !is_there(inst)));
+        let is_copied = |inst: &Inst| ahead.loads.iter().any(|load| load.inst == *inst);
+        self.ops(body, &mut batch, body.insts.iter().copied().filter(|inst| !is_copied(inst)));
         self.next_turn(&moving);
         if stages > 2 {
             let next = self.t.r("add.u32", &[&slot, &stage]);
@@ -300,7 +256,7 @@ impl RoleCode<'_> {
     }
 
     /// The way of a load through the shared memory of a warp.
-    fn way(&mut self, batch: &Batch, load: &Copied, spread: Spread, (start, lane, first): (Reg, Reg, Reg)) -> Way {
+    fn way(&mut self, batch: &Batch, load: &AheadLoad, spread: Spread, (start, lane, first): (Reg, Reg, Reg)) -> Way {
         let index = self.of(batch, load.at.index, 0);
         let memory = self.address(&load.at, index, load.unit);
         // From the first vector of this lane to the first piece that it copies.
@@ -309,13 +265,15 @@ impl RoleCode<'_> {
         let back = self.t.r("sub.u32", &[&vector, &piece]);
         let back = self.t.d("cvt.s64.s32", &[&back]);
         let memory = memory.at(self.t.d("sub.s64", &[&memory.reg, &back]));
+        let first_to_leave = "createpolicy.fractional.L2::evict_first.b64";
+        let policy = memory.streams.then(|| self.t.d(first_to_leave, &[&"1.0"]));
         let start = self.t.r("add.u32", &[&start, &(load.first * spread.vectors * 32)]);
         let to = self.place_of(spread, load.bytes, lane);
         let to = self.t.r("add.u32", &[&to, &start]);
         let from = self.t.r("mul.lo.u32", &[&lane, &load.bytes]);
         let from = self.turned_place(load.bytes, from);
         let from = self.t.r("add.u32", &[&from, &start]);
-        Way { memory, to, from }
+        Way { memory, policy, to, from }
     }
 
     /// Where a piece of the warp's goes, as [`Spread::place`] says it.
@@ -337,68 +295,58 @@ impl RoleCode<'_> {
 
     /// Pieces of a vector, turned so that eight lanes touch all banks.
     fn turned_place(&mut self, bytes: u32, place: Reg) -> Reg {
-        if bytes <= PIECE {
-            return place;
-        }
         let line = self.t.r("shr.u32", &[&place, &3]);
         let turn = self.t.r("and.b32", &[&line, &(bytes - PIECE)]);
         self.t.r("xor.b32", &[&place, &turn])
     }
 
     /// Memory → shared memory, for the vectors of a turn.
-    fn copy_ahead(&mut self, load: &Copied, spread: Spread, way: &Way, slot: Reg) {
+    fn copy_ahead(&mut self, load: &AheadLoad, spread: Spread, way: &Way, slot: Reg) {
         let from = way.memory;
         let to = Address::shared(self.t.r("add.u32", &[&way.to, &slot]));
         for k in 0..load.bytes * spread.vectors / PIECE {
             let far = i64::from(spread.place(load.bytes, k * 32));
             let (to, from) = (to.plus(far).place(), from.plus(i64::from(k * 32 * PIECE)).place());
-            self.t.line(format_args!("cp.async.cg.shared.global {to}, {from}, {PIECE};"));
+            self.t.line(match way.policy {
+                Some(policy) => {
+                    format!("cp.async.cg.shared.global.L2::cache_hint {to}, {from}, {PIECE}, {policy};")
+                }
+                None => format!("cp.async.cg.shared.global {to}, {from}, {PIECE};"),
+            });
         }
     }
 
     /// The copies of a turn are one group, and the next are of the turn after it.
     fn next_copies(&mut self, ahead: &Ahead, ways: &[Way]) {
         self.t.line("cp.async.commit_group;");
-        for (load, way) in ahead.copied.iter().zip(ways) {
+        for (load, way) in ahead.loads.iter().zip(ways) {
             self.move_on(way.memory.reg, i64::from(load.bytes * ahead.spread.vectors * self.lanes));
         }
     }
 
     /// Shared memory → the registers that the load would have filled.
-    fn read_copied(&mut self, batch: &mut Batch, load: &Copied, spread: Spread, way: &Way, slot: Reg) {
+    fn read_copied(&mut self, batch: &mut Batch, load: &AheadLoad, spread: Spread, way: &Way, slot: Reg) {
         let mut words = Vec::new();
         let first = self.t.r("add.u32", &[&way.from, &slot]);
         // The pieces of a vector are turned alike.
-        let pieces = (0..load.bytes.div_ceil(PIECE)).map(|k| match k {
+        let pieces = (0..load.bytes / PIECE).map(|k| match k {
             0 => first,
             _ => self.t.r("xor.b32", &[&first, &(k * PIECE)]),
         });
         let pieces: Vec<Address> = pieces.map(Address::shared).collect();
-        let wide = load.bytes.min(PIECE);
         for vector in 0..spread.vectors {
             for piece in &pieces {
                 let from = piece.plus(i64::from(vector * 32 * load.bytes));
-                words.extend(self.load_words(from, load.ty, wide as usize / load.ty.size(), wide, None));
+                words.extend(self.load_words(from, load.ty, PIECE as usize / load.ty.size(), PIECE, None));
             }
         }
         match self.kernel.insts[load.inst].result {
             Some(result) if load.ty.size() < 4 && load.ty != Type::Bool => _ = batch.words.insert(result, words),
             _ => {
-                let elements = unpack(&mut self.t, load.ty, &words, wide);
+                let elements = unpack(&mut self.t, load.ty, &words, PIECE);
                 self.set(batch, load.inst, elements);
             }
         }
-    }
-}
-
-impl RoleCode<'_> {
-    /// Loads what the vectors of a lane share, where the guard holds: for this turn into a new register, or for the next into that of this.
-    fn hold(&mut self, moving: &Moving, inst: Inst, guard: Reg, held: Option<Reg>) -> Reg {
-        let ty = self.kernel.ty(self.kernel.insts[inst].result.expect("a load has a result"));
-        let place = moving.turns(inst, u32::from(held.is_some())).expect("what is held moves on");
-        let held = held.unwrap_or_else(|| self.t.constant(ty, 0));
-        self.load_where(guard, held, place, ty);
-        held
     }
 }
 
@@ -414,7 +362,7 @@ impl Spread {
         let (low, which) = (vector % self.apart, vector / self.apart % self.vectors);
         let lane = vector / (self.apart * self.vectors) * self.apart + low;
         let place = (which * 32 + lane) * bytes + part;
-        place ^ if bytes > PIECE { place >> 3 & (bytes - PIECE) } else { 0 }
+        place ^ (place >> 3 & (bytes - PIECE))
     }
 }
 
@@ -422,6 +370,8 @@ impl Spread {
 struct Way {
     /// The next that this lane copies.
     memory: Address,
+    /// What the cache is told of it.
+    policy: Option<Reg>,
     /// Where this lane's first copy goes; the others are a fixed way from it.
     to: Reg,
     /// Where the first piece of this lane's first vector is; the others are next to it.
@@ -436,35 +386,22 @@ mod tests {
     /// banks.
     #[test]
     fn places_of_pieces() {
-        let mut all = Vec::new();
-        for bytes in [8, 16, 32, 64] {
-            for vectors in [1, 2, 4] {
-                if vectors * bytes >= PIECE && vectors * bytes <= MOST_OF_A_LANE {
-                    let least = if bytes < PIECE { 1 } else { 0 };
-                    all.extend((least..6).map(|k| (Spread { vectors, apart: 1 << k }, bytes)));
-                }
-            }
-        }
-        for (spread, bytes) in all {
-            let Spread { vectors, apart } = spread;
-            if vectors == 1 && apart < 32 {
-                continue;
-            }
+        let one = [16, 32, 64].map(|bytes| (Spread { vectors: 1, apart: 32 }, bytes));
+        let two = (0..6).flat_map(|k| [16, 32].map(|bytes| (Spread { vectors: 2, apart: 1 << k }, bytes)));
+        for (spread, bytes) in one.into_iter().chain(two) {
             let place = |piece| spread.place(bytes, piece);
-            let count = vectors * bytes * 32 / PIECE;
+            let count = spread.vectors * bytes * 32 / PIECE;
             let mut places: Vec<u32> = (0..count).map(place).collect();
             for piece in 0..count {
                 let (copy, lane) = (piece / 32 * 32, piece % 32);
-                assert_eq!(place(piece), place(copy) + place(lane), "{piece} of {bytes} bytes, {vectors}, {apart} apart");
+                assert_eq!(place(piece), place(copy) + place(lane), "{piece} of {bytes} bytes, {} apart", spread.apart);
             }
             places.sort_unstable();
             assert_eq!(places, (0..count).map(|piece| piece * PIECE).collect::<Vec<_>>());
-            if bytes >= PIECE {
-                let turned = |place: u32| place ^ if bytes > PIECE { place >> 3 & (bytes - PIECE) } else { 0 };
-                let mut banks: Vec<u32> = (0..8).map(|lane| turned(lane * bytes) / PIECE % 8).collect();
-                banks.sort_unstable();
-                assert_eq!(banks, (0..8).collect::<Vec<_>>());
-            }
+            let first = |lane: u32| lane * bytes ^ (lane * bytes >> 3 & (bytes - PIECE));
+            let mut banks: Vec<u32> = (0..8).map(|lane| first(lane) / PIECE % 8).collect();
+            banks.sort_unstable();
+            assert_eq!(banks, (0..8).collect::<Vec<_>>());
         }
     }
 }

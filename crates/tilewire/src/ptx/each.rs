@@ -16,8 +16,8 @@ use super::moving::Moving;
 use super::role::RoleCode;
 use super::target::Target;
 use super::text::{Label, Reg};
-use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess};
-use crate::ir::{BinaryOp, Inst, Kernel, Op, Region, Shape, Type, UnaryOp, Value};
+use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess, place};
+use crate::ir::{Base, BinaryOp, Inst, Kernel, Op, Region, Shape, Type, UnaryOp, Value};
 use std::collections::{HashMap, HashSet};
 
 /// The first element of a vector.
@@ -213,8 +213,7 @@ impl<'k> RoleCode<'k> {
     pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: Walk, end: Label) {
         let width = 1 << walk.shift;
         let ahead = self.ahead(body, walk);
-        // What only moves bytes waits for memory, not for its index arithmetic.
-        let one_way = walk.rows.is_none() && !walk.together && !self.options.bounds && body.weight > 2;
+        let one_way = walk.rows.is_none() && !walk.together && !self.options.bounds && self.adds_up(body);
         let mut moving = |code: &mut Self, positions: &[Position], turn: u64| {
             code.moving_from(each, body, positions, (u64::from(code.lanes) * width as u64, turn), end)
         };
@@ -229,6 +228,17 @@ impl<'k> RoleCode<'k> {
             if one_way && ahead.is_none() { Some(&mut moving) } else { None },
             &mut |code, positions, places| code.elements(each, body, (positions, places), width, end),
         );
+    }
+
+    /// Whether the index arithmetic of a body counts: what is short waits for memory in any case, and packets and scratch are for messages
+    /// so small that what comes before the loop takes longer than the loop.
+    fn adds_up(&self, body: &Body<'_>) -> bool {
+        let global = |&inst: &Inst| match place(&self.kernel.insts[inst].op) {
+            Some(at) => matches!(at.base, Base::Param(_)),
+            None => true,
+        };
+        let packet = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::PacketPut { .. } | Op::PacketGet { .. });
+        is_long(body.weight) && body.insts.iter().all(global) && !body.insts.iter().any(packet)
     }
 
     /// What moves on in a body, from these positions.

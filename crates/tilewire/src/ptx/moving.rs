@@ -38,12 +38,6 @@ impl Moving {
         if vector == 0 { Some(place.first) } else { Some(place.first.plus(vector as i64 * place.vector?)) }
     }
 
-    /// The place of the first vector so many turns later.
-    pub fn turns(&self, inst: Inst, later: u32) -> Option<Address> {
-        let place = self.places.get(&inst)?;
-        Some(place.first.plus(i64::from(later) * place.turn))
-    }
-
     /// The same for whoever has that vector only.
     pub fn from(&self, vector: usize) -> Moving {
         let place = |(&inst, place): (&Inst, &Place)| Some((inst, Place { first: self.of(inst, vector)?, ..*place }));
@@ -96,7 +90,7 @@ impl RoleCode<'_> {
 }
 
 /// How far an index moves when the innermost one of the `each` moves by `n`, if that is always the same.
-pub(super) fn moved(access: &MemoryAccess, n: u64) -> Option<i64> {
+fn moved(access: &MemoryAccess, n: u64) -> Option<i64> {
     let (index, n) = (access.index.as_ref()?, n as i64);
     let along = index.innermost().as_const()?.wrapping_mul(n);
     match &index.group {

@@ -20,7 +20,7 @@ pub(super) struct Address {
     /// Whether nobody writes there during the launch.
     input: bool,
     /// Whether it is so far from one end to the other that what lies there leaves the cache before anybody comes back to it.
-    streams: bool,
+    pub streams: bool,
 }
 
 impl Address {
@@ -120,7 +120,7 @@ impl RoleCode<'_> {
         match mask {
             Some((cond, other)) => {
                 let x = t.copy(other);
-                self.load_where(cond, x, from, ty);
+                t.line(format_args!("@{cond} {op} {x}, {place};"));
                 x
             }
             None => {
@@ -128,11 +128,6 @@ impl RoleCode<'_> {
                 t.op(&op, x, &[&place])
             }
         }
-    }
-
-    /// One element, which is no bool, where the condition holds; where not, the register stays as it is.
-    pub fn load_where(&mut self, cond: Reg, x: Reg, from: Address, ty: Type) {
-        self.t.line(format_args!("@{cond} ld.{}.{} {x}, {};", from.load_space(), memory_type(ty), from.place()));
     }
 
     /// Writes one element where the guard holds.
