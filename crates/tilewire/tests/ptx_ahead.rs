@@ -226,6 +226,43 @@ fn places_move_on() {
     }
 }
 
+/// Places and conditions that are computed by way of other types are computed in every turn.
+#[test]
+fn places_by_way_of_other_types() {
+    let n = 8192;
+    let (x, y, firsts) = (numbers(n, 1), Tensor::<f32>::zeros(n + 8), Tensor::<f32>::zeros(n / 128));
+    for loads in [false, true] {
+        let traced = kernel("detour", |k| {
+            let (x, y, firsts) = (k.input(&x), k.output(&y), k.output(&firsts));
+            k.role("main", 2).run(|r| {
+                r.each(n, |i| {
+                    let unsigned = i.cast::<u64>();
+                    let near = if loads { x.load((unsigned >> 5u64).cast::<i64>()) } else { x.load(i) };
+                    y.store((unsigned + 8u64).cast::<i64>(), long(near));
+                    firsts.store_if((unsigned % 128u64).eq(0), i / 128, near);
+                });
+            });
+        });
+        agree("a detour", &traced.unwrap(), Target::Sm90a, !loads);
+    }
+}
+
+/// Large inputs of kernels that take what was staged are told to leave the cache first.
+#[test]
+fn large_inputs_stream() {
+    let (large, y) = (numbers(4 << 20, 1), Tensor::<f32>::zeros(4096));
+    let staging = [Memory::zeroed(4 * 4096)];
+    let traced = kernel("streams", |k| {
+        let (x, y, staging) = (k.input(&large), k.inout(&y), k.region("staging", &staging));
+        k.role("main", 2).run(|r| {
+            r.each(4096, |i| y.store(i, staging.get::<f32>(0, i * 4)));
+            r.each(4096, |i| y.store(i, long(x.load(i))));
+        });
+    });
+    let text = same_as_defined("streams", &traced.unwrap(), Target::Sm90a);
+    assert!(text.contains("cp.async.cg.shared.global.L2::cache_hint"), "{text}");
+}
+
 /// A lane whose packet never comes leaves its warp: nobody of it may wait for all lanes then.
 #[test]
 fn a_body_that_can_give_up_does_not_come_ahead() {

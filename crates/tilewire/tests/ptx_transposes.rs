@@ -132,6 +132,17 @@ fn bodies_compute_with_what_they_transpose() {
             k.main(|r| r.each2(rows, cols, |row, col| y.store(row, col, x.at(col, row).cast::<f32>())));
         });
         agree(&name("widened"), &traced.unwrap(), target, false);
+        let traced = kernel("beside", |k| {
+            let (x, y) = (k.input(&x).shape(cols, rows), k.output(&y).shape(rows, cols));
+            let (z, wide) = (k.input(&z).shape(rows, cols), k.output(&wide).shape(rows, cols));
+            k.main(|r| {
+                r.each2(rows, cols, |row, col| {
+                    y.store(row, col, x.at(col, row));
+                    wide.store(row, col, z.at(row, col).cast::<f32>());
+                });
+            });
+        });
+        agree(&name("widened beside it"), &traced.unwrap(), target, false);
     }
     check::<Bf16>(Target::Sm90a, (72, 136));
     check::<F16>(Target::Sm80, (64, 128));

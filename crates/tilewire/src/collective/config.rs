@@ -158,7 +158,10 @@ impl Config {
                     let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
                     let wanted = wanted.clamp(choices.least_slot, choices.largest_slot);
                     let wanted = match types {
-                        [_, _, ..] => wanted.min(choices.largest_of_parts),
+                        // A group that shares a part is never torn apart.
+                        [_, _, ..] if Packing::fitting_shared(types, last_per, choices.largest_of_parts).is_some() => {
+                            wanted.min(choices.largest_of_parts)
+                        }
                         _ if share >= choices.huge.0 => choices.huge.1,
                         _ => wanted,
                     };

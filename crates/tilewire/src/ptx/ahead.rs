@@ -32,8 +32,10 @@ use crate::ir::{Base, Inst, Op, Place, Type};
 
 /// Turns whose copies are under way or being read: more leave less of the cache that shared memory is a part of.
 const MOST_STAGES: u32 = 3;
-/// Shared memory of a block.
-const MOST_BYTES: u32 = 200 << 10;
+/// Shared memory of a block: of one that leaves no room for a second anyway, and of one that does.
+const MOST_BYTES: [u32; 2] = [200 << 10, 96 << 10];
+/// Lanes of a block that leaves no room for a second.
+const LARGE: u32 = 512;
 /// Bytes of a piece: what one copy of a lane moves.
 const PIECE: u32 = 16;
 /// Bytes that a load brings a lane in a turn: with more, the pieces of a copy would not be turned alike.
@@ -94,7 +96,8 @@ impl RoleCode<'_> {
             return None;
         }
         let lanes: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
-        let stages = |vectors: u32| (self.room().min(MOST_BYTES) / (lanes * bytes * vectors)).min(MOST_STAGES);
+        let most = self.room().min(MOST_BYTES[usize::from(lanes <= LARGE)]);
+        let stages = |vectors: u32| (most / (lanes * bytes * vectors)).min(MOST_STAGES);
         let vectors = if 2 * bytes <= MOST_OF_A_LANE && stages(2) > 1 { 2 } else { 1 };
         let (spread, stages) = (self.spread_of(body, vectors), stages(vectors));
         (stages > 1).then_some(Ahead { loads, places, bytes, stages, spread })

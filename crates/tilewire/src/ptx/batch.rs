@@ -213,7 +213,9 @@ impl RoleCode<'_> {
                     batch.packed.insert(result, Packed { x, magnitude: false });
                     return true;
                 }
-                self.spread(batch, x);
+                if batch.packed.contains_key(&x) {
+                    self.spread(batch, x);
+                }
                 if from == to || body.shares(result) || ![from, to].iter().all(|&ty| ty == Type::F32 || narrow(ty)) {
                     return false;
                 }

@@ -317,7 +317,8 @@ impl<'k> RoleCode<'k> {
                     self.t.line(format_args!("bra {again};"));
                     self.t.at(next);
                 }
-                // The turns that are left are one register to keep, where nothing else asks for the number.
+                // The turns that are left are one register to keep, where nothing else asks for the number. More than 2³¹ of a lane would
+                // be 2³⁶ vectors.
                 Some(places) => {
                     let turns = |code: &mut Self| {
                         let left = code.t.d("sub.s64", &[&limit, &number]);

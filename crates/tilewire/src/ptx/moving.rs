@@ -10,8 +10,11 @@ use super::place::Address;
 use super::role::RoleCode;
 use super::text::Reg;
 use crate::ir::access::{MemoryAccess, place};
-use crate::ir::{Base, Inst, Op, Value};
+use crate::ir::{Base, Inst, Op, Shape, Value};
 use std::collections::HashMap;
+
+/// A lane has no more vectors in a turn, and an instruction adds less than 2³¹ bytes to an address.
+const MOST_VECTORS: i64 = 16;
 
 /// Where accesses of a body are in this turn, and what is the same in all turns.
 #[derive(Clone, Default)]
@@ -41,8 +44,7 @@ impl Moving {
     /// The same for whoever has that vector only.
     pub fn from(&self, vector: usize) -> Moving {
         let place = |(&inst, place): (&Inst, &Place)| Some((inst, Place { first: self.of(inst, vector)?, ..*place }));
-        let leaders = if vector == 0 { self.leaders.clone() } else { HashMap::new() };
-        Moving { places: self.places.iter().filter_map(place).collect(), leaders }
+        Moving { places: self.places.iter().filter_map(place).collect(), leaders: HashMap::new() }
     }
 }
 
@@ -61,22 +63,33 @@ impl RoleCode<'_> {
                 _ => continue,
             };
             let bytes = |by: i64| by.wrapping_mul(unit as i64);
-            if let Some(turn) = moved(access, turn).map(bytes) {
+            if let Some(turn) = moved(access, turn).map(bytes)
+                && self.is_known(batch, at.index)
+            {
                 let index = self.of(batch, at.index, 0);
                 let first = self.address(at, index, unit as u32);
-                let place = Place { first, vector: moved(access, vector).map(bytes), turn };
-                moving.places.insert(access.inst, place);
+                let vector = moved(access, vector).map(bytes);
+                let vector =
+                    vector.filter(|by| by.checked_abs().is_some_and(|by| by * MOST_VECTORS < i64::from(i32::MAX)));
+                moving.places.insert(access.inst, Place { first, vector, turn });
             }
             let Some(mask) = mask else { continue };
             if body.analysis.group_leader(mask).is_some_and(|size| turn.is_multiple_of(u64::from(size))) {
                 let defines = |inst: &&Inst| self.kernel.insts[**inst].result == Some(mask);
-                if let Some(&inst) = body.insts.iter().find(defines) {
+                if let Some(&inst) = body.insts.iter().find(defines)
+                    && self.kernel.insts[inst].op.operands().into_iter().all(|v| self.is_known(batch, v))
+                {
                     self.batch_op(body, batch, inst);
                     moving.leaders.extend(batch.lanes.get(&mask).map(|leaders| (mask, leaders.clone())));
                 }
             }
         }
         moving
+    }
+
+    /// Whether a value is computed already: what a body computes of its indices by way of other types is not.
+    fn is_known(&self, batch: &Batch, v: Value) -> bool {
+        self.kernel.shape(v) == Shape::Uniform || batch.lanes.contains_key(&v)
     }
 
     /// On to the next turn.

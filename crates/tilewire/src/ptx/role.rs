@@ -261,9 +261,47 @@ impl<'k> RoleCode<'k> {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
         let loads = matches!(data.op, Op::Load { .. } | Op::Get { .. });
+        if self.prepares(inst) {
+            // What was loaded lands after it: no region may hand out what others need beyond it.
+            let (pending, entry) = (std::mem::take(&mut self.pending), self.entry.take());
+            self.op(inst)?;
+            self.land();
+            (self.pending, self.entry) = (pending, entry);
+            return Ok(());
+        }
         if !(loads || is_pure(&data.op)) || self.pending.len() >= MOST_PENDING || self.needs_pending(&data.op) {
             self.land();
         }
+        self.op(inst)
+    }
+
+    /// Whether an op, or all of its regions, only fills scratch, and of nothing that the leader has loaded and the others wait for: it is
+    /// run while the loads are under way.
+    fn prepares(&self, inst: Inst) -> bool {
+        let kernel = self.kernel;
+        let in_scratch = |at: &Place| matches!(at.base, Base::Scratch(_));
+        let quiet = |inst: Inst| {
+            let op = &kernel.insts[inst].op;
+            let quiet = match op {
+                Op::Store { at, .. } | Op::Put { at, .. } => in_scratch(at),
+                Op::Load { .. } | Op::Get { .. } | Op::Each { .. } | Op::For { .. } | Op::If { .. } => true,
+                Op::Group { .. } => true,
+                op => is_pure(op),
+            };
+            quiet && !self.needs_pending(op)
+        };
+        let op = &kernel.insts[inst].op;
+        let regions = op.regions();
+        let fills = !regions.is_empty() || matches!(op, Op::Store { .. } | Op::Put { .. });
+        let mut all = !self.pending.is_empty() && fills && quiet(inst);
+        regions.iter().for_each(|&region| kernel.walk(region, &mut |inst| all &= quiet(inst)));
+        all
+    }
+
+    /// One op; all that it needs is there.
+    fn op(&mut self, inst: Inst) -> Result<(), PtxError> {
+        let kernel = self.kernel;
+        let data = &kernel.insts[inst];
         if !(is_pure(&data.op) || matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. })) {
             self.clean = false;
         }

@@ -487,6 +487,9 @@ impl RoleCode<'_> {
             let (Op::Store { x, .. } | Op::Put { x, .. }) = self.kernel.insts[inst].op else { unreachable!("a store") };
             let (pointer, step, ty) = (pointers[number], turned.stores[number].3, self.kernel.ty(x));
             let bytes = (batch.width * ty.size()) as u32;
+            if !batch.words.contains_key(&x) {
+                self.spread(batch, x);
+            }
             for (k, guard) in guards.iter().enumerate() {
                 let to = pointer.plus((i64::from(first) + k as i64) * step);
                 if let Some(words) = batch.words.get(&x) {

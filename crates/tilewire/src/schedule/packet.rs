@@ -18,7 +18,7 @@
 
 use super::counters::{Counters, Shape, block_of};
 use super::ops::{Ops, Word};
-use super::tiling::{Leg, Spot, Tiling};
+use super::tiling::{Leg, Spot, Tile, Tiling};
 use crate::hook::{GetParts, PutParts, Region, Regs, RoleCtx, Value};
 use crate::ir::scalar::Element;
 use crate::ir::{SourceLine, Type};
@@ -76,7 +76,15 @@ struct Message<'t> {
     first: Value<'t, i64>,
 }
 
-impl<'t> Message<'t> {
+/// The number of a block's next message to or from a peer, as it was read: nothing is computed of it yet. On a GPU a load takes a
+/// microsecond and several no longer, so whoever asks for several numbers reads all of them first.
+struct Numbered<'t> {
+    counters: Counters<'t>,
+    block: Value<'t, i64>,
+    number: Value<'t, u64>,
+}
+
+impl<'t> Numbered<'t> {
     /// The next message to or from each of these peers.
     fn next<R: Regs, O: Ops<'t>>(
         r: &RoleCtx<'t>,
@@ -84,7 +92,7 @@ impl<'t> Message<'t> {
         plan: PacketPlan,
         tiling: Tiling,
         side: Side,
-    ) -> Vec<Message<'t>> {
+    ) -> Vec<Numbered<'t>> {
         let (needed, room) =
             (PacketPlan::packets(R::TYPES, tiling.tile_len().min(tiling.len())), plan.message_packets());
         assert!(needed <= room, "{needed} packets for a block that has {room}");
@@ -92,17 +100,19 @@ impl<'t> Message<'t> {
         let block = block_of(r, plan.blocks);
         let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
         let counters = peers.iter().map(|ops| Counters::of(r, ops, block, side, shape));
-        // All before the first is used: on a GPU a load takes a microsecond, and several no longer.
-        let read: Vec<_> = counters.map(|counters| (counters, counters.get(StartWord::Packet))).collect();
-        let message = |(counters, number): (Counters<'t>, Value<'t, u64>)| {
-            let flag = (number | u64::from(NOT_ZERO)).cast::<u32>();
-            let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
-            let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
-            Message { counters, block, number, next: number + 1, flag, first }
-        };
-        read.into_iter().map(message).collect()
+        counters.map(|counters| Numbered { counters, block, number: counters.get(StartWord::Packet) }).collect()
     }
 
+    fn message(self, plan: PacketPlan) -> Message<'t> {
+        let Numbered { counters, block, number } = self;
+        let flag = (number | u64::from(NOT_ZERO)).cast::<u32>();
+        let place = (number & (PACKET_DEPTH as u64 - 1)).cast::<i64>() * plan.message_packets() as i64;
+        let first = if plan.blocks == 1 { place } else { block * plan.block_packets as i64 + place };
+        Message { counters, block, number, next: number + 1, flag, first }
+    }
+}
+
+impl<'t> Message<'t> {
     /// Waits until there is room for this message and those up to the next that asks.
     #[track_caller]
     fn wait_free(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) {
@@ -158,32 +168,35 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    let messages = Message::next::<R, O>(r, to, plan, tiling, Side::Send);
+    let numbered = Numbered::next::<R, O>(r, to, plan, tiling, Side::Send);
+    let zero = r.constant(0i64);
+    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
+    let elements = |tile: &Tile<'t>| tile.rows() * tile.cols();
+    let packed = match R::TYPES {
+        [ty] if ty.size() == 8 => None,
+        _ if tiling.is_empty() => None,
+        _ => Some(Packed::new::<R>(r, tiling)),
+    };
+    // What is packed is so while the numbers are under way.
+    if let Some(scratch) = &packed {
+        tiling.for_tiles(r, |_, tile| {
+            scratch.pad(elements(&tile));
+            tile.each(r, |spot| R::put(produce(&leg(spot)), &scratch.at(spot.index)));
+        });
+    }
+    let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
     for (ops, message) in to.iter().zip(&messages) {
         message.wait_free(r, ops);
     }
-    let zero = r.constant(0i64);
-    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let put = |k: Value<'t, i64>, word: Value<'t, u64>| {
         for (ops, message) in to.iter().zip(&messages) {
             ops.packet_put(message.first + k, word, message.flag);
         }
     };
-    if let [ty] = R::TYPES
-        && ty.size() == 8
-    {
-        tiling.for_tiles(r, |_, tile| {
-            tile.each(r, |spot| R::put(produce(&leg(spot)), &ToWord(|word| put(spot.index, word))));
-        });
-    } else if !tiling.is_empty() {
-        let scratch = Packed::new::<R>(r, tiling);
-        tiling.for_tiles(r, |_, tile| {
-            let elements = tile.rows() * tile.cols();
-            scratch.pad(elements);
-            tile.each(r, |spot| R::put(produce(&leg(spot)), &scratch.at(spot.index)));
-            scratch.each_word(r, elements, |k, byte| put(k, scratch.bytes.get(0, byte)));
-        });
-    }
+    tiling.for_tiles(r, |_, tile| match &packed {
+        None => tile.each(r, |spot| R::put(produce(&leg(spot)), &ToWord(|word| put(spot.index, word)))),
+        Some(scratch) => scratch.each_word(r, elements(&tile), |k, byte| put(k, scratch.bytes.get(0, byte))),
+    });
     for message in messages {
         message.end();
     }
@@ -198,7 +211,8 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    let message = Message::next::<R, O>(r, std::slice::from_ref(ops), plan, tiling, Side::Receive).remove(0);
+    let message =
+        Numbered::next::<R, O>(r, std::slice::from_ref(ops), plan, tiling, Side::Receive).remove(0).message(plan);
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
@@ -220,7 +234,7 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
 }
 
 /// The next messages of several peers, which [`reduce_packets`](super::reduce_packets) combines.
-pub struct Expected<'t>(Vec<Message<'t>>);
+pub struct Expected<'t>(Vec<Numbered<'t>>);
 
 /// Reads the numbers of the next messages from each of several peers: before something is sent, so that they are known when it is.
 #[track_caller]
@@ -230,7 +244,7 @@ pub fn expect_packets<'t, R: Regs, O: Ops<'t>>(
     plan: PacketPlan,
     tiling: Tiling,
 ) -> Expected<'t> {
-    Expected(Message::next::<R, O>(r, from, plan, tiling, Side::Receive))
+    Expected(Numbered::next::<R, O>(r, from, plan, tiling, Side::Receive))
 }
 
 /// Receives this block's part of a message in packets from each of several peers into the role's scratch, to be read by whoever combines
@@ -238,10 +252,11 @@ pub fn expect_packets<'t, R: Regs, O: Ops<'t>>(
 #[track_caller]
 pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
     r: &RoleCtx<'t>,
-    (from, Expected(messages)): (&[O], Expected<'t>),
+    (from, Expected(numbered)): (&[O], Expected<'t>),
     plan: PacketPlan,
     tiling: Tiling,
 ) -> Vec<Packed<'t>> {
+    let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
     let held: Vec<_> = from.iter().filter(|_| !tiling.is_empty()).map(|_| Packed::new::<R>(r, tiling)).collect();
     if let Some(first) = held.first() {
         tiling.for_tiles(r, |_, tile| {

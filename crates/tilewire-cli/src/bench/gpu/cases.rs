@@ -247,12 +247,20 @@ impl Bench<'_> {
     fn all_reduce(&mut self) -> Result<()> {
         let ranks = 4;
         let group = Group::new(&self.device, ranks, NvlOptions { copies: 1, ..NvlOptions::default() })?;
-        for bytes in [1 << 10, 16 << 10, 64 << 10] {
-            let sides = [group.all_reduce(bytes)?, self.frozen.empty_on(&group.streams())?];
-            let times = race(&self.device, &self.stream, &sides, 2 * self.samples())?;
-            self.row("all-reduce of 4 ranks, against nothing", "packet", 0, bytes, &sides, &times, 1.0 / 1.6);
+        let before = self.rows.len();
+        let said = self.plan.blocks.clone().unwrap_or_default();
+        // As many blocks as are chosen, unless said.
+        let all = if said.is_empty() { vec![None] } else { said.into_iter().map(Some).collect() };
+        for blocks in all {
+            for bytes in [1 << 10, 16 << 10, 64 << 10] {
+                let config = Config { blocks, ..self.plan.config };
+                let sides = [group.all_reduce(bytes, config)?, self.frozen.empty_on(&group.streams())?];
+                let times = race(&self.device, &self.stream, &sides, 2 * self.samples())?;
+                let name = "all-reduce of 4 ranks, against nothing";
+                self.row(name, "packet", blocks.unwrap_or(0), bytes, &sides, &times, 1.0 / 1.6);
+            }
         }
-        self.rows.iter_mut().rev().take(3).for_each(|row| row.ranks = ranks);
+        self.rows[before..].iter_mut().for_each(|row| row.ranks = ranks);
         Ok(())
     }
 

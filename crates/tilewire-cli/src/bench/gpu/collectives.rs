@@ -96,14 +96,14 @@ impl Group {
     }
 
     /// A one-shot all-reduce of so many bytes.
-    pub fn all_reduce(&self, bytes: usize) -> Result<Side> {
+    pub fn all_reduce(&self, bytes: usize, config: Config) -> Result<Side> {
         let tensors = self.links.iter().enumerate().map(|(me, link)| {
             let x: Vec<f32> = (0..bytes / 4).map(|i| (mixed((me << 32 | i) as u64) % 1000) as f32).collect();
             Ok((link.device().tensor(&x)?, link.device().zeros::<f32>(x.len())?))
         });
         let tensors: Vec<(Tensor<f32>, Tensor<f32>)> = tensors.collect::<Result<_>>()?;
         let ops = self.links.iter().zip(&tensors);
-        let ops = ops.map(|(link, (x, y))| all_reduce(link, y, x).algorithm(Algorithm::OneShot).build());
+        let ops = ops.map(|(link, (x, y))| all_reduce(link, y, x).config(config).algorithm(Algorithm::OneShot).build());
         let mut ops = ops.collect::<Result<Vec<_>, RunError>>()?;
         run_all(&mut ops)?;
         let side = Side { name: "ours".into(), graphs: vec![self.graph(&mut ops)?] };

@@ -173,7 +173,8 @@ impl Thread {
         Ok(())
     }
 
-    /// Copies of 16 bytes by a lane, which lands them when it waits.
+    /// Copies of 16 bytes by a lane. They land at any time until it waits for them: at once for every other lane, at the last moment for the
+    /// rest, so that it shows who reads too early and who writes too late.
     fn copy_piece(&mut self, instr: &Instr, memory: &mut Memory, shared: &mut Shared) -> Result<(), String> {
         let parts: Vec<&str> = instr.parts.iter().skip(2).map(String::as_str).collect();
         let args = &instr.args;
@@ -186,9 +187,15 @@ impl Thread {
                     }
                 }
             }
-            ["cg", "shared", "global"] if self.value(&args[2], 0) == 16 => {
-                let (shared, global) = (self.address(&args[0])?, self.address(&args[1])?);
-                self.piece.push(Copy { global, shared, bytes: 16 }.checked()?);
+            ["cg", "shared", "global"] | ["cg", "shared", "global", "L2::cache_hint"]
+                if self.value(&args[2], 0) == 16 =>
+            {
+                let (to, from) = (self.address(&args[0])?, self.address(&args[1])?);
+                let copy = Copy { global: from, shared: to, bytes: 16 }.checked()?;
+                match self.number % 2 {
+                    0 => self.piece.push(copy),
+                    _ => copy.land(memory, shared)?,
+                }
             }
             _ => return Err(format!("unknown copy {}", instr.parts.join("."))),
         }

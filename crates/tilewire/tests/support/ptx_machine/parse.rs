@@ -132,6 +132,10 @@ fn operand(arg: &str, firsts: &[usize; 4]) -> Result<Operand, String> {
     if let Ok(number) = arg.parse::<i128>() {
         return Ok(Operand::Imm(number as u64));
     }
+    // The share of a cache policy.
+    if arg == "1.0" {
+        return Ok(Operand::Imm(1));
+    }
     // The address of a symbol.
     if matches!(arg, "args" | "frame" | "depot") { Ok(Operand::Imm(0)) } else { Err(wrong()) }
 }
