@@ -7,6 +7,7 @@ mod support;
 use proptest::prelude::*;
 use support::code::{Code, at, slot};
 use support::programs::Program;
+use support::programs::data::Random;
 use support::ptx_machine::{self, Memory};
 use support::simulated::{Launch, simulate, simulate_world};
 use tilewire::check::{self, Options as Schedule};
@@ -52,6 +53,37 @@ proptest! {
         agree(&program, target, unroll, ways);
     }
 }
+
+/// Random programs get to the ways that the PTX of some bodies goes. Each leaves a mark in the text that nothing else does.
+#[test]
+fn random_programs_go_all_ways() {
+    const PROGRAMS: u32 = 600;
+    let mut found = [0; WAYS.len()];
+    let mut random = Random::new(1);
+    for _ in 0..PROGRAMS {
+        let program = Program::new(random.next(), 1 + random.below(5));
+        let Ok(module) = emit(&simplify(&program.kernel), Options::new(Target::Sm90a)) else { continue };
+        let has = |mark: &str| module.text.contains(mark);
+        let copies = has("cp.async.cg.shared.global");
+        let ahead = copies && has("bar.warp.sync -1;");
+        let pairs = |kind: &str| ["max", "min"].iter().any(|op| has(&format!("{op}.{kind} ")));
+        let moves = module.text.lines().any(|line| line.contains("min.u64") && line.ends_with(", 2147483647;"));
+        let ways = [ahead, copies && !ahead, pairs("bf16x2"), pairs("f16x2"), ahead && pairs("bf16x2"), moves];
+        found.iter_mut().zip(ways).for_each(|(found, way)| *found += u32::from(way));
+    }
+    let few: Vec<_> = WAYS.iter().zip(found).filter(|((_, least), found)| found < least).collect();
+    assert!(few.is_empty(), "of {PROGRAMS} programs too few go these ways (wanted, found): {few:?}");
+}
+
+/// What the PTX of some bodies does, and how many programs do at least: about half of those that did when this was written.
+const WAYS: [(&str, u32); 6] = [
+    ("loads that come ahead", 35),
+    ("squares", 10),
+    ("pairs of bf16", 10),
+    ("pairs of f16", 10),
+    ("pairs of bf16 that come ahead", 8),
+    ("places that move on", 120),
+];
 
 /// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.
 fn cases() -> u32 {

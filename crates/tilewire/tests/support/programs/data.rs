@@ -109,6 +109,20 @@ pub fn elements(ty: Type, len: u64, random: &mut Random) -> Vec<u8> {
     out
 }
 
+/// `len` small numbers, fractions among them where the type has some, as little-endian bytes.
+pub fn numbers(ty: Type, len: u64, random: &mut Random) -> Vec<u8> {
+    let number = |_| {
+        let bits = dynamic::cast(Type::F64, ty, small(random).to_bits());
+        bits.to_le_bytes().into_iter().take(ty.size())
+    };
+    (0..len).flat_map(number).collect()
+}
+
+/// A number from -4 to 4.
+pub fn small(random: &mut Random) -> f64 {
+    (random.below(257) as f64 - 128.0) / 32.0
+}
+
 /// Indices as little-endian bytes of an integer type that holds them.
 pub fn indices(ty: Type, all: &[u64]) -> Vec<u8> {
     all.iter().flat_map(|i| i.to_le_bytes()[..ty.size()].to_vec()).collect()

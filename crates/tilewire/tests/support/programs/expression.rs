@@ -4,7 +4,7 @@
 //! *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or is not
 //! a float at all), and only exact values are bit-cast or change type through memory.
 
-use super::data::{Random, element};
+use super::data::{Random, element, small};
 use super::writer::Writer;
 use tilewire::ir::{BinaryOp, CompareOp, GroupOp, Op, Shape, Type, UnaryOp, Value};
 
@@ -137,6 +137,35 @@ impl Pool {
         self.add(c, v, exact);
     }
 
+    /// A chain of ops on f32s, most of them cheap, each of what the one before gave.
+    pub fn chain(&mut self, c: &mut Writer, mut x: Known, steps: u64, random: &mut Random) -> Known {
+        for _ in 0..steps {
+            let [a, b] = [0; 2].map(|_| self.number(c, random));
+            let v = match random.below(32) {
+                0..=15 => c.binary(random.pick(&CHEAP_BINARIES), x.v, a),
+                16..=22 => c.op(Op::Fma { a: x.v, b: a, c: b }),
+                23..=26 => {
+                    let cond = c.compare(random.pick(&COMPARES), x.v, a);
+                    c.op(Op::Select { cond, a: x.v, b })
+                }
+                27..=30 => c.unary(random.pick(&[UnaryOp::Neg, UnaryOp::Abs, UnaryOp::Floor]), x.v),
+                _ => c.unary(random.pick(&[UnaryOp::Sqrt, UnaryOp::Rcp, UnaryOp::Exp]), x.v),
+            };
+            x = self.add(c, v, false);
+        }
+        x
+    }
+
+    /// An f32 for a chain: one in scope, or a constant, a special one once in a while.
+    fn number(&self, c: &mut Writer, random: &mut Random) -> Value {
+        let fitting: Vec<Known> = self.all.iter().copied().filter(|known| known.ty == Type::F32).collect();
+        match random.below(16) {
+            0 => c.bits(Type::F32, element(Type::F32, random)),
+            1..=7 if !fitting.is_empty() => random.pick(&fitting).v,
+            _ => c.f32(small(random) as f32),
+        }
+    }
+
     /// A u64 that depends on every bit of the values from number `from` on, so that no mistake in one of them is lost in a
     /// later op. The bits of a NaN do not enter: where `x != x` the bit cast is selected away.
     pub fn digest(&self, c: &mut Writer, from: usize) -> Value {
@@ -178,6 +207,17 @@ const COMPARES: [CompareOp; 6] =
 
 const FLOAT_BINARIES: [BinaryOp; 6] =
     [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul, BinaryOp::Div, BinaryOp::Min, BinaryOp::Max];
+
+const CHEAP_BINARIES: [BinaryOp; 8] = [
+    BinaryOp::Add,
+    BinaryOp::Add,
+    BinaryOp::Sub,
+    BinaryOp::Sub,
+    BinaryOp::Mul,
+    BinaryOp::Mul,
+    BinaryOp::Min,
+    BinaryOp::Max,
+];
 
 const INT_BINARIES: [BinaryOp; 13] = [
     BinaryOp::Add,

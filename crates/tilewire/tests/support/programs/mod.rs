@@ -8,6 +8,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `sections.rs` | what one role does alone: element-wise code, scratch, loops, turns |
+//! | `streams.rs` | the same for bodies that engines have ways of their own for: long ones, groups of small floats, transposes |
 //! | `exchanges.rs` | where roles, blocks and elements meet: atomics, regions, packets, bulk copies, messages |
 //! | `expression.rs` | random expressions, under the discipline for NaN |
 //! | `hosted.rs` | [`Hosted`]: the arguments in host memory, for the engines |
@@ -19,6 +20,7 @@ mod exchanges;
 mod expression;
 mod hosted;
 mod sections;
+mod streams;
 pub mod writer;
 
 pub use hosted::Hosted;
@@ -87,7 +89,8 @@ impl Program {
             planned.push((plan(&mut maker, &mut own), own.next()));
         }
         for role in 0..roles {
-            let id = maker.c.b.open_role(&format!("role{role}"), 1 + role % 2, 1, &writer::here());
+            let warps = planned.iter().map(|(section, _)| section.warps(role)).fold(1 + role % 2, u32::max);
+            let id = maker.c.b.open_role(&format!("role{role}"), warps, 1, &writer::here());
             for (section, seed) in &planned {
                 section.emit(&mut maker, role, id, &mut Random::new(seed ^ u64::from(role)));
             }
@@ -263,7 +266,7 @@ impl Maker {
 }
 
 fn plan(maker: &mut Maker, random: &mut Random) -> Box<dyn Section> {
-    match random.below(16) {
+    match random.below(18) {
         0..=5 => Box::new(sections::Elementwise::plan(maker, random)),
         6 | 7 => Box::new(sections::ThroughScratch::plan(maker, random)),
         8 | 9 => Box::new(sections::Loops::plan(maker, random)),
@@ -271,6 +274,8 @@ fn plan(maker: &mut Maker, random: &mut Random) -> Box<dyn Section> {
         11 => Box::new(exchanges::PutGet::plan(maker, random)),
         12 => Box::new(exchanges::Packets::plan(maker, random)),
         13 => Box::new(exchanges::Bulk::plan(maker, random)),
+        14 if random.once_in(2) => Box::new(streams::Transpose::plan(maker, random)),
+        14 | 15 => Box::new(streams::Long::plan(maker, random)),
         _ => Box::new(exchanges::Messages::plan(maker, random)),
     }
 }

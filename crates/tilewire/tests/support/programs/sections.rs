@@ -8,6 +8,11 @@ use tilewire::ir::{Access, BinaryOp, CompareOp, Mask, Op, ParamId, Place, RoleId
 
 /// A part of a program. Its parameters are declared when it is planned; then every role emits what it does in it.
 pub trait Section {
+    /// Warps that a role should have at least.
+    fn warps(&self, _role: u32) -> u32 {
+        1
+    }
+
     fn emit(&self, maker: &mut Maker, role: u32, id: RoleId, random: &mut Random);
 }
 
@@ -18,7 +23,7 @@ pub struct Extent {
     pub rows: Option<u64>,
     pub cols: u64,
     /// A scalar parameter that holds `cols`, where it is not a constant.
-    runtime: Option<ParamId>,
+    pub runtime: Option<ParamId>,
 }
 
 impl Extent {
