@@ -48,9 +48,11 @@ proptest! {
         program in Program::strategy(),
         target in prop::sample::select(Target::ALL.to_vec()),
         unroll in prop::sample::select(vec![0, 0, 1, 2]),
-        ways in any::<[bool; 2]>(),
+        simplified in any::<bool>(),
+        // Where bounds are checked, some ways are not gone.
+        bounds in prop::sample::select(vec![false, false, false, true]),
     ) {
-        agree(&program, target, unroll, ways);
+        agree(&program, target, unroll, [simplified, bounds]);
     }
 }
 

@@ -31,6 +31,9 @@ pub(super) struct Position {
     pub guard: Option<Reg>,
 }
 
+/// What moves on from turn to turn of a loop, of its first positions and the elements of a turn.
+type Start<'a, Code> = &'a mut dyn FnMut(&mut Code, &[Position], u64) -> Moving;
+
 /// What a loop runs over: `rows` (one where `None`) of `units` vectors of `1 << shift` elements, from element `offset`.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
@@ -263,12 +266,12 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Runs `body` for the vectors of this lane after what `first` took of them, given the number of the next and of all; it says whether
-    /// it took all but a few. What `moving` says of the first positions, and of the elements of a turn, moves on from turn to turn.
+    /// it took all but a few. What `moving` gives moves on from turn to turn.
     fn walk_after(
         &mut self,
         walk: Walk,
         first: &mut dyn FnMut(&mut Self, Reg, Reg) -> bool,
-        mut moving: Option<&mut dyn FnMut(&mut Self, &[Position], u64) -> Moving>,
+        mut moving: Option<Start<'_, Self>>,
         body: &mut dyn FnMut(&mut Self, &[Position], &Moving),
     ) {
         let lanes = u64::from(self.lanes);
