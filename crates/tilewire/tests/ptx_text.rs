@@ -20,6 +20,34 @@ fn main_kernels_look_as_they_did() {
     }
 }
 
+/// What the leader has loaded of memory it hands out after what only fills scratch: both are under way together. What it loads of scratch
+/// it hands out before.
+#[test]
+fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
+    use tilewire::{Tensor, kernel};
+    let (x, y, counter) = (Tensor::<f32>::zeros(1024), Tensor::<f32>::zeros(1024), Tensor::<u32>::zeros(1));
+    for of_scratch in [false, true] {
+        let traced = kernel("prepares", |k| {
+            let (x, y, counter) = (k.input(&x), k.output(&y), k.inout(&counter));
+            k.role("main", 4).run(|r| {
+                let (filled, number) = (r.scratch::<f32>(1024), r.scratch::<u32>(1024));
+                r.each(1024, |i| number.store(i, i.cast::<u32>()));
+                let loaded = if of_scratch { number.load(5) } else { counter.load(0) };
+                r.each(1024, |i| filled.store(i, x.load(i)));
+                r.each(1024, |i| y.store(i, filled.load(i) + loaded.cast::<f32>()));
+                counter.store(0, loaded + 1);
+            });
+        });
+        let text = support::simulated::same_as_defined("prepares", &traced.unwrap(), Target::Sm90a);
+        let place = |mark: &str| text.find(mark).unwrap_or_else(|| panic!("{mark}\n{text}"));
+        // By a predicate: the leader alone.
+        let loaded = if of_scratch { "ld.shared.b32" } else { "ld.global.b32" };
+        let (loaded, fills) = (place(&format!("@%p0 {loaded}")), place("ld.global.v4.b32"));
+        assert!(loaded < fills, "{text}");
+        assert_eq!(text[loaded..fills].matches("bar.sync").count(), if of_scratch { 2 } else { 0 }, "{text}");
+    }
+}
+
 /// `y = x` for `n` elements of a type, both aligned to `align`.
 fn copy(ty: Type, n: u64, align: u32) -> Kernel {
     use tilewire::ir::Param;

@@ -401,8 +401,9 @@ mod tests {
             }
             places.sort_unstable();
             assert_eq!(places, (0..count).map(|piece| piece * PIECE).collect::<Vec<_>>());
-            let first = |lane: u32| lane * bytes ^ (lane * bytes >> 3 & (bytes - PIECE));
-            let mut banks: Vec<u32> = (0..8).map(|lane| first(lane) / PIECE % 8).collect();
+            // The first pieces of lanes: those of a warp that has no second vectors.
+            let alone = Spread { vectors: 1, apart: 32 };
+            let mut banks: Vec<u32> = (0..8).map(|lane| alone.place(bytes, lane * bytes / PIECE) / PIECE % 8).collect();
             banks.sort_unstable();
             assert_eq!(banks, (0..8).collect::<Vec<_>>());
         }

@@ -69,8 +69,7 @@ impl RoleCode<'_> {
                 let index = self.of(batch, at.index, 0);
                 let first = self.address(at, index, unit as u32);
                 let vector = moved(access, vector).map(bytes);
-                let vector =
-                    vector.filter(|by| by.checked_abs().is_some_and(|by| by * MOST_VECTORS < i64::from(i32::MAX)));
+                let vector = vector.filter(|by| by.saturating_mul(MOST_VECTORS).unsigned_abs() < 1 << 31);
                 moving.places.insert(access.inst, Place { first, vector, turn });
             }
             let Some(mask) = mask else { continue };

@@ -7,7 +7,7 @@
 use super::bulk::{self, BulkState};
 use super::text::{Label, Reg, Text};
 use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
-use crate::ir::access::SCRATCH_ALIGN;
+use crate::ir::access::{SCRATCH_ALIGN, place};
 use crate::ir::{
     Access, Base, Entity, Inst, Kernel, Mask, Op, Order, Param, Place, Region, Role, RoleId, Special, Type, Value,
     inst_text,
@@ -290,10 +290,13 @@ impl<'k> RoleCode<'k> {
             };
             quiet && !self.needs_pending(op)
         };
+        // What the leader loads of scratch it must have before anybody fills that.
+        let loaded = |v: Value| kernel.def(v).and_then(place).is_some_and(|at| !in_scratch(at));
+        let apart = !self.pending.is_empty() && self.pending.iter().all(|&(v, _)| loaded(v));
         let op = &kernel.insts[inst].op;
         let regions = op.regions();
         let fills = !regions.is_empty() || matches!(op, Op::Store { .. } | Op::Put { .. });
-        let mut all = !self.pending.is_empty() && fills && quiet(inst);
+        let mut all = apart && fills && quiet(inst);
         regions.iter().for_each(|&region| kernel.walk(region, &mut |inst| all &= quiet(inst)));
         all
     }
