@@ -96,7 +96,9 @@ impl<'t> Numbered<'t> {
         let (needed, room) =
             (PacketPlan::packets(R::TYPES, tiling.tile_len().min(tiling.len())), plan.message_packets());
         assert!(needed <= room, "{needed} packets for a block that has {room}");
-        assert!(tiling.tiles() <= plan.blocks, "{} tiles for {} blocks", tiling.tiles(), plan.blocks);
+        // A block has one tile: what is packed is one message.
+        let blocks = plan.blocks.min(tiling.blocks());
+        assert!(tiling.tiles() <= blocks, "{} tiles for {blocks} blocks", tiling.tiles());
         let block = block_of(r, plan.blocks);
         let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
         let counters = peers.iter().map(|ops| Counters::of(r, ops, block, side, shape));
