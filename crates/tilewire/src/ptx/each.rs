@@ -31,6 +31,18 @@ pub(super) struct Position {
     pub guard: Option<Reg>,
 }
 
+/// What a lane does in one turn of a loop.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    /// Its vectors, of so many elements each.
+    positions: &'a [Position],
+    width: usize,
+    /// Where their accesses are, as far as that is known.
+    places: &'a Moving,
+    /// Where a lane goes that gives up.
+    end: Label,
+}
+
 /// What moves on from turn to turn of a loop, of its first positions and the elements of a turn.
 type Start<'a, Code> = &'a mut dyn FnMut(&mut Code, &[Position], u64) -> Moving;
 
@@ -100,7 +112,7 @@ impl<'k> RoleCode<'k> {
             let rest = self.t.d("sub.s64", &[&cols, &covered]);
             let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false };
             let elements = &mut |code: &mut Self, positions: &[Position]| {
-                code.elements(inst, body, (positions, &Moving::default()), 1, end);
+                code.elements(inst, body, Turn { positions, places: &Moving::default(), width: 1, end });
             };
             self.walk(walk, elements);
         }
@@ -115,39 +127,25 @@ impl<'k> RoleCode<'k> {
 
     /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
     /// the loads of all of them first.
-    fn elements(
-        &mut self,
-        each: Inst,
-        body: &Body<'_>,
-        (positions, places): (&[Position], &Moving),
-        width: usize,
-        end: Label,
-    ) {
-        if positions.len() > 1 && is_long(body.weight) {
-            return self.vector_by_vector(each, body, (positions, places), width, end);
+    fn elements(&mut self, each: Inst, body: &Body<'_>, turn: Turn<'_>) {
+        if turn.positions.len() > 1 && is_long(body.weight) {
+            return self.vector_by_vector(each, body, turn);
         }
-        let mut batch = self.batch(each, positions, width, end);
-        batch.places = places.clone();
+        let mut batch = self.batch(each, turn.positions, turn.width, turn.end);
+        batch.places = turn.places.clone();
         for &inst in body.insts {
             self.batch_op(body, &mut batch, inst);
         }
     }
 
     /// A vector's values need registers while it is computed; what is loaded for those to come needs a few.
-    fn vector_by_vector(
-        &mut self,
-        each: Inst,
-        body: &Body<'_>,
-        (positions, places): (&[Position], &Moving),
-        width: usize,
-        end: Label,
-    ) {
+    fn vector_by_vector(&mut self, each: Inst, body: &Body<'_>, turn: Turn<'_>) {
         let early = self.early(body);
         self.once(body);
         let mut batches = Vec::new();
-        for (k, position) in positions.iter().enumerate() {
-            let mut batch = self.batch(each, std::slice::from_ref(position), width, end);
-            batch.places = places.from(k);
+        for (k, position) in turn.positions.iter().enumerate() {
+            let mut batch = self.batch(each, std::slice::from_ref(position), turn.width, turn.end);
+            batch.places = turn.places.from(k);
             self.ops(body, &mut batch, early.iter().copied());
             batches.push(batch);
         }
@@ -229,7 +227,7 @@ impl<'k> RoleCode<'k> {
                 ahead.is_some()
             },
             if one_way && ahead.is_none() { Some(&mut moving) } else { None },
-            &mut |code, positions, places| code.elements(each, body, (positions, places), width, end),
+            &mut |code, positions, places| code.elements(each, body, Turn { positions, places, width, end }),
         );
     }
 

@@ -225,16 +225,33 @@ const LOADED: [Type; 11] = [
     Type::I32,
 ];
 
-impl Section for Long {
+/// What one role does, by so many warps; the others pass.
+trait OfOneRole {
+    /// The role and its warps.
+    fn who(&self) -> (u32, u32);
+
+    fn run(&self, c: &mut Writer, random: &mut Random);
+}
+
+impl<S: OfOneRole> Section for S {
     fn warps(&self, role: u32) -> u32 {
-        if role == self.role { self.warps } else { 1 }
+        let (mine, warps) = self.who();
+        if role == mine { warps } else { 1 }
     }
 
     fn emit(&self, maker: &mut Maker, role: u32, _: RoleId, random: &mut Random) {
-        if role != self.role {
-            return;
+        if role == self.who().0 {
+            self.run(&mut maker.c, random);
         }
-        let c = &mut maker.c;
+    }
+}
+
+impl OfOneRole for Long {
+    fn who(&self) -> (u32, u32) {
+        (self.role, self.warps)
+    }
+
+    fn run(&self, c: &mut Writer, random: &mut Random) {
         let each = |c: &mut Writer, random: &mut Random| {
             self.extent.each(c, |c, _, _, number| self.body(c, number, random));
         };
@@ -284,16 +301,12 @@ impl Transpose {
 /// Types of 16 bits.
 const SMALL: [Type; 4] = [Type::BF16, Type::F16, Type::I16, Type::U16];
 
-impl Section for Transpose {
-    fn warps(&self, role: u32) -> u32 {
-        if role == self.role { self.warps } else { 1 }
+impl OfOneRole for Transpose {
+    fn who(&self) -> (u32, u32) {
+        (self.role, self.warps)
     }
 
-    fn emit(&self, maker: &mut Maker, role: u32, _: RoleId, random: &mut Random) {
-        if role != self.role {
-            return;
-        }
-        let c = &mut maker.c;
+    fn run(&self, c: &mut Writer, random: &mut Random) {
         let (start, rows, cols) =
             (block_start(c, self.rows * self.cols), c.i64(self.rows as i64), c.i64(self.cols as i64));
         c.each2(rows, cols, |c, row, col| {
