@@ -61,7 +61,8 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
     all.unwrap().swap_remove(0)
 }
 
-/// Kernels of a rank of four, with the warps that they have on a GPU.
+/// Kernels of a rank of four. Roles have no copies here, whatever the geometry has room for: what has four of them on a GPU has a quarter of
+/// its threads here, and more registers for each (ARCHITECTURE.md, known gaps).
 fn collectives() -> Vec<(&'static str, Kernel)> {
     let geometry = |max_copies| Geometry {
         world_size: 4,
