@@ -23,7 +23,7 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
   tilewire verify [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
-                  [--sample N] [--world threads|processes] [--quick]
+                  [--sample N | --share K/N] [--world threads|processes] [--quick]
                                             random programs on an engine against their definition, and every
                                             collective against a plain computation, bit for bit
   tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
@@ -51,6 +51,7 @@ usage:
   tilewire topo | tilewire doctor           what this machine has, what two ranks would use and why; whether it is fit
   tilewire --help | --version
 
+  K/N    of all plans of collectives the Kth of N parts: for several runs at once, or on several machines
   LIST   sizes separated by commas: 64KiB,1MiB,64MiB; of ranks: 1,2,4
   ARCH   sm_80, sm_90a (as is usual), sm_100a, sm_103a or sm_120
   FILE   where the JSON report goes (- is stdout, in place of the table), or the plot: an SVG of speed as a share of the limit
@@ -175,6 +176,7 @@ fn verify(mut words: Words) -> Result<Command, String> {
             "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
             "--quick" => request.quick = true,
             "--sample" => request.sample = Some(number("--sample", words.value("--sample")?)? as usize),
+            "--share" => request.share = Some(share(&words.value("--share")?)?),
             "--world" => {
                 request.world = Ranks::parse(&words.value("--world")?).map_err(|why| format!("verify: {why}"))?;
             }
@@ -186,7 +188,19 @@ fn verify(mut words: Words) -> Result<Command, String> {
             _ => return Err(format!("verify: unknown word '{word}'")),
         }
     }
+    if request.share.is_some() && request.sample.is_some() {
+        return Err("verify: a sample or a share, not both".into());
+    }
     Ok(Command::Verify(request))
+}
+
+/// Reads `K/N`, K from 1 to N, as the number from 0 and N.
+fn share(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
+    match numbers {
+        Some((k, n)) if (1..=n).contains(&k) => Ok((k - 1, n)),
+        _ => Err(format!("verify: --share takes K/N, the Kth of N, as 1/8; not '{text}'")),
+    }
 }
 
 /// More ranks or blocks than this are no small world.
@@ -339,6 +353,12 @@ mod tests {
         };
         let line = "verify --engine cuda --programs 7 --seed 3 --ranks 2,4 --quick --sample 9 --world processes";
         assert_eq!(parse(line), Ok(Command::Verify(request)));
+        let request = Request { share: Some((2, 3)), ..Request::default() };
+        assert_eq!(parse("verify --share 3/3"), Ok(Command::Verify(request)));
+        for wrong in ["0/3", "4/3", "3", "/", "a/b", "1/0"] {
+            assert!(parse(&format!("verify --share {wrong}")).unwrap_err().contains("K/N"), "{wrong}");
+        }
+        assert!(parse("verify --share 1/2 --sample 3").unwrap_err().contains("not both"));
     }
 
     #[test]

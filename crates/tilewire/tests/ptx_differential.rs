@@ -69,22 +69,39 @@ fn random_programs_go_all_ways() {
         let copies = has("cp.async.cg.shared.global");
         let ahead = copies && has("bar.warp.sync -1;");
         let pairs = |kind: &str| ["max", "min"].iter().any(|op| has(&format!("{op}.{kind} ")));
-        let moves = module.text.lines().any(|line| line.contains("min.u64") && line.ends_with(", 2147483647;"));
-        let ways = [ahead, copies && !ahead, pairs("bf16x2"), pairs("f16x2"), ahead && pairs("bf16x2"), moves];
+        // What is added to in place: the number of a vector, or where it is.
+        let is_place = |x: &str| has(&format!("[{x}]")) || has(&format!("[{x}+"));
+        let added: Vec<&str> = module.text.lines().filter_map(added_to).collect();
+        let [places, words, wide] = [
+            added.iter().any(|x| is_place(x)),
+            added.iter().any(|x| x.starts_with("%r")),
+            added.iter().any(|x| x.starts_with("%d") && !is_place(x)),
+        ];
+        let ways =
+            [ahead, copies && !ahead, pairs("bf16x2"), pairs("f16x2"), ahead && pairs("bf16x2"), places, words, wide];
         found.iter_mut().zip(ways).for_each(|(found, way)| *found += u32::from(way));
     }
     let few: Vec<_> = WAYS.iter().zip(found).filter(|((_, least), found)| found < least).collect();
     assert!(few.is_empty(), "of {PROGRAMS} programs too few go these ways (wanted, found): {few:?}");
 }
 
+/// The register that a line adds a constant to.
+fn added_to(line: &str) -> Option<&str> {
+    let args = line.trim().strip_prefix("add.s64 ").or(line.trim().strip_prefix("add.s32 "))?;
+    let [to, from, by] = args.trim_end_matches(';').split(", ").collect::<Vec<_>>()[..] else { return None };
+    (to == from && !by.starts_with('%')).then_some(to)
+}
+
 /// What the PTX of some bodies does, and how many programs do at least: about half of those that did when this was written.
-const WAYS: [(&str, u32); 6] = [
+const WAYS: [(&str, u32); 8] = [
     ("loads that come ahead", 35),
     ("squares", 10),
     ("pairs of bf16", 10),
     ("pairs of f16", 10),
     ("pairs of bf16 that come ahead", 8),
     ("places that move on", 120),
+    ("vectors numbered in 32 bits", 250),
+    ("vectors numbered in 64 bits", 220),
 ];
 
 /// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.

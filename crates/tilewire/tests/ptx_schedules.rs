@@ -61,8 +61,7 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
     all.unwrap().swap_remove(0)
 }
 
-/// Kernels of a rank of four. Roles have no copies here, whatever the geometry has room for: what has four of them on a GPU has a quarter of
-/// its threads here, and more registers for each (ARCHITECTURE.md, known gaps).
+/// Kernels of a rank of four, in blocks as large as on a GPU: up to 1024 threads, which have 64 registers each.
 fn collectives() -> Vec<(&'static str, Kernel)> {
     let geometry = |max_copies| Geometry {
         world_size: 4,
@@ -72,12 +71,14 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
         max_copies,
         packet_bytes: 8 << 20,
     };
-    let (copied, alone) = (Rehearsal::new(geometry(4)), Rehearsal::new(geometry(1)));
+    let (copied, alone) = (Rehearsal::new(geometry(4)).with_copies(), Rehearsal::new(geometry(1)));
     let (copied, alone) = (copied.ranks().swap_remove(1), alone.ranks().swap_remove(1));
     let (inp, out) = (Tensor::<f32>::zeros(1 << 20), Tensor::<f32>::zeros(1 << 20));
     let part = Tensor::<f32>::zeros(1 << 18);
     let (halves, sums) = (Tensor::<Bf16>::zeros(1 << 20), Tensor::<Bf16>::zeros(1 << 20));
     let (few, few_out) = (Tensor::<f32>::zeros(1 << 10), Tensor::<f32>::zeros(1 << 10));
+    // So much that it leaves the cache first, in tiles that are no whole turns.
+    let (much, much_out) = (Tensor::<Bf16>::zeros(9_000_000 * 4), Tensor::<Bf16>::zeros(9_000_000 * 4));
     let config = |primitive, warps| Config {
         primitive: Some(primitive),
         blocks: Some(4),
@@ -91,6 +92,16 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
             let exchange = all_to_all(&copied, &sums, &halves).config(Config { granule: Some(128), ..staged(4) });
             let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
             squeezed.consume(hooks::dequantise()).trace()
+        }),
+        ("all-to-all, much", all_to_all(&copied, &much_out, &much).config(staged(4)).rounds(Rounds::Blocks).trace()),
+        ("all-to-all, much, quantised", {
+            let exchange = all_to_all(&copied, &much_out, &much).config(Config { granule: Some(128), ..staged(4) });
+            let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+            squeezed.consume(hooks::dequantise()).trace()
+        }),
+        ("all-to-all, transposed", {
+            let exchange = all_to_all(&copied, &sums, &halves).config(staged(4)).rounds(Rounds::Blocks);
+            exchange.chunk_shape(512, 512).produce(|c| c.input.at(c.col(), c.row())).trace()
         }),
         ("all-to-all, legs", all_to_all(&copied, &out, &inp).config(staged(8)).rounds(Rounds::Legs).trace()),
         ("all-to-all, bulk", {

@@ -37,6 +37,8 @@ pub struct Asked<'a> {
     pub quick: bool,
     /// Of all plans, so many, chosen by the seed.
     pub sample: Option<usize>,
+    /// Of all plans, those whose number leaves the first when divided by the second.
+    pub share: (usize, usize),
     pub seed: u64,
     /// The device, or the CPU where there is none.
     pub device: Option<&'a Arc<Device>>,
@@ -183,7 +185,8 @@ fn judge<'l>(
 
 /// The plans for a world of so many ranks, the same on all of them.
 fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
-    let mut plans = all_plans(ranks, asked.quick);
+    let (share, shares) = asked.share;
+    let mut plans: Vec<Plan> = all_plans(ranks, asked.quick).into_iter().skip(share).step_by(shares).collect();
     let mut random = Random::new(asked.seed ^ (ranks as u64) << 32);
     while plans.len() > asked.sample.unwrap_or(usize::MAX) {
         plans.swap_remove(random.below(plans.len()));
@@ -244,7 +247,15 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_same_on_every_rank_and_another_with_another_seed() {
-        let sample = |seed| plans(3, Asked { quick: false, sample: Some(40), seed, device: None });
+        let sample = |seed| plans(3, Asked { quick: false, sample: Some(40), share: (0, 1), seed, device: None });
         assert_eq!((sample(1).len(), sample(1) == sample(1), sample(1) == sample(2)), (40, true, false));
+    }
+
+    #[test]
+    fn shares_are_all_plans_once() {
+        let of = |share| plans(2, Asked { quick: true, sample: None, share, seed: 1, device: None });
+        let shares: usize = (0..7).map(|k| of((k, 7)).len()).sum();
+        assert_eq!(shares, of((0, 1)).len());
+        assert_eq!((of((3, 7))[0], of((3, 7))[1]), (of((0, 1))[3], of((0, 1))[10]));
     }
 }

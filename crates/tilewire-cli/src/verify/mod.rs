@@ -65,6 +65,8 @@ pub struct Request {
     /// How many plans of collectives for each number of ranks; all on the CPU, [`DEVICE_SAMPLE`] on a device unless said: each is a
     /// kernel to assemble on every rank.
     pub sample: Option<usize>,
+    /// Of all plans, the one number of so many parts: then all on a device, too.
+    pub share: Option<(usize, usize)>,
     /// Where the ranks of the collectives run. As processes, nothing but collectives is verified.
     pub world: Ranks,
 }
@@ -83,6 +85,7 @@ impl Default for Request {
             replays: 1000,
             quick: false,
             sample: None,
+            share: None,
             world: Ranks::Threads,
         }
     }
@@ -108,8 +111,8 @@ impl Request {
     }
 
     fn asked<'d>(&self, device: Option<&'d Arc<Device>>) -> Asked<'d> {
-        let sample = self.sample.or_else(|| device.map(|_| DEVICE_SAMPLE));
-        Asked { quick: self.quick, sample, seed: self.seed, device }
+        let sample = self.sample.or_else(|| device.filter(|_| self.share.is_none()).map(|_| DEVICE_SAMPLE));
+        Asked { quick: self.quick, sample, share: self.share.unwrap_or((0, 1)), seed: self.seed, device }
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// `lo ≤ x ≤ hi` and `multiple` divides `x`, for the number `x` the bits stand for in the value's type. `multiple` is 0
 /// exactly when `x` is known to be 0 (so that `gcd` needs no special case).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Fact {
+pub(crate) struct Fact {
     pub lo: i128,
     pub hi: i128,
     pub multiple: u64,
@@ -20,7 +20,7 @@ pub(super) struct Fact {
 /// The facts of one kernel, found on demand. The kernel may grow between two questions (the simplifier asks while it
 /// builds); what is known of a value stays true as long as its definition stands.
 #[derive(Default)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     known: HashMap<Value, Fact>,
 }
 
@@ -159,9 +159,17 @@ impl Facts {
         let fact = match op {
             Op::Const(c) => Fact::number(number(c.bits, ty)),
             Op::Special(special) => {
-                let hi = i128::from(u32::MAX);
+                let copies = kernel.roles.values().map(|role| role.copies).max().unwrap_or(1);
+                let most = match special {
+                    Special::Rank | Special::WorldSize => u32::MAX,
+                    Special::Block | Special::Blocks => kernel.blocks,
+                    Special::Copy | Special::Copies => copies,
+                };
+                let hi = i128::from(most.max(1));
                 match special {
-                    Special::Rank | Special::Block | Special::Copy => Fact { lo: 0, hi: hi - 1, multiple: 1 },
+                    Special::Rank | Special::Block | Special::Copy => {
+                        Fact { lo: 0, hi: hi - 1, multiple: 1 }.zero_aware()
+                    }
                     Special::WorldSize | Special::Blocks | Special::Copies => Fact { lo: 1, hi, multiple: 1 },
                 }
             }
@@ -201,15 +209,12 @@ fn binary(op: BinaryOp, a: Fact, b: Fact, ty: Type) -> Option<Fact> {
             c if c > 0 => a.div(c, false),
             _ => return None,
         },
-        BinaryOp::Rem => match exactly(b)? {
-            c if c > 0 => Fact {
-                lo: if a.lo >= 0 { 0 } else { (1 - c).max(a.lo) },
-                hi: if a.hi <= 0 { 0 } else { (c - 1).min(a.hi) },
-                multiple: gcd(a.multiple, u64::try_from(c).unwrap_or(1)),
-            }
-            .zero_aware(),
-            _ => return None,
-        },
+        BinaryOp::Rem if b.lo > 0 => Fact {
+            lo: if a.lo >= 0 { 0 } else { (1 - b.hi).max(a.lo) },
+            hi: if a.hi <= 0 { 0 } else { (b.hi - 1).min(a.hi) },
+            multiple: gcd(a.multiple, b.multiple),
+        }
+        .zero_aware(),
         BinaryOp::Min => Fact { lo: a.lo.min(b.lo), hi: a.hi.min(b.hi), ..a.join(b) }.zero_aware(),
         BinaryOp::Max => Fact { lo: a.lo.max(b.lo), hi: a.hi.max(b.hi), ..a.join(b) }.zero_aware(),
         BinaryOp::And => {

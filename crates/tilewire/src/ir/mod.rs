@@ -60,6 +60,7 @@ mod verify;
 pub use affine::{Affine, Uniform};
 pub use builder::Builder;
 pub use entity::{Entity, Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
+pub(crate) use facts::Facts;
 pub use kernel::{Access, Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
 pub use op::{
     Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,

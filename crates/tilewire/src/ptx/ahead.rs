@@ -132,15 +132,16 @@ impl RoleCode<'_> {
         (whole && bytes <= MOST_OF_A_LANE).then_some(AheadLoad { inst, at, ty, unit, bytes, first })
     }
 
-    /// A body for the vectors from `number` on, as long as all lanes of a warp have theirs.
+    /// A body for the vectors as long as all lanes of a warp have theirs. Gives how many were taken, and of what whole numbers
+    /// all are (0: not all).
     pub fn run_ahead(
         &mut self,
         each: Inst,
         body: &Body<'_>,
         (walk, ahead): (Walk, &Ahead),
-        (number, total): (Reg, Reg),
+        total: Reg,
         end: Label,
-    ) {
+    ) -> (Reg, u64) {
         let (lanes, stages, spread) = (self.lanes, ahead.stages, ahead.spread);
         let stage = ahead.bytes * spread.vectors * lanes;
         self.exchange_bytes = self.exchange_bytes.max(stages * stage);
@@ -247,8 +248,8 @@ impl RoleCode<'_> {
         self.t.op("sub.u32", left, &[&left, &1]);
         self.t.jump(again);
         self.t.at(after);
-        let whole = whole(self);
-        self.t.op("add.s64", number, &[&number, &whole]);
+        let all = walk.vectors.most <= i32::MAX as u64;
+        (whole(self), if all { u64::from(spread.vectors) * 32 } else { 0 })
     }
 
     /// The first vector of a lane in its warp's turn.

@@ -46,6 +46,10 @@ struct Turn<'a> {
 /// What moves on from turn to turn of a loop, of its first positions and the elements of a turn.
 type Start<'a, Code> = &'a mut dyn FnMut(&mut Code, &[Position], u64) -> Moving;
 
+/// What takes vectors before a loop does, of how many there are: it says how many, and that what is left is what is over from multiples of
+/// a number (0: any). `None`: it takes none.
+type First<'a, Code> = &'a mut dyn FnMut(&mut Code, Reg) -> Option<(Reg, u64)>;
+
 /// What a loop runs over: `rows` (one where `None`) of `units` vectors of `1 << shift` elements, from element `offset`.
 #[derive(Clone, Copy)]
 pub(super) struct Walk {
@@ -57,6 +61,22 @@ pub(super) struct Walk {
     pub unroll: u32,
     /// Whether the lanes of a warp stay together, with guards for those that have nothing left.
     pub together: bool,
+    /// What is known of the vectors of all rows.
+    pub vectors: Vectors,
+}
+
+/// How many vectors there are, as far as that is known.
+#[derive(Clone, Copy)]
+pub(super) struct Vectors {
+    pub most: u64,
+    pub exactly: Option<u64>,
+}
+
+impl Vectors {
+    /// Whether no lane has a vector and another `others` after it, once all but what is left of whole `taken` were.
+    fn none_for(self, others: u64, taken: u64) -> bool {
+        self.exactly.is_some_and(|vectors| vectors <= others || taken > 0 && vectors.is_multiple_of(taken))
+    }
 }
 
 impl<'k> RoleCode<'k> {
@@ -104,18 +124,33 @@ impl<'k> RoleCode<'k> {
         let width = body.width;
         let shift = width.trailing_zeros();
         let units = if width > 1 { self.t.d("shr.s64", &[&cols, &shift]) } else { cols };
-        let walk = Walk { rows, units, shift, offset: None, unroll, together: false };
+        let vectors = self.vectors(inst, shift);
+        let walk = Walk { rows, units, shift, offset: None, unroll, together: false, vectors };
         self.walk_body(inst, body, walk, end);
         let whole = self.whole_vectors(inst, width);
         if width > 1 && !whole {
             let covered = self.t.d("shl.b64", &[&units, &shift]);
             let rest = self.t.d("sub.s64", &[&cols, &covered]);
-            let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false };
+            let vectors = Vectors { exactly: None, ..self.vectors(inst, 0) };
+            let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false, vectors };
             let elements = &mut |code: &mut Self, positions: &[Position]| {
                 code.elements(inst, body, Turn { positions, places: &Moving::default(), width: 1, end });
             };
             self.walk(walk, elements);
         }
+    }
+
+    /// The vectors of `1 << shift` elements that an `each` has.
+    pub fn vectors(&mut self, each: Inst, shift: u32) -> Vectors {
+        let Op::Each { extent, .. } = &self.kernel.insts[each].op else { unreachable!("an each") };
+        let mut vectors = Vectors { most: 1, exactly: Some(1) };
+        for (k, &v) in extent.iter().rev().enumerate() {
+            let shift = if k == 0 { shift } else { 0 };
+            vectors.most = vectors.most.saturating_mul(self.most(v) >> shift);
+            let known = self.kernel.as_const(v).map(|c| (c.bits as i64).max(0) as u64 >> shift);
+            vectors.exactly = vectors.exactly.zip(known).and_then(|(a, b)| a.checked_mul(b));
+        }
+        vectors
     }
 
     /// Whether rows are known to be whole vectors.
@@ -220,26 +255,24 @@ impl<'k> RoleCode<'k> {
         };
         self.walk_after(
             walk,
-            &mut |code, number, total| {
-                if let Some(ahead) = &ahead {
-                    code.run_ahead(each, body, (walk, ahead), (number, total), end);
-                }
-                ahead.is_some()
+            &mut |code, total| {
+                let ahead = ahead.as_ref()?;
+                Some(code.run_ahead(each, body, (walk, ahead), total, end))
             },
             if one_way && ahead.is_none() { Some(&mut moving) } else { None },
             &mut |code, positions, places| code.elements(each, body, Turn { positions, places, width, end }),
         );
     }
 
-    /// Whether the index arithmetic of a body counts: what is short waits for memory in any case, and packets and scratch are for messages
-    /// so small that what comes before the loop takes longer than the loop.
+    /// Whether places are found before the loop: packets and scratch are for messages so small that what comes before the loop takes
+    /// longer than the loop.
     fn adds_up(&self, body: &Body<'_>) -> bool {
         let global = |&inst: &Inst| match place(&self.kernel.insts[inst].op) {
             Some(at) => matches!(at.base, Base::Param(_)),
             None => true,
         };
         let packet = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::PacketPut { .. } | Op::PacketGet { .. });
-        is_long(body.weight) && body.insts.iter().all(global) && !body.insts.iter().any(packet)
+        body.insts.iter().all(global) && !body.insts.iter().any(packet)
     }
 
     /// What moves on in a body, from these positions.
@@ -260,15 +293,14 @@ impl<'k> RoleCode<'k> {
 
     /// Runs `body` for the vectors of this lane.
     pub fn walk(&mut self, walk: Walk, body: &mut dyn FnMut(&mut Self, &[Position])) {
-        self.walk_after(walk, &mut |_, _, _| false, None, &mut |code, positions, _| body(code, positions));
+        self.walk_after(walk, &mut |_, _| None, None, &mut |code, positions, _| body(code, positions));
     }
 
-    /// Runs `body` for the vectors of this lane after what `first` took of them, given the number of the next and of all; it says whether
-    /// it took all but a few. What `moving` gives moves on from turn to turn.
+    /// Runs `body` for the vectors of this lane after what `first` took of them all. What `moving` gives moves on from turn to turn.
     fn walk_after(
         &mut self,
         walk: Walk,
-        first: &mut dyn FnMut(&mut Self, Reg, Reg) -> bool,
+        first: First<'_, Self>,
         mut moving: Option<Start<'_, Self>>,
         body: &mut dyn FnMut(&mut Self, &[Position], &Moving),
     ) {
@@ -277,76 +309,70 @@ impl<'k> RoleCode<'k> {
             Some(rows) => self.t.d("mul.lo.s64", &[&rows, &walk.units]),
             None => walk.units,
         };
-        let (after, number) = (self.t.label(), self.t.copy(self.fixed.wide_lane));
+        let after = self.t.label();
+        // What comes after the last number fits as well.
+        let (lane, ty) = match walk.vectors.most < 1 << 30 {
+            true => (self.fixed.lane, "32"),
+            false => (self.fixed.wide_lane, "64"),
+        };
+        let number = self.t.copy(lane);
         if walk.together {
             // The number of the warp's first lane: the same for all of them.
-            self.t.op("and.b64", number, &[&number, &-32]);
+            self.t.op(&format!("and.b{ty}"), number, &[&number, &-32]);
         }
         let mut state = walk.rows.map(|_| self.rows(walk, total, after));
-        let stages = match first(self, number, total) {
-            true => vec![1],
-            false if walk.unroll > 1 && !walk.together => vec![walk.unroll, 1],
-            false => vec![walk.unroll],
+        let (stages, mut whole) = match first(self, total) {
+            Some((taken, whole)) => {
+                let taken = if ty == "32" { self.t.r("cvt.u32.u64", &[&taken]) } else { taken };
+                self.t.op(&format!("add.u{ty}"), number, &[&number, &taken]);
+                (vec![1], whole)
+            }
+            None if walk.unroll > 1 && !walk.together => (vec![walk.unroll, 1], 0),
+            None => (vec![walk.unroll], 0),
         };
-        for unroll in stages {
-            let limit = match unroll {
-                _ if walk.together => total,
-                1 => total,
-                _ => self.t.d("sub.s64", &[&total, &(u64::from(unroll - 1) * lanes)]),
+        for unroll in stages.into_iter().map(u64::from) {
+            let (turn, others) = (unroll * lanes, if walk.together { 0 } else { (unroll - 1) * lanes });
+            if walk.vectors.none_for(others, whole) {
+                continue;
+            }
+            whole = turn;
+            let limit = match walk.vectors.exactly {
+                Some(exactly) => (exactly - others).to_string(),
+                None if ty == "32" => {
+                    let total = self.t.r("cvt.u32.u64", &[&total]);
+                    self.t.r("sub.s32", &[&total, &others]).to_string()
+                }
+                None if others == 0 => total.to_string(),
+                None => self.t.d("sub.s64", &[&total, &others]).to_string(),
             };
-            let turn = u64::from(unroll) * lanes;
             let places = moving.as_mut().map(|moving| {
-                let position = |k| self.position(walk, None, (number, total), k * lanes);
-                let positions: Vec<Position> = (0..u64::from(unroll)).map(position).collect();
+                let here = self.wide(number);
+                let position = |k| self.position(walk, None, (here, total), k * lanes);
+                let positions: Vec<Position> = (0..unroll).map(position).collect();
                 moving(self, &positions, turn << walk.shift)
             });
             let (again, next) = (self.t.label(), self.t.label());
-            let mut run = |code: &mut Self, number: Reg, places: &Moving| {
-                let mut positions = Vec::new();
-                for k in 0..u64::from(unroll) {
-                    positions.push(code.position(walk, state.as_mut(), (number, total), k * lanes));
-                }
-                body(code, &positions, places);
-            };
-            match places {
-                None => {
-                    self.t.at(again);
-                    let inside = self.t.p("setp.lt.s64", &[&number, &limit]);
-                    self.t.branch_unless(inside, next);
-                    run(self, number, &Moving::default());
-                    self.t.op("add.s64", number, &[&number, &turn]);
-                    self.t.line(format_args!("bra {again};"));
-                    self.t.at(next);
-                }
-                // The turns that are left are one register to keep, where nothing else asks for the number. More than 2³¹ of a lane would
-                // be 2³⁶ vectors.
-                Some(places) => {
-                    let turns = |code: &mut Self| {
-                        let left = code.t.d("sub.s64", &[&limit, &number]);
-                        let left = code.t.d("max.s64", &[&left, &0]);
-                        let left = code.t.d("add.s64", &[&left, &(turn - 1)]);
-                        let turns = code.t.d("div.u64", &[&left, &turn]);
-                        let turns = code.t.d("min.u64", &[&turns, &i32::MAX]);
-                        code.t.r("cvt.u32.u64", &[&turns])
-                    };
-                    let left = turns(self);
-                    let here = self.t.copy(number);
-                    self.t.at(again);
-                    let inside = self.t.p("setp.ne.u32", &[&left, &0]);
-                    self.t.branch_unless(inside, next);
-                    run(self, here, &places);
-                    self.next_turn(&places);
-                    self.t.op("add.s64", here, &[&here, &turn]);
-                    self.t.op("sub.u32", left, &[&left, &1]);
-                    self.t.line(format_args!("bra {again};"));
-                    self.t.at(next);
-                    let turns = turns(self);
-                    let done = self.t.d("mul.wide.u32", &[&turns, &turn]);
-                    self.t.op("add.s64", number, &[&number, &done]);
-                }
+            self.t.at(again);
+            let inside = self.t.p(&format!("setp.lt.s{ty}"), &[&number, &limit]);
+            self.t.branch_unless(inside, next);
+            let here = self.wide(number);
+            let mut positions = Vec::new();
+            for k in 0..unroll {
+                positions.push(self.position(walk, state.as_mut(), (here, total), k * lanes));
             }
+            let places = places.unwrap_or_default();
+            body(self, &positions, &places);
+            self.next_turn(&places);
+            self.t.op(&format!("add.s{ty}"), number, &[&number, &turn]);
+            self.t.line(format_args!("bra {again};"));
+            self.t.at(next);
         }
         self.t.at(after);
+    }
+
+    /// A number in 64 bits.
+    fn wide(&mut self, number: Reg) -> Reg {
+        if matches!(number, Reg::R(_)) { self.t.d("cvt.u64.u32", &[&number]) } else { number }
     }
 
     /// The vector `ahead` after `number`. Row and column, where kept, move on to the next.

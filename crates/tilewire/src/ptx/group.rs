@@ -50,7 +50,8 @@ impl<'k> RoleCode<'k> {
                 let shift = width.trailing_zeros();
                 let units = self.t.d("shr.s64", &[&cols, &shift]);
                 let unroll = self.unroll(body).min(4);
-                let walk = Walk { rows, units, shift, offset: None, unroll, together: true };
+                let vectors = self.vectors(each, shift);
+                let walk = Walk { rows, units, shift, offset: None, unroll, together: true, vectors };
                 self.walk_body(each, body, walk, end);
                 if known.is_none() {
                     self.t.jump(end);

@@ -9,7 +9,9 @@ use super::leader::MOST_PENDING;
 use super::text::{Label, Reg, Text};
 use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
 use crate::ir::access::SCRATCH_ALIGN;
-use crate::ir::{Base, Entity, Inst, Kernel, Op, Order, Param, Region, Role, RoleId, Special, Type, Value, inst_text};
+use crate::ir::{
+    Base, Entity, Facts, Inst, Kernel, Op, Order, Param, Region, Role, RoleId, Special, Type, Value, inst_text,
+};
 use std::collections::HashSet;
 
 /// The code of one role under construction.
@@ -55,6 +57,7 @@ pub(super) struct RoleCode<'k> {
     mbarriers: u32,
     /// Values that some op reads.
     pub used: HashSet<Value>,
+    facts: Facts,
 }
 
 /// The registers that every role begins with: [`RoleCode::prologue`] fills them.
@@ -168,6 +171,7 @@ impl<'k> RoleCode<'k> {
             bulk: None,
             mbarriers,
             used,
+            facts: Facts::default(),
         }
     }
 
@@ -379,19 +383,33 @@ impl<'k> RoleCode<'k> {
         let [start, end, step] = [start, end, step].map(|v| self.value(v));
         self.unsynced |= self.writes_alone(body);
         let before = self.unsynced;
-        let index = self.t.copy(start);
-        self.values[self.kernel.insts[inst].indices[0].index()] = Some(index);
+        let counter = self.kernel.insts[inst].indices[0];
+        let index = match self.fits_word(counter) {
+            true => self.t.r("cvt.u32.u64", &[&start]),
+            false => self.t.copy(start),
+        };
         let (again, done) = (self.t.label(), self.t.label());
         let runs = self.t.p("setp.gt.s64", &[&step, &0]);
         self.t.jump_unless(runs, done);
-        let runs = self.t.p("setp.lt.s64", &[&index, &end]);
+        let runs = self.t.p("setp.lt.s64", &[&start, &end]);
         self.t.jump_unless(runs, done);
         self.t.at(again);
+        let here = match index {
+            Reg::R(_) => self.t.d("cvt.u64.u32", &[&index]),
+            _ => index,
+        };
+        self.values[counter.index()] = Some(here);
         self.region(body)?;
         // What is left is at least 1, so the sum cannot wrap where the step is smaller.
-        let left = self.t.d("sub.s64", &[&end, &index]);
+        let left = self.t.d("sub.s64", &[&end, &here]);
         let more = self.t.p("setp.lt.u64", &[&step, &left]);
-        self.t.op("add.s64", index, &[&index, &step]);
+        match index {
+            Reg::R(_) => {
+                let step = self.t.r("cvt.u32.u64", &[&step]);
+                self.t.op("add.u32", index, &[&index, &step]);
+            }
+            _ => _ = self.t.op("add.s64", index, &[&index, &step]),
+        }
         self.t.jump_if(more, again);
         self.t.at(done);
         self.unsynced = before;
@@ -432,7 +450,31 @@ impl<'k> RoleCode<'k> {
                 pure(&mut self.t, self.kernel, op, &operands)
             }
         };
+        let x = self.halved(inst, x);
         self.define(inst, x);
+    }
+
+    /// A value of 64 bits that is known to fit 32 is told the assembler so: it keeps no register for the other half.
+    fn halved(&mut self, inst: Inst, x: Reg) -> Reg {
+        let data = &self.kernel.insts[inst];
+        let computed = matches!(data.op, Op::Binary { .. } | Op::Select { .. } | Op::Cast { .. } | Op::Bitcast { .. });
+        match data.result {
+            Some(v) if computed && matches!(x, Reg::D(_)) && self.fits_word(v) => {
+                let low = self.t.r("cvt.u32.u64", &[&x]);
+                self.t.d("cvt.u64.u32", &[&low])
+            }
+            _ => x,
+        }
+    }
+
+    /// Whether an integer is known to be one of 32 bits, and not negative.
+    fn fits_word(&mut self, v: Value) -> bool {
+        self.facts.of(self.kernel, v).lo >= 0 && self.most(v) <= u64::from(u32::MAX)
+    }
+
+    /// What an integer is at most, or 0.
+    pub fn most(&mut self, v: Value) -> u64 {
+        self.facts.of(self.kernel, v).hi.clamp(0, i128::from(u64::MAX)) as u64
     }
 
     fn special(&mut self, special: Special) -> Reg {

@@ -50,6 +50,7 @@ use std::time::Duration;
 pub struct Rehearsal {
     layout: Layout,
     segments: Rc<[Tensor<u64>]>,
+    copies: u32,
 }
 
 impl Rehearsal {
@@ -60,7 +61,12 @@ impl Rehearsal {
     pub fn new(geometry: Geometry) -> Rehearsal {
         let layout = Layout::new(geometry).expect("the layout fits the address space");
         let segments = (0..geometry.world_size).map(|_| Tensor::zeros(layout.bytes().div_ceil(8))).collect();
-        Rehearsal { layout, segments }
+        Rehearsal { layout, segments, copies: 1 }
+    }
+
+    /// Has copies of roles take slots in turn, as transports between GPUs do: as many as the geometry has counters for.
+    pub fn with_copies(self) -> Rehearsal {
+        Rehearsal { copies: self.layout.geometry().max_copies as u32, ..self }
     }
 
     /// A world of small regions, in which slots come round often.
@@ -173,6 +179,10 @@ impl P2pTransport for RehearsalRank {
 
     fn max_slots(&self) -> usize {
         self.world.layout.geometry().max_slots
+    }
+
+    fn copies(&self) -> u32 {
+        self.world.copies
     }
 
     fn packet_bytes(&self) -> usize {

@@ -120,8 +120,9 @@ impl StagedPlan {
     fn turns<'t>(&self, r: &RoleCtx<'t>, start: Value<'t, u64>) -> Option<(Value<'t, i64>, Value<'t, i64>)> {
         (self.copies > 1).then(|| {
             let copies = r.copies();
-            let ahead = start.cast::<i64>() % copies;
-            ((r.copy() + copies - ahead) % copies, copies)
+            // Without a sign, so that it is known of the first that it is a small number.
+            let [copy, all] = [r.copy(), copies].map(|x| x.cast::<u64>());
+            (((copy + all - start % all) % all).cast::<i64>(), copies)
         })
     }
 }
