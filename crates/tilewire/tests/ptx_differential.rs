@@ -11,9 +11,11 @@ use support::programs::data::Random;
 use support::ptx_machine::{self, Memory};
 use support::simulated::{Launch, simulate, simulate_world};
 use tilewire::check::{self, Options as Schedule};
-use tilewire::ir::{Access, Kernel, Op, Type, simplify};
+use tilewire::ir::{Access, Kernel, Op, Param, Type, simplify};
 use tilewire::ptx::{Options, PtxError, Target, abi, emit};
-use tilewire::{Memory as HostMemory, Tensor, kernel};
+use tilewire::rehearsal::Rehearsal;
+use tilewire::transport::layout::Geometry;
+use tilewire::{Algorithm, Memory as HostMemory, Tensor, all_reduce, kernel};
 
 fn agree(program: &Program, target: Target, unroll: u32, [simplified, bounds]: [bool; 2]) {
     let (binding, memories) = program.bind();
@@ -156,6 +158,68 @@ fn ranks_in_a_ring_pass_their_tiles_on() {
             let wanted: Vec<u8> = sent.iter().flat_map(|x| (x * 2.0).to_le_bytes()).collect();
             assert!(results[rank][1][0] == wanted, "rank {rank} of {ranks}");
         }
+    }
+}
+
+/// Ranks that put packets to all others look at those of several before they wait for any; blocks lie in one shard each, or in two.
+#[test]
+fn ranks_add_what_all_of_them_sent() {
+    for (ranks, len, blocks) in [(3, 100, 1), (4, 256, 2), (4, 999, 3), (5, 40, 1)] {
+        let rehearsal = Rehearsal::new(Geometry {
+            world_size: ranks,
+            per_peer_bytes: 8 << 10,
+            max_blocks_per_peer: 4,
+            max_slots: 2,
+            max_copies: 1,
+            packet_bytes: 256 << 10,
+        });
+        let inputs: Vec<Tensor<f32>> =
+            (0..ranks).map(|rank| Tensor::from_fn(len, |k| ((rank + 1) * (k + 1)) as f32)).collect();
+        let traced: Vec<_> = rehearsal
+            .ranks()
+            .iter()
+            .zip(&inputs)
+            .map(|(link, x)| {
+                let y = Tensor::<f32>::zeros(len);
+                all_reduce(link, &y, x).algorithm(Algorithm::OneShot).blocks(blocks).granule(1).trace().unwrap()
+            })
+            .collect();
+        let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
+        let sums: Vec<u8> = (0..len).flat_map(|k| ((ranks * (ranks + 1) / 2 * (k + 1)) as f32).to_le_bytes()).collect();
+        for (rank, (result, traced)) in results.iter().zip(&traced).enumerate() {
+            let is_output = |param: &Param| matches!(param, Param::Buffer { name, .. } if name == "output");
+            let output = traced.kernel.params.values().position(is_output).expect("an output");
+            assert!(result[output][0] == sums, "rank {rank} of {ranks}, {len} elements");
+        }
+    }
+}
+
+/// A role divides by the number of its copies as by a constant.
+#[test]
+fn roles_divide_by_the_number_of_their_copies() {
+    let starts = [0u64, 1, 2, 7, 100, u64::from(u32::MAX), 1 << 40, u64::MAX];
+    for copies in 2..=5u32 {
+        let (x, n) = (Tensor::from_fn(starts.len(), |k| starts[k]), starts.len());
+        let y = Tensor::<u64>::zeros(2 * n * copies as usize);
+        let traced = kernel("turns", |k| {
+            let (x, y) = (k.input(&x), k.output(&y));
+            k.role("main", 1).copies(copies, |r| {
+                let all = r.copies().cast::<u64>();
+                for i in 0..n as i64 {
+                    let (start, at) = (x.load(i), (r.copy() * n as i64 + i) * 2);
+                    y.store(at, start % all);
+                    y.store(at + 1, start / all);
+                }
+            });
+        })
+        .unwrap();
+        let text = emit(&simplify(&traced.kernel), Options::new(Target::Sm90a)).unwrap().text;
+        assert!(!text.contains("setp.eq.u64"), "it looks for a divisor of 0\n{text}");
+        let results = simulate_world(&[traced], Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
+        let by = u64::from(copies);
+        let of_copy: Vec<u8> =
+            starts.iter().flat_map(|start| [start % by, start / by]).flat_map(u64::to_le_bytes).collect();
+        assert!(results[0][1][0] == of_copy.repeat(copies as usize), "{copies} copies");
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct Fact {
 }
 
 /// The facts of one kernel, found on demand. The kernel may grow between two questions (the simplifier asks while it
-/// builds); what is known of a value stays true as long as its definition stands.
+/// builds); what is known of a value stays true as long as its definition, the number of blocks and the copies of roles stand.
 #[derive(Default)]
 pub(crate) struct Facts {
     known: HashMap<Value, Fact>,

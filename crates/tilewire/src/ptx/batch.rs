@@ -40,10 +40,20 @@ pub(super) struct Batch {
     pub packed: HashMap<Value, Packed>,
     /// Where accesses are, for those that need not compute it.
     pub places: Moving,
+    /// Packets that were looked at already.
+    pub looks: HashMap<Inst, Vec<Look>>,
     /// Elements that the vectors of some lanes have together, where each lane has one of every equal part of them; 0 where not.
     pub span: usize,
     /// Where a lane goes that gives up.
     pub end: Label,
+}
+
+/// A packet that was looked at once.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    index: Reg,
+    address: Reg,
+    halves: [Reg; 2],
 }
 
 /// f32s that are floats of 16 bits, or the magnitudes of those.
@@ -59,7 +69,7 @@ impl Batch {
         self.guards.get(k / self.width).copied()
     }
 
-    fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.width * self.groups
     }
 
@@ -420,24 +430,32 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Looks at all packets first, so that the looks overlap, then waits for those that are missing.
-    fn packet_get(&mut self, batch: &mut Batch, inst: Inst, at: &Place, flag: Value) {
+    /// Looks at packets once, all of them, so that the looks overlap.
+    pub fn packet_looks(&mut self, batch: &mut Batch, inst: Inst, at: &Place) {
         let mut looks = Vec::new();
         for k in 0..batch.count() {
             let index = self.of(batch, at.index, k);
-            let from = self.address(at, index, 16).reg;
+            let address = self.address(at, index, 16).reg;
             if let Some(inside) = self.bounded(inst, at, index, (16, 16), None) {
                 self.t.line(format_args!("@!{inside} bra {};", batch.end));
             }
             let halves = [self.t.new_d(), self.t.new_d()];
-            self.packet_look(from, halves);
-            looks.push((index, from, halves));
+            self.packet_look(address, halves);
+            looks.push(Look { index, address, halves });
         }
-        let mut out = Vec::new();
-        for (k, (index, from, halves)) in looks.into_iter().enumerate() {
+        batch.looks.insert(inst, looks);
+    }
+
+    /// Waits for packets that are still missing after a look.
+    fn packet_get(&mut self, batch: &mut Batch, inst: Inst, at: &Place, flag: Value) {
+        if !batch.looks.contains_key(&inst) {
+            self.packet_looks(batch, inst, at);
+        }
+        let (looks, mut out) = (batch.looks.remove(&inst).unwrap_or_default(), Vec::new());
+        for (k, Look { index, address, halves }) in looks.into_iter().enumerate() {
             let flag = self.of(batch, flag, k);
             let flag = self.t.d("cvt.u64.u32", &[&flag]);
-            self.packet_wait(inst, (at, index), flag, from, halves, batch.end);
+            self.packet_wait(inst, (at, index), flag, address, halves, batch.end);
             let [low, high] = halves.map(|half| self.t.r("cvt.u32.u64", &[&half]));
             out.push(self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")]));
         }

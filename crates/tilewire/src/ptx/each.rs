@@ -17,7 +17,7 @@ use super::role::RoleCode;
 use super::target::Target;
 use super::text::{Label, Reg};
 use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess, place};
-use crate::ir::{Base, BinaryOp, Inst, Kernel, Op, Region, Shape, Type, UnaryOp, Value};
+use crate::ir::{Base, BinaryOp, Inst, InstData, Kernel, Op, Region, Shape, Type, UnaryOp, Value};
 use std::collections::{HashMap, HashSet};
 
 /// The first element of a vector.
@@ -168,8 +168,39 @@ impl<'k> RoleCode<'k> {
         }
         let mut batch = self.batch(each, turn.positions, turn.width, turn.end);
         batch.places = turn.places.clone();
+        self.looks(body, &mut batch);
         for &inst in body.insts {
             self.batch_op(body, &mut batch, inst);
+        }
+    }
+
+    /// Looks at the packets that several ops of a body get, before it waits for any: a look takes as long as several.
+    fn looks(&mut self, body: &Body<'_>, batch: &mut Batch) {
+        let gets = |op: &Op| matches!(op, Op::PacketGet { .. });
+        // A look passes nothing that touches memory of others; scratch is nobody else's.
+        let early = self.before(body, gets, |data| match &data.op {
+            Op::Load { at, .. } | Op::Get { at, .. } | Op::Store { at, .. } | Op::Put { at, .. } => {
+                matches!(at.base, Base::Param(_))
+            }
+            Op::PacketPut { .. } | Op::AtomicAdd { .. } => true,
+            _ => false,
+        });
+        let most = if self.threads() > 512 { 4 } else { 16 } / batch.count();
+        let looked = early.iter().filter(|&&inst| gets(&self.kernel.insts[inst].op)).count().min(most);
+        if looked < 2 || self.options.bounds {
+            return;
+        }
+        self.once(body);
+        let mut left = looked;
+        for inst in early {
+            match &self.kernel.insts[inst].op {
+                Op::PacketGet { at, .. } if left > 0 => {
+                    self.packet_looks(batch, inst, at);
+                    left -= 1;
+                }
+                Op::PacketGet { .. } => {}
+                _ => self.batch_op(body, batch, inst),
+            }
         }
     }
 
@@ -205,18 +236,25 @@ impl<'k> RoleCode<'k> {
 
     /// The loads that nothing of the body must come before, and what computes their places.
     pub fn early(&self, body: &Body<'_>) -> Vec<Inst> {
+        let loads = |op: &Op| matches!(op, Op::Load { mask: None, .. } | Op::Get { mask: None, .. });
+        self.before(body, loads, |data| {
+            data.result.is_none() || matches!(data.op, Op::AtomicAdd { .. } | Op::PacketGet { .. })
+        })
+    }
+
+    /// What is wanted of a body as long as nothing ends that, and what computes its places.
+    fn before(&self, body: &Body<'_>, wanted: impl Fn(&Op) -> bool, ends: impl Fn(&InstData) -> bool) -> Vec<Inst> {
         let kernel = self.kernel;
-        let (mut known, mut early, mut written): (HashSet<Value>, Vec<Inst>, bool) = Default::default();
+        let (mut known, mut early, mut ended): (HashSet<Value>, Vec<Inst>, bool) = Default::default();
         for &inst in body.insts {
             let data = &kernel.insts[inst];
-            written |= data.result.is_none() || matches!(data.op, Op::AtomicAdd { .. } | Op::PacketGet { .. });
+            ended |= ends(data);
             let places = data.op.operands();
             let lanes = places.iter().filter(|&&v| kernel.shape(v) == Shape::Lane);
             let index = |v: &Value| known.contains(v) || kernel.insts.iter().any(|(_, data)| data.indices.contains(v));
-            let is_load = matches!(data.op, Op::Load { mask: None, .. } | Op::Get { mask: None, .. });
             let computes = data.op.is_pure() && !matches!(data.op, Op::Group { .. });
             let is_index = computes && data.result.is_some_and(|v| kernel.ty(v) == Type::I64);
-            if ((is_load && !written) || is_index) && lanes.clone().all(index) {
+            if ((wanted(&data.op) && !ended) || is_index) && lanes.clone().all(index) {
                 known.extend(data.result.filter(|_| is_index));
                 early.push(inst);
             }
@@ -242,7 +280,18 @@ impl<'k> RoleCode<'k> {
         }
         let guards = positions.iter().filter_map(|p| p.guard).collect();
         let (words, packed, places) = (HashMap::new(), HashMap::new(), Moving::default());
-        Batch { width, groups: positions.len(), guards, lanes, words, packed, places, span: 0, end }
+        Batch {
+            width,
+            groups: positions.len(),
+            guards,
+            lanes,
+            words,
+            packed,
+            places,
+            looks: HashMap::new(),
+            span: 0,
+            end,
+        }
     }
 
     /// Runs a body for the vectors of this lane.
@@ -439,6 +488,11 @@ impl<'k> RoleCode<'k> {
         self.t.line(format_args!("@{beyond} add.s64 {0}, {0}, 1;", rows.row));
     }
 
+    /// Threads of a block.
+    fn threads(&self) -> u32 {
+        self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum()
+    }
+
     /// Vectors of a lane at a time: as many as registers hold.
     pub(super) fn unroll(&self, body: &Body<'_>) -> u32 {
         let weight = body.weight;
@@ -446,7 +500,7 @@ impl<'k> RoleCode<'k> {
             return self.options.unroll.next_power_of_two().min(16);
         }
         // The schedule around a body holds some fifty registers, of the 64 that a thread of a block of 1024 has.
-        let threads: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
+        let threads = self.threads();
         let packet = |&inst: &Inst| matches!(self.kernel.insts[inst].op, Op::PacketPut { .. } | Op::PacketGet { .. });
         let packets = body.insts.iter().filter(|inst| packet(inst)).count();
         // Bytes that one element moves, and those of them that it loads; what neighbours share is little.

@@ -10,7 +10,8 @@ use super::text::{Label, Reg, Text};
 use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
 use crate::ir::access::SCRATCH_ALIGN;
 use crate::ir::{
-    Base, Entity, Facts, Inst, Kernel, Op, Order, Param, Region, Role, RoleId, Special, Type, Value, inst_text,
+    Base, BinaryOp, Def, Entity, Facts, Inst, Kernel, Op, Order, Param, Region, Role, RoleId, Special, Type, Value,
+    inst_text,
 };
 use std::collections::HashSet;
 
@@ -447,11 +448,44 @@ impl<'k> RoleCode<'k> {
             }
             op => {
                 let operands: Vec<Reg> = op.operands().into_iter().map(|v| self.value(v)).collect();
-                pure(&mut self.t, self.kernel, op, &operands)
+                match self.divided(op) {
+                    Some((name, by)) => self.t.d(name, &[&operands[0], &by]),
+                    None => pure(&mut self.t, self.kernel, op, &operands),
+                }
             }
         };
         let x = self.halved(inst, x);
         self.define(inst, x);
+    }
+
+    /// How a number of 64 bits that is not negative is divided by one that this role knows: the assembler takes hundreds of instructions
+    /// for a quotient if it does not see the divisor, and the number of copies is known only here.
+    fn divided(&mut self, op: &Op) -> Option<(&'static str, u64)> {
+        let &Op::Binary { op: op @ (BinaryOp::Div | BinaryOp::Rem), a, b } = op else { return None };
+        let by = self.known(b).filter(|&by| by > 0 && by <= i64::MAX as u64)?;
+        if self.kernel.ty(a).size() != 8 || self.facts.of(self.kernel, a).lo < 0 {
+            return None;
+        }
+        Some(match (op, by.is_power_of_two()) {
+            (BinaryOp::Div, true) => ("shr.u64", u64::from(by.trailing_zeros())),
+            (BinaryOp::Div, false) => ("div.u64", by),
+            (_, true) => ("and.b64", by - 1),
+            (_, false) => ("rem.u64", by),
+        })
+    }
+
+    /// The value of an integer that is the same in all launches of this role.
+    fn known(&self, v: Value) -> Option<u64> {
+        let Def::Result(inst) = self.kernel.values[v].def else { return None };
+        match self.kernel.insts[inst].op {
+            Op::Const(c) if c.ty.is_int() => Some(c.bits),
+            Op::Special(Special::Copies) => Some(u64::from(self.kernel.roles[self.role].copies)),
+            Op::Special(Special::Blocks) => Some(u64::from(self.kernel.blocks)),
+            Op::Cast { x, to: Type::I64 | Type::U64 } if matches!(self.kernel.ty(x), Type::I64 | Type::U64) => {
+                self.known(x)
+            }
+            _ => None,
+        }
     }
 
     /// A value of 64 bits that is known to fit 32 is told the assembler so: it keeps no register for the other half.

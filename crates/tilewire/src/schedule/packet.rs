@@ -257,7 +257,7 @@ pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
     (from, Expected(numbered)): (&[O], Expected<'t>),
     plan: PacketPlan,
     tiling: Tiling,
-) -> Vec<Packed<'t>> {
+) -> (Vec<Packed<'t>>, Taken<'t>) {
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
     let held: Vec<_> = from.iter().filter(|_| !tiling.is_empty()).map(|_| Packed::new::<R>(r, tiling)).collect();
     if let Some(first) = held.first() {
@@ -269,13 +269,23 @@ pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
             });
         });
     }
-    for (ops, message) in from.iter().zip(&messages) {
-        message.credit(r, ops, plan);
+    (held, Taken(messages))
+}
+
+/// Messages that were taken.
+pub(super) struct Taken<'t>(Vec<Message<'t>>);
+
+impl<'t> Taken<'t> {
+    /// Gives the credits that are due for messages from these peers, and counts them: nothing that is computed of them waits for that.
+    #[track_caller]
+    pub fn end<O: Ops<'t>>(self, r: &RoleCtx<'t>, from: &[O], plan: PacketPlan) {
+        for (ops, message) in from.iter().zip(&self.0) {
+            message.credit(r, ops, plan);
+        }
+        for message in self.0 {
+            message.end();
+        }
     }
-    for message in messages {
-        message.end();
-    }
-    held
 }
 
 /// An element that is a packet by itself.

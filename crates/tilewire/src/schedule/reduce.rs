@@ -56,13 +56,13 @@ pub fn reduce_tiles<'t, P: Element, T: Element, O: Ops<'t>>(
 #[track_caller]
 pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
     r: &RoleCtx<'t>,
-    from: (&[O], Expected<'t>),
+    (peers, expected): (&[O], Expected<'t>),
     plan: PacketPlan,
     tiling: Tiling,
     ranges: &[Range<usize>],
     combine: impl Fn(usize, &Leg<'t>, &[Value<'t, P>]),
 ) {
-    let held = hold_packets::<P, O>(r, from, plan, tiling);
+    let (held, taken) = hold_packets::<P, O>(r, (peers, expected), plan, tiling);
     tiling.for_tiles(r, |step, tile| {
         let first = tile.first(r);
         let end = first + tile.cols();
@@ -75,13 +75,18 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
                 let from = first.max(range.start as i64);
                 (from, (end.min(range.end as i64) - from).max(0))
             };
-            r.each(count, |k| {
-                let pos = from + k;
-                let index = if whole { pos } else { pos - first };
-                let spot = Spot { index, pos, place: None, tile: tile.index };
-                let got = held.iter().map(|held| <P as Regs>::get(&held.at(index)));
-                combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
-            });
+            let positions = || {
+                r.each(count, |k| {
+                    let pos = from + k;
+                    let index = if whole { pos } else { pos - first };
+                    let spot = Spot { index, pos, place: None, tile: tile.index };
+                    let got = held.iter().map(|held| <P as Regs>::get(&held.at(index)));
+                    combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+                });
+            };
+            // Most tiles lie in one range, and lanes meet after an `each` even where it has nothing to do.
+            if whole { positions() } else { r.if_(count.gt(0), positions) }
         }
     });
+    taken.end(r, peers, plan);
 }
