@@ -172,7 +172,11 @@ fn judge<'l>(
         let mut verdict = Verdict::Agrees;
         for turn in 0..2 {
             op.fill(turn);
-            op.launch().map_err(|error| format!("{plan}: {error}"))?;
+            op.launch().map_err(|error| {
+                // The world reports who fails first; who waited in vain, and where, another rank may know.
+                eprintln!("rank {me}, {plan}: {error}");
+                format!("{plan}: {error}")
+            })?;
             if let Err(wrong) = op.check(turn) {
                 verdict = Verdict::Differs(format!("rank {me}, launch {turn}: {wrong}"));
             }

@@ -9,6 +9,7 @@ use cudarc::driver::{result, sys};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// A GPU, with its primary context. All that lives on it keeps it, and whoever opens it gets the same one.
 pub struct Device {
@@ -23,6 +24,7 @@ pub struct Device {
     chores: sys::CUstream,
     reports: Reports,
     pub(super) residency: Mutex<Residency>,
+    pub(super) calls: Calls,
     /// By their PTX, so that a kernel is assembled once. Weak, since a program keeps its device.
     programs: Mutex<HashMap<String, Weak<Code>>>,
 }
@@ -31,6 +33,35 @@ pub struct Device {
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
+
+/// Calls that a driver may take long for: how many threads are in one, and when the last one ended.
+#[derive(Default)]
+pub(super) struct Calls(Mutex<(usize, Option<Instant>)>);
+
+impl Calls {
+    /// Runs such a call.
+    pub(super) fn during<R>(&self, call: impl FnOnce() -> R) -> R {
+        /// Also where the call panics.
+        struct Ended<'c>(&'c Calls);
+        impl Drop for Ended<'_> {
+            fn drop(&mut self) {
+                let mut calls = held(&self.0.0);
+                *calls = (calls.0 - 1, Some(Instant::now()));
+            }
+        }
+        held(&self.0).0 += 1;
+        let _ended = Ended(self);
+        call()
+    }
+
+    /// How long there has been none; `None`: since ever.
+    pub(super) fn quiet(&self) -> Option<Duration> {
+        match *held(&self.0) {
+            (0, ended) => ended.map(|at| at.elapsed()),
+            _ => Some(Duration::ZERO),
+        }
+    }
+}
 
 /// The oldest driver whose functions tilewire calls: CUDA 12.4.
 const NEEDED: i32 = 12_040;
@@ -102,6 +133,7 @@ impl Device {
             chores: std::ptr::null_mut(),
             reports: Reports::default(),
             residency: Mutex::new(Residency::new(multiprocessors)),
+            calls: Calls::default(),
             programs: Mutex::new(HashMap::new()),
         };
         device.bind()?;
@@ -174,7 +206,7 @@ impl Device {
     /// Waits for allocations and copies.
     pub(super) fn settle(&self) -> Result<(), CudaError> {
         // SAFETY: the stream lives as long as the device.
-        unsafe { result::stream::synchronize(self.chores) }.called("cuStreamSynchronize")
+        self.calls.during(|| unsafe { result::stream::synchronize(self.chores) }).called("cuStreamSynchronize")
     }
 
     pub(super) fn reports(&self) -> &Reports {

@@ -141,6 +141,10 @@ impl Order for KernelOrder {
         self.deadline
     }
 
+    fn quiet(&self) -> Option<Duration> {
+        self.device.calls.quiet()
+    }
+
     fn submit(mut self) -> Result<(), CudaError> {
         self.device.bind()?;
         let mut params = [self.block.as_mut_ptr().cast::<c_void>()];

@@ -17,7 +17,9 @@
 //! Nobody waits in `run()`. What needs the order of a stream ([`Muster::settle`]) waits until its launches have started. Two things end that
 //! early, with what is there: when all that is missing would come from ranks that settle themselves, since nobody would ever come then;
 //! and [`GRACE`], since a rank may wait on the host for what another does after its launch. Kernels that start so wait for the missing
-//! rank as kernels do, and say whom they waited for.
+//! rank as kernels do, and say whom they waited for. While a thread is in a call that the driver may take long for (it loads a program, it
+//! waits for a copy) the grace does not run: who is missing may be in it, on a busy machine for seconds, and a kernel that started could keep
+//! it from ever coming: loads wait for kernels, and a copy may have its place behind one in a queue of the hardware.
 
 use super::device::held;
 use super::error::CudaError;
@@ -69,6 +71,8 @@ pub(super) trait Order: Send {
     fn stream(&self) -> usize;
     /// How long its waits may last.
     fn deadline(&self) -> Option<Duration>;
+    /// How long no thread has been in a long call on its device; `None`: since ever.
+    fn quiet(&self) -> Option<Duration>;
     /// Puts it there.
     fn submit(self) -> Result<(), CudaError>;
 }
@@ -113,6 +117,17 @@ struct Pending<O> {
     ends: Vec<(LegEnd, u64)>,
     since: Instant,
     fate: Arc<Fate>,
+}
+
+impl<O: Order> Pending<O> {
+    /// How much longer it waits for others: long calls stop the clock, for three quarters of the deadline at most.
+    fn grace(&self) -> Duration {
+        let (deadline, waited) = (self.order.deadline(), self.since.elapsed());
+        let grace = deadline.map_or(GRACE, |deadline| GRACE.min(deadline / 2));
+        let quiet = self.order.quiet().map_or(waited, |quiet| quiet.min(waited));
+        let most = deadline.map_or(Duration::MAX, |deadline| (deadline / 4 * 3).saturating_sub(waited));
+        grace.saturating_sub(quiet).min(most)
+    }
 }
 
 /// What a launch depends on.
@@ -163,8 +178,7 @@ impl<O: Order> Muster<O> {
         let mut settles: Option<u32> = None;
         while let Some((&number, first)) = state.pending.iter().find(|(_, one)| one.order.stream() == stream) {
             let rank = first.ends.first().map(|(end, _)| end.rank());
-            let grace = first.order.deadline().map_or(GRACE, |deadline| GRACE.min(deadline / 2));
-            let left = grace.saturating_sub(first.since.elapsed());
+            let left = first.grace();
             if let (None, Some(rank)) = (settles, rank) {
                 settles = Some(rank);
                 state.settling.push(rank);
@@ -278,6 +292,7 @@ impl<O: Order> State<O> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::device::Calls;
     use super::*;
 
     type Log = Arc<Mutex<Vec<usize>>>;
@@ -285,6 +300,7 @@ mod tests {
     struct Noted {
         stream: usize,
         deadline: Option<Duration>,
+        calls: Arc<Calls>,
         log: Log,
     }
 
@@ -297,6 +313,10 @@ mod tests {
             self.deadline
         }
 
+        fn quiet(&self) -> Option<Duration> {
+            self.calls.quiet()
+        }
+
         fn submit(self) -> Result<(), CudaError> {
             held(&self.log).push(self.stream);
             Ok(())
@@ -305,12 +325,13 @@ mod tests {
 
     struct Ranks {
         muster: Muster<Noted>,
+        calls: Arc<Calls>,
         log: Log,
     }
 
     impl Ranks {
         fn new() -> Ranks {
-            Ranks { muster: Muster::new(false), log: Log::default() }
+            Ranks { muster: Muster::new(false), calls: Arc::default(), log: Log::default() }
         }
 
         /// A launch of a rank on its own stream that sends to one rank and receives from another.
@@ -322,7 +343,7 @@ mod tests {
             let send = to.map(|to| LegEnd { from: rank, to, sends: true });
             let receive = from.map(|from| LegEnd { from, to: rank, sends: false });
             let ends: Vec<_> = send.into_iter().chain(receive).collect();
-            let order = Noted { stream: rank as usize, deadline, log: self.log.clone() };
+            let order = Noted { stream: rank as usize, deadline, calls: self.calls.clone(), log: self.log.clone() };
             self.muster.arrive(&ends, order, &Arc::default());
         }
 
@@ -333,6 +354,28 @@ mod tests {
         fn started(&self) -> Vec<usize> {
             std::mem::take(&mut *held(&self.log))
         }
+    }
+
+    #[test]
+    fn a_long_call_stops_the_clock() {
+        let (ranks, deadline) = (Ranks::new(), Duration::from_secs(3));
+        ranks.run_until(0, Some(1), Some(1), Some(deadline));
+        std::thread::scope(|scope| {
+            let settled = scope.spawn(|| {
+                ranks.muster.settle(0);
+                ranks.started()
+            });
+            ranks.calls.during(|| std::thread::sleep(deadline * 3 / 5));
+            assert_eq!(ranks.started(), [0usize; 0], "longer than the grace, and nobody started");
+            ranks.run_until(1, Some(0), Some(0), Some(deadline));
+            let mut started = settled.join().unwrap();
+            started.sort_unstable();
+            assert_eq!(started, [0, 1]);
+        });
+        // A call that does not end is not waited for for ever.
+        ranks.run_until(0, Some(1), Some(1), Some(Duration::from_millis(20)));
+        ranks.calls.during(|| ranks.muster.settle(0));
+        assert_eq!(ranks.started(), [0]);
     }
 
     #[test]
@@ -420,7 +463,7 @@ mod tests {
 
     #[test]
     fn one_thread_that_plays_all_ranks_does_not_wait_for_itself() {
-        let ranks = Ranks { muster: Muster::new(true), log: Log::default() };
+        let ranks = Ranks { muster: Muster::new(true), ..Ranks::new() };
         ranks.run_until(0, Some(1), None, None);
         assert_eq!(ranks.started(), []);
         ranks.muster.settle(0);

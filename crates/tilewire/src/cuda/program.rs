@@ -39,7 +39,7 @@ impl Program {
         let known = device.programs().get(&module.text).and_then(Weak::upgrade);
         let code = match known {
             Some(code) => code,
-            None => Code::load(device, &kernel.name, &module)?,
+            None => device.calls.during(|| Code::load(device, &kernel.name, &module))?,
         };
         Ok(Arc::new(Program { module, code }))
     }
