@@ -34,9 +34,19 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Calls that a driver may take long for: how many threads are in one, and when the last one ended.
+/// Calls that a driver may take long for.
 #[derive(Default)]
-pub(super) struct Calls(Mutex<(usize, Option<Instant>)>);
+pub(super) struct Calls(Mutex<Busy>);
+
+/// How long at least one thread has been in such a call.
+#[derive(Default)]
+struct Busy {
+    threads: usize,
+    /// Since when, where there are any.
+    since: Option<Instant>,
+    /// Before that.
+    before: Duration,
+}
 
 impl Calls {
     /// Runs such a call.
@@ -45,21 +55,26 @@ impl Calls {
         struct Ended<'c>(&'c Calls);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
-                let mut calls = held(&self.0.0);
-                *calls = (calls.0 - 1, Some(Instant::now()));
+                let mut busy = held(&self.0.0);
+                busy.threads -= 1;
+                if busy.threads == 0 {
+                    let since = busy.since.take();
+                    busy.before += since.map_or(Duration::ZERO, |since| since.elapsed());
+                }
             }
         }
-        held(&self.0).0 += 1;
+        let mut busy = held(&self.0);
+        busy.threads += 1;
+        busy.since.get_or_insert_with(Instant::now);
+        drop(busy);
         let _ended = Ended(self);
         call()
     }
 
-    /// How long there has been none; `None`: since ever.
-    pub(super) fn quiet(&self) -> Option<Duration> {
-        match *held(&self.0) {
-            (0, ended) => ended.map(|at| at.elapsed()),
-            _ => Some(Duration::ZERO),
-        }
+    /// How long threads have been in them, all in all.
+    pub(super) fn busy(&self) -> Duration {
+        let busy = held(&self.0);
+        busy.before + busy.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 

@@ -141,8 +141,8 @@ impl Order for KernelOrder {
         self.deadline
     }
 
-    fn quiet(&self) -> Option<Duration> {
-        self.device.calls.quiet()
+    fn busy(&self) -> Duration {
+        self.device.calls.busy()
     }
 
     fn submit(mut self) -> Result<(), CudaError> {

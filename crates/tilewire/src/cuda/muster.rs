@@ -52,6 +52,8 @@ impl LegEnd {
 
 /// How long what needs the order of a stream waits for other ranks, at most; half the deadline where that is less.
 const GRACE: Duration = Duration::from_secs(2);
+/// The same with the time in which the clock stood; three quarters of the deadline where that is less.
+const MOST_GRACE: Duration = Duration::from_secs(20);
 
 /// The ends among these whose other ends are not: of what starts at once, the rest starts with its peers.
 pub(super) fn open_ends(ends: impl Iterator<Item = LegEnd>) -> Vec<LegEnd> {
@@ -71,8 +73,8 @@ pub(super) trait Order: Send {
     fn stream(&self) -> usize;
     /// How long its waits may last.
     fn deadline(&self) -> Option<Duration>;
-    /// How long no thread has been in a long call on its device; `None`: since ever.
-    fn quiet(&self) -> Option<Duration>;
+    /// How long threads have been in long calls on its device, all in all.
+    fn busy(&self) -> Duration;
     /// Puts it there.
     fn submit(self) -> Result<(), CudaError>;
 }
@@ -116,17 +118,19 @@ struct Pending<O> {
     order: O,
     ends: Vec<(LegEnd, u64)>,
     since: Instant,
+    /// What [`Order::busy`] said then.
+    busy: Duration,
     fate: Arc<Fate>,
 }
 
 impl<O: Order> Pending<O> {
-    /// How much longer it waits for others: long calls stop the clock, for three quarters of the deadline at most.
+    /// How much longer it waits for others: long calls stop the clock, but not for ever.
     fn grace(&self) -> Duration {
         let (deadline, waited) = (self.order.deadline(), self.since.elapsed());
         let grace = deadline.map_or(GRACE, |deadline| GRACE.min(deadline / 2));
-        let quiet = self.order.quiet().map_or(waited, |quiet| quiet.min(waited));
-        let most = deadline.map_or(Duration::MAX, |deadline| (deadline / 4 * 3).saturating_sub(waited));
-        grace.saturating_sub(quiet).min(most)
+        let most = deadline.map_or(MOST_GRACE, |deadline| MOST_GRACE.min(deadline / 4 * 3));
+        let busy = self.order.busy().saturating_sub(self.busy);
+        grace.saturating_sub(waited.saturating_sub(busy)).min(most.saturating_sub(waited))
     }
 }
 
@@ -153,7 +157,9 @@ impl<O: Order> Muster<O> {
         state.next += 1;
         let ends: Vec<_> = ends.iter().map(|&end| (end, state.count(end))).collect();
         state.ends.extend(ends.iter().map(|&end| (end, number)));
-        state.pending.insert(number, Pending { order, ends, since: Instant::now(), fate: fate.clone() });
+        state
+            .pending
+            .insert(number, Pending { since: Instant::now(), busy: order.busy(), order, ends, fate: fate.clone() });
         state.start_ready();
         self.tell(&state);
     }
@@ -313,8 +319,8 @@ mod tests {
             self.deadline
         }
 
-        fn quiet(&self) -> Option<Duration> {
-            self.calls.quiet()
+        fn busy(&self) -> Duration {
+            self.calls.busy()
         }
 
         fn submit(self) -> Result<(), CudaError> {
@@ -358,16 +364,18 @@ mod tests {
 
     #[test]
     fn a_long_call_stops_the_clock() {
-        let (ranks, deadline) = (Ranks::new(), Duration::from_secs(3));
+        let (ranks, deadline) = (Ranks::new(), Duration::from_secs(20));
         ranks.run_until(0, Some(1), Some(1), Some(deadline));
         std::thread::scope(|scope| {
             let settled = scope.spawn(|| {
                 ranks.muster.settle(0);
                 ranks.started()
             });
-            ranks.calls.during(|| std::thread::sleep(deadline * 3 / 5));
-            assert_eq!(ranks.started(), [0usize; 0], "longer than the grace, and nobody started");
-            ranks.run_until(1, Some(0), Some(0), Some(deadline));
+            ranks.calls.during(|| {
+                std::thread::sleep(GRACE * 5 / 4);
+                assert_eq!(ranks.started(), [0usize; 0], "longer than the grace, and nobody started");
+                ranks.run_until(1, Some(0), Some(0), Some(deadline));
+            });
             let mut started = settled.join().unwrap();
             started.sort_unstable();
             assert_eq!(started, [0, 1]);

@@ -176,6 +176,7 @@ impl<'k> RoleCode<'k> {
 
     /// Looks at the packets that several ops of a body get, before it waits for any: a look takes as long as several.
     fn looks(&mut self, body: &Body<'_>, batch: &mut Batch) {
+        let kernel = self.kernel;
         let gets = |op: &Op| matches!(op, Op::PacketGet { .. });
         // A look passes nothing that touches memory of others; scratch is nobody else's.
         let early = self.before(body, gets, |data| match &data.op {
@@ -186,14 +187,14 @@ impl<'k> RoleCode<'k> {
             _ => false,
         });
         let most = if self.threads() > 512 { 4 } else { 16 } / batch.count();
-        let looked = early.iter().filter(|&&inst| gets(&self.kernel.insts[inst].op)).count().min(most);
+        let looked = early.iter().filter(|&&inst| gets(&kernel.insts[inst].op)).count().min(most);
         if looked < 2 || self.options.bounds {
             return;
         }
         self.once(body);
         let mut left = looked;
-        for inst in early {
-            match &self.kernel.insts[inst].op {
+        for inst in early.into_iter().filter(|&inst| !is_uniform(kernel, inst)) {
+            match &kernel.insts[inst].op {
                 Op::PacketGet { at, .. } if left > 0 => {
                     self.packet_looks(batch, inst, at);
                     left -= 1;
