@@ -184,6 +184,13 @@ fn ranks_add_what_all_of_them_sent() {
                 all_reduce(link, &y, x).algorithm(Algorithm::OneShot).blocks(blocks).granule(1).trace().unwrap()
             })
             .collect();
+        let text = emit(&simplify(&traced[0].kernel), Options::new(Target::Sm90a)).unwrap().text;
+        let pieces: Vec<&str> = text.split("ld.relaxed.sys.global.v2.b64").collect();
+        let together = pieces.split(|piece| piece.contains("bra ")).map(|looks| looks.len() + 1).max();
+        assert!(
+            together >= Some(ranks - 1),
+            "{together:?} looks of {ranks} ranks without a branch between them\n{text}"
+        );
         let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
         let sums: Vec<u8> = (0..len).flat_map(|k| ((ranks * (ranks + 1) / 2 * (k + 1)) as f32).to_le_bytes()).collect();
         for (rank, (result, traced)) in results.iter().zip(&traced).enumerate() {

@@ -86,19 +86,16 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
         ..Config::default()
     };
     let staged = |warps| config(Primitive::Staged, warps);
+    let quantised = |out: &Tensor<Bf16>, inp: &Tensor<Bf16>| {
+        let exchange = all_to_all(&copied, out, inp).config(Config { granule: Some(128), ..staged(4) });
+        let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+        squeezed.consume(hooks::dequantise()).trace()
+    };
     let traced = [
         ("all-to-all", all_to_all(&copied, &out, &inp).config(staged(4)).rounds(Rounds::Blocks).trace()),
-        ("all-to-all, quantised", {
-            let exchange = all_to_all(&copied, &sums, &halves).config(Config { granule: Some(128), ..staged(4) });
-            let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
-            squeezed.consume(hooks::dequantise()).trace()
-        }),
+        ("all-to-all, quantised", quantised(&sums, &halves)),
         ("all-to-all, much", all_to_all(&copied, &much_out, &much).config(staged(4)).rounds(Rounds::Blocks).trace()),
-        ("all-to-all, much, quantised", {
-            let exchange = all_to_all(&copied, &much_out, &much).config(Config { granule: Some(128), ..staged(4) });
-            let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
-            squeezed.consume(hooks::dequantise()).trace()
-        }),
+        ("all-to-all, much, quantised", quantised(&much_out, &much)),
         ("all-to-all, transposed", {
             let exchange = all_to_all(&copied, &sums, &halves).config(staged(4)).rounds(Rounds::Blocks);
             exchange.chunk_shape(512, 512).produce(|c| c.input.at(c.col(), c.row())).trace()

@@ -95,7 +95,7 @@ impl RoleCode<'_> {
         if !(1..=MOST_LOADS).contains(&loads.len()) {
             return None;
         }
-        let lanes: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum();
+        let lanes = self.threads();
         let most = self.room().min(MOST_BYTES[usize::from(lanes <= LARGE)]);
         let stages = |vectors: u32| (most / (lanes * bytes * vectors)).min(MOST_STAGES);
         let vectors = if 2 * bytes <= MOST_OF_A_LANE && stages(2) > 1 { 2 } else { 1 };

@@ -490,7 +490,7 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Threads of a block.
-    fn threads(&self) -> u32 {
+    pub fn threads(&self) -> u32 {
         self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum()
     }
 
