@@ -234,6 +234,11 @@ impl Drop for Shared<'_> {
         while !alone() {
             backoff.pause(&self.job.waits, false, &mut alone);
         }
+        // A helper that is gone lets go of the job a moment later, and with it of the memory that waits look at: whoever closes a
+        // transport after this launch must not find it mapped still. The pool has withdrawn its own, so one is the launcher's.
+        while Arc::strong_count(self.job) > 1 {
+            std::thread::yield_now();
+        }
     }
 }
 
