@@ -85,7 +85,7 @@ fn two_hundred_worlds_leave_nothing_behind() {
         let mut first = None;
         for _ in 0..200 {
             let mut set = create(&mut member).unwrap();
-            let monitor = Monitor::start(set.take_control(), set.abort(member.rank)).unwrap();
+            let monitor = Monitor::start(set.take_control(), set.aborts()).unwrap();
             monitor.goodbye(SOON * 10).unwrap();
             assert_eq!(set.abort(member.rank).get(), None);
             drop(set);
@@ -207,7 +207,7 @@ fn a_rank_that_stands_still_is_missed_at_the_deadline() {
 /// Creates, starts a monitor, reports, and hands both over.
 fn join(member: &mut Member) -> (SegmentSet, Monitor) {
     let mut set = create(member).unwrap();
-    let monitor = Monitor::start(set.take_control(), set.abort(member.rank)).unwrap();
+    let monitor = Monitor::start(set.take_control(), set.aborts()).unwrap();
     member.report("joined");
     (set, monitor)
 }
@@ -238,6 +238,54 @@ fn a_killed_rank_ends_the_waits_of_all_others_at_once() {
         job.expect(rest, &format!("rank {victim} died"));
         assert!(start.elapsed() < SOON, "it took {:?}", start.elapsed());
     }
+}
+
+#[test]
+fn who_hears_of_a_death_has_told_all_ranks_before_it_acts() {
+    let test = "who_hears_of_a_death_has_told_all_ranks_before_it_acts";
+    if let Some(mut member) = Member::of_this_process() {
+        if member.rank == 1 {
+            // Without a monitor, as a rank whose monitor has not run yet: only rank 0's can set this word.
+            let set = create(&mut member).unwrap();
+            member.report("joined");
+            member.hear();
+            return member.report(format!("{:?}", set.abort(1)));
+        }
+        let (set, _monitor) = join(&mut member);
+        let cause = sleep_until_abort(&set).expect("an abort");
+        return member.report(cause.to_string());
+    }
+    let mut job = Job::start(test, 3);
+    job.gather();
+    job.expect(0..3, "joined");
+    job.kill(2);
+    job.expect([0], "rank 2 died");
+    job.tell(1, b"look");
+    job.expect([1], "Abort(rank 2 died)");
+}
+
+#[test]
+fn who_leaves_after_a_failure_has_told_all_ranks_of_it_before() {
+    let test = "who_leaves_after_a_failure_has_told_all_ranks_of_it_before";
+    if let Some(mut member) = Member::of_this_process() {
+        let (set, monitor) = join(&mut member);
+        if member.rank == 0 {
+            // As by a rank that tells one after the other and has not come to rank 1 yet.
+            set.abort(0).set(Cause { code: AbortCode::TimedOut, rank: 2, reason: 0 });
+            drop(monitor);
+            return member.report("left");
+        }
+        while !monitor.has_left(0) {
+            std::thread::yield_now();
+        }
+        return member.report(format!("{:?}", set.abort(member.rank)));
+    }
+    let mut job = Job::start(test, 2);
+    job.gather();
+    job.expect(0..2, "joined");
+    job.expect([0], "left");
+    job.expect([1], "Abort(a wait of rank 2 expired)");
+    job.finish();
 }
 
 #[test]

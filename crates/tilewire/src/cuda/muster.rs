@@ -15,7 +15,8 @@
 //! together. A launch starts when all are there that it depends on, over legs and over launches that came before on the same streams.
 //!
 //! Nobody waits in `run()`. What needs the order of a stream ([`Muster::settle`]) waits until its launches have started. Two things end that
-//! early, with what is there: when all that is missing would come from ranks that settle themselves, since nobody would ever come then;
+//! early, with what is there: when all that is missing would come from ranks that settle themselves, and so would all that these lack, since
+//! nobody would ever come then;
 //! and [`GRACE`], since a rank may wait on the host for what another does after its launch. Kernels that start so wait for the missing
 //! rank as kernels do, and say whom they waited for. While a thread is in a call that the driver may take long for (it loads a program, it
 //! waits for a copy) the grace does not run: who is missing may be in it, on a busy machine for seconds, and a kernel that started could keep
@@ -108,8 +109,8 @@ struct State<O> {
     /// Which of the pending launches is number so and so of an end.
     ends: HashMap<(LegEnd, u64), u64>,
     next: u64,
-    /// Ranks whose thread waits in [`Muster::settle`].
-    settling: Vec<u32>,
+    /// Ranks whose thread is in [`Muster::settle`], each with its stream.
+    settling: Vec<(u32, usize)>,
     /// Whether launches start at once: the ranks are told to give up.
     open: bool,
 }
@@ -187,11 +188,11 @@ impl<O: Order> Muster<O> {
             let left = first.grace();
             if let (None, Some(rank)) = (settles, rank) {
                 settles = Some(rank);
-                state.settling.push(rank);
+                state.settling.push((rank, stream));
                 self.changed.notify_all();
             }
             let needed = state.needed_by(number);
-            if self.alone || left.is_zero() || needed.missing.iter().all(|rank| state.settling.contains(rank)) {
+            if self.alone || left.is_zero() || state.nobody_comes(&needed.missing) {
                 state.start(needed.pending);
                 state.start_ready();
                 self.tell(&state);
@@ -199,7 +200,7 @@ impl<O: Order> Muster<O> {
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if let Some(place) = settles.and_then(|rank| state.settling.iter().position(|&other| other == rank)) {
+        if let Some(place) = settles.and_then(|rank| state.settling.iter().position(|&other| other == (rank, stream))) {
             state.settling.swap_remove(place);
         }
     }
@@ -239,6 +240,24 @@ impl<O: Order> State<O> {
         let count = self.counts.entry(end).or_default();
         *count += 1;
         *count
+    }
+
+    /// Whether nothing would ever come from these ranks: each waits for a launch of its own to start, and so do all ranks that one lacks.
+    fn nobody_comes(&self, missing: &BTreeSet<u32>) -> bool {
+        let (mut seen, mut open) = (missing.clone(), Vec::from_iter(missing.iter().copied()));
+        while let Some(rank) = open.pop() {
+            let Some(number) = self.settles_on(rank) else { return false };
+            open.extend(self.needed_by(number).missing.into_iter().filter(|&rank| seen.insert(rank)));
+        }
+        true
+    }
+
+    /// The launch that a rank waits for in `settle`. None when it has started: the thread may still be there, on a busy machine for long,
+    /// but it is about to go on.
+    fn settles_on(&self, rank: u32) -> Option<u64> {
+        let streams = self.settling.iter().filter(|(other, _)| *other == rank).map(|&(_, stream)| stream);
+        let mut first = streams.filter_map(|stream| self.pending.iter().find(|(_, one)| one.order.stream() == stream));
+        first.next().map(|(&number, _)| number)
     }
 
     /// What a pending launch depends on.
@@ -383,6 +402,41 @@ mod tests {
         // A call that does not end is not waited for for ever.
         ranks.run_until(0, Some(1), Some(1), Some(Duration::from_millis(20)));
         ranks.calls.during(|| ranks.muster.settle(0));
+        assert_eq!(ranks.started(), [0]);
+    }
+
+    #[test]
+    fn who_is_still_in_settle_though_its_launches_have_started_is_waited_for() {
+        let (ranks, deadline) = (Ranks::new(), Duration::from_millis(200));
+        // As a thread that the system has not let run since.
+        ranks.muster.state().settling.push((1, 1));
+        let start = Instant::now();
+        ranks.run_until(0, Some(1), Some(1), Some(deadline));
+        ranks.muster.settle(0);
+        assert!(start.elapsed() >= deadline / 2, "rank 0 has started without rank 1 after {:?}", start.elapsed());
+    }
+
+    #[test]
+    fn who_settles_is_waited_for_while_somebody_may_let_it_go_on() {
+        let (ranks, deadline) = (Ranks::new(), Duration::from_millis(200));
+        // 1 waits for 2, which has not come and does not settle; when it comes, 1 goes on and comes for 0.
+        ranks.run_until(1, Some(2), None, None);
+        ranks.muster.state().settling.push((1, 1));
+        let start = Instant::now();
+        ranks.run_until(0, Some(1), None, Some(deadline));
+        ranks.muster.settle(0);
+        assert!(start.elapsed() >= deadline / 2, "rank 0 has started without rank 1 after {:?}", start.elapsed());
+        assert_eq!(ranks.started(), [0]);
+        // When 2 settles as well, for a launch that 1 would have to come for, nobody ever comes.
+        ranks.run_until(2, None, Some(1), None);
+        assert_eq!(ranks.started(), [1, 2]);
+        ranks.run_until(1, Some(2), None, None);
+        ranks.run_until(2, Some(0), None, None);
+        ranks.muster.state().settling.push((2, 2));
+        let start = Instant::now();
+        ranks.run_until(0, Some(2), None, Some(Duration::from_secs(600)));
+        ranks.muster.settle(0);
+        assert!(start.elapsed() < Duration::from_secs(100));
         assert_eq!(ranks.started(), [0]);
     }
 

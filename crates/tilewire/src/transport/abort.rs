@@ -5,7 +5,7 @@
 //!  ├ code      ┼ rank that failed    ┼ reason             ┤      all zeros: nothing is wrong
 //! ```
 //! One word per rank, in the header of its segment, written by whoever learns first that waiting has become pointless: a peer
-//! that gives up, the rank's own monitor, a peer's panic. The first cause stays; nothing ever clears it: after an abort the
+//! that gives up, any rank's monitor, a peer's panic. The first cause stays; nothing ever clears it: after an abort the
 //! counters of a transport are undefined, and only a new rendezvous recovers.
 
 use super::doorbell::Doorbell;

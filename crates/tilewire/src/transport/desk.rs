@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, AbortCode, Cause};
-use super::bootstrap::BootstrapError;
+use super::bootstrap::{BootstrapError, Departure};
 use super::deadline::Deadline;
 use super::departures::Departures;
 use super::layout::Side;
@@ -72,7 +72,7 @@ impl Desk {
                 heard => {
                     // Who waits in vain learns best why from the abort word.
                     self.check()?;
-                    return Ok(heard?);
+                    return heard.map_err(|error| self.lost(error.into()));
                 }
             }
         }
@@ -84,6 +84,18 @@ impl Desk {
         let closed = self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
-        closed
+        closed.map_err(|error| self.lost(error))
+    }
+
+    /// The store may hear of a death before this rank's monitor does. It is the cause then, for this rank and for all whom it tells.
+    fn lost(&self, error: TransportError) -> TransportError {
+        match error {
+            TransportError::Bootstrap(BootstrapError::PeerGone { peer, departure: Departure::Lost, .. }) => {
+                let died = Cause { code: AbortCode::Died, rank: peer.index(), reason: 0 };
+                self.abort.set(died);
+                TransportError::Broken { cause: self.broken().unwrap_or(died) }
+            }
+            error => error,
+        }
     }
 }

@@ -1,12 +1,13 @@
-//! The monitor: notices that a peer's process is gone, and ends the waits of this rank.
+//! The monitor: notices that a peer's process is gone, and ends the waits of all ranks.
 //!
 //! One thread per set of segments holds a control socket to every other rank. The kernel closes a process's sockets however it ends,
-//! SIGKILL included; an end without a goodbye is a death. Each rank has its own monitor, so each sets only its own abort word.
+//! SIGKILL included; an end without a goodbye is a death. Every rank has its own monitor. Who hears of a death tells all ranks, and so
+//! does who leaves because of any failure, before it says goodbye: else its leaving could be heard before what it left for.
 //!
 //! ```text
 //!  a rank says          when                            its peers' monitors
 //!  Goodbye              it closes, or is dropped        note that it has left: a wait for it is in vain from now on
-//!  Panicked             it is dropped by a panic        set the abort word, ring the doorbell
+//!  Panicked             it is dropped by a panic        set the abort words of all ranks, ring their doorbells
 //!  (end of file)        its process ended               after a Goodbye nothing, else as above
 //! ```
 //!
@@ -49,13 +50,18 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Starts watching. `own` is the abort word of this rank.
-    pub fn start(control: ControlSockets, own: Abort) -> Result<Monitor, SegmentError> {
+    /// Starts watching. `aborts` are the abort words of all ranks.
+    ///
+    /// # Panics
+    /// When there is not one for every rank; when the sockets are of ranks that are threads, or were taken before: there are none then.
+    pub fn start(control: ControlSockets, aborts: Vec<Abort>) -> Result<Monitor, SegmentError> {
+        assert_eq!(aborts.len(), control.sockets.len(), "one abort word for every rank, and sockets to all others");
+        let rank = control.sockets.iter().position(Option::is_none).expect("there is no socket to oneself");
         let state = |socket: &Option<OwnedFd>| if socket.is_some() { Peer::Here } else { Peer::Left };
         let peers = control.sockets.iter().map(state).collect();
         let departures = Departures::new(control.sockets.len());
         let (sockets, peers) = (control.sockets, Mutex::new(peers));
-        let watch = Arc::new(Watch { sockets, own, peers, departures, change: Condvar::new() });
+        let watch = Arc::new(Watch { rank, sockets, aborts, peers, departures, change: Condvar::new() });
         if watch.sockets.iter().all(Option::is_none) {
             return Ok(Monitor { watch, stop: None, thread: None });
         }
@@ -104,6 +110,9 @@ impl Monitor {
     }
 
     fn say(&self, what: &[u8]) {
+        if let Some(cause) = self.watch.own().get() {
+            self.watch.tell(cause);
+        }
         for socket in self.watch.sockets.iter().flatten() {
             // Who is gone needs no goodbye, and has a queue that a few bytes do not fill.
             let _ = socket::send(socket.as_fd(), what, None);
@@ -172,8 +181,11 @@ impl Error for GoodbyeError {}
 /// What the thread and the handle share.
 #[derive(Debug)]
 struct Watch {
+    /// This one.
+    rank: usize,
     sockets: Vec<Option<OwnedFd>>,
-    own: Abort,
+    /// By rank.
+    aborts: Vec<Abort>,
     /// By rank.
     peers: Mutex<Vec<Peer>>,
     departures: Departures,
@@ -195,14 +207,17 @@ impl Watch {
     fn run(&self, stopped: &OwnedFd) {
         let mut failures = 0;
         loop {
-            let mut here = Vec::new();
+            let (mut here, mut ended) = (Vec::new(), Vec::new());
             for (rank, socket) in self.sockets.iter().enumerate() {
-                let Some(socket) = socket else { continue };
-                let before = self.peers()[rank];
-                if before == Peer::Here && self.hear(rank, socket) == Peer::Here {
-                    here.push(socket.as_fd());
+                let Some(socket) = socket.as_ref().filter(|_| self.peers()[rank] == Peer::Here) else { continue };
+                match hear(socket) {
+                    Some(end) => ended.push((rank, end)),
+                    None => here.push(socket.as_fd()),
                 }
             }
+            // Failures first: what others said goodbye for may be among them.
+            ended.sort_by_key(|(_, end)| *end == End::Goodbye);
+            ended.into_iter().for_each(|(rank, end)| self.note(rank, end));
             let sockets = here.into_iter().chain([stopped.as_fd()]);
             match socket::wait(sockets, None) {
                 Ok(()) => failures = 0,
@@ -220,36 +235,57 @@ impl Watch {
 
     /// Ends this rank's waits, with the system's number of the error as the reason.
     fn give_up(&self, error: &io::Error) {
-        let own = self.sockets.iter().position(Option::is_none).expect("there is no socket to oneself");
         let reason = error.raw_os_error().map_or(0, i32::unsigned_abs);
-        self.own.set(Cause { code: AbortCode::Blind, rank: own, reason });
+        self.own().set(Cause { code: AbortCode::Blind, rank: self.rank, reason });
         self.peers().iter_mut().filter(|peer| **peer == Peer::Here).for_each(|peer| *peer = Peer::Unseen);
         self.change.notify_all();
     }
 
-    /// Hears what a peer says; gives what became of it.
-    fn hear(&self, rank: usize, socket: &OwnedFd) -> Peer {
-        let mut buffer = [0; 16];
-        let code = match socket::receive(socket.as_fd(), &mut buffer, false) {
-            Ok(Heard::Nothing) => return Peer::Here,
-            Ok(Heard::Packet(len, _)) if &buffer[..len] == GOODBYE => None,
-            Ok(Heard::Packet(len, _)) if &buffer[..len] == PANICKED => Some(AbortCode::Panicked),
-            // What nobody of this version says is as good as an end.
-            _ => Some(AbortCode::Died),
-        };
-        if let Some(code) = code {
-            self.own.set(Cause { code, rank, reason: 0 });
-        } else {
-            self.departures.note(rank);
-            self.own.wake();
+    /// Acts on a peer's end.
+    fn note(&self, rank: usize, end: End) {
+        match end {
+            End::Goodbye => {
+                self.departures.note(rank);
+                self.own().wake();
+            }
+            End::Failure(code) => self.tell(Cause { code, rank, reason: 0 }),
         }
-        let now = if code.is_some() { Peer::Dead } else { Peer::Left };
-        self.peers()[rank] = now;
+        self.peers()[rank] = if end == End::Goodbye { Peer::Left } else { Peer::Dead };
         self.change.notify_all();
-        now
+    }
+
+    /// Ends the waits of all ranks; this one's last: when it acts on the cause, all have it.
+    fn tell(&self, cause: Cause) {
+        let others = self.aborts.iter().enumerate().filter(|&(rank, _)| rank != self.rank);
+        others.for_each(|(_, abort)| _ = abort.set(cause));
+        self.own().set(cause);
+    }
+
+    /// The abort word of this rank.
+    fn own(&self) -> &Abort {
+        &self.aborts[self.rank]
     }
 
     fn peers(&self) -> MutexGuard<'_, Vec<Peer>> {
         self.peers.lock().expect("nobody panics with the lock")
+    }
+}
+
+/// How a peer ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Goodbye,
+    Failure(AbortCode),
+}
+
+/// What a peer says, if it does.
+fn hear(socket: &OwnedFd) -> Option<End> {
+    let mut buffer = [0; 16];
+    match socket::receive(socket.as_fd(), &mut buffer, false) {
+        Ok(Heard::Nothing) => None,
+        Ok(Heard::Packet(len, _)) if &buffer[..len] == GOODBYE => Some(End::Goodbye),
+        Ok(Heard::Packet(len, _)) if &buffer[..len] == PANICKED => Some(End::Failure(AbortCode::Panicked)),
+        // What nobody of this version says is as good as an end.
+        _ => Some(End::Failure(AbortCode::Died)),
     }
 }

@@ -114,6 +114,11 @@ impl SegmentSet {
         Abort::new(self.segments[rank].clone())
     }
 
+    /// The abort words of all ranks, in their order.
+    pub fn aborts(&self) -> Vec<Abort> {
+        self.segments.iter().map(|segment| Abort::new(segment.clone())).collect()
+    }
+
     /// The doorbell of a rank.
     ///
     /// # Panics
@@ -129,7 +134,7 @@ impl SegmentSet {
 
     /// Ends the waits of all ranks, this one's included.
     pub fn abort_all(&self, cause: Cause) {
-        (0..self.world_size()).for_each(|rank| _ = self.abort(rank).set(cause));
+        self.aborts().iter().for_each(|abort| _ = abort.set(cause));
     }
 
     /// A guard that ends the peers' waits if this rank panics.

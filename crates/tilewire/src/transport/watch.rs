@@ -18,11 +18,8 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn start(segments: &mut SegmentSet, are_threads: bool) -> Result<Watch, TransportError> {
         #[cfg(target_os = "linux")]
-        let monitor = if are_threads {
-            None
-        } else {
-            Some(Monitor::start(segments.take_control(), segments.abort(segments.rank()))?)
-        };
+        let monitor =
+            if are_threads { None } else { Some(Monitor::start(segments.take_control(), segments.aborts())?) };
         #[cfg(not(target_os = "linux"))]
         let _ = (segments, are_threads);
         Ok(Watch {

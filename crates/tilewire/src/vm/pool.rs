@@ -236,8 +236,15 @@ impl Drop for Shared<'_> {
         }
         // A helper that is gone lets go of the job a moment later, and with it of the memory that waits look at: whoever closes a
         // transport after this launch must not find it mapped still. The pool has withdrawn its own, so one is the launcher's.
+        let mut turns = 0;
         while Arc::strong_count(self.job) > 1 {
-            std::thread::yield_now();
+            // Sleeping lets also those run that the system puts behind this thread.
+            if turns < 100 {
+                std::thread::yield_now()
+            } else {
+                std::thread::sleep(Duration::from_micros(50))
+            }
+            turns += 1;
         }
     }
 }
