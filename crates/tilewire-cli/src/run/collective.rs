@@ -7,7 +7,7 @@ use std::fmt;
 use tilewire::collective::{PreparedExchange, Reducible, Reduction};
 use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{BinaryOp, Type};
-use tilewire::transport::{P2pTransport, Rank};
+use tilewire::transport::{P2pTransport, Rank, Window};
 use tilewire::{
     Algorithm, Bf16, F8E4M3, F8E5M2, F16, Primitive, ReduceOp, RunError, Scalar, Tensor, all_gather, all_reduce,
     all_to_all, broadcast, gather, reduce_scatter, scatter,
@@ -67,8 +67,9 @@ impl Collective {
             }
             _ if !self.reduces() => None,
             (Hook::Transpose | Hook::Quantise, _) => Some("a reduction here takes the hooks copy and scale"),
-            (_, Some(Primitive::Direct | Primitive::Bulk)) => {
-                Some("a reduction combines what arrives; use staged or packet")
+            (_, Some(Primitive::Bulk)) => Some("a reduction combines what arrives; use staged, packet or direct"),
+            (Hook::Scale, Some(Primitive::Direct)) => {
+                Some("peers read the input where it lies, and nobody runs the hook; use staged or packet")
             }
             _ if *dtype == Type::Bool => Some("a reduction takes numbers"),
             _ => None,
@@ -104,8 +105,9 @@ impl Plan {
     /// Whether the protocol can go the way that is asked for.
     pub fn is_possible(&self) -> bool {
         match (self.collective, self.algorithm, self.case.config.primitive) {
-            (_, Some(Algorithm::Ring | Algorithm::TwoPhase), primitive) => {
-                matches!(primitive, None | Some(Primitive::Staged))
+            (_, Some(Algorithm::Ring), primitive) => matches!(primitive, None | Some(Primitive::Staged)),
+            (_, Some(Algorithm::TwoPhase), primitive) => {
+                matches!(primitive, None | Some(Primitive::Staged | Primitive::Direct))
             }
             (Collective::AllReduce, Some(Algorithm::OneShot), primitive) => primitive == Some(Primitive::Packet),
             _ => true,
@@ -155,9 +157,13 @@ fn typed<'l, T: Reduced>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<d
         Collective::AllReduce | Collective::Broadcast | Collective::Sendrecv => (len, len),
     };
     let direct = plan.case.config.primitive == Some(Primitive::Direct);
-    let window = if direct { Some(link.window::<T>(received)?) } else { None };
+    let window_if = |wanted: bool, len| (direct && wanted).then(|| link.window::<T>(len)).transpose();
+    // A reduction reads its peers' inputs; only a reduce-scatter keeps what it has to itself.
+    let input_window = window_if(plan.collective.reduces(), sent)?;
+    let window = window_if(plan.collective != Collective::ReduceScatter, received)?;
     let (around, guard) = guarded(link, window.as_ref(), received)?;
-    let (out, inp) = (around.slice(guard..guard + received), link.zeros(sent)?);
+    let out = around.slice(guard..guard + received);
+    let inp = input_window.as_ref().map_or_else(|| link.zeros(sent), |window| Ok(window.tensor().clone()))?;
     let exchange = match plan.collective {
         Collective::AllToAll => Some(all_to_all(link, &out, &inp)),
         Collective::AllGather => Some(all_gather(link, &out, &inp)),
@@ -172,7 +178,7 @@ fn typed<'l, T: Reduced>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<d
             let exchange = plan.algorithm.into_iter().fold(exchange, |exchange, way| exchange.algorithm(way));
             hooked(exchange, &plan.case)?
         }
-        None => T::reduced(link, &out, &inp, plan)?,
+        None => T::reduced(link, &out, &inp, [&input_window, &window], plan)?,
     };
     Ok(Box::new(Typed { plan: *plan, seed, me: link.rank(), ranks, root, op, inp, around, guard }))
 }
@@ -183,6 +189,7 @@ trait Reduced: Scaled {
         link: &'l Wire,
         out: &Tensor<Self>,
         inp: &Tensor<Self>,
+        windows: [&Option<Window<Self>>; 2],
         plan: &Plan,
     ) -> Result<PreparedExchange<'l, Wire>, RunError>;
 }
@@ -194,13 +201,14 @@ macro_rules! reduced {
                 link: &'l Wire,
                 out: &Tensor<Self>,
                 inp: &Tensor<Self>,
+                windows: [&Option<Window<Self>>; 2],
                 plan: &Plan,
             ) -> Result<PreparedExchange<'l, Wire>, RunError> {
                 let reduction = match plan.collective {
                     Collective::ReduceScatter => reduce_scatter(link, out, inp),
                     _ => all_reduce(link, out, inp),
                 };
-                build(reduction, plan)
+                build(windows.into_iter().flatten().fold(reduction, |reduction, window| reduction.window(window)), plan)
             }
         }
     )*};
@@ -213,6 +221,7 @@ impl Reduced for bool {
         _: &'l Wire,
         _: &Tensor<bool>,
         _: &Tensor<bool>,
+        _: [&Option<Window<bool>>; 2],
         plan: &Plan,
     ) -> Result<PreparedExchange<'l, Wire>, RunError> {
         unreachable!("{} does not take bool, and whoever makes a plan asks", plan.collective.name())

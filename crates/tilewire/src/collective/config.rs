@@ -17,7 +17,7 @@ pub enum Primitive {
     Staged,
     /// Step by step as well, by asynchronous copies through scratch (on a GPU: through shared memory): both hooks. Slots are at most 32 KiB.
     Bulk,
-    /// In one hop into the receiver's window: produce hook only.
+    /// In one hop into the receiver's window: produce hook only. Of reductions: out of the windows of all, no produce hook.
     Direct,
 }
 

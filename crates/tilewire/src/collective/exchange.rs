@@ -14,7 +14,7 @@ use super::{RunError, legs};
 use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
-use crate::tensor::{Memory, Tensor};
+use crate::tensor::Tensor;
 use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, Window};
 use std::rc::Rc;
@@ -205,9 +205,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
 
     /// As `window`, with memory of one thread: for kernels that are traced and never launched.
     pub(crate) fn rehearsed_window<W: Element>(mut self, of_all: &[Tensor<W>]) -> Self {
-        let peers: Vec<Memory> = of_all.iter().map(|tensor| tensor.memory().clone()).collect();
-        let own = peers[self.terms.link.rank().index()].clone();
-        self.terms.window = Some(WindowOf { peers, own, ty: W::TYPE, number: "rehearsed".to_string() });
+        self.terms.window = Some(WindowOf::rehearsed(of_all, self.terms.link.rank()));
         self
     }
 

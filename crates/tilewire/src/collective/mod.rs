@@ -16,6 +16,7 @@
 //! | `rounds.rs` | [`Rounds`]: legs as roles, or as blocks |
 //! | `scene.rs` | where a hook is called: what its context says |
 //! | `reduction.rs` | [`reduce_scatter`], [`all_reduce`]: what they are asked for, checked |
+//! | `reduction_windows.rs` | the windows they may go through |
 //! | `reduction_kernel.rs` | their kernels |
 //! | `algorithm.rs` | [`Algorithm`], [`ReduceOp`], [`Reducible`] |
 //! | `launch_exchange.rs` | [`PreparedExchange`]: compared with the peers, then launched |
@@ -45,6 +46,7 @@ mod pattern;
 mod prepare;
 mod reduction;
 mod reduction_kernel;
+mod reduction_windows;
 mod rounds;
 mod scene;
 mod terms;

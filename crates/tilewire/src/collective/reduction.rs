@@ -11,7 +11,7 @@ use super::link::Link;
 use super::pair::Card;
 use super::reduction_kernel::roles;
 use super::rounds::Rounds;
-use super::terms::{Message, Terms, terms_methods};
+use super::terms::{Message, Terms, WindowOf, terms_methods};
 use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
@@ -86,8 +86,10 @@ pub struct Reduction<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     pub(super) inp: Tensor<In>,
     pub(super) kind: Kind,
     pub(super) op: ReduceOp,
-    algorithm: Option<Algorithm>,
+    pub(super) algorithm: Option<Algorithm>,
     rounds: Option<Rounds>,
+    /// What peers reach of the input and the output.
+    pub(super) windows: Vec<WindowOf>,
     pub(super) terms: Terms<'l, L>,
     pub(super) hooks: Hooks<'h, In, Out, R>,
 }
@@ -113,7 +115,8 @@ pub(super) struct Course {
 impl<'h, 'l, L: Link, In: Element, Out: Element> Reduction<'h, 'l, L, In, Out, In> {
     fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, kind: Kind, at: SourceLine) -> Self {
         let (out, inp, terms, hooks) = (out.clone(), inp.clone(), Terms::new(link), Hooks::copy(at));
-        Reduction { out, inp, kind, op: ReduceOp::Sum, algorithm: None, rounds: None, terms, hooks }
+        let windows = Vec::new();
+        Reduction { out, inp, kind, op: ReduceOp::Sum, algorithm: None, rounds: None, windows, terms, hooks }
     }
 }
 
@@ -123,8 +126,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, L, I
 
     #[track_caller]
     fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Reduction<'h, 'l, L, In, Out, Q> {
-        let Reduction { out, inp, kind, op, algorithm, rounds, terms, hooks } = self;
-        Reduction { out, inp, kind, op, algorithm, rounds, terms, hooks: hooks.with_produce(produce) }
+        let Reduction { out, inp, kind, op, algorithm, rounds, windows, terms, hooks } = self;
+        Reduction { out, inp, kind, op, algorithm, rounds, windows, terms, hooks: hooks.with_produce(produce) }
     }
 
     /// What is computed; the sum unless said.
@@ -157,7 +160,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let agreement = format!("{} of {} by {}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
         let whole = Tiling::flat(self.out.len(), course.tilings[0].tile_len(), course.blocks);
-        prepared.tell_all(Card::new(&agreement, R::TYPES, &whole, decision, &self.hooks.output_shape, None, 1))?;
+        let window = self.reached()?.map(|reached| reached.number());
+        let shape = &self.hooks.output_shape;
+        prepared.tell_all(Card::new(&agreement, R::TYPES, &whole, decision, shape, window.as_deref(), 1))?;
         Ok(prepared)
     }
 
@@ -208,6 +213,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             return Err(TransferError::Uneven { what: "the input", len: self.inp.len(), ranks }.into());
         }
         self.check_overlap()?;
+        if let Some(reached) = self.reached()? {
+            return self.course_in_windows(&reached);
+        }
         let none = None;
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
         let settle_among = |at_once, types, len, only| {
@@ -219,17 +227,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let in_packets = |len, only| settle_among(1, R::TYPES, len, only);
         let staged = |why| Some((Primitive::Staged, why));
         let share = len.div_ceil(ranks);
-        let reads = "a reduction combines what arrives: use staged or packet";
-        match self.terms.config.primitive {
-            Some(Primitive::Direct) => {
-                let protocol = Protocol::Direct { window_bytes: 0 };
-                return Err(TransferError::Unable { protocol, why: reads }.into());
-            }
-            Some(Primitive::Bulk) => {
-                let protocol = Protocol::Bulk { slot_bytes: 0, depth: 0 };
-                return Err(TransferError::Unable { protocol, why: reads }.into());
-            }
-            _ => {}
+        if self.terms.config.primitive == Some(Primitive::Bulk) {
+            let (protocol, why) = (
+                Protocol::Bulk { slot_bytes: 0, depth: 0 },
+                "a reduction combines what arrives: use staged, packet or direct",
+            );
+            return Err(TransferError::Unable { protocol, why }.into());
         }
         let algorithm = match (self.kind, self.algorithm) {
             (Kind::ReduceScatter, Some(Algorithm::TwoPhase)) => {
@@ -270,10 +273,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             // What goes out and what comes back have blocks of their own.
             return Err(TransferError::Blocks { blocks: 2 * blocks, max }.into());
         }
-        let shards: Vec<Range<usize>> = match self.kind {
-            Kind::ReduceScatter => vec![0..len; ranks],
-            Kind::AllReduce => (0..ranks).map(|s| (s * share).min(len)..((s + 1) * share).min(len)).collect(),
-        };
+        let shards = self.shards();
         let tiling = |len: usize| {
             let tiling = Tiling::flat(len, tile, blocks);
             if matches!(protocol, Protocol::Staged { .. }) && ranks > 1 { tiling } else { tiling.bands(granule) }
@@ -283,6 +283,16 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             _ => shards.iter().map(|shard| tiling(shard.len())).collect(),
         };
         Ok(Course { algorithm, protocol, blocks, decision, tilings, shards })
+    }
+
+    /// Positions of each shard; the first is the longest.
+    pub(super) fn shards(&self) -> Vec<Range<usize>> {
+        let (ranks, len) = (self.terms.link.world_size(), self.out.len());
+        let share = len.div_ceil(ranks);
+        match self.kind {
+            Kind::ReduceScatter => vec![0..len; ranks],
+            Kind::AllReduce => (0..ranks).map(|s| (s * share).min(len)..((s + 1) * share).min(len)).collect(),
+        }
     }
 
     /// The output may be where the result is of: the input, or this rank's chunk of it, position for position.

@@ -5,6 +5,7 @@
 //!   OneShot, staged     send to 1, 2, … ; reduce: the own shard, of all peers' tiles in one pass
 //!   TwoPhase            the same, and reduce passes the result on to all; receive from 1, 2, …
 //!   Ring                ring
+//!   direct              reduce: the own shard, of all peers' windows; of an all-reduce into all peers' windows
 //! ```
 
 use super::algorithm::{Algorithm, Reducible};
@@ -16,8 +17,8 @@ use super::scene::Scene;
 use crate::hook::{Block, Ctx, RoleCtx, Value};
 use crate::ir::scalar::Element;
 use crate::schedule::{
-    Leg, PacketPlan, Packing, Ring, RingReduce, StagedPlan, expect_packets, recv_tiles, reduce_packets, reduce_tiles,
-    ring_reduce, send_packets, send_tiles, share_packets,
+    Leg, PacketPlan, Packing, Ring, RingReduce, StagedPlan, WindowPeer, expect_packets, recv_tiles, reduce_packets,
+    reduce_tiles, reduce_windows, ring_reduce, send_packets, send_tiles, share_packets,
 };
 use crate::transport::{Protocol, Rank};
 use std::rc::Rc;
@@ -36,7 +37,8 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
             let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks);
             if algorithm == Algorithm::Ring { kernel.ring(plan) } else { kernel.all_at_once(plan) }
         }
-        (protocol @ (Protocol::Direct { .. } | Protocol::Bulk { .. }), _) => unreachable!("{protocol} was refused"),
+        (Protocol::Direct { .. }, _) => kernel.in_windows(),
+        (protocol @ Protocol::Bulk { .. }, _) => unreachable!("{protocol} was refused"),
     }
 }
 
@@ -153,6 +155,29 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             on_gpu: link.seat().is_some(),
         };
         all.trace(self.k, reduction.layout());
+    }
+
+    /// Nobody sends: what all have is combined where it lies.
+    fn in_windows(&self) {
+        let Course { blocks, tilings, protocol, .. } = self.course;
+        let (reduction, link) = (self.reduction, self.reduction.terms.link);
+        let reached = reduction.reached().ok().flatten().expect("the course goes through windows");
+        let part = |window, peer| reduction.part_of(self.course, window, peer);
+        let peer = |peer: Rank| {
+            let output = reached.output.map(|output| part(output, peer));
+            let (give, take) =
+                (link.sender(self.k, peer, *protocol, output.as_ref()), link.receiver(self.k, peer, *protocol));
+            WindowPeer { give, take, input: self.k.region("input of the peer", &[part(reached.input, peer)]) }
+        };
+        let peers: Vec<_> = self.others().map(peer).collect();
+        let scene = self.scene(self.me, None, None);
+        self.k.blocks(*blocks as u32);
+        self.k.role("reduce", self.warps()).run(|r| {
+            let (me, onward) = (self.me.index(), reached.output.is_some());
+            reduce_windows::<R, R, _>(r, (&peers, onward), link.max_blocks_per_peer(), tilings[me], |at, got| {
+                self.result(r, &scene, me, at, got)
+            });
+        });
     }
 
     fn ring(&self, plan: StagedPlan) {

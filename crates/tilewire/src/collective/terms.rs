@@ -7,7 +7,7 @@ use super::link::{How, Link};
 use crate::ir::Type;
 use crate::ir::scalar::Element;
 use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
-use crate::tensor::Memory;
+use crate::tensor::{Memory, Tensor};
 use crate::transport::{Protocol, Rank, Transfer, TransferError, Window, check_transfer};
 use std::time::Duration;
 
@@ -46,6 +46,13 @@ impl WindowOf {
     pub(super) fn of<W: Element>(window: &Window<W>) -> WindowOf {
         let (peers, own) = (window.peers().to_vec(), window.tensor().memory().clone());
         WindowOf { peers, own, ty: W::TYPE, number: window.number().to_string() }
+    }
+
+    /// Memory of one thread: for kernels that are traced and never launched.
+    pub(super) fn rehearsed<W: Element>(of_all: &[Tensor<W>], rank: Rank) -> WindowOf {
+        let peers: Vec<Memory> = of_all.iter().map(|tensor| tensor.memory().clone()).collect();
+        let own = peers[rank.index()].clone();
+        WindowOf { peers, own, ty: W::TYPE, number: "rehearsed".to_string() }
     }
 }
 

@@ -56,3 +56,11 @@ pub(super) fn direct(link: &RehearsalRank, blocks: usize, windows: &[Memory], le
         k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
     })?)
 }
+
+/// What a program computes between two collectives: every element of a tensor is written anew.
+pub(super) fn fill(tensor: &Tensor<f32>) -> Result<Traced, RunError> {
+    Ok(kernel("fill", |k| {
+        let x = k.output(tensor).named("window");
+        k.main(|r| r.each(tensor.len() as i64, |i| x.store(i, 1.0f32)));
+    })?)
+}

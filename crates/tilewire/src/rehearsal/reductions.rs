@@ -44,7 +44,51 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     case("all_reduce", "ring", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
     case("all_reduce", "ring, in place", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))?);
     case("all_reduce", "one-shot", plan(packets, |link, _| one_shot(link, blocks))?);
+    case("reduce_scatter", "direct", in_windows(ranks, blocks, Windows::Scatter)?);
+    case("all_reduce", "direct", in_windows(ranks, blocks, Windows::All)?);
+    case("all_reduce", "direct, in place", in_windows(ranks, blocks, Windows::InPlace)?);
     Ok(cases)
+}
+
+/// What goes through windows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Windows {
+    Scatter,
+    All,
+    InPlace,
+}
+
+/// Reductions through windows that every rank writes before and after, and its neighbour between two of them: who reads too early, or is not
+/// waited for, reads what is being written.
+fn in_windows(ranks: usize, blocks: usize, what: Windows) -> Result<Plan, RunError> {
+    let (links, mut plan) = (Rehearsal::small(ranks, blocks).ranks(), Plan::new(ranks as u32));
+    // Shards of an all-reduce that are not all of one length.
+    let one = chunk(blocks);
+    let len = if what == Windows::Scatter { ranks * one } else { ranks * one - 1 };
+    let windows = || -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
+    let inputs = windows();
+    let outputs = match what {
+        Windows::Scatter => (0..ranks).map(|_| Tensor::zeros(one)).collect(),
+        Windows::All => windows(),
+        Windows::InPlace => inputs.clone(),
+    };
+    let memories: Vec<_> = inputs.iter().map(|window| window.memory().clone()).collect();
+    let config = config(Primitive::Direct, blocks, (0, 0));
+    for _ in 0..3 {
+        launch(&mut plan, &links, |link| before::fill(&inputs[link.number() as usize]))?;
+        launch(&mut plan, &links, |link| {
+            let (inp, out) = (&inputs[link.number() as usize], &outputs[link.number() as usize]);
+            let reduction = match what {
+                Windows::Scatter => reduce_scatter(link, out, inp),
+                _ => all_reduce(link, out, inp).rehearsed_window(&outputs),
+            };
+            reduction.rehearsed_window(&inputs).config(config).trace()
+        })?;
+        launch(&mut plan, &links, |link| before::fill(&outputs[link.number() as usize]))?;
+        launch(&mut plan, &links, |link| before::fill(&inputs[link.number() as usize]))?;
+        launch(&mut plan, &links, |link| before::direct(link, blocks, &memories, len))?;
+    }
+    Ok(plan)
 }
 
 /// Slot bytes and depth of a launch.

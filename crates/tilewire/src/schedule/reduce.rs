@@ -5,14 +5,28 @@
 //!                      one each: combine what all sent, keep it      (and put it into their slots)
 //!                      HEAD of peer 1, of peer 2, …                  (and their TAILs)
 //! ```
+//!
+//! Where the inputs lie in windows nobody sends: whoever combines reads them there, in one hop, and where all get the result stores it in
+//! their outputs. Every rank is both sides of this, for every peer:
+//!
+//! ```text
+//!   whose input it is, launch n              who combines a part of it, launch n
+//!   DONE[block] := n + 1        ──────────▶  wait DONE[block] ≥ n + 1 of all peers
+//!                                            one each: read what all have, combine, keep it      (and put it into their windows)
+//!   wait READY[block] ≥ n + 1   ◀──────────  READY[block] := n + 1
+//! ```
+//! DONE says that the window has been written and that its owner has come to launch n, READY that it may be written again (and that the
+//! result is there). They are the words of [`send_direct`](super::send_direct), counted alike, so that both may follow each other.
 
-use super::ops::Ops;
+use super::counters::{Counters, Shape, block_of};
+use super::ops::{Ops, Word};
 use super::packet::{Expected, PacketPlan, hold_packets};
 use super::packing::Packing;
 use super::staged::{SlotAt, StagedPlan, StagedRecv, StagedSend};
 use super::tiling::{Leg, Spot, Tiling};
-use crate::hook::{Regs, RoleCtx, Value};
+use crate::hook::{Region, Regs, RoleCtx, Value};
 use crate::ir::scalar::Element;
+use crate::transport::layout::{Side, StartWord};
 use std::ops::Range;
 
 /// Combines the tiles that all peers of `from` send to this block: `combine` gets what each sent for a position, in the order of
@@ -89,4 +103,57 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
         }
     });
     taken.end(r, peers, plan);
+}
+
+/// A peer whose input is combined where it lies.
+pub struct WindowPeer<'t, O> {
+    /// Tells the peer that this rank's input is there; puts results into its window.
+    pub give: O,
+    /// Hears that the peer's input is there.
+    pub take: O,
+    /// The part of its input that this rank combines.
+    pub input: Region<'t>,
+}
+
+/// Combines this block's part of what lies in the windows of all `peers`: `combine` gets what each has for a position, in the order of
+/// `peers`, keeps the result and gives it. `onward`: the result goes into the windows of all peers as well, where [`WindowPeer::give`] puts
+/// it. The tiling has a tile for each block.
+pub fn reduce_windows<'t, P: Element, T: Element, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    (peers, onward): (&[WindowPeer<'t, O>], bool),
+    max_blocks: usize,
+    tiling: Tiling,
+    combine: impl Fn(&Leg<'t>, &[Value<'t, P>]) -> Value<'t, T>,
+) {
+    let (block, shape) = (block_of(r, tiling.blocks()), Shape { max_blocks, copies: 1 });
+    let counters = |ops: &O, side| {
+        let counters = Counters::of(r, ops, block, side, shape);
+        (counters, counters.get(StartWord::Direct) + 1)
+    };
+    let gives: Vec<_> = peers.iter().map(|peer| counters(&peer.give, Side::Send)).collect();
+    let takes: Vec<_> = peers.iter().map(|peer| counters(&peer.take, Side::Receive)).collect();
+    peers.iter().zip(&gives).for_each(|(peer, &(_, next))| peer.give.signal(r, Word::Done(block), next));
+    peers.iter().zip(&takes).for_each(|(peer, &(_, next))| peer.take.wait(r, Word::Done(block), next));
+    let at = |pos: Value<'t, i64>, size: usize| if size == 1 { pos } else { pos * size as i64 };
+    tiling.for_tiles(r, |step, tile| {
+        tile.each(r, |spot| {
+            let got = peers.iter().map(|peer| peer.input.get(0, at(spot.pos, P::TYPE.size())));
+            let x = combine(&Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
+            for peer in peers.iter().filter(|_| onward) {
+                peer.give.put(at(spot.pos, T::TYPE.size()), x);
+            }
+        });
+    });
+    for (peer, &(counters, next)) in peers.iter().zip(&takes) {
+        // Where nothing was put it is enough that all is read.
+        match onward {
+            true => peer.take.signal(r, Word::Ready(block), next),
+            false => peer.take.credit(r, Word::Ready(block), next),
+        }
+        counters.set(StartWord::Direct, next);
+    }
+    for (peer, &(counters, next)) in peers.iter().zip(&gives) {
+        peer.give.wait(r, Word::Ready(block), next);
+        counters.set(StartWord::Direct, next);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tilewire::collective::{Rounds, Timeout};
 use tilewire::transport::{AbortCode, Cause, Rank, ShmTransport, TransferError, TransportError, Window, World};
-use tilewire::{LaunchError, RunError, Tensor, all_to_all};
+use tilewire::{LaunchError, RunError, Tensor, all_reduce, all_to_all};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -52,6 +52,30 @@ fn who_waits_for_a_rank_that_does_not_run_names_it() {
             assert!(words.starts_with("rank 0 waited 300ms for rank 2: ") && words.contains(error.at.file), "{words}");
         }
     }
+}
+
+#[test]
+fn who_waits_for_the_input_of_a_rank_that_does_not_run_names_it() {
+    let errors = World::threads(3).deadline(LONG).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let window = Window::<f32>::allocate(&link, 400)?;
+        let deadline = if world.rank() == Rank::new(0) { SHORT } else { LONG };
+        let reduction = all_reduce(&link, window.tensor(), window.tensor()).window(&window);
+        let mut op = reduction.deadline(deadline).build()?;
+        if world.rank() == Rank::new(2) {
+            world.bootstrap().barrier("failed", LONG.into())?;
+            return Ok(None);
+        }
+        let error = op.run().unwrap_err();
+        world.bootstrap().barrier("failed", LONG.into())?;
+        Ok(Some(error))
+    });
+    let errors = errors.unwrap();
+    let Some(RunError::Timeout(error)) = &errors[0] else { panic!("{errors:?}") };
+    assert_eq!((error.rank, error.peer, error.after), (Rank::new(0), Rank::new(2), SHORT), "{error}");
+    assert!(error.to_string().contains("done of rank 2"), "{error}");
+    let cause = Cause { code: AbortCode::TimedOut, rank: 0, reason: 0 };
+    assert_eq!(heard(errors[1].as_ref().unwrap()), cause);
 }
 
 #[test]

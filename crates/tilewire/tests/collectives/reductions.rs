@@ -5,8 +5,8 @@ use crate::case::{Numbers, SMALL, Way, assert_same, element, everything, floats,
 use tilewire::collective::{Reducible, Rounds};
 use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::ir::{BinaryOp, Type};
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
-use tilewire::{Algorithm, Bf16, F8E4M3, F16, ReduceOp, Tensor, all_reduce, reduce_scatter};
+use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, Window, World};
+use tilewire::{Algorithm, Bf16, F8E4M3, F16, ReduceOp, Tensor, all_reduce, all_to_all, reduce_scatter};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -30,8 +30,9 @@ struct Case {
 impl Case {
     fn random(numbers: &mut Numbers, kind: Kind) -> Case {
         let staged = [Way::Chosen, Way::staged(256, 2), Way::staged(512, 7)];
-        let (algorithm, way) = match (kind, numbers.below(4)) {
+        let (algorithm, way) = match (kind, numbers.below(5)) {
             (_, 0) => (None, Way::Chosen),
+            (_, 4) => (None, Way::Direct),
             (_, 1) => (Some(Algorithm::Ring), numbers.one_of(&staged)),
             (Kind::AllReduce, 2) => (Some(Algorithm::TwoPhase), numbers.one_of(&staged)),
             (Kind::ReduceScatter, 2) => (Some(Algorithm::OneShot), numbers.one_of(&staged)),
@@ -51,9 +52,12 @@ impl Case {
     fn run<T: Reducible>(&self, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
         let (me, ranks) = (link.rank(), link.world_size());
         let sent = if self.kind == Kind::AllReduce { self.len } else { self.len * ranks };
-        let inp = Tensor::<T>::zeros(sent);
+        let window = |len| if self.way == Way::Direct { Window::<T>::allocate(link, len).map(Some) } else { Ok(None) };
+        let (inputs, outputs) = (window(sent)?, window(self.len)?);
+        let of = |window: &Option<Window<T>>, len| window.as_ref().map_or(Tensor::zeros(len), |w| w.tensor().clone());
+        let inp = of(&inputs, sent);
         let out = match (self.in_place, self.kind) {
-            (false, _) => Tensor::<T>::zeros(self.len),
+            (false, _) => of(&outputs, self.len),
             (true, Kind::AllReduce) => inp.clone(),
             (true, Kind::ReduceScatter) => inp.slice(me.index() * self.len..(me.index() + 1) * self.len),
         };
@@ -63,6 +67,7 @@ impl Case {
         };
         let reduction = reduction.op(self.op).config(self.way.config(self.blocks)).rounds(self.rounds);
         let reduction = self.algorithm.into_iter().fold(reduction, Reduce::by);
+        let reduction = inputs.iter().chain(&outputs).fold(reduction, |reduction, window| reduction.window(window));
         let mut op = reduction.build()?;
         for turn in 0..2 {
             let input = |rank| numbers_of::<T>(seed + turn, rank, sent);
@@ -174,6 +179,8 @@ fn every_op_and_every_algorithm_has_the_same_bits() {
                     (Kind::AllReduce, Algorithm::OneShot, Way::Packet),
                     (Kind::AllReduce, Algorithm::TwoPhase, Way::staged(256, 3)),
                     (Kind::AllReduce, Algorithm::Ring, Way::staged(256, 3)),
+                    (Kind::ReduceScatter, Algorithm::OneShot, Way::Direct),
+                    (Kind::AllReduce, Algorithm::TwoPhase, Way::Direct),
                 ] {
                     for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Blocks)] {
                         let algorithm = Some(algorithm);
@@ -217,6 +224,35 @@ fn hooks_see_positions_of_the_whole_tensor_in_every_algorithm() {
                 let must: Vec<f32> = (0..len).map(must).collect();
                 assert_same(&out.to_vec(), &must, (algorithm, world.rank(), ranks));
             }
+            Ok(link.close()?)
+        });
+    }
+}
+
+#[test]
+fn through_windows_a_reduce_scatter_has_a_consume_hook_and_alternates_with_what_is_sent_into_them() {
+    for ranks in [2, 3] {
+        threads(ranks, "windows", |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let (me, len) = (world.rank(), 777);
+            let (inputs, sent) = (Window::<f32>::allocate(&link, ranks * len)?, Tensor::<f32>::zeros(ranks * len));
+            let out = Tensor::<f32>::zeros(len);
+            // Both use the same words of the same windows.
+            let mut give = all_to_all(&link, inputs.tensor(), &sent).window(&inputs).blocks(2).build()?;
+            let reduce = reduce_scatter(&link, &out, inputs.tensor()).consume(|c, x| c.output.store(c.pos(), x * 2.0));
+            let mut reduce = reduce.window(&inputs).blocks(2).build()?;
+            for turn in 0..50 {
+                sent.copy_from(&floats(seed() + turn, me, ranks * len));
+                give.run()?;
+                reduce.run()?;
+                // Chunk `me` of rank `p`'s window came from this rank, which sent it as its chunk for `p`.
+                let position = |i: usize| {
+                    let of = |p: usize| floats(seed() + turn, me, ranks * len)[p * len + i];
+                    (1..=ranks).map(|k| of((me.index() + k) % ranks)).reduce(|a, b| a + b).unwrap() * 2.0
+                };
+                assert_same(&out.to_vec(), &(0..len).map(position).collect::<Vec<_>>(), (me, ranks, turn));
+            }
+            drop((give, reduce));
             Ok(link.close()?)
         });
     }

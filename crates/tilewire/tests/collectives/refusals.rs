@@ -4,7 +4,7 @@ use crate::case::{LONG, SMALL, Way, seed, threads};
 use crate::exchange::{Case, Kind, Ready};
 use tilewire::collective::{Mismatch, Rounds};
 use tilewire::hook::MisuseKind;
-use tilewire::transport::{Rank, ShmTransport, TransferError, Window, World};
+use tilewire::transport::{Protocol, Rank, ShmTransport, TransferError, Window, World};
 use tilewire::{
     Algorithm, BuildError, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast,
     gather, reduce_scatter, scatter,
@@ -191,9 +191,53 @@ fn ways_that_a_collective_cannot_go() {
     );
     let (one_shot, staged) = (Algorithm::OneShot, Primitive::Staged);
     unable(refused(|_, l| all_reduce(l, &zeros(9), &zeros(9)).algorithm(one_shot).primitive(staged).run()), "one-shot");
-    unable(refused(|_, l| all_reduce(l, &zeros(9), &zeros(9)).primitive(Primitive::Direct).run()), "combines");
+    unable(refused(|_, l| all_reduce(l, &zeros(9), &zeros(9)).primitive(Primitive::Bulk).run()), "combines");
     let blocks = refused(|_, l| all_reduce(l, &zeros(900), &zeros(900)).blocks(5).run());
     assert_eq!(transfer_errors(blocks), vec![TransferError::Blocks { blocks: 10, max: 8 }; 3]);
+}
+
+#[test]
+fn reductions_through_windows_say_what_is_missing() {
+    let unable = |word: &str, body: &(dyn Fn(&ShmTransport, &Window<f32>) -> Result<(), RunError> + Sync)| {
+        let errors = refused(|_, link| body(link, &Window::<f32>::allocate(link, 9).unwrap()));
+        for error in transfer_errors(errors) {
+            let unable = matches!(error, TransferError::Unable { protocol: Protocol::Direct { .. }, .. });
+            assert!(unable && error.to_string().contains(word), "{error}");
+        }
+    };
+    let direct = Primitive::Direct;
+    unable("the input is not", &|l, _| all_reduce(l, &zeros(9), &zeros(9)).primitive(direct).run());
+    unable("the input is not", &|l, w| reduce_scatter(l, &zeros(3), &zeros(9)).window(w).run());
+    unable("the input is not", &|l, w| reduce_scatter(l, &zeros(2), &w.tensor().slice(0..6)).window(w).run());
+    unable("the output is not", &|l, w| all_reduce(l, &zeros(9), w.tensor()).window(w).run());
+    unable("produce hook", &|l, w| {
+        reduce_scatter(l, &zeros(3), w.tensor()).window(w).produce(|c| c.input.load(c.pos()) * 2.0).run()
+    });
+    unable("consume hook", &|l, w| {
+        let reduction = all_reduce(l, w.tensor(), w.tensor()).window(w);
+        reduction.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
+    });
+    unable("two phases", &|l, w| all_reduce(l, w.tensor(), w.tensor()).window(w).algorithm(Algorithm::Ring).run());
+    unable("one shot", &|l, w| reduce_scatter(l, &zeros(3), w.tensor()).window(w).algorithm(Algorithm::Ring).run());
+    // Windows of different lengths: every rank sees all of them.
+    let uneven = refused(|world, link| {
+        let window = Window::<f32>::allocate(link, 9 + 3 * world.rank().index()).unwrap();
+        all_reduce(link, window.tensor(), window.tensor()).window(&window).run()
+    });
+    let protocol = Protocol::Direct { window_bytes: 36 };
+    assert_eq!(transfer_errors(uneven), vec![TransferError::TooLarge { protocol, bytes: 60, region: 36 }; 3]);
+}
+
+#[test]
+fn reductions_through_different_windows_are_refused_by_all() {
+    for error in refused(|world, link| {
+        let windows = [Window::<f32>::allocate(link, 9).unwrap(), Window::<f32>::allocate(link, 9).unwrap()];
+        let window = &windows[usize::from(world.rank() == Rank::new(1))];
+        all_reduce(link, window.tensor(), window.tensor()).window(window).run()
+    }) {
+        let RunError::Mismatch(mismatch) = &error else { panic!("{error}") };
+        assert_eq!(mismatch.what, "the window", "{error}");
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn sides<'l>(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Vec<Sid
     Ok(sides)
 }
 
-/// The protocols that are compared. Outputs are registered for `direct` alone, and what is aimed at is aimed at with it where it exists;
+/// The protocols that are compared. Tensors are registered for `direct` alone, and what is aimed at is aimed at with it where it exists;
 /// without, figures stand beside.
 fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
     let against = match work {
@@ -104,7 +104,6 @@ fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
     let aim = aim(work, bytes, ranks);
     match work {
         _ if bytes <= SMALL => vec![race("packet", None, aim)],
-        Work::ReduceScatter | Work::AllReduce => vec![race("staged", None, aim)],
         _ => vec![race("direct", Some(Primitive::Direct), aim), race("staged", Some(Primitive::Staged), Aim::None)],
     }
 }

@@ -26,7 +26,10 @@ impl Race {
     /// A side over the buffers of a contest.
     pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
         let direct = self.primitive == Some(Primitive::Direct);
-        let (inp, out) = (&buffers.inp, if direct { buffers.outputs.tensor() } else { &buffers.out });
+        // What peers reach: the inputs of a reduction, and outputs. A reduce-scatter keeps its own to itself.
+        let inp = if direct && buffers.work.reduces() { buffers.inputs.tensor() } else { &buffers.inp };
+        let writes_peers = direct && buffers.work != Work::ReduceScatter;
+        let out = if writes_peers { buffers.outputs.tensor() } else { &buffers.out };
         let launch = match buffers.work {
             Work::AllToAll => self.exchange(all_to_all(buffers.link, out, inp), buffers)?,
             Work::Transposing => {
@@ -35,8 +38,8 @@ impl Race {
                 self.exchange(exchange.produce(|c| c.input.at(c.col(), c.row())), buffers)?
             }
             Work::AllGather => self.exchange(all_gather(buffers.link, out, inp), buffers)?,
-            Work::ReduceScatter => self.reduction(reduce_scatter(buffers.link, out, inp))?,
-            Work::AllReduce => self.reduction(all_reduce(buffers.link, out, inp))?,
+            Work::ReduceScatter => self.reduction(reduce_scatter(buffers.link, out, inp), buffers)?,
+            Work::AllReduce => self.reduction(all_reduce(buffers.link, out, inp), buffers)?,
         };
         let part = Part::Racer { against: self.against, aim: self.aim, protocol: self.name };
         let run = Steps::new(Launch(launch), buffers.data(inp, out));
@@ -59,8 +62,12 @@ impl Race {
     fn reduction<'l>(
         &self,
         reduction: Reduction<'_, 'l, ShmTransport, f32, f32>,
+        buffers: &Buffers<'l>,
     ) -> Result<PreparedExchange<'l, ShmTransport>> {
         let reduction = match self.primitive {
+            Some(Primitive::Direct) => {
+                reduction.primitive(Primitive::Direct).window(&buffers.inputs).window(&buffers.outputs)
+            }
             Some(primitive) => reduction.primitive(primitive),
             None => reduction,
         };
