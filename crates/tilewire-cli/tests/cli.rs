@@ -160,10 +160,7 @@ fn the_json_report_has_the_documented_fields() {
 #[test]
 fn a_quick_bench_of_two_processes_reports_every_case() {
     let table = succeeds("bench sendrecv --quick --world processes --sizes 4KiB");
-    has(
-        &table,
-        &["one way", "both ways", "ping-pong", "processes", "4KiB", "two-copy limit", "one-copy limit", "MPI"],
-    );
+    has(&table, &["one way", "both ways", "ping-pong", "processes", "4KiB", "two-copy limit", "one-copy limit", "MPI"]);
     let json = succeeds("bench sendrecv --quick --world threads --cases latency --json -");
     has(&json, &["\"schema\": \"tilewire-bench-1\"", "\"rows\": ["]);
     refuses("bench sendrecv --cases fly", &["'fly'", "stream", "both", "latency"]);

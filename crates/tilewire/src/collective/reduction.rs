@@ -189,6 +189,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                     "the input, which without a produce hook is as long as the outputs of all ranks together,"
                 };
                 k.report(&self.hooks.at, MisuseKind::Length { what, is, must });
+                // Its own roles would reach beyond it.
+                return k.main(|_| {});
             }
             roles(self, k, course);
         })?;

@@ -110,6 +110,11 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
             let protocol = Protocol::Direct { window_bytes: least };
             return Err(TransferError::TooLarge { protocol, bytes, region: least }.into());
         }
+        let ranks_of = |window: &WindowOf| window.peers.len();
+        if windows.clone().any(|window| ranks_of(window) != ranks) {
+            let why = "its windows are of another world: allocate them on this transport";
+            return Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: least }, why }.into());
+        }
         let shards = self.shards();
         // The first is the longest, so that all ranks decide alike.
         let (types, len, shape) = (R::TYPES, shards[0].len(), None);

@@ -117,7 +117,7 @@ pub struct WindowPeer<'t, O> {
 
 /// Combines this block's part of what lies in the windows of all `peers`: `combine` gets what each has for a position, in the order of
 /// `peers`, keeps the result and gives it. `onward`: the result goes into the windows of all peers as well, where [`WindowPeer::give`] puts
-/// it. The tiling has a tile for each block.
+/// it. The tiling has a tile for each block. For links of loads and stores: what is put is signalled and not delivered.
 pub fn reduce_windows<'t, P: Element, T: Element, O: Ops<'t>>(
     r: &RoleCtx<'t>,
     (peers, onward): (&[WindowPeer<'t, O>], bool),
@@ -144,16 +144,13 @@ pub fn reduce_windows<'t, P: Element, T: Element, O: Ops<'t>>(
             }
         });
     });
-    for (peer, &(counters, next)) in peers.iter().zip(&takes) {
+    for (peer, &(_, next)) in peers.iter().zip(&takes) {
         // Where nothing was put it is enough that all is read.
         match onward {
             true => peer.take.signal(r, Word::Ready(block), next),
             false => peer.take.credit(r, Word::Ready(block), next),
         }
-        counters.set(StartWord::Direct, next);
     }
-    for (peer, &(counters, next)) in peers.iter().zip(&gives) {
-        peer.give.wait(r, Word::Ready(block), next);
-        counters.set(StartWord::Direct, next);
-    }
+    peers.iter().zip(&gives).for_each(|(peer, &(_, next))| peer.give.wait(r, Word::Ready(block), next));
+    gives.iter().chain(&takes).for_each(|(counters, next)| counters.set(StartWord::Direct, *next));
 }

@@ -106,6 +106,8 @@ pub(crate) enum Opcode {
     BindStore,
     /// `access e = lane a`, contiguous, of `size` bytes an element.
     CopyOut(u8),
+    /// The same, around the cache when this `each` streams.
+    StreamOut(u8),
     /// lane `a` = strided access `e`.
     LoadStrided(u8),
     /// strided access `e` = lane `a`.
@@ -257,7 +259,7 @@ impl Opcode {
             Opcode::EachBegin | Opcode::EachNext => ([None; 4], Extra::Each),
             // Bound lanes take their element size from the access: the verifier compares the two.
             Opcode::Bind | Opcode::BindStore => ([LaneOut(0), None, None, Count], Extra::Access(1)),
-            Opcode::CopyOut(s) | Opcode::StoreStrided(s) | Opcode::StoreTile(s) => {
+            Opcode::CopyOut(s) | Opcode::StreamOut(s) | Opcode::StoreStrided(s) | Opcode::StoreTile(s) => {
                 ([Lane(s), None, None, Count], Extra::Access(1))
             }
             Opcode::LoadStrided(s) | Opcode::LoadTile(s) => ([LaneOut(s), None, None, Count], Extra::Access(1)),

@@ -43,6 +43,7 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::Bind => memory::bind,
         Opcode::BindStore => memory::bind_store,
         Opcode::CopyOut(_) => memory::copy_out,
+        Opcode::StreamOut(_) => memory::stream_out,
         Opcode::LoadStrided(size) => memory::load_strided(size, level),
         Opcode::StoreStrided(size) => memory::store_strided(size, level),
         Opcode::LoadTile(size) => memory::load_tile(size),

@@ -323,6 +323,7 @@ impl<'r> Check<'r> {
 fn access_width(op: Opcode) -> Option<u32> {
     match op {
         Opcode::CopyOut(size)
+        | Opcode::StreamOut(size)
         | Opcode::LoadStrided(size)
         | Opcode::StoreStrided(size)
         | Opcode::LoadTile(size)

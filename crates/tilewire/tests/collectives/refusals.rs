@@ -3,7 +3,7 @@
 use crate::case::{LONG, SMALL, Way, seed, threads};
 use crate::exchange::{Case, Kind, Ready};
 use tilewire::collective::{Mismatch, Rounds};
-use tilewire::hook::MisuseKind;
+use tilewire::hook::{Misuse, MisuseKind};
 use tilewire::transport::{Protocol, Rank, ShmTransport, TransferError, Window, World};
 use tilewire::{
     Algorithm, BuildError, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast,
@@ -214,7 +214,8 @@ fn reductions_through_windows_say_what_is_missing() {
         reduce_scatter(l, &zeros(3), w.tensor()).window(w).produce(|c| c.input.load(c.pos()) * 2.0).run()
     });
     unable("consume hook", &|l, w| {
-        let reduction = all_reduce(l, w.tensor(), w.tensor()).window(w);
+        let outputs = Window::<f32>::allocate(l, 9).unwrap();
+        let reduction = all_reduce(l, outputs.tensor(), w.tensor()).window(w).window(&outputs);
         reduction.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
     });
     unable("two phases", &|l, w| all_reduce(l, w.tensor(), w.tensor()).window(w).algorithm(Algorithm::Ring).run());
@@ -226,6 +227,17 @@ fn reductions_through_windows_say_what_is_missing() {
     });
     let protocol = Protocol::Direct { window_bytes: 36 };
     assert_eq!(transfer_errors(uneven), vec![TransferError::TooLarge { protocol, bytes: 60, region: 36 }; 3]);
+}
+
+#[test]
+fn a_window_that_is_no_multiple_of_the_output_is_a_misuse_on_all_ranks() {
+    for error in refused(|_, link| {
+        let window = Window::<f32>::allocate(link, 12).unwrap();
+        reduce_scatter(link, &zeros(7), window.tensor()).window(&window).run()
+    }) {
+        let RunError::Build(BuildError::Misuse { errors, .. }) = &error else { panic!("{error}") };
+        assert!(matches!(errors[..], [Misuse { kind: MisuseKind::Length { is: 12, must: 21, .. }, .. }]), "{error}");
+    }
 }
 
 #[test]

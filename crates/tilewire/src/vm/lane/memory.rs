@@ -117,6 +117,19 @@ pub(crate) unsafe fn bind_store(m: &mut Machine, pc: *const Inst) -> *const Inst
 
 /// `CopyOut`: a lane to contiguous memory.
 pub(crate) unsafe fn copy_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `out`.
+    unsafe { out(m, pc, m.stream_from) }
+}
+
+/// `StreamOut`: the same, around the cache when the `each` is large.
+pub(crate) unsafe fn stream_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `out`.
+    unsafe { out(m, pc, if m.cursor.streaming { 0 } else { m.stream_from }) }
+}
+
+/// A lane to contiguous memory, around the cache from `stream_from` bytes on.
+#[inline(always)]
+unsafe fn out(m: &mut Machine, pc: *const Inst, stream_from: usize) -> *const Inst {
     // SAFETY: see above.
     unsafe {
         let i = *pc;
@@ -124,7 +137,7 @@ pub(crate) unsafe fn copy_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
         match contiguous(m, i.e, count) {
             Ok(to) => {
                 let bytes = count * m.access(i.e).width as usize;
-                m.streamed |= move_bytes(m, to, m.lane(i.a), bytes);
+                m.streamed |= move_bytes(m, to, m.lane(i.a), bytes, stream_from);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -145,7 +158,8 @@ pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let (from, to) = (contiguous(m, i.e, count as usize), contiguous(m, i.e + 1, count as usize));
         match (from, to) {
             (Ok(from), Ok(to)) => {
-                m.streamed |= move_bytes(m, to, from, count as usize * m.access(i.e).width as usize);
+                let bytes = count as usize * m.access(i.e).width as usize;
+                m.streamed |= move_bytes(m, to, from, bytes, m.stream_from);
                 pc.add(1)
             }
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
@@ -166,7 +180,8 @@ pub(crate) unsafe fn copy_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let at = |e: i32| contiguous_from(m, e, m.reg(m.access(e).base) as i64, count as usize);
         match at(i.e).and_then(|from| Ok((from, at(i.e + 1)?))) {
             Ok((from, to)) => {
-                if move_bytes(m, to, from, count as usize * m.access(i.e).width as usize) {
+                let bytes = count as usize * m.access(i.e).width as usize;
+                if move_bytes(m, to, from, bytes, m.stream_from) {
                     // As at the end of an `each`: streamed bytes may be read again only after a fence.
                     copy::fence();
                 }
@@ -177,11 +192,11 @@ pub(crate) unsafe fn copy_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// Copies bytes that may overlap; tells whether non-temporal stores were used.
+/// Copies bytes that may overlap, around the cache from `stream_from` on; tells whether non-temporal stores were used.
 ///
 /// # Safety
 /// Both ranges are valid.
-unsafe fn move_bytes(m: &Machine, to: *mut u8, from: *const u8, bytes: usize) -> bool {
+unsafe fn move_bytes(m: &Machine, to: *mut u8, from: *const u8, bytes: usize, stream_from: usize) -> bool {
     let (a, b) = (to as usize, from as usize);
     // SAFETY: the caller's promise; overlapping ranges go to the function that allows them.
     unsafe {
@@ -189,7 +204,7 @@ unsafe fn move_bytes(m: &Machine, to: *mut u8, from: *const u8, bytes: usize) ->
             std::ptr::copy(from, to, bytes);
             false
         } else {
-            let stores = if bytes >= m.stream_from { Stores::Streamed } else { Stores::Cached };
+            let stores = if bytes >= stream_from { Stores::Streamed } else { Stores::Cached };
             copy::copy(to, from, bytes, stores, m.level)
         }
     }

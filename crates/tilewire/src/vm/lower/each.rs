@@ -82,6 +82,8 @@ pub(super) struct Plan<'k> {
     pub bound_loads: Vec<Inst>,
     /// Stores whose value is written straight to memory, with whether they may stream: value → (store, streams).
     pub bound_stores: HashMap<Value, (Inst, bool)>,
+    /// Stores that copy a value around the cache.
+    pub streamed_copies: Vec<Inst>,
     /// Group sizes; the first is 1.
     pub groups: Vec<u32>,
     analysis: Analysis<'k>,
@@ -175,6 +177,7 @@ impl<'k> RoleLowering<'k> {
             last_use: HashMap::new(),
             bound_loads: Vec::new(),
             bound_stores: HashMap::new(),
+            streamed_copies: Vec::new(),
             groups: vec![1],
             analysis,
         };
@@ -190,7 +193,8 @@ impl<'k> RoleLowering<'k> {
         self.choose_moves(&mut plan);
         plan.find_last_uses();
         if !matches!(plan.mode, Mode::Tiles { .. }) {
-            self.bind(&mut plan);
+            let known = if let [cols] = extent { kernel.as_const(*cols).map_or(0, |c| c.bits) } else { 0 };
+            self.bind(&mut plan, known);
         }
         plan
     }
@@ -438,8 +442,9 @@ impl<'k> RoleLowering<'k> {
         plan.steps.retain(|step| !dropped.contains(&step.inst));
     }
 
-    /// Decides which loads and stores become pointers. See ARCHITECTURE.md, "Binding lanes to memory".
-    fn bind(&self, plan: &mut Plan<'k>) {
+    /// Decides which loads and stores become pointers. See ARCHITECTURE.md, "Binding lanes to memory". `known`: elements of the `each`, where
+    /// that is known.
+    fn bind(&self, plan: &mut Plan<'k>, known: u64) {
         let kernel = self.kernel;
         let position: HashMap<Inst, usize> = plan.steps.iter().enumerate().map(|(k, s)| (s.inst, k)).collect();
         let defined: HashMap<Value, usize> =
@@ -474,13 +479,22 @@ impl<'k> RoleLowering<'k> {
                 self.may_overlap(to.base, at.base) && defined[other] < d && last >= d && !in_place
             });
             if straight && !disturbed && !overwrites {
-                let read_back = plan.steps.iter().any(|s| {
-                    matches!(kernel.insts[s.inst].op, Op::Load { .. } | Op::Get { .. })
-                        && place(&kernel.insts[s.inst].op).is_some_and(|p| self.may_overlap(p.base, at.base))
-                });
+                let readers: Vec<Inst> =
+                    plan.steps.iter().filter(|s| s.reads.contains(&value)).map(|s| s.inst).collect();
+                if readers.len() > 1 {
+                    // What is streamed is not to be read again, as the others would: they share what is computed in strip memory then.
+                    let bytes = known.saturating_mul((kernel.ty(value).size() * readers.len()) as u64);
+                    let large = bytes >= crate::vm::copy::stream_from() as u64;
+                    let free = |&reader: &Inst| self.may_stream(plan, reader) && !self.is_written_twice(plan, reader);
+                    if large && readers.iter().all(free) {
+                        plan.streamed_copies.extend(readers);
+                    } else {
+                        plan.bound_stores.insert(value, (step.inst, false));
+                    }
+                    continue;
+                }
                 let has_loops = arithmetic::streams(kernel.ty(value)) && place(&kernel.insts[maker].op).is_none();
-                let streams = has_loops && !read_back && matches!(at.base, crate::ir::Base::Param(_));
-                plan.bound_stores.insert(value, (step.inst, streams));
+                plan.bound_stores.insert(value, (step.inst, has_loops && self.may_stream(plan, step.inst)));
             }
         }
 
@@ -525,6 +539,26 @@ impl<'k> RoleLowering<'k> {
                 plan.bound_loads.push(step.inst);
             }
         }
+    }
+
+    /// Whether this is a store of all elements of a range of a tensor that nothing here reads.
+    fn may_stream(&self, plan: &Plan<'k>, inst: Inst) -> bool {
+        let kernel = self.kernel;
+        let (Op::Store { at, mask: None, .. } | Op::Put { at, mask: None, .. }) = &kernel.insts[inst].op else {
+            return false;
+        };
+        let read_back = plan.steps.iter().any(|s| {
+            matches!(kernel.insts[s.inst].op, Op::Load { .. } | Op::Get { .. })
+                && place(&kernel.insts[s.inst].op).is_some_and(|p| self.may_overlap(p.base, at.base))
+        });
+        plan.accesses[&inst].class == Class::Contiguous && !read_back && matches!(at.base, crate::ir::Base::Param(_))
+    }
+
+    /// Whether another op may write where this one does.
+    fn is_written_twice(&self, plan: &Plan<'k>, inst: Inst) -> bool {
+        let base = |inst: Inst| place(&self.kernel.insts[inst].op).map(|place| place.base);
+        let overlap = |other: Inst| base(other).zip(base(inst)).is_some_and(|(a, b)| self.may_overlap(a, b));
+        plan.steps.iter().any(|step| step.inst != inst && self.is_write(step.inst) && overlap(step.inst))
     }
 
     /// Whether the op that makes a value can write it to any place: arithmetic can, and so can a gather from elsewhere. A load that

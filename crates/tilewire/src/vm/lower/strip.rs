@@ -281,6 +281,10 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
         } else {
             let op = match (self.plan.mode, class) {
                 (Mode::Tiles { .. }, _) => Opcode::StoreTile(size),
+                (_, Class::Contiguous) if self.plan.streamed_copies.contains(&inst) => {
+                    self.stream_bytes += u32::from(size);
+                    Opcode::StreamOut(size)
+                }
                 (_, Class::Contiguous) => Opcode::CopyOut(size),
                 _ => Opcode::StoreStrided(size),
             };
