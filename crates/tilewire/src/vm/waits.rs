@@ -128,8 +128,8 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     const SPINS: u32 = 256;
-    const YIELDS: u32 = 512;
-    /// So long at most, whatever a yield takes: beside others that want the processor each is a slice of their time.
+    /// So long it lets others run before it sleeps, however often that is: beside others that want the processor each time is a slice of
+    /// theirs. To be woken takes some 50 µs on a virtual machine, which is much of what 8 MiB take in one hop.
     const YIELDING: Duration = Duration::from_millis(1);
     /// Between two looks at what nobody rings for.
     const SHORT: Duration = Duration::from_micros(50);
@@ -150,7 +150,7 @@ impl Backoff {
     ///
     /// `polls`: something waits in a way that `ready` cannot tell, so sleep only for a moment.
     pub(crate) fn pause(&mut self, waits: &Waits, polls: bool, ready: &mut dyn FnMut() -> bool) -> bool {
-        self.rounds += 1;
+        self.rounds = self.rounds.saturating_add(1);
         if self.rounds < Self::SPINS {
             std::hint::spin_loop();
             return false;
@@ -163,10 +163,9 @@ impl Backoff {
         let left = self.deadline.map_or(Self::LONG, |deadline| deadline.saturating_sub(waited));
         if left.is_zero() {
             self.expired = true;
-        } else if self.rounds < Self::YIELDS && waited < Self::YIELDING {
+        } else if waited < Self::YIELDING {
             std::thread::yield_now();
         } else {
-            self.rounds = Self::YIELDS;
             match &waits.0 {
                 Some(host) => _ = host.sleep(ready, if polls { left.min(Self::SHORT) } else { left }),
                 None => std::thread::sleep(left.min(Self::SHORT)),
