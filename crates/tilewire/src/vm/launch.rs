@@ -80,7 +80,7 @@ impl Prepared {
         let kernel = simplified.as_ref().unwrap_or(kernel);
         let level = settings.level.min(Level::detect());
         let mut machines = Vec::new();
-        let programs = lower(kernel, args)?
+        let programs = lower(kernel, args, settings.stream_from)?
             .into_iter()
             .map(|role| {
                 let (bases, sizes) = bases(&role, args, kernel);

@@ -113,6 +113,41 @@ fn two_streams_and_a_value_used_after_it_was_streamed_agree() {
     }
 }
 
+/// What is streamed may not be read again before a fence: two stores of one value share what is in strip memory.
+#[test]
+fn a_value_that_is_stored_twice_is_streamed_from_strip_memory() {
+    let twice = |bench: &Bench, n: usize, overlap: bool, sum: bool| {
+        let (x, y) = (bench.numbers(n), bench.shifted(3, n + 8, |_| 0f32));
+        let (y, z) =
+            if overlap { (y.slice(0..n), y.slice(8..n + 8)) } else { (y.slice(0..n), bench.shifted(9, n, |_| 0f32)) };
+        kernel("twice", |k| {
+            let (x, y, z) = (k.input(&x), k.output(&y), k.output(&z));
+            k.main(|r| {
+                r.each(n as i64, |i| {
+                    let half = x.load(i) * 0.5;
+                    y.store(i, half);
+                    z.store(i, if sum { half + 1.0 } else { half });
+                });
+            });
+        })
+        .expect("traces")
+    };
+    for n in SIZES.into_iter().filter(|&n| n > 1) {
+        let text = agree_from(1, |bench| twice(bench, n, false, false));
+        assert_forms(&text, &["StreamOut(4)"], &["BindStore ", "CopyOut"]);
+        let text = agree_from(usize::MAX, |bench| twice(bench, n, false, false));
+        assert_forms(&text, &["CopyOut(4)"], &["BindStore ", "StreamOut"]);
+        // A reader that is no store: the first is not streamed, since it is read.
+        let text = agree_from(1, |bench| twice(bench, n, false, true));
+        assert_forms(&text, &["Bind "], &["StreamOut"]);
+    }
+    // Where the two overlap the order of elements shows: only that nothing is streamed is asked.
+    let traced = twice(&Bench::default(), 64, true, false);
+    let settings = tilewire::vm::Settings { stream_from: 1, ..Default::default() };
+    let op = tilewire::vm::Prepared::with(&traced.kernel, &traced.args, settings).unwrap();
+    assert_forms(&op.disassembly(), &[], &["StreamOut", "BindStore "]);
+}
+
 #[test]
 fn what_the_each_reads_is_never_streamed() {
     for n in SIZES {

@@ -484,7 +484,7 @@ impl<'k> RoleLowering<'k> {
                 if readers.len() > 1 {
                     // What is streamed is not to be read again, as the others would: they share what is computed in strip memory then.
                     let bytes = known.saturating_mul((kernel.ty(value).size() * readers.len()) as u64);
-                    let large = bytes >= crate::vm::copy::stream_from() as u64;
+                    let large = bytes >= self.stream_from as u64;
                     let free = |&reader: &Inst| self.may_stream(plan, reader) && !self.is_written_twice(plan, reader);
                     if large && readers.iter().all(free) {
                         plan.streamed_copies.extend(readers);

@@ -18,9 +18,9 @@ use crate::ir::{
 use crate::tensor::{Arg, Memory};
 use std::collections::HashMap;
 
-/// Lowers every role of a verified kernel.
-pub(crate) fn lower(kernel: &Kernel, args: &[Arg]) -> Result<Vec<RoleCode>, PrepareError> {
-    kernel.roles.keys().map(|role| RoleLowering::new(kernel, args, role).lower()).collect()
+/// Lowers every role of a verified kernel. `stream_from`: bytes from which on an `each` will store around the cache.
+pub(crate) fn lower(kernel: &Kernel, args: &[Arg], stream_from: usize) -> Result<Vec<RoleCode>, PrepareError> {
+    kernel.roles.keys().map(|role| RoleLowering::new(kernel, args, role, stream_from).lower()).collect()
 }
 
 /// The first entry of each parameter in the machine's base addresses, and the number of entries.
@@ -50,6 +50,7 @@ struct RoleLowering<'k> {
     kernel: &'k Kernel,
     args: &'k [Arg],
     role: RoleId,
+    stream_from: usize,
     /// First entry of each parameter.
     first: Vec<u16>,
     code: RoleCode,
@@ -65,7 +66,7 @@ struct RoleLowering<'k> {
 }
 
 impl<'k> RoleLowering<'k> {
-    fn new(kernel: &'k Kernel, args: &'k [Arg], role: RoleId) -> Self {
+    fn new(kernel: &'k Kernel, args: &'k [Arg], role: RoleId, stream_from: usize) -> Self {
         let (first, entries) = entries(args);
         let mut code = RoleCode { name: kernel.roles[role].name.clone(), ..RoleCode::default() };
         let mut scratch_entries = HashMap::new();
@@ -80,6 +81,7 @@ impl<'k> RoleLowering<'k> {
             kernel,
             args,
             role,
+            stream_from,
             first,
             code,
             registers: HashMap::new(),
