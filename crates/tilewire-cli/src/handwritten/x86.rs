@@ -63,7 +63,8 @@ pub unsafe fn copy<const STREAM: bool>(dst: &mut [u8], src: &[u8]) {
         unsafe {
             fetch_ahead::<STREAM>(from.add(at));
             let v: [__m256i; 8] = std::array::from_fn(|k| _mm256_loadu_si256(from.add(at + k * 32).cast()));
-            for (k, v) in v.into_iter().enumerate() {
+            // By reference: moved into an iterator, the array went over the stack in one build, at a quarter of the speed.
+            for (k, &v) in v.iter().enumerate() {
                 store::<STREAM>(to.add(at + k * 32), v);
             }
         }
@@ -88,7 +89,7 @@ pub unsafe fn scale<const STREAM: bool>(dst: &mut [f32], src: &[f32], s: f32) {
         unsafe {
             fetch_ahead::<STREAM>(from.add(at).cast());
             let v: [__m256; 8] = std::array::from_fn(|k| _mm256_mul_ps(_mm256_loadu_ps(from.add(at + k * 8)), factor));
-            for (k, v) in v.into_iter().enumerate() {
+            for (k, &v) in v.iter().enumerate() {
                 store::<STREAM>(to.add(at + k * 8).cast(), _mm256_castps_si256(v));
             }
         }
@@ -111,7 +112,7 @@ pub unsafe fn accumulate(dst: &mut [f32], src: &[u16]) {
                 let x = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide));
                 _mm256_add_ps(_mm256_loadu_ps(to.add(at + k * 8)), x)
             });
-            for (k, sum) in sums.into_iter().enumerate() {
+            for (k, &sum) in sums.iter().enumerate() {
                 _mm256_storeu_ps(to.add(at + k * 8), sum);
             }
         }
@@ -216,7 +217,7 @@ pub unsafe fn gather(dst: &mut [f32], src: &[f32], idx: &[i32]) {
                 let idx = _mm256_loadu_si256(idx.as_ptr().add(at + k * 8).cast());
                 _mm256_i32gather_ps::<4>(src.as_ptr(), idx)
             });
-            for (k, v) in v.into_iter().enumerate() {
+            for (k, &v) in v.iter().enumerate() {
                 _mm256_storeu_ps(to.add(at + k * 8), v);
             }
         }

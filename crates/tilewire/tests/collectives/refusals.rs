@@ -198,7 +198,8 @@ fn ways_that_a_collective_cannot_go() {
 
 #[test]
 fn reductions_through_windows_say_what_is_missing() {
-    let unable = |word: &str, body: &(dyn Fn(&ShmTransport, &Window<f32>) -> Result<(), RunError> + Sync)| {
+    type Body<'b> = dyn Fn(&ShmTransport, &Window<f32>) -> Result<(), RunError> + Sync + 'b;
+    let unable = |word: &str, body: &Body<'_>| {
         let errors = refused(|_, link| body(link, &Window::<f32>::allocate(link, 9).unwrap()));
         for error in transfer_errors(errors) {
             let unable = matches!(error, TransferError::Unable { protocol: Protocol::Direct { .. }, .. });

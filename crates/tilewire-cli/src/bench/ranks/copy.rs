@@ -99,7 +99,7 @@ unsafe fn wide<const STREAM: bool>(target: &mut [u8], source: &[u8]) {
                 });
             }
             let lines: [__m512i; 8] = std::array::from_fn(|k| _mm512_loadu_si512(from.add(at + k * 64).cast()));
-            for (k, line) in lines.into_iter().enumerate() {
+            for (k, &line) in lines.iter().enumerate() {
                 if streams {
                     _mm512_stream_si512(to.add(at + k * 64).cast(), line);
                 } else {
