@@ -100,8 +100,10 @@ fn ten_thousand_exchanges_with_random_delays_lose_no_wake_up() {
         let (mut state, mut late) = (set.rank() as u64 + 7, 0);
         for lap in 1..=10_000 {
             // From nothing to well beyond the time that a wait spins and yields.
-            if random(&mut state).is_multiple_of(4) {
-                std::thread::sleep(Duration::from_micros(random(&mut state) % 400));
+            match random(&mut state) % 16 {
+                0 => std::thread::sleep(Duration::from_micros(1000 + random(&mut state) % 1500)),
+                1..4 => std::thread::sleep(Duration::from_micros(random(&mut state) % 400)),
+                _ => {}
             }
             round.set(lap);
             let began = Instant::now();

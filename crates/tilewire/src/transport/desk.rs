@@ -90,7 +90,10 @@ impl Desk {
     /// The store may hear of a death before this rank's monitor does. It is the cause then, for this rank and for all whom it tells.
     fn lost(&self, error: TransportError) -> TransportError {
         match error {
-            TransportError::Bootstrap(BootstrapError::PeerGone { peer, departure: Departure::Lost, .. }) => {
+            // Who has said goodbye here may end as it likes.
+            TransportError::Bootstrap(BootstrapError::PeerGone { peer, departure: Departure::Lost, .. })
+                if !self.departures.has_left(peer.index()) =>
+            {
                 let died = Cause { code: AbortCode::Died, rank: peer.index(), reason: 0 };
                 self.abort.set(died);
                 TransportError::Broken { cause: self.broken().unwrap_or(died) }

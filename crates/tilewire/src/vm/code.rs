@@ -363,7 +363,7 @@ pub(crate) struct Each {
     /// Largest strip in rows and columns.
     pub tile_rows: u32,
     pub tile_cols: u64,
-    /// Bytes an element stores through `BindStore`; 0 where nothing streams.
+    /// Bytes an element stores through `BindStore` and `StreamOut`; 0 where nothing streams.
     pub stream_bytes: u32,
     /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.
     pub groups: Vec<u32>,

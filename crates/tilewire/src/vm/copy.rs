@@ -9,7 +9,7 @@
 //!         more            head | lines aligned in dst, 8 vectors in flight | vectors | tail
 //! ```
 //!
-//! From [`LARGE`] bytes on the aligned lines are written with non-temporal stores. A release store does not order
+//! Where the caller asks for it the aligned lines are written with non-temporal stores. A release store does not order
 //! those, so every entry says whether it streamed and the caller executes [`fence`] before it signals.
 
 use super::level::Level;
@@ -60,6 +60,17 @@ pub(crate) enum Stores {
 /// [`Level::available`].
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize, stores: Stores, level: Level) -> bool {
+    // SAFETY: the caller's promises.
+    unsafe { copy_in(dst, src, bytes, (stores, stores == Stores::Streamed && is_intel()), level) }
+}
+
+/// The same, with whether what is streamed goes in several pages at a time.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+unsafe fn copy_in(dst: *mut u8, src: *const u8, bytes: usize, how: (Stores, bool), level: Level) -> bool {
+    let stores = how.0;
     if bytes <= 32 {
         // SAFETY: the caller's ranges, and `bytes` is at most 32.
         unsafe { copy_small(dst, src, bytes) };
@@ -72,14 +83,14 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize, stores: St
         match level {
             // In the cache 64-byte vectors gained at 16 KiB (111 against 104 GB/s) and lost at 64 KiB (43 against 45) and at
             // 100 bytes (19 against 30), where unaligned ones split lines.
-            Level::Avx512 if stores == Stores::Streamed && bytes > 64 => x86::copy_avx512(dst, src, bytes, stores),
-            Level::Avx512 | Level::Avx2 => x86::copy_avx2(dst, src, bytes, stores),
-            Level::Baseline => x86::copy_sse2(dst, src, bytes, stores),
+            Level::Avx512 if stores == Stores::Streamed && bytes > 64 => x86::copy_avx512(dst, src, bytes, how),
+            Level::Avx512 | Level::Avx2 => x86::copy_avx2(dst, src, bytes, how),
+            Level::Baseline => x86::copy_sse2(dst, src, bytes, how),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (stores, level);
+        let _ = (stores, how, level);
         // SAFETY: the caller's ranges, which do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };
         false
@@ -263,7 +274,8 @@ mod x86 {
             /// # Safety
             /// As for [`super::copy`]; `bytes` exceeds one vector, and the processor has the features of this function.
             #[target_feature(enable = $features)]
-            pub(super) unsafe fn $name(dst: *mut u8, src: *const u8, bytes: usize, stores: Stores) -> bool {
+            pub(super) unsafe fn $name(dst: *mut u8, src: *const u8, bytes: usize, how: (Stores, bool)) -> bool {
+                let (stores, interleaved) = how;
                 const W: usize = size_of::<$vector>();
                 // SAFETY: every access is at an offset k with k + W <= bytes. Ends: the branch taken has count * W <=
                 // bytes. Head: bytes > 8 W >= 128 holds a line. Runs: their loop conditions. Tail: bytes - W, or what is
@@ -287,7 +299,7 @@ mod x86 {
                         let mut at = (LINE - dst as usize % LINE) % LINE;
                         super::copy_less_than_a_line(dst, src, at);
                         let end = at + (bytes - at) / LINE * LINE;
-                        if super::is_intel() {
+                        if interleaved {
                             interleaved_pages!(dst, src, end, at, $load, $stream, $vector);
                         } else {
                             straight_lines!(dst, src, end, at, $load, $stream, $vector);
@@ -336,17 +348,17 @@ mod tests {
     use std::time::Instant;
 
     /// Copies between two buffers at the given misalignments and checks every byte of the destination, guards included.
-    fn check(bytes: usize, src_at: usize, dst_at: usize, stores: Stores, level: Level) {
+    fn check(bytes: usize, src_at: usize, dst_at: usize, how: (Stores, bool), level: Level) {
         const GUARD: usize = 80;
         let src: Vec<u8> = (0..bytes + src_at).map(|k| (k * 7 + k / 251 + 3) as u8).collect();
         let mut dst = vec![0xA5u8; GUARD + dst_at + bytes + GUARD];
         let start = GUARD + dst_at;
         // SAFETY: both vectors hold `bytes` bytes from the offsets used, and are separate allocations.
         unsafe {
-            copy(dst.as_mut_ptr().add(start), src.as_ptr().add(src_at), bytes, stores, level);
+            copy_in(dst.as_mut_ptr().add(start), src.as_ptr().add(src_at), bytes, how, level);
         }
         fence();
-        let context = (bytes, src_at, dst_at, stores, level);
+        let context = (bytes, src_at, dst_at, how, level);
         assert!(dst[..start].iter().all(|&b| b == 0xA5), "wrote before the range: {context:?}");
         assert!(dst[start + bytes..].iter().all(|&b| b == 0xA5), "wrote after the range: {context:?}");
         assert_eq!(&dst[start..start + bytes], &src[src_at..], "{context:?}");
@@ -355,15 +367,15 @@ mod tests {
     #[test]
     fn every_size_and_misalignment_copies_exactly() {
         for level in Level::available() {
-            for stores in [Stores::Cached, Stores::Streamed] {
+            for how in [(Stores::Cached, false), (Stores::Streamed, false), (Stores::Streamed, true)] {
                 for bytes in 0..300 {
                     for (src_at, dst_at) in [(0, 0), (1, 0), (0, 1), (3, 5), (31, 17), (16, 63), (64, 32)] {
-                        check(bytes, src_at, dst_at, stores, level);
+                        check(bytes, src_at, dst_at, how, level);
                     }
                 }
                 for bytes in [511, 512, 513, 575, 576, 577, 1023, 1024, 1100, 4096, 4097, 70_001] {
                     for (src_at, dst_at) in [(0, 0), (1, 0), (0, 1), (31, 17), (16, 63), (64, 32)] {
-                        check(bytes, src_at, dst_at, stores, level);
+                        check(bytes, src_at, dst_at, how, level);
                     }
                 }
             }
