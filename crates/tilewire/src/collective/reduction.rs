@@ -10,6 +10,7 @@ use super::leg::check_groups;
 use super::link::Link;
 use super::pair::Card;
 use super::reduction_kernel::roles;
+use super::reduction_windows::Reached;
 use super::rounds::Rounds;
 use super::terms::{Message, Terms, WindowOf, terms_methods};
 use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
@@ -101,7 +102,7 @@ pub(super) enum Kind {
 }
 
 /// How a reduction runs, decided.
-pub(super) struct Course {
+pub(super) struct Course<'w> {
     pub algorithm: Algorithm,
     pub protocol: Protocol,
     pub blocks: usize,
@@ -110,6 +111,8 @@ pub(super) struct Course {
     pub tilings: Vec<Tiling>,
     /// Positions of each shard in the hooks' chunk.
     pub shards: Vec<Range<usize>>,
+    /// What it goes through, where that is windows.
+    pub reached: Option<Reached<'w>>,
 }
 
 impl<'h, 'l, L: Link, In: Element, Out: Element> Reduction<'h, 'l, L, In, Out, In> {
@@ -160,7 +163,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let agreement = format!("{} of {} by {}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
         let whole = Tiling::flat(self.out.len(), course.tilings[0].tile_len(), course.blocks);
-        let window = self.reached()?.map(|reached| reached.number());
+        let window = course.reached.as_ref().map(Reached::number);
         let shape = &self.hooks.output_shape;
         prepared.tell_all(Card::new(&agreement, R::TYPES, &whole, decision, shape, window.as_deref(), 1))?;
         Ok(prepared)
@@ -176,7 +179,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         self.trace_course(&self.course()?)
     }
 
-    fn trace_course(&self, course: &Course) -> Result<Traced, RunError> {
+    fn trace_course(&self, course: &Course<'_>) -> Result<Traced, RunError> {
         let traced = kernel(self.kind.name(), |k| {
             for (at, fault) in &self.hooks.faults {
                 k.report(at, fault.clone());
@@ -209,14 +212,14 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
 
     // ---- what is to be done ---------------------------------------------------------------------------------------
 
-    fn course(&self) -> Result<Course, RunError> {
+    fn course(&self) -> Result<Course<'_>, RunError> {
         let (link, ranks, len) = (self.terms.link, self.terms.link.world_size(), self.out.len());
         if self.kind == Kind::ReduceScatter && !self.inp.len().is_multiple_of(ranks) {
             return Err(TransferError::Uneven { what: "the input", len: self.inp.len(), ranks }.into());
         }
         self.check_overlap()?;
         if let Some(reached) = self.reached()? {
-            return self.course_in_windows(&reached);
+            return self.course_in_windows(reached);
         }
         let none = None;
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
@@ -284,7 +287,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             (Kind::AllReduce, Protocol::Packet) => vec![tiling(len); ranks],
             _ => shards.iter().map(|shard| tiling(shard.len())).collect(),
         };
-        Ok(Course { algorithm, protocol, blocks, decision, tilings, shards })
+        Ok(Course { algorithm, protocol, blocks, decision, tilings, shards, reached: None })
     }
 
     /// Positions of each shard; the first is the longest.
@@ -321,7 +324,7 @@ impl Kind {
     }
 }
 
-impl Course {
+impl Course<'_> {
     /// The ranks that shard `s` is accumulated in the order of.
     pub(super) fn order(&self, s: usize) -> impl Iterator<Item = Rank> + use<> {
         let ranks = self.shards.len();

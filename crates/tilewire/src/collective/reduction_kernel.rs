@@ -12,6 +12,7 @@ use super::algorithm::{Algorithm, Reducible};
 use super::hooks::chunk;
 use super::link::Link;
 use super::reduction::{Course, Kind, Reduction};
+use super::reduction_windows::Reached;
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Ctx, RoleCtx, Value};
@@ -27,7 +28,7 @@ use std::rc::Rc;
 pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
     reduction: &Reduction<'_, '_, L, In, Out, R>,
     k: &Block<'t>,
-    course: &Course,
+    course: &Course<'_>,
 ) {
     let kernel = Kernel { reduction, k, course, me: reduction.terms.link.rank(), ranks: course.shards.len() };
     match (course.protocol, course.algorithm) {
@@ -37,7 +38,9 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
             let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks);
             if algorithm == Algorithm::Ring { kernel.ring(plan) } else { kernel.all_at_once(plan) }
         }
-        (Protocol::Direct { .. }, _) => kernel.in_windows(),
+        (Protocol::Direct { .. }, _) => {
+            kernel.in_windows(course.reached.as_ref().expect("only windows are reached so"))
+        }
         (protocol @ Protocol::Bulk { .. }, _) => unreachable!("{protocol} was refused"),
     }
 }
@@ -45,7 +48,7 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
 struct Kernel<'k, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Reducible> {
     reduction: &'k Reduction<'h, 'l, L, In, Out, R>,
     k: &'k Block<'t>,
-    course: &'k Course,
+    course: &'k Course<'k>,
     me: Rank,
     ranks: usize,
 }
@@ -158,10 +161,9 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     }
 
     /// Nobody sends: what all have is combined where it lies.
-    fn in_windows(&self) {
+    fn in_windows(&self, reached: &Reached<'_>) {
         let Course { blocks, tilings, protocol, .. } = self.course;
         let (reduction, link) = (self.reduction, self.reduction.terms.link);
-        let reached = reduction.reached().ok().flatten().expect("the course goes through windows");
         let part = |window, peer| reduction.part_of(self.course, window, peer);
         let peer = |peer: Rank| {
             let output = reached.output.map(|output| part(output, peer));

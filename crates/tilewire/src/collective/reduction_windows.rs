@@ -20,6 +20,16 @@ pub(super) struct Reached<'w> {
     pub output: Option<&'w WindowOf>,
 }
 
+impl Kind {
+    /// The one algorithm that goes through windows.
+    fn way_through_windows(self) -> Algorithm {
+        match self {
+            Kind::ReduceScatter => Algorithm::OneShot,
+            Kind::AllReduce => Algorithm::TwoPhase,
+        }
+    }
+}
+
 impl Reached<'_> {
     /// What names them on all ranks.
     pub(super) fn number(&self) -> String {
@@ -68,8 +78,7 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
         }
         let unable = |why| Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: 0 }, why });
         let all = self.kind == Kind::AllReduce;
-        let way = if all { Algorithm::TwoPhase } else { Algorithm::OneShot };
-        if self.algorithm.is_some_and(|said| said != way) {
+        if self.algorithm.is_some_and(|said| said != self.kind.way_through_windows()) {
             return unable(if all {
                 "an all-reduce goes through windows in two phases: say two-phase, or nothing"
             } else {
@@ -100,7 +109,7 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
     }
 
     /// How it runs through windows.
-    pub(super) fn course_in_windows(&self, reached: &Reached<'_>) -> Result<Course, RunError> {
+    pub(super) fn course_in_windows<'w>(&self, reached: Reached<'w>) -> Result<Course<'w>, RunError> {
         let (link, ranks) = (self.terms.link, self.terms.link.world_size());
         // The tensors are the windows, and equally long on all ranks: where those are not, every rank sees it.
         let windows = [Some(reached.input), reached.output].into_iter().flatten();
@@ -110,8 +119,7 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
             let protocol = Protocol::Direct { window_bytes: least };
             return Err(TransferError::TooLarge { protocol, bytes, region: least }.into());
         }
-        let ranks_of = |window: &WindowOf| window.peers.len();
-        if windows.clone().any(|window| ranks_of(window) != ranks) {
+        if windows.clone().any(|window| window.peers.len() != ranks) {
             let why = "its windows are of another world: allocate them on this transport";
             return Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: least }, why }.into());
         }
@@ -123,13 +131,20 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
         let (decision, _) = self.terms.settle(peer, message, Some(least))?;
         let Decision { protocol, blocks, tile, granule } = decision;
-        let algorithm = if self.kind == Kind::AllReduce { Algorithm::TwoPhase } else { Algorithm::OneShot };
         let tilings = shards.iter().map(|shard| Tiling::flat(shard.len(), tile, blocks).bands(granule)).collect();
-        Ok(Course { algorithm, protocol, blocks, decision, tilings, shards })
+        Ok(Course {
+            algorithm: self.kind.way_through_windows(),
+            protocol,
+            blocks,
+            decision,
+            tilings,
+            shards,
+            reached: Some(reached),
+        })
     }
 
     /// What a rank combines of a peer's window.
-    pub(super) fn part_of(&self, course: &Course, window: &WindowOf, peer: Rank) -> Memory {
+    pub(super) fn part_of(&self, course: &Course<'_>, window: &WindowOf, peer: Rank) -> Memory {
         let me = self.terms.link.rank().index();
         let first = if self.kind == Kind::AllReduce { course.shards[me].start } else { me * self.out.len() };
         let size = window.ty.size();

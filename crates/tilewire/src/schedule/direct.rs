@@ -33,7 +33,7 @@ pub fn send_direct<'t, R: Regs, O: Ops<'t>>(
     let size = R::TYPES[0].size() as i64;
     tiling.for_tiles(r, |step, tile| {
         tile.each(r, |spot| {
-            let offset = if size == 1 { spot.pos } else { spot.pos * size };
+            let offset = byte_of(spot.pos, R::TYPES[0].size());
             R::put(produce(&Leg { spot, step, slot: None, region: None }), &InWindow { ops, offset });
         });
     });
@@ -43,6 +43,11 @@ pub fn send_direct<'t, R: Regs, O: Ops<'t>>(
     let span = Span { offset: first * size, bytes };
     ops.deliver(r, span, Word::Done(block), next);
     counters.set(StartWord::Direct, next);
+}
+
+/// The first byte of a position of a window.
+pub(super) fn byte_of<'t>(pos: Value<'t, i64>, size: usize) -> Value<'t, i64> {
+    if size == 1 { pos } else { pos * size as i64 }
 }
 
 /// An element of the peer's window.

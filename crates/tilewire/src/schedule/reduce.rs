@@ -19,6 +19,7 @@
 //! result is there). They are the words of [`send_direct`](super::send_direct), counted alike, so that both may follow each other.
 
 use super::counters::{Counters, Shape, block_of};
+use super::direct::byte_of;
 use super::ops::{Ops, Word};
 use super::packet::{Expected, PacketPlan, hold_packets};
 use super::packing::Packing;
@@ -134,13 +135,12 @@ pub fn reduce_windows<'t, P: Element, T: Element, O: Ops<'t>>(
     let takes: Vec<_> = peers.iter().map(|peer| counters(&peer.take, Side::Receive)).collect();
     peers.iter().zip(&gives).for_each(|(peer, &(_, next))| peer.give.signal(r, Word::Done(block), next));
     peers.iter().zip(&takes).for_each(|(peer, &(_, next))| peer.take.wait(r, Word::Done(block), next));
-    let at = |pos: Value<'t, i64>, size: usize| if size == 1 { pos } else { pos * size as i64 };
     tiling.for_tiles(r, |step, tile| {
         tile.each(r, |spot| {
-            let got = peers.iter().map(|peer| peer.input.get(0, at(spot.pos, P::TYPE.size())));
+            let got = peers.iter().map(|peer| peer.input.get(0, byte_of(spot.pos, P::TYPE.size())));
             let x = combine(&Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
             for peer in peers.iter().filter(|_| onward) {
-                peer.give.put(at(spot.pos, T::TYPE.size()), x);
+                peer.give.put(byte_of(spot.pos, T::TYPE.size()), x);
             }
         });
     });
