@@ -8,7 +8,7 @@ use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::layout::Geometry;
-use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+use tilewire::transport::{Rank, ShmOptions, ShmTransport, Window, World};
 use tilewire::{
     Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
     send, sendrecv,
@@ -128,6 +128,40 @@ fn shipped_transfers_assemble_for_every_target() {
 #[test]
 fn shipped_collectives_assemble_for_every_target() {
     assemble(collectives());
+}
+
+/// Windows are real ones, of ranks that are threads; blocks are as large as a GPU has them for reductions.
+fn reductions_through_windows() -> Vec<(&'static str, Kernel)> {
+    let of_ranks = World::threads(4).run(|world| {
+        let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+        let (x, y) = (Window::<f32>::allocate(&link, 300_000)?, Window::<f32>::allocate(&link, 300_000)?);
+        let (halves, part) = (Window::<Bf16>::allocate(&link, 300_000)?, Tensor::<Bf16>::zeros(75_000));
+        let config = Config { blocks: Some(4), warps: Some(16), ..Config::default() };
+        let traced = [
+            ("direct all-reduce", {
+                all_reduce(&link, y.tensor(), x.tensor()).window(&x).window(&y).config(config).trace()
+            }),
+            ("direct all-reduce, in place", {
+                all_reduce(&link, halves.tensor(), halves.tensor()).window(&halves).config(config).trace()
+            }),
+            (
+                "direct reduce-scatter",
+                reduce_scatter(&link, &part, halves.tensor()).window(&halves).config(config).trace(),
+            ),
+        ];
+        let mut kernels = Vec::new();
+        for (name, traced) in traced {
+            kernels.push((name, traced?.kernel));
+        }
+        link.close()?;
+        Ok(kernels)
+    });
+    of_ranks.unwrap().swap_remove(1)
+}
+
+#[test]
+fn reductions_through_windows_assemble_for_every_target() {
+    assemble(reductions_through_windows());
 }
 
 /// What is staged stays in the cache; what comes and goes once leaves it first, if there is much of it.
