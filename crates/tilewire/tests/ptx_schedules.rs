@@ -125,6 +125,30 @@ fn shipped_transfers_assemble_for_every_target() {
     assemble(kernels());
 }
 
+/// A block serves one peer after the other, so their number must not show in what it takes.
+#[test]
+fn shared_memory_does_not_grow_with_the_world() {
+    for primitive in [Primitive::Bulk, Primitive::Packet] {
+        let shared = [2, 3, 8, 16].map(|ranks| {
+            let geometry = Geometry {
+                world_size: ranks,
+                per_peer_bytes: 1 << 20,
+                max_blocks_per_peer: 8,
+                max_slots: 8,
+                max_copies: 2,
+                packet_bytes: 1 << 20,
+            };
+            let link = Rehearsal::new(geometry).with_copies().ranks().swap_remove(1);
+            let (inp, out) = (Tensor::<Bf16>::zeros(ranks << 10), Tensor::<Bf16>::zeros(ranks << 10));
+            let config = Config { primitive: Some(primitive), warps: Some(4), ..Config::default() };
+            let exchange = all_to_all(&link, &out, &inp).config(config).rounds(Rounds::Blocks);
+            let squeezed = exchange.produce2(hooks::quantise(F8E4M3::MAX, 128)).consume(hooks::dequantise());
+            emit(&simplify(&squeezed.trace().unwrap().kernel), Options::new(Target::Sm90a)).unwrap().shared_bytes
+        });
+        assert_eq!(shared, [shared[0]; 4], "{primitive:?}");
+    }
+}
+
 #[test]
 fn shipped_collectives_assemble_for_every_target() {
     assemble(collectives());

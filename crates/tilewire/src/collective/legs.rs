@@ -1,6 +1,7 @@
 //! The kernel of an exchange: for each leg a schedule, with the hooks in it.
 
 use super::algorithm::Algorithm;
+use super::config::bulk_scratch;
 use super::exchange::Exchange;
 use super::hooks::{Shape, chunk};
 use super::leg::{Leg, Legs};
@@ -196,7 +197,8 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
                 }
             }
             (Protocol::Bulk { slot_bytes, depth }, side) => {
-                let plan = BulkPlan::new(StagedPlan::new(link, slot_bytes, depth, tiling.blocks()));
+                let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
+                let plan = BulkPlan::within(plan, bulk_scratch(link.seat()));
                 let packing = Packing::new(R::TYPES, tiling.tile_len());
                 match side {
                     Side::Send => send_bulk::<R, _>(r, ops, plan, tiling, packing, produce),

@@ -270,6 +270,13 @@ impl<'t> RoleCtx<'t> {
         Region::new(Banks::of(self.scratch::<u8>(bytes)))
     }
 
+    /// As [`scratch_region`](Self::scratch_region), in the same memory for all who ask for it in this role, which is as large as the largest
+    /// needs: for schedules that leave nothing there. However many peers a role serves, one after the other, its scratch does not grow.
+    pub(crate) fn passing_region(&self, bytes: usize) -> Region<'t> {
+        let id = self.trace.passing_scratch(self.role, bytes as u64);
+        Region::new(Banks::of(View::<u8>::of(self.trace, Base::Scratch(id), bytes, Some(self.role), Access::InOut)))
+    }
+
     /// A constant. Rarely needed: a Rust number can stand where a value is wanted.
     #[track_caller]
     pub fn constant<T: Element>(&self, x: T) -> Value<'t, T> {

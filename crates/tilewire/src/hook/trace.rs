@@ -46,6 +46,8 @@ struct State {
     role: Option<RoleId>,
     /// Who gave the hook that is being traced: lines of the library of hooks are reported as this one.
     user: Option<SourceLine>,
+    /// The scratch of each role that is passed on.
+    passing: Vec<(RoleId, ir::ScratchId)>,
 }
 
 type ScopeId = u32;
@@ -68,6 +70,7 @@ impl Trace {
                 home: Vec::with_capacity(64),
                 role: None,
                 user: None,
+                passing: Vec::new(),
             }),
         }
     }
@@ -322,6 +325,19 @@ impl Trace {
 
     pub(super) fn new_scratch(&self, role: RoleId, ty: Type, len: u64) -> ir::ScratchId {
         self.state().builder.scratch(role, ty, len)
+    }
+
+    /// The scratch of a role that is passed from one schedule to the next, of at least so many bytes.
+    pub(super) fn passing_scratch(&self, role: RoleId, bytes: u64) -> ir::ScratchId {
+        let mut state = self.state();
+        let known = state.passing.iter().find(|&&(of, _)| of == role).map(|&(_, id)| id);
+        let id = known.unwrap_or_else(|| {
+            let id = state.builder.scratch(role, Type::U8, bytes);
+            state.passing.push((role, id));
+            id
+        });
+        state.builder.widen_scratch(id, bytes);
+        id
     }
 
     /// The kernel so far.

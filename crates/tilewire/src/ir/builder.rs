@@ -81,6 +81,12 @@ impl Builder {
         self.kernel.scratches.push(Scratch { ty, len, role })
     }
 
+    /// Makes scratch at least so long.
+    pub fn widen_scratch(&mut self, scratch: ScratchId, len: u64) {
+        let scratch = &mut self.kernel.scratches[scratch];
+        scratch.len = scratch.len.max(len);
+    }
+
     /// Opens a fresh region: instructions go there until [`Builder::close`].
     pub fn open(&mut self, in_each: bool) -> Region {
         let region = self.kernel.regions.push(Vec::new());

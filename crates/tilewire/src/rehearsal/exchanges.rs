@@ -39,6 +39,7 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
         Ok::<(), RunError>(())
     };
     case("all_to_all", "staged", staged(Kind::AllToAll, Rounds::Roles))?;
+    case("all_to_all", "staged, in groups", in_groups(Kind::AllToAll))?;
     case("all_to_all", "staged, rounds as blocks", staged(Kind::AllToAll, Rounds::Blocks))?;
     case("all_to_all", "staged, legs as blocks", staged(Kind::AllToAll, Rounds::Legs))?;
     case("all_to_all", "packet", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Roles, MESSAGES))?;
@@ -71,6 +72,11 @@ const MESSAGES: usize = 13;
 fn staged(kind: Kind, rounds: Rounds) -> Vec<Form> {
     let form = |slots| Form { kind, primitive: Primitive::Staged, rounds, slots };
     [(64, 2), (128, 2), (64, 4)].map(form).to_vec()
+}
+
+/// Slots enough that senders wait for several at once, in launches that end within a group.
+fn in_groups(kind: Kind) -> Vec<Form> {
+    vec![Form { kind, primitive: Primitive::Staged, rounds: Rounds::Roles, slots: (16, 8) }; 3]
 }
 
 fn repeated(kind: Kind, primitive: Primitive, rounds: Rounds, launches: usize) -> Vec<Form> {

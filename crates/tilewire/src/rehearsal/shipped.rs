@@ -25,6 +25,7 @@ pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     case("staged".into(), staged(ranks, blocks, [Primitive::Staged; 3])?);
     case("bulk".into(), staged(ranks, blocks, [Primitive::Bulk; 3])?);
     case("staged between bulk".into(), staged(ranks, blocks, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])?);
+    case("staged and bulk, in groups".into(), in_groups(ranks, blocks)?);
     case("bulk, two values".into(), packed_bulk(ranks, blocks)?);
     for copies in 1..=4 {
         case(format!("staged, {copies} copies"), copies_of(Primitive::Staged, ranks, blocks, copies)?);
@@ -74,6 +75,18 @@ fn staged(ranks: usize, blocks: usize, primitives: [Primitive; 3]) -> Result<Pla
         let (to, from) = link.neighbours();
         let config = in_slots(primitives[launch], blocks, GEOMETRIES[launch]);
         sendrecv(link, &y, &x, to, from).config(config).trace()
+    })
+}
+
+/// Launches of one geometry that begin and end within a group of steps whose slots are waited for at once.
+fn in_groups(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+    let steps = [11, 6, 7, 9];
+    let primitives = [Primitive::Staged, Primitive::Bulk, Primitive::Staged, Primitive::Staged];
+    Rehearsal::small(ranks, blocks).plan(steps.len(), |link, launch| {
+        let len = blocks * steps[launch] * 16;
+        let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+        let (to, from) = link.neighbours();
+        sendrecv(link, &y, &x, to, from).config(in_slots(primitives[launch], blocks, (64, 8))).trace()
     })
 }
 

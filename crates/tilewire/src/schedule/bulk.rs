@@ -17,7 +17,8 @@
 //! stage held before. A stage is filled again only when its copy is complete, which the wait before the TAIL says.
 //!
 //! **No deadlock.** A sender announces step g when it has started the copy of g + S - 1, so it needs the credit of g + S - 1 - depth; a
-//! receiver waits for TAIL of g when it has credited g - S. So 2 S - 1 ≤ depth, counted in turns of one copy of the role.
+//! receiver waits for TAIL of g when it has credited g - S. So 2 S - 1 ≤ depth, counted in turns of one copy of the role. Where a sender waits
+//! for the slots of a group of steps at once, the others of the group count as well: 2 S - 1 ≤ depth - 3.
 //!
 //! **Dense tiles.** A copy moves neighbouring bytes, so a tile at the edge of a chunk is packed as wide as it is.
 
@@ -28,7 +29,7 @@ use super::tiling::{Leg, Tile, Tiling};
 use crate::hook::{self, Region, Regs, RoleCtx, Value};
 use crate::ir::BulkDone;
 
-/// The slots of a bulk transfer and the stages of scratch that tiles go through: numbers of the host, equal on both sides.
+/// The slots of a bulk transfer, numbers of the host that are equal on both sides; and the stages of scratch that tiles go through, which need not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkPlan {
     staged: StagedPlan,
@@ -40,7 +41,8 @@ impl BulkPlan {
     pub const LARGEST_SLOT: usize = 32 << 10;
     /// Slots begin on multiples of so many bytes: a GPU's bulk copies need it.
     pub const ALIGN: usize = 16;
-    /// Scratch of a role, all copies together: two roles of a block then leave room in the shared memory of an sm_90, 227 KiB.
+    /// Scratch of a role, all copies together, unless somebody says: two roles of a block then leave room in the shared memory of an
+    /// sm_90, 227 KiB.
     pub const SCRATCH: usize = 96 << 10;
     /// More copies under way hide nothing more.
     const MOST_STAGES: usize = 4;
@@ -55,14 +57,22 @@ impl BulkPlan {
     /// use tilewire::schedule::{BulkPlan, StagedPlan};
     /// let link = &Rehearsal::small(2, 1).ranks()[0];
     /// let stages = |slot_bytes, depth| BulkPlan::new(StagedPlan::new(link, slot_bytes, depth, 1)).stages();
-    /// assert_eq!((stages(128, 2), stages(128, 4), stages(128, 8)), (1, 2, 4));
+    /// assert_eq!((stages(128, 2), stages(128, 4), stages(128, 8)), (1, 2, 3));
     /// ```
     pub fn new(staged: StagedPlan) -> BulkPlan {
+        BulkPlan::within(staged, Self::SCRATCH)
+    }
+
+    /// As many stages as the depth and so many bytes of scratch allow, for all copies of a role together; one at least.
+    ///
+    /// # Panics
+    /// As [`BulkPlan::new`].
+    pub fn within(staged: StagedPlan, scratch: usize) -> BulkPlan {
         let StagedPlan { slot_bytes, depth, copies, .. } = staged;
         assert!(slot_bytes <= Self::LARGEST_SLOT, "slots of {slot_bytes} bytes, of at most {}", Self::LARGEST_SLOT);
         assert!(slot_bytes.is_multiple_of(Self::ALIGN), "slots of {slot_bytes} bytes: no multiple of {}", Self::ALIGN);
-        let by_depth = (depth / copies as usize).div_ceil(2);
-        let by_scratch = Self::SCRATCH / (slot_bytes * copies as usize).max(1);
+        let by_depth = ((depth - (staged.group() - 1)) / copies as usize).div_ceil(2);
+        let by_scratch = scratch / (slot_bytes * copies as usize).max(1);
         BulkPlan { staged, stages: by_depth.min(by_scratch).clamp(1, Self::MOST_STAGES) }
     }
 
@@ -88,7 +98,7 @@ struct Stages<'t> {
 
 impl<'t> Stages<'t> {
     fn new(r: &RoleCtx<'t>, plan: BulkPlan, packing: Packing, by: Value<'t, i64>) -> Stages<'t> {
-        Stages { bytes: r.scratch_region(plan.stages * plan.staged.slot_bytes), plan, packing, by }
+        Stages { bytes: r.passing_region(plan.stages * plan.staged.slot_bytes), plan, packing, by }
     }
 
     /// First byte of the stage of a step.

@@ -177,7 +177,7 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
     let packed = match R::TYPES {
         [ty] if ty.size() == 8 => None,
         _ if tiling.is_empty() => None,
-        _ => Some(Packed::new::<R>(r, tiling)),
+        _ => Some(Packed::new::<R>(tiling, |bytes| r.passing_region(bytes))),
     };
     // What is packed is so while the numbers are under way.
     if let Some(scratch) = &packed {
@@ -225,7 +225,7 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
             tile.each(r, |spot| consume(&leg(spot), R::get(&FromWord(|| get(spot.index)))));
         });
     } else if !tiling.is_empty() {
-        let scratch = Packed::new::<R>(r, tiling);
+        let scratch = Packed::new::<R>(tiling, |bytes| r.passing_region(bytes));
         tiling.for_tiles(r, |_, tile| {
             scratch.each_word(r, tile.rows() * tile.cols(), |k, byte| scratch.bytes.put(0, byte, get(k)));
             tile.each(r, |spot| consume(&leg(spot), R::get(&scratch.at(spot.index))));
@@ -259,7 +259,8 @@ pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
 ) -> (Vec<Packed<'t>>, Taken<'t>) {
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
-    let held: Vec<_> = from.iter().filter(|_| !tiling.is_empty()).map(|_| Packed::new::<R>(r, tiling)).collect();
+    let hold = |_| Packed::new::<R>(tiling, |bytes| r.scratch_region(bytes));
+    let held: Vec<_> = from.iter().filter(|_| !tiling.is_empty()).map(hold).collect();
     if let Some(first) = held.first() {
         tiling.for_tiles(r, |_, tile| {
             first.each_word(r, tile.rows() * tile.cols(), |k, byte| {
@@ -317,9 +318,9 @@ pub(super) struct Packed<'t> {
 }
 
 impl<'t> Packed<'t> {
-    fn new<R: Regs>(r: &RoleCtx<'t>, tiling: Tiling) -> Packed<'t> {
+    fn new<R: Regs>(tiling: Tiling, scratch: impl FnOnce(usize) -> Region<'t>) -> Packed<'t> {
         let elements = tiling.tile_len().min(tiling.len());
-        let bytes = r.scratch_region(PacketPlan::packets(R::TYPES, elements) * 8);
+        let bytes = scratch(PacketPlan::packets(R::TYPES, elements) * 8);
         Packed { bytes, types: R::TYPES, elements }
     }
 

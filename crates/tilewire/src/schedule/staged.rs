@@ -9,6 +9,11 @@
 //! Steps are counted from the first launch on and never start again: a counter has one writer and only grows, so a signal can
 //! satisfy no wait but its own, and a launch needs no reset.
 //!
+//! **Groups.** A look at a HEAD that the receiver has just written takes the time of a cache line, before the first byte. Where steps are
+//! taken by one copy of a role and there are slots enough, a sender therefore looks once for [`GROUP`] steps: before the first of them it
+//! waits for the slot of the last. Slots are given back in order, so that says it of all. It then has up to three slots less than there are, which
+//! is how a smaller depth would be; and since groups are counted as steps are, a launch may begin and end within one.
+//!
 //! **Change of geometry.** Another slot size or depth puts other bytes into a slot of the same number. A sender whose last launch
 //! had another geometry first waits until all of its slots have been read (the drain), and notes the step from which the new
 //! geometry holds: before that, what a HEAD says is about other slots. The receiver need not know: it reads what TAIL announces,
@@ -21,6 +26,9 @@ use super::tiling::{Leg, Tiling};
 use crate::hook::{self, Regs, RoleCtx, Value};
 use crate::transport::P2pTransport;
 use crate::transport::layout::{Side, StartWord};
+
+/// Steps whose slots a sender waits for at once; a power of two.
+const GROUP: usize = 4;
 
 /// The slots of a staged transfer: numbers of the host, equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +87,11 @@ impl StagedPlan {
     /// What the geometry word says of this plan; never 0, which is that of no launch.
     fn word(&self) -> u64 {
         (self.slot_bytes as u64) << 16 | self.depth as u64
+    }
+
+    /// Steps whose slots a sender waits for at once: the same for all launches of a geometry, whatever moves the bytes.
+    pub(super) const fn group(&self) -> usize {
+        if self.copies == 1 && self.depth >= 2 * GROUP && self.depth.is_multiple_of(GROUP) { GROUP } else { 1 }
     }
 
     fn shape(&self) -> Shape {
@@ -164,8 +177,8 @@ pub struct StagedSend<'r, 't, O> {
     counters: Counters<'t>,
     block: Value<'t, i64>,
     start: Value<'t, u64>,
-    /// The first step that has this geometry, plus the depth: from there on slots are used again.
-    reused: Value<'t, u64>,
+    /// The first step that has this geometry, where it is known; otherwise it is read where it is needed.
+    since: Option<Value<'t, u64>>,
 }
 
 impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
@@ -173,12 +186,13 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
         let block = plan.block(r);
         let counters = Counters::of(r, ops, block, Side::Send, plan.shape());
-        // All at once: on a GPU a load takes a microsecond, and several no longer.
+        // All at once: on a GPU a load takes a microsecond, and several no longer. On a CPU it is one more thing to do.
         let start = counters.get(StartWord::Step);
         let geometry = counters.get(StartWord::Geometry);
-        let since = counters.get(StartWord::Since);
+        let known = (plan.group() == 1).then(|| counters.get(StartWord::Since));
         let is_new = geometry.ne(plan.word());
         r.if_(is_new, || {
+            let since = known.unwrap_or_else(|| counters.get(StartWord::Since));
             let depth = geometry & 0xffff;
             // The slots that were not credited at the last look: those of the last `depth` steps of that geometry.
             let first = (start - depth.min(start)).max(since);
@@ -190,8 +204,8 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
             counters.set(StartWord::Geometry, r.constant(plan.word()));
             counters.set(StartWord::Since, start);
         });
-        let reused = is_new.select(start, since) + plan.depth as u64;
-        StagedSend { r, ops, plan, counters, block, start, reused }
+        let since = known.map(|since| is_new.select(start, since));
+        StagedSend { r, ops, plan, counters, block, start, since }
     }
 
     /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
@@ -213,15 +227,25 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
         self.plan.turns(r, self.start).unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)))
     }
 
-    /// Waits until the slot of a step is free.
+    /// Waits until the slot of a step is free; before the first step of a group, until that of the last is.
     #[track_caller]
     pub(super) fn wait_free(&self, at: &StepAt<'t>) {
-        self.r.if_(at.number.ge(self.reused), || {
-            self.ops.wait(self.r, Word::Head(at.slot.number), at.slot.next - self.plan.depth as u64);
-        });
+        let (group, depth) = (self.plan.group() as u64, self.plan.depth as u64);
+        let wait = |last: u64| {
+            let since = self.since.unwrap_or_else(|| self.counters.get(StartWord::Since));
+            // From there on slots are used again.
+            self.r.if_((at.number + last).ge(since + depth), || {
+                self.ops.wait(self.r, Word::Head(at.slot.number + last as i64), at.slot.next + last - depth);
+            });
+        };
+        match group {
+            1 => wait(0),
+            _ => self.r.if_((at.number % group).eq(0u64), || wait(group - 1)),
+        }
     }
 
-    /// The first half of a step: waits until its slot is free. For roles that fill several slots at once.
+    /// The first half of a step: waits until its slot is free. For roles that fill the slots of several peers at once; of one peer at most
+    /// `depth - 3` may be free and not yet filled.
     #[track_caller]
     pub fn free(&self, step: Value<'t, i64>) -> SlotAt<'t> {
         let at = self.at(step);

@@ -79,7 +79,8 @@ pub(crate) enum Opcode {
 
     /// `slot e = a`, release, after a store fence if non-temporal stores are under way.
     Signal,
-    /// Blocks until `slot e >= a`. `b`: the slot that is signalled afterwards, and 1; 0: none. A hint.
+    /// Blocks until `slot e >= a`. Two hints. `b`: the slot that is signalled afterwards, and 1; 0: none. `c`: how many slots further on the
+    /// next wait is.
     Wait,
     /// `a = slot e >= b`
     Test,
@@ -87,6 +88,8 @@ pub(crate) enum Opcode {
     Bulk,
     /// Copies `a` elements, if any, from access `e` to access `e + 1`: an `each` that does nothing else.
     CopyRow,
+    /// Fetches for writing the place of `a` elements of access `e` in slot `b & c`, of slots `d` index steps apart. A hint, which changes nothing.
+    FetchSlot,
     /// `a` words of access `e`, if any, to neighbouring packets of access `e + 1`, flag register `c`: an `each` that does nothing else.
     PacketSend,
     /// `a` neighbouring packets of access `e`, if any, to words of access `e + 1`, flag register `c`; blocks.
@@ -250,9 +253,10 @@ impl Opcode {
             Opcode::UStore(_) => ([Reg, Reg, None, Number], Extra::Access(1)),
             Opcode::UAtomicAdd(_) => ([RegOut, Reg, Reg, Number], Extra::Access(1)),
             Opcode::Signal => ([Reg, None, None, None], Extra::Slot),
-            Opcode::Wait => ([Reg, NextSlot, None, None], Extra::Slot),
+            Opcode::Wait => ([Reg, NextSlot, Number, None], Extra::Slot),
             Opcode::Test => ([RegOut, Reg, None, None], Extra::Slot),
             Opcode::Bulk | Opcode::CopyRow => ([Reg, None, None, None], Extra::Access(2)),
+            Opcode::FetchSlot => ([Reg, Reg, Reg, Reg], Extra::Access(1)),
             Opcode::PacketSend => ([Reg, None, Reg, None], Extra::Access(2)),
             Opcode::PacketReceive => ([Reg, NextSlot, Reg, None], Extra::Access(2)),
             Opcode::Post => ([None; 4], Extra::Post),

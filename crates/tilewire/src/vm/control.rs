@@ -206,7 +206,8 @@ pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
 ///
 /// Two hints, which change nothing but when lines move. Who is about to spin fetches the slot it will signal afterwards (`b`): that line
 /// is in the peer's cache, and a store that had to fetch it would hold up every store behind it, the answer to the message among
-/// them. Who need not wait fetches the next slot: slots are waited for in turn, and its value is there by now if this one's is.
+/// them. Who need not wait fetches the slot it waits for next (`c` further on): slots are waited for in turn, and its value is there by now
+/// if this one's is.
 pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
@@ -216,7 +217,7 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
                 let (mut seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
                 if seen >= expected {
                     m.passed += 1;
-                    copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize).cast());
+                    copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize * i.c as usize).cast());
                     return pc.add(1);
                 }
                 prepare_signal(m, i.b);

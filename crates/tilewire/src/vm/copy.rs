@@ -14,6 +14,9 @@
 
 use super::level::Level;
 
+/// The bytes of a cache line: non-temporal stores fill whole ones, or each costs a read of the rest.
+pub(crate) const LINE: usize = 64;
+
 /// From how many bytes on it pays to write around the cache, as measured for writing alone (GB/s cached / streamed):
 ///
 /// | | 64 KiB | 1 MiB | 4 MiB | 64 MiB |
@@ -30,7 +33,7 @@ pub(crate) fn stream_from() -> usize {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn is_intel() -> bool {
+pub(crate) fn is_intel() -> bool {
     static VALUE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *VALUE.get_or_init(|| {
         let vendor = std::arch::x86_64::__cpuid(0);
@@ -39,7 +42,7 @@ fn is_intel() -> bool {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn is_intel() -> bool {
+pub(crate) fn is_intel() -> bool {
     false
 }
 
@@ -179,11 +182,9 @@ unsafe fn copy_less_than_a_line(dst: *mut u8, src: *const u8, bytes: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Stores;
+    use super::{LINE, Stores};
     use std::arch::x86_64::*;
 
-    /// The bytes of a cache line: non-temporal stores fill whole ones, or each costs a read of the rest.
-    const LINE: usize = 64;
     /// The distance of the interleaved streams: the hardware prefetchers follow each within its page.
     const PAGE: usize = 4096;
     /// How many pages are streamed in turn; 2, 4 and 8 were tried.

@@ -35,6 +35,7 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::Test => control::test,
         Opcode::Bulk => memory::bulk,
         Opcode::CopyRow => memory::copy_row,
+        Opcode::FetchSlot => memory::fetch_slot,
         Opcode::PacketSend => packet::packet_send,
         Opcode::PacketReceive => packet::packet_receive,
         Opcode::Post => control::post,

@@ -32,6 +32,7 @@ mod uniform;
 mod verify;
 mod waits;
 
+pub(crate) use copy::is_intel;
 pub use error::{LaunchError, PrepareError, Who};
 pub use launch::{Prepared, Settings};
 pub use level::Level;

@@ -68,7 +68,8 @@ impl Form {
 
     fn config(&self, blocks: usize, launch: usize) -> Config {
         let staged = self.primitive == Primitive::Staged;
-        let (slot_bytes, depth) = [(64, 2), (128, 4), (64, 2)][launch];
+        // The last ones have slots enough that senders wait for several at once.
+        let (slot_bytes, depth) = [(64, 2), (128, 4), (64, 2), (8, 8), (8, 8), (8, 8)][launch];
         Config {
             primitive: Some(self.primitive),
             blocks: Some(blocks),
@@ -117,7 +118,7 @@ impl Form {
     }
 }
 
-const LAUNCHES: usize = 3;
+const LAUNCHES: usize = 6;
 
 /// The outputs by rank, then by launch.
 type Outputs = Vec<Vec<Vec<u8>>>;

@@ -152,19 +152,19 @@ fn copies(kernel: &Kernel, body: Region) -> u32 {
     kernel.roles.values().find(|role| role.body == body).map_or(1, |role| role.copies)
 }
 
-/// An instruction, or the branch that does nothing but it: a sender waits for a slot only where it has been used before.
+/// An instruction, or the branches that do nothing but it: a sender waits for a slot only where it has been used before, and for several
+/// at once.
 pub(super) fn whole(kernel: &Kernel, inst: Inst) -> Inst {
+    let is_plain = |other: &Inst| *other == inst || kernel.insts[*other].op.regions().is_empty();
     let around = |outer: &Inst| match kernel.insts[*outer].op {
         Op::If { then, otherwise, .. } => {
-            kernel.regions[then].contains(&inst) && !has_loop(kernel, then) && kernel.regions[otherwise].is_empty()
+            let insts = &kernel.regions[then];
+            insts.contains(&inst) && insts.iter().all(is_plain) && kernel.regions[otherwise].is_empty()
         }
         _ => false,
     };
-    kernel.regions.values().flatten().copied().find(|outer| around(outer)).unwrap_or(inst)
-}
-
-fn has_loop(kernel: &Kernel, region: Region) -> bool {
-    kernel.regions[region].iter().any(|&inst| !kernel.insts[inst].op.regions().is_empty())
+    let outer = kernel.regions.values().flatten().copied().find(|outer| around(outer));
+    outer.map_or(inst, |outer| whole(kernel, outer))
 }
 
 /// The nearest instruction of the same region, after or before, that writes bytes for a peer.

@@ -192,6 +192,26 @@ pub(crate) unsafe fn copy_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
+/// Messages up to so many bytes have the lines of the next slot fetched: of larger ones the copy itself hides it.
+const FETCHED: usize = 16 << 10;
+
+/// `FetchSlot`
+pub(crate) unsafe fn fetch_slot(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above; as for `CopyRow`.
+    unsafe {
+        let i = *pc;
+        let bytes = (m.reg(i.a) as usize).saturating_mul(m.access(i.e).width as usize);
+        if bytes <= FETCHED {
+            let index = (m.reg(i.b) & m.reg(i.c)).wrapping_mul(m.reg(i.d)) as i64;
+            // Where there is no such slot there is nothing to fetch.
+            if let Ok(start) = contiguous_from(m, i.e, index, m.reg(i.a) as usize) {
+                (0..bytes).step_by(copy::LINE).for_each(|at| copy::prefetch_for_write(start.wrapping_add(at)));
+            }
+        }
+        pc.add(1)
+    }
+}
+
 /// Copies bytes that may overlap, around the cache from `stream_from` on; tells whether non-temporal stores were used.
 ///
 /// # Safety

@@ -10,6 +10,8 @@
 //! | a sum, the store of it at a known place | `UAddStoreWord` |
 //! | a u64 cut to 32 bits to be a packet's flag | nothing: packets look at the low half alone |
 //!
+//! What copies a message into a slot of a ring and signals it then fetches the lines of the next slot ([`Facts::fetch`]): the peer has them, and a
+//! store that had to fetch them would do so one after the other, before the next message can be seen.
 //! Waits learn which slot is signalled after them (`announce_signals`), to have its line at hand by then.
 //!
 //! Only neighbours are joined, no jump leads between them, and a register that disappears is read by nobody else: so each register and
@@ -37,6 +39,10 @@ pub(super) fn fuse(role: &mut RoleCode) {
         if !facts.is_dead(&inst) {
             code.push((inst, at + count - 1));
         }
+        if inst.op == Opcode::Signal && !facts.target[at] {
+            let fetch = facts.fetch(role, &code);
+            code.extend(fetch.map(|fetch| (fetch, at + count - 1)));
+        }
         at += count;
     }
     moved[at] = code.len();
@@ -58,6 +64,23 @@ pub(super) fn fuse(role: &mut RoleCode) {
         }
     }
     announce_signals(role);
+    announce_waits(role, &facts);
+}
+
+/// Tells every wait how far on the slot is that is waited for next: who waits for the last of a group of slots at once (`x + 3`) next waits
+/// for the last of the next group.
+fn announce_waits(role: &mut RoleCode, facts: &Facts) {
+    for k in 0..role.code.len() {
+        if role.code[k].op == Opcode::Wait {
+            let index = role.slots[role.code[k].e as usize].index;
+            let sum = role.code[..k]
+                .iter()
+                .rev()
+                .find(|code| matches!(code.op, Opcode::UBinary(BinaryOp::Add, Type::I64)) && code.a == index);
+            let last = sum.and_then(|sum| facts.constant(role, sum.c)).filter(|&last| last < 16);
+            role.code[k].c = last.unwrap_or(0) as u16 + 1;
+        }
+    }
 }
 
 /// Tells every wait which slot is signalled next, where it is known by then which that will be.
@@ -151,6 +174,32 @@ impl Facts {
             }
             _ => None,
         }
+    }
+}
+
+impl Facts {
+    /// What fetches the next slot of a ring, where the last two instructions copy a row into a slot and signal its number: the copy goes to
+    /// `(n & mask) * size`, and the signal says `n + 1`.
+    fn fetch(&self, role: &mut RoleCode, code: &[(Code, usize)]) -> Option<Code> {
+        let [.., (copy, _), (signal, _)] = *code else { return None };
+        if copy.op != Opcode::CopyRow {
+            return None;
+        }
+        let to = role.accesses[copy.e as usize + 1].base;
+        let place = code.iter().find(|(code, _)| code.op == Opcode::UMaskScale && code.d == to)?.0;
+        let one = |reg: u16| self.constant(role, reg) == Some(1);
+        let is_next = |code: &Code| {
+            matches!(code.op, Opcode::UBinary(BinaryOp::Add, Type::U64))
+                && code.a == signal.a
+                && code.b == place.b
+                && one(code.c)
+        };
+        let apart = u16::try_from(role.registers.len()).ok()?;
+        if !code.iter().any(|(code, _)| is_next(code)) || self.constant(role, place.c).is_none() {
+            return None;
+        }
+        role.registers.push(place.e as i64 as u64);
+        Some(Code { op: Opcode::FetchSlot, a: copy.a, b: signal.a, c: place.c, d: apart, e: copy.e + 1 })
     }
 }
 

@@ -251,6 +251,19 @@ fn registers_lie_in_the_register_file() {
     caught("register 9999 does not exist", |role| named(role, "ULoad").a = 9999);
     caught("register 9999 does not exist", |role| named(role, "Signal").a = 9999);
     caught("register 9999 does not exist", |role| named(role, "ForNext").c = 9999);
+    for field in 0..4 {
+        caught("register 9999 does not exist", |role| {
+            let copy = named(role, "CopyRow");
+            let mut of = [0; 4];
+            of[field] = 9999;
+            let [a, b, c, d] = of;
+            *copy = Code { op: Opcode::FetchSlot, a, b, c, d, e: copy.e + 1 };
+        });
+    }
+    caught("no such access", |role| {
+        let copy = named(role, "CopyRow");
+        *copy = Code { op: Opcode::FetchSlot, a: 0, b: 0, c: 0, d: 0, e: 9999 };
+    });
     caught("register 9999 does not exist", |role| role.accesses[0].base = 9999);
     caught("register 9999 does not exist", |role| role.accesses[0].group_stride = 9999);
     caught("register 9999 does not exist", |role| role.slots[0].index = 9999);

@@ -161,3 +161,45 @@ fn a_wait_knows_what_is_signalled_next() {
     // Which slot it is turns out only after the wait.
     assert_eq!(hints(&[wait, code(Opcode::UMove, [3, 1, 0, 0], 0), signal]), [0]);
 }
+
+#[test]
+fn a_wait_knows_how_far_on_the_next_one_is() {
+    let wait = code(Opcode::Wait, [1, 0, 0, 0], 0);
+    let further = |insts: &[Code]| {
+        let mut role = role(insts);
+        role.slots = vec![slot(9)];
+        fused(role).code.iter().filter(|code| code.op == Opcode::Wait).map(|code| code.c).collect::<Vec<_>>()
+    };
+    let last = |k| code(Opcode::UBinary(BinaryOp::Add, Type::I64), [9, 8, k, 0], 0);
+    assert_eq!(further(&[wait]), [1]);
+    assert_eq!(further(&[last(3), wait]), [4]);
+    // What is added is none that is known.
+    assert_eq!(further(&[code(Opcode::UMove, [3, 1, 0, 0], 0), last(3), wait]), [1]);
+}
+
+#[test]
+fn who_copies_into_a_ring_and_signals_fetches_the_next_slot() {
+    let place = [code(AND, [8, 9, 7, 0], 0), code(Opcode::UBinary(BinaryOp::Mul, Type::I64), [10, 8, 5, 0], 0)];
+    let (next, copy) = (code(ADD, [11, 9, 1, 0], 0), code(Opcode::CopyRow, [6, 0, 0, 0], 0));
+    let signal = code(Opcode::Signal, [11, 0, 0, 0], 0);
+    // The number is none that is known.
+    let number = code(Opcode::UMove, [9, 1, 0, 0], 0);
+    let fused = |insts: &[Code]| {
+        let mut role = role(&[&[number], insts].concat());
+        (role.slots, role.accesses) = (vec![slot(8)], vec![access(8), Access { base: 10, ..access(8) }]);
+        fused(role)
+    };
+    let [mask, scale] = place;
+    let role = fused(&[mask, scale, next, copy, signal]);
+    assert_eq!(role.code.last(), Some(&code(Opcode::FetchSlot, [6, 11, 7, 16], 1)));
+    assert_eq!(role.registers[16..], [5]);
+    // Jumps lead over it.
+    let jump = code(Opcode::Jump, [0; 4], 6);
+    assert_eq!(fused(&[jump, mask, scale, next, copy, signal]).code[1].e, 6);
+    let fetches = |insts: &[Code]| fused(insts).code.iter().any(|code| code.op == Opcode::FetchSlot);
+    // What is signalled is no number of the next step; it goes somewhere else; somebody signals without having copied; the mask varies.
+    assert!(!fetches(&[mask, scale, code(ADD, [11, 9, 2, 0], 0), copy, signal]));
+    assert!(!fetches(&[mask, code(Opcode::UMove, [10, 8, 0, 0], 0), next, copy, signal]));
+    assert!(!fetches(&[mask, scale, next, signal]));
+    assert!(!fetches(&[mask, scale, next, copy, signal, code(Opcode::UMove, [7, 1, 0, 0], 0)]));
+}

@@ -26,8 +26,17 @@ use tilewire::Tensor;
 use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
 
 /// Slots of the rings that are tried: bytes and number.
-const SLOTS: [(usize, usize); 7] =
-    [(16 << 10, 4), (16 << 10, 8), (64 << 10, 2), (64 << 10, 4), (64 << 10, 8), (256 << 10, 2), (256 << 10, 4)];
+const SLOTS: [(usize, usize); 9] = [
+    (16 << 10, 4),
+    (16 << 10, 8),
+    (32 << 10, 32),
+    (64 << 10, 2),
+    (64 << 10, 4),
+    (64 << 10, 8),
+    (64 << 10, 16),
+    (256 << 10, 2),
+    (256 << 10, 4),
+];
 /// Below this, streamed stores lose by far: the receiver would fetch from memory what could have come from a cache.
 const STREAMED_FROM: usize = 512 << 10;
 
