@@ -94,8 +94,9 @@ const CPU: Choices = Choices {
 };
 
 /// What one core has just written another fetches out of its second-level cache; what has moved on to the third level by then comes faster. AMD EPYC, 0.5 MiB
-/// L2, GB/s one way by rings of 256 KiB, 512 KiB and 1 MiB: messages of 64 KiB 22-25, 27-29, 31-36; of 1 MiB 17-22, 24-29, 24-29; of 8 MiB 15-16, 17-18,
-/// 18-20. Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never measured with larger rings.
+/// L2, GB/s one way by rings of 256 KiB, 512 KiB and 1 MiB, in trials by turns: messages of 64 KiB 22-25, 27-29, 31-36; of 1 MiB 17-22, 24-29, 24-29; of
+/// 8 MiB 15-16, 17-18, 18-20. Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never
+/// measured with larger rings, and processors other than these two with none.
 const NOT_INTEL: Choices = Choices { steps: 16, ring: 1 << 20, ..CPU };
 
 /// The rings of all ranks of a machine together stay in its third-level cache.
@@ -120,9 +121,11 @@ const GPU: Choices = Choices {
 const DEPTH: usize = 8;
 const GRANULE: usize = 64;
 
-/// What bulk copies of a role go through, in bytes.
+/// What bulk copies of a role go through, in bytes: each of two roles of a block has whole slots of the largest in its half of the shared
+/// memory, and the rest is left for what their hooks exchange.
 pub(super) fn bulk_scratch(seat: Option<&Seat>) -> usize {
-    seat.map_or(BulkPlan::SCRATCH, |seat| seat.stream.device().target().bulk_scratch())
+    let half = |seat: &Seat| seat.stream.device().target().shared_bytes() as usize / 2;
+    seat.map_or(BulkPlan::SCRATCH, |seat| half(seat) / BulkPlan::LARGEST_SLOT * BulkPlan::LARGEST_SLOT)
 }
 
 impl Config {

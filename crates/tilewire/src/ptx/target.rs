@@ -61,15 +61,6 @@ impl Target {
         }
     }
 
-    /// Of that, what each of two roles of a block may take for bulk copies: some is left for what their hooks exchange.
-    pub(crate) const fn bulk_scratch(self) -> usize {
-        match self {
-            Target::Sm80 => 64 << 10,
-            Target::Sm90a | Target::Sm100a | Target::Sm103a => 96 << 10,
-            Target::Sm120 => 32 << 10,
-        }
-    }
-
     /// Whether there are asynchronous bulk copies.
     pub(super) const fn has_bulk(self) -> bool {
         !matches!(self, Target::Sm80)

@@ -186,7 +186,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
         let block = plan.block(r);
         let counters = Counters::of(r, ops, block, Side::Send, plan.shape());
-        // All at once: on a GPU a load takes a microsecond, and several no longer. On a CPU it is one more thing to do.
+        // All at once: on a GPU a load takes a microsecond, and several no longer. Who waits by groups asks for the last one that seldom.
         let start = counters.get(StartWord::Step);
         let geometry = counters.get(StartWord::Geometry);
         let known = (plan.group() == 1).then(|| counters.get(StartWord::Since));

@@ -175,9 +175,7 @@ impl Facts {
             _ => None,
         }
     }
-}
 
-impl Facts {
     /// What fetches the next slot of a ring, where the last two instructions copy a row into a slot and signal its number: the copy goes to
     /// `(n & mask) * size`, and the signal says `n + 1`.
     fn fetch(&self, role: &mut RoleCode, code: &[(Code, usize)]) -> Option<Code> {
