@@ -177,8 +177,9 @@ pub struct StagedSend<'r, 't, O> {
     counters: Counters<'t>,
     block: Value<'t, i64>,
     start: Value<'t, u64>,
-    /// The first step that has this geometry, where it is known; otherwise it is read where it is needed.
-    since: Option<Value<'t, u64>>,
+    /// From there on slots are used again: the first step that has this geometry, plus the depth. Who waits by groups asks where it is
+    /// needed.
+    reused: Option<Value<'t, u64>>,
 }
 
 impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
@@ -204,8 +205,8 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
             counters.set(StartWord::Geometry, r.constant(plan.word()));
             counters.set(StartWord::Since, start);
         });
-        let since = known.map(|since| is_new.select(start, since));
-        StagedSend { r, ops, plan, counters, block, start, since }
+        let reused = known.map(|since| is_new.select(start, since) + plan.depth as u64);
+        StagedSend { r, ops, plan, counters, block, start, reused }
     }
 
     /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
@@ -232,9 +233,8 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     pub(super) fn wait_free(&self, at: &StepAt<'t>) {
         let (group, depth) = (self.plan.group() as u64, self.plan.depth as u64);
         let wait = |last: u64| {
-            let since = self.since.unwrap_or_else(|| self.counters.get(StartWord::Since));
-            // From there on slots are used again.
-            self.r.if_((at.number + last).ge(since + depth), || {
+            let reused = self.reused.unwrap_or_else(|| self.counters.get(StartWord::Since) + depth);
+            self.r.if_((at.number + last).ge(reused), || {
                 self.ops.wait(self.r, Word::Head(at.slot.number + last as i64), at.slot.next + last - depth);
             });
         };
