@@ -5,7 +5,7 @@ use crate::check::{COLLECTIVES, Task};
 use crate::emit::Parts;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
-use crate::run::{self, Ranks, Run};
+use crate::run::{self, Collective, Ranks, Run};
 use crate::soak::{self, Soak};
 use crate::verify::{Engine, Request};
 use tilewire::check::Mutation;
@@ -22,10 +22,11 @@ usage:
                                             print a kernel's intermediate representation
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
-  tilewire verify [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
+  tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
                   [--sample N | --share K/N] [--world threads|processes] [--quick]
                                             random programs on an engine against their definition, and every
-                                            collective against a plain computation, bit for bit
+                                            collective against a plain computation, bit for bit; or only the
+                                            collectives that are named
   tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
                [--protocol packet|staged|bulk|direct] [--algorithm one-shot|two-phase|ring] [--op OP]
                [--blocks K] [--rounds roles|blocks|legs] [--world threads|processes|env] [--engine cpu|cuda]
@@ -185,7 +186,10 @@ fn verify(mut words: Words) -> Result<Command, String> {
                     words.value("--ranks")?.split(',').map(|text| ranks_of(text.trim())).collect::<Result<_, _>>();
                 request.ranks = ranks.map_err(|error| error.replace("launch:", "verify:"))?;
             }
-            _ => return Err(format!("verify: unknown word '{word}'")),
+            other => {
+                let collective = Collective::named(other).ok_or_else(|| format!("verify: unknown word '{other}'"))?;
+                request.only.push(collective);
+            }
         }
     }
     if request.share.is_some() && request.sample.is_some() {
@@ -359,6 +363,9 @@ mod tests {
             assert!(parse(&format!("verify --share {wrong}")).unwrap_err().contains("K/N"), "{wrong}");
         }
         assert!(parse("verify --share 1/2 --sample 3").unwrap_err().contains("not both"));
+        let only = vec![Collective::AllReduce, Collective::Gather];
+        let request = Request { only, quick: true, ..Request::default() };
+        assert_eq!(parse("verify all_reduce --quick gather"), Ok(Command::Verify(request)));
     }
 
     #[test]

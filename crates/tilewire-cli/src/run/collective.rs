@@ -53,6 +53,11 @@ impl Collective {
             [self as usize]
     }
 
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Collective> {
+        Collective::ALL.into_iter().find(|collective| collective.name() == name)
+    }
+
     /// Whether it computes something of what the ranks have.
     pub fn reduces(self) -> bool {
         matches!(self, Collective::ReduceScatter | Collective::AllReduce)

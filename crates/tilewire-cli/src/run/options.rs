@@ -40,10 +40,9 @@ pub fn parse(words: Words) -> Result<Run, String> {
 fn read(mut words: Words) -> Result<Run, String> {
     let names = Collective::ALL.map(Collective::name).join(", ");
     let collective = match words.next() {
-        Some(word) => Collective::ALL
-            .into_iter()
-            .find(|collective| collective.name() == word)
-            .ok_or_else(|| format!("unknown collective '{word}'; there are: {names}"))?,
+        Some(word) => {
+            Collective::named(&word).ok_or_else(|| format!("unknown collective '{word}'; there are: {names}"))?
+        }
         None => return Err(format!("say which collective: {names}")),
     };
     // A rank cannot shift to itself; all else works in a world of one.

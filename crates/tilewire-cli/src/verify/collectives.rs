@@ -35,6 +35,8 @@ const OPTIONS: ShmOptions = ShmOptions {
 pub struct Asked<'a> {
     /// Whether few types and sizes are enough.
     pub quick: bool,
+    /// These collectives; none named: all.
+    pub only: &'a [Collective],
     /// Of all plans, so many, chosen by the seed.
     pub sample: Option<usize>,
     /// Of all plans, those whose number leaves the first when divided by the second.
@@ -190,7 +192,9 @@ fn judge<'l>(
 /// The plans for a world of so many ranks, the same on all of them.
 fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     let (share, shares) = asked.share;
-    let mut plans: Vec<Plan> = all_plans(ranks, asked.quick).into_iter().skip(share).step_by(shares).collect();
+    let named = |plan: &Plan| asked.only.is_empty() || asked.only.contains(&plan.collective);
+    let all = all_plans(ranks, asked.quick).into_iter().filter(named);
+    let mut plans: Vec<Plan> = all.skip(share).step_by(shares).collect();
     let mut random = Random::new(asked.seed ^ (ranks as u64) << 32);
     while plans.len() > asked.sample.unwrap_or(usize::MAX) {
         plans.swap_remove(random.below(plans.len()));
@@ -249,15 +253,26 @@ mod tests {
         assert_eq!(arrived, verdicts);
     }
 
+    const ALL: Asked<'static> = Asked { quick: true, only: &[], sample: None, share: (0, 1), seed: 1, device: None };
+
+    #[test]
+    fn those_that_are_named_keep_their_plans() {
+        let only = [Collective::Gather, Collective::AllReduce];
+        let mut of_all = plans(3, ALL);
+        of_all.retain(|plan| only.contains(&plan.collective));
+        assert_eq!(plans(3, Asked { only: &only, ..ALL }), of_all);
+        assert!(!of_all.is_empty());
+    }
+
     #[test]
     fn a_sample_is_the_same_on_every_rank_and_another_with_another_seed() {
-        let sample = |seed| plans(3, Asked { quick: false, sample: Some(40), share: (0, 1), seed, device: None });
+        let sample = |seed| plans(3, Asked { sample: Some(40), quick: false, seed, ..ALL });
         assert_eq!((sample(1).len(), sample(1) == sample(1), sample(1) == sample(2)), (40, true, false));
     }
 
     #[test]
     fn shares_are_all_plans_once() {
-        let of = |share| plans(2, Asked { quick: true, sample: None, share, seed: 1, device: None });
+        let of = |share| plans(2, Asked { share, ..ALL });
         let shares: usize = (0..7).map(|k| of((k, 7)).len()).sum();
         assert_eq!(shares, of((0, 1)).len());
         assert_eq!((of((3, 7))[0], of((3, 7))[1]), (of((0, 1))[3], of((0, 1))[10]));

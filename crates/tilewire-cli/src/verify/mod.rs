@@ -67,6 +67,8 @@ pub struct Request {
     pub sample: Option<usize>,
     /// Of all plans, the one number of so many parts: then all on a device, too.
     pub share: Option<(usize, usize)>,
+    /// Nothing but these collectives, where any are named.
+    pub only: Vec<Collective>,
     /// Where the ranks of the collectives run. As processes, nothing but collectives is verified.
     pub world: Ranks,
 }
@@ -86,6 +88,7 @@ impl Default for Request {
             quick: false,
             sample: None,
             share: None,
+            only: Vec::new(),
             world: Ranks::Threads,
         }
     }
@@ -110,9 +113,10 @@ impl Request {
         }
     }
 
-    fn asked<'d>(&self, device: Option<&'d Arc<Device>>) -> Asked<'d> {
+    fn asked<'d>(&'d self, device: Option<&'d Arc<Device>>) -> Asked<'d> {
         let sample = self.sample.or_else(|| device.filter(|_| self.share.is_none()).map(|_| DEVICE_SAMPLE));
-        Asked { quick: self.quick, sample, share: self.share.unwrap_or((0, 1)), seed: self.seed, device }
+        let (quick, only, share) = (self.quick, self.only.as_slice(), self.share.unwrap_or((0, 1)));
+        Asked { quick, only, sample, share, seed: self.seed, device }
     }
 }
 
@@ -156,50 +160,11 @@ fn all(request: &Request) -> Result<ExitCode> {
         writeln!(out, "{} ({}, {} multiprocessors)", device.name(), device.target(), device.multiprocessors())?;
     }
     let start = Instant::now();
-    let next = AtomicU64::new(0);
-    let tally = Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= request.programs {
-                        break;
-                    }
-                    let mut random = Random::new(request.seed.wrapping_add(number));
-                    let (seed, sections) = (random.next(), 1 + random.below(5));
-                    for (engine, outcome) in judge(seed, sections, device.as_ref()) {
-                        tally.lock().expect("no panic while it is held").count(engine, outcome);
-                    }
-                }
-            });
-        }
-    });
-    let mut tally = tally.into_inner().expect("no panic while it was held");
-    if let Some(device) = &device {
-        let outcome = |what: &str, result: Result<()>| match result {
-            Ok(()) => Outcome::Agrees,
-            Err(error) => Outcome::Differs(format!("{what}: {error:#}")),
-        };
-        tally.count("cuda, graphs and failures", outcome("replays", graphs::replays(device, request.replays)));
-        tally.count("cuda, graphs and failures", outcome("captures", graphs::refusals(device)));
-        tally.count("cuda, graphs and failures", outcome("a peer that never comes", graphs::missing_peer(device)));
-        tally.count("cuda, graphs and failures", outcome("too many blocks", graphs::too_many_blocks(device)));
-        for &ranks in &request.ranks {
-            for blocks in [1, 4] {
-                let outcome = match ring::ring(device, ranks, blocks) {
-                    Ok(()) => Outcome::Agrees,
-                    Err(error) => Outcome::Differs(format!("ring of {ranks} ranks, {blocks} blocks: {error:#}")),
-                };
-                tally.count("cuda, rings of virtual ranks", outcome);
-            }
-            for case in shifts::cases(ranks, request.seed, request.shifts) {
-                let outcome = match shifts::shift(device, ranks, &case, request.seed) {
-                    Ok(()) => Outcome::Agrees,
-                    Err(error) => Outcome::Differs(format!("sendrecv among {ranks} ranks, {case}: {error:#}")),
-                };
-                tally.count("cuda, sendrecv", outcome);
-            }
+    let mut tally = Tally::default();
+    if request.only.is_empty() {
+        programs(request, device.as_ref(), &mut tally);
+        if let Some(device) = &device {
+            on_device(request, device, &mut tally);
         }
     }
     for &ranks in &request.ranks {
@@ -213,6 +178,50 @@ fn all(request: &Request) -> Result<ExitCode> {
         bail!("nothing was compared");
     }
     Ok(if tally.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Random programs, on all processors of this machine.
+fn programs(request: &Request, device: Option<&Arc<Device>>, tally: &mut Tally) {
+    let (next, tally) = (AtomicU64::new(0), Mutex::new(tally));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= request.programs {
+                        break;
+                    }
+                    let mut random = Random::new(request.seed.wrapping_add(number));
+                    let (seed, sections) = (random.next(), 1 + random.below(5));
+                    for (engine, outcome) in judge(seed, sections, device) {
+                        tally.lock().expect("no panic while it is held").count(engine, outcome);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// What only a GPU has: graphs, launches that cannot be, rings of virtual ranks and random transfers among them.
+fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
+    let outcome = |what: &str, result: Result<()>| match result {
+        Ok(()) => Outcome::Agrees,
+        Err(error) => Outcome::Differs(format!("{what}: {error:#}")),
+    };
+    tally.count("cuda, graphs and failures", outcome("replays", graphs::replays(device, request.replays)));
+    tally.count("cuda, graphs and failures", outcome("captures", graphs::refusals(device)));
+    tally.count("cuda, graphs and failures", outcome("a peer that never comes", graphs::missing_peer(device)));
+    tally.count("cuda, graphs and failures", outcome("too many blocks", graphs::too_many_blocks(device)));
+    for &ranks in &request.ranks {
+        for blocks in [1, 4] {
+            let what = format!("ring of {ranks} ranks, {blocks} blocks");
+            tally.count("cuda, rings of virtual ranks", outcome(&what, ring::ring(device, ranks, blocks)));
+        }
+        for case in shifts::cases(ranks, request.seed, request.shifts) {
+            let what = format!("sendrecv among {ranks} ranks, {case}");
+            tally.count("cuda, sendrecv", outcome(&what, shifts::shift(device, ranks, &case, request.seed)));
+        }
+    }
 }
 
 /// Counts of outcomes by engine.

@@ -6,7 +6,7 @@ use super::value::{IntoIndex, IntoValue, Known, Value};
 use super::view::View;
 use super::wire::{Banks, Region};
 use crate::ir::scalar::Element;
-use crate::ir::{self, Access, Base, Op, RoleId, SourceLine, Special, Type, VarId};
+use crate::ir::{self, Access, Base, Inst, Op, RoleId, SourceLine, Special, Type, VarId};
 use crate::tensor::Scalar;
 use std::marker::PhantomData;
 use std::ops::{Range, RangeTo};
@@ -101,8 +101,9 @@ impl<'t> RoleCtx<'t> {
     #[track_caller]
     pub fn each(&self, n: impl IntoIndex<'t>, body: impl FnOnce(Value<'t, i64>)) {
         let at = SourceLine::caller();
-        let extent = vec![self.extent(n, &at)];
-        self.elements(extent, &at, |[i, _]| body(i));
+        let (inst, [i, _]) = self.open_each(&[Known::any(self.trace, n, &at)], &at);
+        body(i);
+        self.close(inst);
     }
 
     /// Runs the body for every row and column of `rows × cols`, in any order, in parallel.
@@ -114,23 +115,46 @@ impl<'t> RoleCtx<'t> {
         body: impl FnOnce(Value<'t, i64>, Value<'t, i64>),
     ) {
         let at = SourceLine::caller();
-        let extent = vec![self.extent(rows, &at), self.extent(cols, &at)];
-        self.elements(extent, &at, |[row, col]| body(row, col));
+        let extent = [Known::any(self.trace, rows, &at), Known::any(self.trace, cols, &at)];
+        let (inst, [row, col]) = self.open_each(&extent, &at);
+        body(row, col);
+        self.close(inst);
     }
 
-    fn extent(&self, n: impl IntoIndex<'t>, at: &SourceLine) -> ir::Value {
-        Known::uniform(self.trace, "the extent of an each", n, at).ir(self.trace, at)
-    }
+    // What opens a body and what closes it take no closure: they are compiled once, not for every body that somebody writes.
 
-    fn elements(&self, extent: Vec<ir::Value>, at: &SourceLine, body: impl FnOnce([Value<'t, i64>; 2])) {
+    /// Opens the body of an `each`; gives its indices, and nothing to close where there may be none.
+    fn open_each(&self, extent: &[Known<'t>], at: &SourceLine) -> (Option<Inst>, [Value<'t, i64>; 2]) {
         let trace = self.trace;
+        let extent: Vec<_> = extent.iter().map(|n| n.as_uniform(trace, "the extent of an each", at)).collect();
         if let Some(outer) = trace.each() {
             trace.report(at, MisuseKind::NestedEach { outer });
-            return body([0, 0].map(|zero| self.number(zero, at)));
+            return (None, [self.number(0, at); 2]);
         }
-        let (inst, indices) = trace.open_loop(ScopeKind::Each, at, |region| Op::Each { extent, body: region });
-        body(indices.map(|index| Value::new(trace, index)));
-        trace.close_loop(inst);
+        let (inst, indices) = trace.open_loop(ScopeKind::Each, at, &|body| Op::Each { extent: extent.clone(), body });
+        (Some(inst), indices.map(|index| Value::new(trace, index)))
+    }
+
+    /// Opens the body of a `for_`; gives its index, and nothing to close where there may be none.
+    fn open_for(&self, [start, end, step]: [Known<'t>; 3], at: &SourceLine) -> (Option<Inst>, Value<'t, i64>) {
+        let trace = self.trace;
+        if !trace.not_in_each("for_", at) {
+            return (None, self.number(0, at));
+        }
+        if let Known::Number(is @ ..1) = step {
+            trace.report(at, MisuseKind::TooSmall { what: "the step of a for_", is: is.into() });
+        }
+        let start = start.as_uniform(trace, "the start of a for_", at);
+        let end = end.as_uniform(trace, "the end of a for_", at);
+        let step = step.as_uniform(trace, "the step of a for_", at);
+        let (inst, [index, _]) = trace.open_loop(ScopeKind::For, at, &|body| Op::For { start, end, step, body });
+        (Some(inst), Value::new(trace, index))
+    }
+
+    fn close(&self, inst: Option<Inst>) {
+        if let Some(inst) = inst {
+            self.trace.close_loop(inst);
+        }
     }
 
     // ---- control flow -------------------------------------------------------------------------------------------
@@ -188,19 +212,10 @@ impl<'t> RoleCtx<'t> {
         body: impl FnOnce(Value<'t, i64>),
     ) {
         let (trace, at) = (self.trace, SourceLine::caller());
-        if !trace.not_in_each("for_", &at) {
-            return body(self.number(0, &at));
-        }
-        if let Some(is) = step.number().filter(|&step| step < 1) {
-            trace.report(&at, MisuseKind::TooSmall { what: "the step of a for_", is });
-        }
-        let start = Known::uniform(trace, "the start of a for_", start, &at).ir(trace, &at);
-        let end = Known::uniform(trace, "the end of a for_", end, &at).ir(trace, &at);
-        let step = Known::uniform(trace, "the step of a for_", step, &at).ir(trace, &at);
-        let make = |body| Op::For { start, end, step, body };
-        let (inst, [index, _]) = trace.open_loop(ScopeKind::For, &at, make);
-        body(Value::new(trace, index));
-        trace.close_loop(inst);
+        let ends = [Known::any(trace, start, &at), Known::any(trace, end, &at), Known::any(trace, step, &at)];
+        let (inst, index) = self.open_for(ends, &at);
+        body(index);
+        self.close(inst);
     }
 
     /// Runs the body for this copy's share of the steps `0..n`: copy `g` of `G` takes `g`, `g + G`, ….

@@ -235,7 +235,7 @@ impl Trace {
         &self,
         kind: ScopeKind,
         at: &SourceLine,
-        make: impl FnOnce(Region) -> Op,
+        make: &dyn Fn(Region) -> Op,
     ) -> (Inst, [ir::Value; 2]) {
         let mut state = self.state();
         let region = state.builder.open(kind == ScopeKind::Each);

@@ -197,10 +197,19 @@ impl<'t> Known<'t> {
         index: impl IntoIndex<'t>,
         at: &SourceLine,
     ) -> Known<'t> {
-        match Known::any(trace, index, at) {
+        Known::any(trace, index, at).uniform_or_report(trace, what, at)
+    }
+
+    fn uniform_or_report(self, trace: &'t Trace, what: &'static str, at: &SourceLine) -> Known<'t> {
+        match self {
             Known::Value(v) => Known::Value(Value::new(trace, trace.uniform(what, v.ir, at))),
             number => number,
         }
+    }
+
+    /// The value, which must be uniform: a lane value is a misuse of `what`.
+    pub(crate) fn as_uniform(self, trace: &'t Trace, what: &'static str, at: &SourceLine) -> ir::Value {
+        self.uniform_or_report(trace, what, at).ir(trace, at)
     }
 
     /// An index, uniform or lane.

@@ -168,10 +168,7 @@ impl Tiling {
         }
         let (first, steps) = self.dealt(r);
         let (from, by) = turns.unwrap_or_else(|| (r.constant(0i64), r.constant(1i64)));
-        r.for_step(from, steps, by, |step| {
-            let index = first.map_or(step, |first| first + step);
-            body(step, self.tile(r, index));
-        });
+        r.for_step(from, steps, by, |step| body(step, self.tile_of(r, first, step)));
         steps
     }
 
@@ -182,8 +179,12 @@ impl Tiling {
 
     /// The tile of a step of this block.
     pub(super) fn tile_here<'t>(&self, r: &RoleCtx<'t>, step: Value<'t, i64>) -> Tile<'t> {
-        let index = self.dealt(r).0.map_or(step, |first| first + step);
-        self.tile(r, index)
+        self.tile_of(r, self.dealt(r).0, step)
+    }
+
+    /// The tile of a step of a block whose first is `first`.
+    fn tile_of<'t>(&self, r: &RoleCtx<'t>, first: Option<Value<'t, i64>>, step: Value<'t, i64>) -> Tile<'t> {
+        self.tile(r, first.map_or(step, |first| first + step))
     }
 
     /// The first tile of this block (`None`: of the only one), and how many it has.
