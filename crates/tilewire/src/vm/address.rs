@@ -58,7 +58,7 @@ pub(crate) unsafe fn contiguous(m: &Machine, e: i32, count: usize) -> Result<*mu
     unsafe { contiguous_from(m, e, first_index(m, m.access(e)), count) }
 }
 
-/// As [`contiguous`], from element `index` on: outside an `each` there is no strip.
+/// As [`contiguous`], from element `index` on.
 ///
 /// # Safety
 /// `e` is an access of the verified program of `m`.
@@ -81,6 +81,16 @@ pub(crate) unsafe fn contiguous_from(m: &Machine, e: i32, index: i64, count: usi
         }
         Ok(start.add(offset as usize))
     }
+}
+
+/// As [`contiguous`], from the base of the access on: outside an `each` there is no strip.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`.
+#[inline(always)]
+pub(crate) unsafe fn from_base(m: &Machine, e: i32, count: usize) -> Result<*mut u8, Fault> {
+    // SAFETY: the caller's promise.
+    unsafe { contiguous_from(m, e, m.reg(m.access(e).base) as i64, count) }
 }
 
 /// Address of element `index` of the bank at `start`, or a fault.

@@ -186,6 +186,19 @@ unsafe fn slot_address(m: &Machine, e: i32) -> Result<(&'static AtomicU64, i64, 
 pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
+        let place = m.slot_place((*pc).e);
+        let (Some(slot), false) = (place.known(m, 1), m.streamed) else { return signal_anywhere(m, pc) };
+        AtomicU64::from_ptr(slot.cast()).store(m.reg((*pc).a), Ordering::Release);
+        m.ring(place.entry as usize);
+        pc.add(1)
+    }
+}
+
+/// `Signal` to any bank, after any stores.
+#[inline(never)]
+unsafe fn signal_anywhere(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
         match slot_address(m, (*pc).e) {
             Ok((slot, bank, _)) => {
                 // A release store does not order non-temporal stores.
@@ -212,14 +225,27 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
         let i = *pc;
+        let (expected, address) = (m.reg(i.a), slot_address(m, i.e));
+        match address {
+            Ok((slot, ..)) if slot.load(Ordering::Acquire) >= expected => {
+                m.passed += 1;
+                copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize * i.c as usize).cast());
+                pc.add(1)
+            }
+            _ => wait_for(m, pc),
+        }
+    }
+}
+
+/// `Wait` for what was not there at the first look.
+#[inline(never)]
+unsafe fn wait_for(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let i = *pc;
         match slot_address(m, i.e) {
             Ok((slot, bank, index)) => {
                 let (mut seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
-                if seen >= expected {
-                    m.passed += 1;
-                    copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize * i.c as usize).cast());
-                    return pc.add(1);
-                }
                 prepare_signal(m, i.b);
                 let mut looks = m.looks;
                 while seen < expected && looks > 0 {

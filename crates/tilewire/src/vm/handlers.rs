@@ -1,10 +1,53 @@
-//! The table from opcodes to handlers.
+//! The table from opcodes to handlers, and the handlers of several instructions at once.
 
-use super::code::Opcode;
+use super::code::{Code, Opcode};
 use super::lane::{arithmetic, convert, group, memory, packet};
 use super::level::Level;
-use super::machine::Handler;
+use super::machine::{Handler, Inst, Machine};
 use super::{control, uniform};
+use crate::ir::{BinaryOp, Type};
+
+/// A handler that does what those of neighbouring instructions do, one after the other; all but the last always go on to the next.
+macro_rules! one_after_the_other {
+    ($($handler:path),+) => {{
+        unsafe fn all(m: &mut Machine, mut pc: *const Inst) -> *const Inst {
+            $(
+                debug_assert!(!pc.is_null(), "only the last of several may stop");
+                // SAFETY: these instructions follow each other in the verified code, each is given its own, and what the verifier
+                // found of each holds for it here.
+                pc = unsafe { $handler(m, pc) };
+            )+
+            pc
+        }
+        all
+    }};
+}
+
+/// One handler for the first instruction and some after it, where code begins as transfers do: a dispatch less for each between the arrival
+/// of a message and the answer to it. The others have handlers as if it were not there, for who jumps to them.
+pub(crate) fn of_several(code: &[Code]) -> Option<Handler> {
+    use BinaryOp::{Add, Or};
+    use Opcode::{End, JumpIfBits, UBinary, ULoadWord, UMaskScale, UStoreWord};
+    use Type::U64;
+    use control::{end, jump_if_bits};
+    use uniform::{add_u64, load_word, mask_scale, or_u64, store_word};
+    let op = |k: usize| code.get(k).map_or(End, |code| code.op);
+    let handler: Handler = match [op(0), op(1), op(2), op(3), op(4)] {
+        // A packet: its number, flag, place and successor; a sender asks for credits now and then.
+        [ULoadWord, UBinary(Or, U64), UMaskScale, UBinary(Add, U64), JumpIfBits] => {
+            one_after_the_other!(load_word, or_u64, mask_scale, add_u64, jump_if_bits)
+        }
+        [ULoadWord, UBinary(Or, U64), UMaskScale, UBinary(Add, U64), _] => {
+            one_after_the_other!(load_word, or_u64, mask_scale, add_u64)
+        }
+        // A slot: the same without a flag.
+        [ULoadWord, UMaskScale, UBinary(Add, U64), ..] => one_after_the_other!(load_word, mask_scale, add_u64),
+        [UMaskScale, UBinary(Add, U64), JumpIfBits, ..] => one_after_the_other!(mask_scale, add_u64, jump_if_bits),
+        [UStoreWord, End, ..] if code.len() > 1 => one_after_the_other!(store_word, end),
+        _ => return None,
+    };
+    Some(handler)
+}
 
 /// The handler of an opcode at a level.
 pub(crate) fn handler(op: Opcode, level: Level) -> Handler {

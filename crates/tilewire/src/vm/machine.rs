@@ -13,7 +13,7 @@ use crate::ir::{Special, Type};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-/// The work of one instruction: gives the next one, or null after setting `machine.stop`.
+/// The work of an instruction, and perhaps of some after it: gives the next one, or null after setting `machine.stop`.
 pub(crate) type Handler = unsafe fn(&mut Machine, *const Inst) -> *const Inst;
 
 /// An instruction bound to its handler.
@@ -36,15 +36,15 @@ pub(crate) struct Program {
 impl Program {
     /// Binds verified code.
     pub(crate) fn new(role: RoleCode, level: Level) -> Program {
-        let bind = |code: &Code| Inst {
-            run: handlers::handler(code.op, level),
+        let bind = |(k, code): (usize, &Code)| Inst {
+            run: handlers::of_several(&role.code[k..]).unwrap_or_else(|| handlers::handler(code.op, level)),
             a: code.a,
             b: code.b,
             c: code.c,
             d: code.d,
             e: code.e,
         };
-        let insts = role.code.iter().map(bind).collect();
+        let insts = role.code.iter().enumerate().map(bind).collect();
         Program { role, insts }
     }
 }
@@ -149,7 +149,9 @@ pub(crate) struct Machine {
     lanes: *mut *mut u8,
     bases: *const *mut u8,
     accesses: *const Access,
+    places: *const Place,
     slots: *const SlotRef,
+    slot_places: *const Place,
     posts: *const PostRef,
     eaches: *const Each,
     pub counts: [usize; MAX_COUNTS],
@@ -185,10 +187,66 @@ struct Owned {
     _regs: Vec<u64>,
     _lanes: Vec<*mut u8>,
     _bases: Vec<*mut u8>,
+    _places: Vec<Place>,
+    _slot_places: Vec<Place>,
     _bells: Vec<BellRef>,
     _strips: Vec<Line>,
     _scratch: Vec<Line>,
     inputs: Vec<(u16, Start)>,
+}
+
+/// What a machine knows of an access, or of a slot table, before it runs, so that little is left to check where each nanosecond counts.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// The first byte of its bank; null where a register says which bank it is.
+    start: *mut u8,
+    /// How many of its elements are certain to lie there: none where a register says which bank, and at most one where elements may begin
+    /// inside others.
+    count: u64,
+    /// Bytes per index step.
+    unit: u64,
+    /// The register of its first index.
+    base: u16,
+    /// The entry of its (first) bank among the bases.
+    pub entry: u16,
+}
+
+impl Place {
+    fn of_access(access: &Access, bases: &[*mut u8]) -> Place {
+        let count = if access.unit == access.width {
+            access.bytes / u64::from(access.width)
+        } else {
+            u64::from(access.bytes >= u64::from(access.width))
+        };
+        Place::new(access.bank, count, u64::from(access.unit), access.base, access.first, bases)
+    }
+
+    fn of_slot(slot: &SlotRef, bases: &[*mut u8]) -> Place {
+        Place::new(slot.bank, slot.len, u64::from(slot.stride), slot.index, slot.first, bases)
+    }
+
+    fn new(bank: Option<u16>, count: u64, unit: u64, base: u16, entry: u16, bases: &[*mut u8]) -> Place {
+        match bank {
+            Some(_) => Place { start: std::ptr::null_mut(), count: 0, unit, base, entry },
+            None => Place { start: bases[entry as usize], count, unit, base, entry },
+        }
+    }
+
+    /// Address of `count` elements from the base on, where there is at least one and all are known to be in the bank and aligned.
+    ///
+    /// # Safety
+    /// The place is one of `m`.
+    #[inline(always)]
+    pub(crate) unsafe fn known(self, m: &Machine, count: u64) -> Option<*mut u8> {
+        // SAFETY: the verifier checked the register. All `self.count` elements lie in a bank of the size that the verifier was given, so the
+        // product is an offset in it and does not wrap.
+        unsafe {
+            let index = m.reg(self.base);
+            // Wraps for none, which is then too many.
+            let is_inside = index < self.count && count.wrapping_sub(1) < self.count - index;
+            is_inside.then(|| self.start.add((index * self.unit) as usize))
+        }
+    }
 }
 
 /// A [`Bell`](super::waits::Bell) that the machine's host lent. The word is borrowed from what is in the host's `Arc`; `Machine::host` is
@@ -268,12 +326,16 @@ impl Machine {
                 (reg, start)
             })
             .collect();
+        let places: Vec<Place> = role.accesses.iter().map(|access| Place::of_access(access, &bases)).collect();
+        let slot_places: Vec<Place> = role.slots.iter().map(|slot| Place::of_slot(slot, &bases)).collect();
         Machine {
             regs: regs.as_mut_ptr(),
             lanes: lanes.as_mut_ptr(),
             bases: bases.as_ptr(),
             accesses: role.accesses.as_ptr(),
+            places: places.as_ptr(),
             slots: role.slots.as_ptr(),
+            slot_places: slot_places.as_ptr(),
             posts: role.posts.as_ptr(),
             eaches: role.eaches.as_ptr(),
             counts: [0; MAX_COUNTS],
@@ -294,6 +356,8 @@ impl Machine {
                 _regs: regs,
                 _lanes: lanes,
                 _bases: bases,
+                _places: places,
+                _slot_places: slot_places,
                 _bells: Vec::new(),
                 _strips: strips,
                 _scratch: scratch,
@@ -447,6 +511,22 @@ impl Machine {
     pub(crate) unsafe fn access<'p>(&self, e: i32) -> &'p Access {
         // SAFETY: the caller's promise; the table lives as long as the program, which outlives every handler call.
         unsafe { &*self.accesses.add(e as usize) }
+    }
+
+    /// # Safety
+    /// `e` is an access of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn place(&self, e: i32) -> Place {
+        // SAFETY: the caller's promise; there is one for every access.
+        unsafe { *self.places.add(e as usize) }
+    }
+
+    /// # Safety
+    /// `e` is a slot of the verified program.
+    #[inline(always)]
+    pub(crate) unsafe fn slot_place(&self, e: i32) -> Place {
+        // SAFETY: the caller's promise; there is one for every slot.
+        unsafe { *self.slot_places.add(e as usize) }
     }
 
     /// # Safety

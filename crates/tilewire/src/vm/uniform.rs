@@ -3,7 +3,7 @@
 use super::address::{bank, element, fault};
 use super::lane::memory::FetchAdd;
 use super::machine::{Handler, Inst, Machine};
-use super::scalar_op::{Binary, Compare, Unary, by_binary, by_compare, by_type, by_unary};
+use super::scalar_op::{self, Binary, Compare, Unary, by_binary, by_compare, by_type, by_unary};
 use crate::ir::scalar::{CastTo, Element, Float};
 use crate::ir::{BinaryOp, CompareOp, Type, UnaryOp};
 
@@ -100,6 +100,18 @@ unsafe fn binary_of<O: Binary<T>, T: Element>(m: &mut Machine, pc: *const Inst) 
         m.set_reg(i.a, O::apply(T::from_bits(m.reg(i.b)), T::from_bits(m.reg(i.c))).to_bits());
         pc.add(1)
     }
+}
+
+/// `UBinary(Add, U64)`
+pub(crate) unsafe fn add_u64(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe { binary_of::<scalar_op::Add, u64>(m, pc) }
+}
+
+/// `UBinary(Or, U64)`
+pub(crate) unsafe fn or_u64(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe { binary_of::<scalar_op::Or, u64>(m, pc) }
 }
 
 unsafe fn compare_of<O: Compare<T>, T: Element>(m: &mut Machine, pc: *const Inst) -> *const Inst {

@@ -1,6 +1,6 @@
 //! Moves between lanes and memory that are not plain pointer bindings: strided, tiled, by index, masked, atomic.
 
-use super::super::address::{self, bank, contiguous, contiguous_from, element, fault, rectangle};
+use super::super::address::{self, bank, contiguous, contiguous_from, element, fault, from_base, rectangle};
 use super::super::copy::{self, Stores};
 use super::super::level::Level;
 use super::super::machine::{Handler, Inst, Machine};
@@ -89,7 +89,7 @@ pub(crate) fn affine_index(level: Level) -> Handler {
 }
 
 // SAFETY, for every `unsafe` in this file: operands are those of a verified program; lanes have at least `counts[d]` elements of
-// the op's size; addresses of memory come from `address`, which checked them against the bank.
+// the op's size; addresses of memory come from `address`, which checked them against the bank, or from a known place.
 
 /// `Bind`: points a lane at memory.
 pub(crate) unsafe fn bind(m: &mut Machine, pc: *const Inst) -> *const Inst {
@@ -172,23 +172,47 @@ pub(crate) unsafe fn copy_row(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above. It stands outside any `each`: there is no strip, and the elements begin at the base of each access.
     unsafe {
         let i = *pc;
+        let count = m.reg(i.a);
+        let (Some(from), Some(to)) = (m.place(i.e).known(m, count), m.place(i.e + 1).known(m, count)) else {
+            return copy_row_anywhere(m, pc);
+        };
+        copy_elements(m, pc, from, to)
+    }
+}
+
+/// `CopyRow` from and to any banks.
+#[inline(never)]
+unsafe fn copy_row_anywhere(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `copy_row`.
+    unsafe {
+        let i = *pc;
         let count = m.reg(i.a) as i64;
         if count <= 0 {
             return pc.add(1);
         }
-        m.passed += 1;
-        let at = |e: i32| contiguous_from(m, e, m.reg(m.access(e).base) as i64, count as usize);
-        match at(i.e).and_then(|from| Ok((from, at(i.e + 1)?))) {
-            Ok((from, to)) => {
-                let bytes = count as usize * m.access(i.e).width as usize;
-                if move_bytes(m, to, from, bytes, m.stream_from) {
-                    // As at the end of an `each`: streamed bytes may be read again only after a fence.
-                    copy::fence();
-                }
-                pc.add(1)
-            }
-            Err(what) => fault(m, pc, what),
+        match (from_base(m, i.e, count as usize), from_base(m, i.e + 1, count as usize)) {
+            (Ok(from), Ok(to)) => copy_elements(m, pc, from, to),
+            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
         }
+    }
+}
+
+/// The rest of `CopyRow`.
+///
+/// # Safety
+/// `pc` is a `CopyRow` of the verified program of `m`, and its elements at `from` and `to` are in bounds.
+#[inline(always)]
+unsafe fn copy_elements(m: &mut Machine, pc: *const Inst, from: *mut u8, to: *mut u8) -> *const Inst {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let i = *pc;
+        m.passed += 1;
+        let bytes = m.reg(i.a) as usize * m.access(i.e).width as usize;
+        if move_bytes(m, to, from, bytes, m.stream_from) {
+            // As at the end of an `each`: streamed bytes may be read again only after a fence.
+            copy::fence();
+        }
+        pc.add(1)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Packets: 16 bytes `{d32, flag, d32, flag}`, each 8-byte half written and read by one atomic access, so that the flag vouches
 //! for the data beside it without any fence.
 
-use super::super::address::{bank, contiguous, contiguous_from, element, fault, first_index};
+use super::super::address::{bank, contiguous, element, fault, first_index, from_base};
 use super::super::control::prepare_signal;
 #[cfg(target_arch = "x86_64")]
 use super::super::level::Level;
-use super::super::machine::{Blocked, Fault, Inst, Machine, Stop, Watch};
+use super::super::machine::{Blocked, Inst, Machine, Stop, Watch};
 use super::{get, put};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,38 +52,35 @@ pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const 
     }
 }
 
-/// `PacketSend`. Few words, the case where each nanosecond counts, without a call.
+/// `PacketSend`. One word at a known place, where each nanosecond counts; all else elsewhere, so that this needs no stack.
 pub(crate) unsafe fn packet_send(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: as for `packet_put_row`, and the words were checked as well. There is no strip: both begin at their base.
+    // SAFETY: as for `packet_put_row`; a known place is as good as a check, and the words have one as well. There is no strip: both
+    // begin at their base.
     unsafe {
         let i = *pc;
-        let count = m.reg(i.a) as i64;
-        if count >= PAIRS_FROM as i64 {
+        let to = m.place(i.e + 1);
+        let (Some(word), Some(packet), 1) = (m.place(i.e).known(m, 1), to.known(m, 1), m.reg(i.a)) else {
             return packet_send_many(m, pc);
-        }
-        if count <= 0 {
-            return pc.add(1);
-        }
+        };
         m.passed += 1;
-        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
-            (Ok(words), Ok(packets)) => {
-                write_few(m, i.e + 1, packets.cast(), words.cast(), 0..count as usize, m.reg(i.c) as u32);
-                pc.add(1)
-            }
-            (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
-        }
+        write(packet.cast(), get(word.cast(), 0), m.reg(i.c) as u32);
+        m.ring(to.entry as usize);
+        pc.add(1)
     }
 }
 
-/// `PacketSend` of many words.
+/// `PacketSend` of any number of words, anywhere.
 #[inline(never)]
 unsafe fn packet_send_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `packet_send`.
     unsafe {
         let i = *pc;
         let count = m.reg(i.a) as i64;
+        if count <= 0 {
+            return pc.add(1);
+        }
         m.passed += 1;
-        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
+        match (from_base(m, i.e, count as usize), from_base(m, i.e + 1, count as usize)) {
             (Ok(words), Ok(packets)) => {
                 write_row(m, i.e + 1, packets.cast(), words.cast(), count as usize, m.reg(i.c) as u32);
                 pc.add(1)
@@ -112,8 +109,29 @@ pub(crate) unsafe fn packet_get_row(m: &mut Machine, pc: *const Inst) -> *const 
     }
 }
 
-/// `PacketReceive`: as `PacketGet`.
+/// `PacketReceive`: as `PacketGet`. One packet at a known place that is there; all else elsewhere, as for [`packet_send`].
 pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `packet_send`.
+    unsafe {
+        let i = *pc;
+        let (packet, word) = (m.place(i.e).known(m, 1), m.place(i.e + 1).known(m, 1));
+        let (Some(packet), Some(word), 1) = (packet, word, m.reg(i.a)) else {
+            return packet_receive_many(m, pc);
+        };
+        match look(packet.cast(), m.reg(i.c) as u32) {
+            Some(x) => {
+                put(word.cast(), 0, x);
+                m.passed += 1;
+                pc.add(1)
+            }
+            None => packet_receive_many(m, pc),
+        }
+    }
+}
+
+/// `PacketReceive` of any number of packets, anywhere, which may have to be waited for.
+#[inline(never)]
+unsafe fn packet_receive_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `packet_send`.
     unsafe {
         let i = *pc;
@@ -121,21 +139,21 @@ pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const 
         if count <= 0 {
             return pc.add(1);
         }
-        match (from_base(m, i.e, count), from_base(m, i.e + 1, count)) {
-            // One packet: the case where each nanosecond counts, without a call.
-            (Ok(packets), Ok(words)) if count == 1 => {
-                let packets = packets.cast();
-                let x = look(packets, flag).or_else(|| {
+        match (from_base(m, i.e, count as usize), from_base(m, i.e + 1, count as usize)) {
+            // One packet: nothing between its arrival and the end.
+            (Ok(packet), Ok(word)) if count == 1 => {
+                let packet = packet.cast();
+                let x = look(packet, flag).or_else(|| {
                     prepare_signal(m, i.b);
-                    poll(packets, flag, m.looks)
+                    poll(packet, flag, m.looks)
                 });
                 match x {
                     Some(x) => {
-                        put(words.cast(), 0, x);
+                        put(word.cast(), 0, x);
                         m.passed += 1;
                         pc.add(1)
                     }
-                    None => block(m, pc, packets, m.reg(m.access(i.e).base) as i64, flag),
+                    None => block(m, pc, packet, m.reg(m.access(i.e).base) as i64, flag),
                 }
             }
             (Ok(packets), Ok(words)) => match read_row(m, packets.cast(), words.cast(), count as usize, flag) {
@@ -151,16 +169,6 @@ pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const 
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
         }
     }
-}
-
-/// Address of the first `count` elements of an access outside any `each`.
-///
-/// # Safety
-/// `e` is an access of the verified program of `m`, and `count` is positive.
-#[inline(always)]
-unsafe fn from_base(m: &Machine, e: i32, count: i64) -> Result<*mut u8, Fault> {
-    // SAFETY: the caller's promise.
-    unsafe { contiguous_from(m, e, m.reg(m.access(e).base) as i64, count as usize) }
 }
 
 /// Writes neighbouring packets of access `e` and wakes who may sleep on them.
@@ -186,12 +194,10 @@ unsafe fn write_row(m: &Machine, e: i32, first: *mut u64, data: *const u64, coun
 /// As for [`write_row`].
 #[inline(always)]
 unsafe fn write_few(m: &Machine, e: i32, first: *mut u64, data: *const u64, range: Range<usize>, flag: u32) {
-    let high = u64::from(flag) << 32;
     // SAFETY: the caller's promise.
     unsafe {
         for k in range {
-            let x = get(data, k);
-            store(first.add(2 * k), (x & 0xffff_ffff) | high, (x >> 32) | high);
+            write(first.add(2 * k), get(data, k), flag);
         }
         let access = m.access(e);
         m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
@@ -370,6 +376,17 @@ unsafe fn load(at: *mut u64) -> (u64, u64) {
         let low = AtomicU64::from_ptr(at).load(Ordering::Relaxed);
         (low, AtomicU64::from_ptr(at.add(1)).load(Ordering::Relaxed))
     }
+}
+
+/// Writes the packet of a word.
+///
+/// # Safety
+/// `at` is valid for 16 bytes and aligned to 16.
+#[inline(always)]
+unsafe fn write(at: *mut u64, x: u64, flag: u32) {
+    let high = u64::from(flag) << 32;
+    // SAFETY: the caller's promise.
+    unsafe { store(at, (x & 0xffff_ffff) | high, (x >> 32) | high) }
 }
 
 /// Writes both halves, on x86-64 by one instruction: between two the receiver, which polls the line, would take it away, and the second

@@ -1,10 +1,12 @@
 //! Whatever the verifier accepts runs to an end: done, blocked or a fault, and nothing outside its memory is touched.
 
-use super::super::code::RoleCode;
+use super::super::code::{Access, Code, Opcode, RoleCode};
+use super::super::handlers::{handler, of_several};
 use super::super::lower::memories;
 use super::super::verify::tests::{LEN, MARGIN, Sample, sample};
 use super::super::verify::verify;
-use super::{Identity, Level, Machine, Program, Stop};
+use super::{Blocked, Identity, Level, Machine, Program, Stop};
+use crate::ir::{BinaryOp, SourceLine, Type};
 use std::sync::Arc;
 
 const GUARD: u8 = 0xcc;
@@ -210,4 +212,128 @@ fn whatever_the_verifier_accepts_stays_inside_its_memory() {
     // The test says something: most mutations are refused, some accepted ones run through, some fault.
     assert!(accepted > 1000 && done > 100 && faults > 100, "{accepted} accepted, {done} done, {faults} faults");
     assert!(accepted < 25_000, "{accepted} accepted");
+}
+
+/// Eight words, aligned as a launch demands of packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(align(64))]
+struct Words([u64; 8]);
+
+/// A program of uniform code on one memory of eight words. `joined`: with the handlers of several instructions.
+fn of_words(role: RoleCode, words: &mut Words, joined: bool) -> (Stop, Vec<u64>, u64) {
+    verify(&role, &[64, 64]).unwrap_or_else(|what| panic!("{what}\n{role}"));
+    let mut program = Program::new(role, Level::Baseline);
+    if !joined {
+        let own = program.role.code.iter().map(|code| handler(code.op, Level::Baseline));
+        program.insts.iter_mut().zip(own).for_each(|(inst, own)| inst.run = own);
+    }
+    let id = Identity { rank: 0, world_size: 1, block: 0, blocks: 1 };
+    let start = words.0.as_mut_ptr().cast::<u8>();
+    // SAFETY: verified with the size of the words, twice the same memory, which outlives the machine.
+    let mut machine = unsafe { Machine::new(Arc::new(program), vec![start, start], id, Level::Baseline) };
+    machine.restart();
+    machine.run();
+    // SAFETY: the programs of these tests have sixteen registers.
+    let registers = (0..16).map(|reg| unsafe { machine.reg(reg) }).collect();
+    (machine.stop, registers, machine.passed)
+}
+
+fn role_of(code: Vec<Code>, registers: Vec<u64>, accesses: Vec<Access>) -> RoleCode {
+    RoleCode { name: "test".into(), code, registers, accesses, ..RoleCode::default() }
+}
+
+#[test]
+fn several_instructions_at_once_do_what_each_alone_does() {
+    const ADD: Opcode = Opcode::UBinary(BinaryOp::Add, Type::U64);
+    const OR: Opcode = Opcode::UBinary(BinaryOp::Or, Type::U64);
+    use Opcode::{End, Jump, JumpIfBits, ULoadWord, UMaskScale, UStoreWord};
+    let begins: [&[Opcode]; 6] = [
+        &[ULoadWord, OR, UMaskScale, ADD, JumpIfBits],
+        &[ULoadWord, OR, UMaskScale, ADD],
+        &[ULoadWord, UMaskScale, ADD],
+        &[UMaskScale, ADD, JumpIfBits],
+        &[UStoreWord, End],
+        &[Jump],
+    ];
+    let mut random = Random(7);
+    let mut joined = 0;
+    for _ in 0..3000 {
+        let ops: Vec<Opcode> = (0..6).flat_map(|_| begins[random.below(begins.len())].to_vec()).chain([End]).collect();
+        let code: Vec<Code> = (0..ops.len())
+            .map(|k| {
+                let op = ops[k];
+                let [a, c, d] = [(); 3].map(|()| random.below(16) as u16);
+                // Words are entry 0; jumps go forward, into the middle of what was joined as well.
+                let (b, e) = match op {
+                    ULoadWord | UStoreWord => (0, 8 * random.below(8)),
+                    Jump | JumpIfBits => (random.below(16) as u16, 1 + random.below(ops.len() - k - 1)),
+                    _ => (random.below(16) as u16, random.below(100)),
+                };
+                Code { op, a, b, c, d, e: e as i32 }
+            })
+            .collect();
+        joined += (0..code.len()).filter(|&k| of_several(&code[k..]).is_some()).count();
+        let registers: Vec<u64> = (0..16).map(|_| random.next() % 32).collect();
+        let role = role_of(code, registers, Vec::new());
+        let (mut together, mut alone) = (Words([1, 2, 3, 4, 5, 6, 7, 8]), Words([1, 2, 3, 4, 5, 6, 7, 8]));
+        let one = of_words(role.clone(), &mut together, true);
+        assert_eq!((one, together), (of_words(role.clone(), &mut alone, false), alone), "{role}");
+    }
+    assert!(joined > 10_000, "{joined}");
+}
+
+#[test]
+fn a_known_place_is_no_other_than_a_bank_of_one() {
+    let access = |first, width, unit, base, bank| Access {
+        first,
+        banks: 1,
+        bank,
+        bytes: 64,
+        unit,
+        width,
+        base,
+        row_stride: 15,
+        col_stride: 15,
+        group: 0,
+        group_stride: 15,
+        name: "words".into(),
+        at: SourceLine::caller(),
+    };
+    let numbers = [0, 1, 2, 3, 7, 8, 9, u64::MAX, 1 << 63, 1 << 61, i64::MAX as u64];
+    let mut ends = std::collections::BTreeMap::new();
+    for op in [Opcode::CopyRow, Opcode::PacketSend, Opcode::PacketReceive] {
+        let widths = match op {
+            Opcode::CopyRow => [(8, 8), (8, 8)],
+            Opcode::PacketSend => [(8, 1), (16, 16)],
+            _ => [(16, 16), (8, 1)],
+        };
+        for number in 0..numbers.len().pow(3) {
+            let n = numbers.len();
+            let (count, from, to) = (numbers[number % n], numbers[number / n % n], numbers[number / n / n]);
+            // Register 0 is the count, 1 and 2 where it begins, 3 the flag, 4 the bank.
+            let mut registers = vec![0; 16];
+            registers[..5].copy_from_slice(&[count, from, to, 5, 0]);
+            let code =
+                vec![Code { op, a: 0, b: 0, c: 3, d: 0, e: 0 }, Code { op: Opcode::End, a: 0, b: 0, c: 0, d: 0, e: 0 }];
+            let outcome = |bank: Option<u16>| {
+                let [(w0, u0), (w1, u1)] = widths;
+                let accesses = vec![access(0, w0, u0, 1, bank), access(1, w1, u1, 2, bank)];
+                // The third packet carries the flag.
+                let mut words = Words([1, 2, 3, 4, 5 << 32 | 6, 5 << 32 | 7, 8, 9]);
+                let (stop, _, passed) = of_words(role_of(code.clone(), registers.clone(), accesses), &mut words, true);
+                let stop = match stop {
+                    // The one names its bank.
+                    Stop::Blocked(Blocked::Packet { packet, seen, .. }) => format!("blocked {packet} {seen}"),
+                    stop => format!("{stop:?}"),
+                };
+                (stop, passed, words)
+            };
+            let known = outcome(None);
+            assert_eq!(known, outcome(Some(4)), "{op:?} of {count} from {from} to {to}");
+            assert!(count as i64 > 0 || known.1 == 0, "what does nothing is no progress: {op:?} of {count}");
+            *ends.entry(known.0[..4].to_string()).or_insert(0) += 1;
+        }
+    }
+    // All three kinds of an end were seen.
+    assert!(ends["Done"] > 100 && ends["Faul"] > 100 && ends["bloc"] > 10, "{ends:?}");
 }
