@@ -1,5 +1,5 @@
-//! FROZEN hand-written loops, the limits that `tilewire bench kernels` compares with. Later work does not touch this file:
-//! a baseline that moves measures nothing.
+//! FROZEN hand-written loops, the limits that `tilewire bench kernels` compares with. Later work does not change them: a baseline that
+//! moves measures nothing. A faster one may come beside them, since the limit is the best of all.
 //!
 //! | function | what it does | how |
 //! |---|---|---|
@@ -10,6 +10,7 @@
 //! | [`quantise_f8e4m3`], `_non_temporal` | fp8 with one f32 scale per 128 elements | maximum as integers, rounding by one float addition |
 //! | [`gather_i32`], `_vector` | `dst[k] = src[idx[k]]` | scalar loads; `vpgatherdd` |
 //! | [`transpose_f32`], `_non_temporal` | `dst[r][c] = src[c][r]` | 8 × 8 in registers, blocks of 64 rows, whole lines of the result |
+//! | [`transpose_f32_down`], `_non_temporal` | the same | bands of 32 columns (streamed: 256), whose rows are read from end to end |
 //!
 //! Every function detects AVX2 (with FMA and F16C) at run time and has a plain loop for other processors, which is also
 //! what the tests compare with. A non-temporal variant exists where it wins at some size; the limit is the best of the
@@ -125,20 +126,35 @@ pub unsafe fn gather_i32_vector(dst: &mut [f32], src: &[f32], idx: &[i32]) {
 
 /// `dst[r][c] = src[c][r]`: `dst` has `rows` rows of `cols` elements.
 pub fn transpose_f32(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
-    transpose::<false>(dst, src, rows, cols);
+    transpose::<false, false>(dst, src, rows, cols);
 }
 
 /// [`transpose_f32`] with non-temporal stores.
 pub fn transpose_f32_non_temporal(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
-    transpose::<true>(dst, src, rows, cols);
+    transpose::<true, false>(dst, src, rows, cols);
 }
 
-fn transpose<const STREAM: bool>(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
+/// [`transpose_f32`] in another order.
+pub fn transpose_f32_down(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
+    transpose::<false, true>(dst, src, rows, cols);
+}
+
+/// [`transpose_f32_down`] with non-temporal stores.
+pub fn transpose_f32_down_non_temporal(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
+    transpose::<true, true>(dst, src, rows, cols);
+}
+
+fn transpose<const STREAM: bool, const DOWN: bool>(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
     assert!(dst.len() == rows * cols && src.len() == rows * cols);
     #[cfg(target_arch = "x86_64")]
     if x86::detected() && rows.is_multiple_of(64) && cols.is_multiple_of(64) {
         // SAFETY: AVX2 was detected, the shapes are whole blocks, and the slices hold rows * cols elements.
-        return unsafe { x86::transpose::<STREAM>(dst, src, rows, cols) };
+        return unsafe {
+            match DOWN {
+                true => x86::transpose_down::<STREAM>(dst, src, rows, cols),
+                false => x86::transpose::<STREAM>(dst, src, rows, cols),
+            }
+        };
     }
     plain::transpose(dst, src, rows, cols);
 }
@@ -306,7 +322,9 @@ mod tests {
             let src = noise(rows * cols);
             let mut want = vec![0.0; rows * cols];
             plain::transpose(&mut want, &src, rows, cols);
-            for transpose in [transpose_f32, transpose_f32_non_temporal] {
+            for transpose in
+                [transpose_f32, transpose_f32_non_temporal, transpose_f32_down, transpose_f32_down_non_temporal]
+            {
                 let mut got = vec![0.0; rows * cols];
                 transpose(&mut got, &src, rows, cols);
                 assert_eq!(got, want);

@@ -206,7 +206,12 @@ fn transpose(bytes: usize) -> Result<Contest> {
         let (src, dst) = (src.clone(), dst.clone());
         Side::new(name, move || transpose(black_box(&mut dst.slice()), black_box(&src.slice()), rows, cols))
     };
-    let sides = vec![side("cached", hand::transpose_f32), side("streamed", hand::transpose_f32_non_temporal)];
+    let sides = vec![
+        side("cached", hand::transpose_f32),
+        side("streamed", hand::transpose_f32_non_temporal),
+        side("down", hand::transpose_f32_down),
+        side("down, streamed", hand::transpose_f32_down_non_temporal),
+    ];
     // The loops count rows of the result, kernels rows of the input.
     let ours = kernels::transpose(&dst.tensor(), &src.tensor(), cols, rows);
     Ok(Contest::new(rows * cols * 4, ours, sides)?.writes(&dst, |_| f32::NAN))

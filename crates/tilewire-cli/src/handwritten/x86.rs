@@ -263,6 +263,37 @@ pub unsafe fn transpose<const STREAM: bool>(dst: &mut [f32], src: &[f32], rows: 
     }
 }
 
+/// As [`transpose`], down bands of so many columns: faster on AMD EPYC, where it was found.
+#[target_feature(enable = "avx2")]
+pub unsafe fn transpose_down<const STREAM: bool>(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
+    if STREAM && !aligned(dst) {
+        // SAFETY: the caller's promise.
+        return unsafe { transpose_down::<false>(dst, src, rows, cols) };
+    }
+    let band = if STREAM { 256 } else { 32 };
+    let (to, from) = (dst.as_mut_ptr(), src.as_ptr());
+    // SAFETY: as for `transpose`.
+    unsafe {
+        for first in (0..cols).step_by(band) {
+            for r in (0..rows).step_by(16) {
+                for c in (first..(first + band).min(cols)).step_by(16) {
+                    for r in [r, r + 8] {
+                        let left = square(from.add(c * rows + r), rows);
+                        let right = square(from.add((c + 8) * rows + r), rows);
+                        for k in 0..8 {
+                            store::<STREAM>(to.add((r + k) * cols + c).cast(), left[k]);
+                            store::<STREAM>(to.add((r + k) * cols + c + 8).cast(), right[k]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    if STREAM {
+        _mm_sfence();
+    }
+}
+
 /// Eight rows of eight elements, transposed. Rows k and k + 4 are loaded into the halves of one vector, so that no
 /// instruction has to cross halves.
 ///

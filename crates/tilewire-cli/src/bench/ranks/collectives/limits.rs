@@ -77,8 +77,9 @@ impl<'l> Buffers<'l> {
         let copies = Copy::available().into_iter().filter(|copy| streams || !copy.streams());
         match self.work {
             Work::Transposing => {
-                let ways = [false, true].into_iter().filter(|&way| !way || streams);
-                ways.map(|streams| self.moving(Mover::Transposition { streams })).collect()
+                let ways = [(false, false), (true, false), (false, true), (true, true)];
+                let ways = ways.into_iter().filter(|&(way, _)| !way || streams);
+                ways.map(|(streams, down)| self.moving(Mover::Transposition { streams, down })).collect()
             }
             Work::AllToAll | Work::AllGather => copies.map(|copy| self.moving(Mover::Copy(copy))).collect(),
             Work::ReduceScatter => {
@@ -125,14 +126,16 @@ fn side<'l, S: Step + 'l>(name: String, limit: Limit, step: S, data: Data) -> Si
 #[derive(Clone, Copy, Debug)]
 enum Mover {
     Copy(Copy),
-    Transposition { streams: bool },
+    Transposition { streams: bool, down: bool },
 }
 
 impl Mover {
     fn name(self) -> String {
         match self {
             Mover::Copy(copy) => format!("sender{}", copy.suffix()),
-            Mover::Transposition { streams } => format!("sender{}", if streams { ", streamed" } else { "" }),
+            Mover::Transposition { streams, down } => {
+                format!("sender{}{}", if down { ", down" } else { "" }, if streams { ", streamed" } else { "" })
+            }
         }
     }
 
@@ -145,11 +148,16 @@ impl Mover {
             Mover::Copy(copy) => unsafe {
                 copy.run(target, to * ELEMENT, source, from * ELEMENT, elements * ELEMENT);
             },
-            Mover::Transposition { streams } => {
+            Mover::Transposition { streams, down } => {
                 let (rows, cols) = shape(elements);
                 // SAFETY: as above.
                 let (target, source) = unsafe { (floats_mut(target, to, elements), floats(source, from, elements)) };
-                let transpose = if streams { hand::transpose_f32_non_temporal } else { hand::transpose_f32 };
+                let transpose = match (streams, down) {
+                    (false, false) => hand::transpose_f32,
+                    (true, false) => hand::transpose_f32_non_temporal,
+                    (false, true) => hand::transpose_f32_down,
+                    (true, true) => hand::transpose_f32_down_non_temporal,
+                };
                 transpose(target, source, cols, rows);
             }
         }
