@@ -40,15 +40,13 @@ impl Order {
     /// GB/s of f32 on an AMD EPYC, streamed, across with 256 bytes / what is chosen: with rows a power of two apart 8 MiB 4.0 to 5.0 / 6.0 to 7.1,
     /// 64 MiB 4.5 / 6.7; with others 8.4 / 11.4 and 7.0 / 8.6. In the cache down is 0.85 to 1.3 of the speed of across, by what is there. On Intel
     /// nothing but the first was measured.
-    fn of(stores: Stores, src_stride: usize) -> Order {
-        match stores {
-            Stores::Streamed if !is_intel() => {
-                // Rows so far apart share a cache set or two.
-                let shared = src_stride.is_multiple_of(2048);
-                if shared { Order::Down { cols: 256 } } else { Order::Across { bytes: 1024 } }
-            }
-            _ => Order::Across { bytes: 256 },
+    fn of(streamed: bool, src_stride: usize) -> Order {
+        if !streamed || is_intel() {
+            return Order::Across { bytes: 256 };
         }
+        // Rows so far apart share a cache set or two.
+        let shared = src_stride.is_multiple_of(2048);
+        if shared { Order::Down { cols: 256 } } else { Order::Across { bytes: 1024 } }
     }
 }
 
@@ -71,8 +69,9 @@ pub(crate) unsafe fn transpose(
     stores: Stores,
     level: Level,
 ) {
-    let order = Order::of(stores, src_row_stride);
+    let order = Order::of(false, src_row_stride);
     let matrix = Matrix { dst, dst_stride: dst_row_stride, src, src_stride: src_row_stride, rows, cols, stores, order };
+    let matrix = Matrix { order: Order::of(matrix.streams(), src_row_stride), ..matrix };
     // SAFETY: the caller's promises, in `matrix`.
     unsafe { run(matrix, elem_size, level) }
 }
@@ -235,6 +234,7 @@ mod x86 {
                 const TILES: usize = SIDE / TILE_COLS;
                 /// Pieces of a source row that there are registers for at once.
                 const WIDE: usize = if L * TILES < 16 { 16 / (L * TILES) } else { 1 };
+                const { assert!(SIDE.is_multiple_of(L * WIDE), "passes are parts of a square") };
 
                 /// # Safety
                 /// 16 bytes can be read at each of TILE_COLS rows `stride` bytes apart.
@@ -440,6 +440,10 @@ mod tests {
                     for cols in sides {
                         check(rows, cols, elem, 0, 0, level);
                         check(rows, cols, elem, 5, 3, level);
+                        // Rows that are far apart.
+                        if rows >= 63 && cols >= 63 {
+                            check(rows, cols, elem, 1024, 64, level);
+                        }
                     }
                 }
             }

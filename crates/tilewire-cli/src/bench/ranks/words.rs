@@ -11,8 +11,8 @@ use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
 
 /// Words of one line. Two cache lines, since the prefetcher of the next one would make neighbours meet.
 const STRIDE: usize = 16;
-/// Lines there are for the sides of one contest.
-const LINES: usize = 512;
+/// Lines there are for the sides of one contest: one side of 16 ranks takes 272 of them.
+const LINES: usize = 4096;
 /// Between two looks at the clock: some 100 µs.
 const SPINS: u32 = 1 << 16;
 /// The same, where whoever is waited for may need this rank's core.
