@@ -69,9 +69,9 @@ pub(crate) unsafe fn transpose(
     stores: Stores,
     level: Level,
 ) {
-    let order = Order::of(false, src_row_stride);
-    let matrix = Matrix { dst, dst_stride: dst_row_stride, src, src_stride: src_row_stride, rows, cols, stores, order };
-    let matrix = Matrix { order: Order::of(matrix.streams(), src_row_stride), ..matrix };
+    let (dst_stride, src_stride) = (dst_row_stride, src_row_stride);
+    let order = Order::of(streams(dst, dst_stride, stores), src_stride);
+    let matrix = Matrix { dst, dst_stride, src, src_stride, rows, cols, stores, order };
     // SAFETY: the caller's promises, in `matrix`.
     unsafe { run(matrix, elem_size, level) }
 }
@@ -116,6 +116,11 @@ unsafe fn run(matrix: Matrix, elem_size: usize, level: Level) {
     }
 }
 
+/// Whether to write around the cache: the caller wants it and rows of the result consist of whole lines.
+fn streams(dst: *mut u8, dst_stride: usize, stores: Stores) -> bool {
+    stores == Stores::Streamed && (dst as usize).is_multiple_of(LINE) && dst_stride.is_multiple_of(LINE)
+}
+
 /// The arguments of [`transpose`]; whoever makes one has its caller's promises.
 #[derive(Clone, Copy)]
 struct Matrix {
@@ -130,10 +135,8 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// Whether to write around the cache: the caller wants it and rows of the result consist of whole lines.
     fn streams(&self) -> bool {
-        let whole_lines = (self.dst as usize).is_multiple_of(LINE) && self.dst_stride.is_multiple_of(LINE);
-        whole_lines && self.stores == Stores::Streamed
+        streams(self.dst, self.dst_stride, self.stores)
     }
 
     /// Whether the lines of neighbouring source rows compete for cache sets: one that is come back to for its next piece may have been driven
