@@ -68,10 +68,15 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
+        let is_over = matches!(self.peers, Peers::Agree) && self.launch.takes_shortcut();
+        if is_over { Ok(()) } else { self.run_through() }
+    }
+
+    fn run_through(&mut self) -> Result<(), RunError> {
         if !matches!(self.peers, Peers::Agree) {
             self.meet()?;
         }
-        self.launch.run().map_err(|error| self.name_peer(error))
+        self.launch.run_through().map_err(|error| self.name_peer(error))
     }
 
     /// Waits until all launches have ended, and says how. On the CPU they have.
@@ -173,4 +178,57 @@ fn named_peer(what: &str) -> Option<Rank> {
     let (_, rest) = what.rsplit_once(OF_RANK)?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok().map(Rank::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{recv, send};
+    use super::*;
+    use crate::ir::scalar::Element;
+    use crate::tensor::Tensor;
+    use crate::transport::{ShmOptions, ShmTransport, World};
+    use std::time::Instant;
+
+    /// One rank sends messages of `len` elements to the other, all but the first by the short way.
+    fn by_shortcut<T: Element + From<u8> + PartialEq>(len: usize) {
+        let first = |k: u8| Tensor::<T>::from_fn(len, |i| T::from((i as u8).wrapping_add(k)));
+        let go = |exchange: &mut PreparedExchange<'_, ShmTransport>| {
+            let start = Instant::now();
+            while !exchange.launch.takes_shortcut() {
+                assert!(start.elapsed() < Duration::from_secs(20), "{len} elements of {} bytes", size_of::<T>());
+                std::thread::yield_now();
+            }
+        };
+        let run = |world: World| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let peer = world.rank().after(1, 2);
+            let x = first(0);
+            if world.rank() == Rank::new(0) {
+                let mut out = send(&link, &x, peer).build()?;
+                out.run()?;
+                for k in 1..=40 {
+                    x.copy_from(&first(k).to_vec());
+                    go(&mut out);
+                }
+            } else {
+                let mut into = recv(&link, &x, peer).build()?;
+                into.run()?;
+                for k in 1..=40 {
+                    go(&mut into);
+                    assert!(x.to_vec() == first(k).to_vec(), "message {k} of {len} elements");
+                }
+            }
+            Ok(link.close()?)
+        };
+        World::threads(2).run(run).unwrap();
+    }
+
+    #[test]
+    fn a_small_message_goes_the_short_way() {
+        by_shortcut::<u8>(8);
+        by_shortcut::<u8>(200);
+        by_shortcut::<u64>(1);
+        by_shortcut::<u64>(17);
+        by_shortcut::<f32>(16);
+    }
 }

@@ -224,13 +224,26 @@ impl<'l> Launch<'l> {
     /// Runs the kernel: on the CPU to the end; on a GPU it is started, and [`Launch::sync`] or a later call says how it ended.
     #[inline]
     pub fn run(&mut self) -> Result<(), RunError> {
+        if self.takes_shortcut() { Ok(()) } else { self.run_through() }
+    }
+
+    /// As [`Prepared::takes_shortcut`]; over a broken transport there is none.
+    #[inline]
+    pub(super) fn takes_shortcut(&mut self) -> bool {
+        match &mut self.engine {
+            Engine::Cpu(prepared) => self.hosts.iter().all(|host| host.broken().is_none()) && prepared.takes_shortcut(),
+            Engine::Gpu(_) => false,
+        }
+    }
+
+    pub(super) fn run_through(&mut self) -> Result<(), RunError> {
         for host in &self.hosts {
             if let Some(cause) = host.broken() {
                 return Err(TransferError::Broken { cause }.into());
             }
         }
         match &mut self.engine {
-            Engine::Cpu(prepared) => prepared.run().map_err(|error| self.failed(error)),
+            Engine::Cpu(prepared) => prepared.run_through().map_err(|error| self.failed(error)),
             Engine::Gpu(launch) => launch.start().map_err(|error| self.gpu_failed(error)),
         }
     }

@@ -8,6 +8,7 @@ use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
 use super::pool::{Failure, Job};
 use super::queue;
 use super::rounding::Rounding;
+use super::shortcut::Shortcut;
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type};
@@ -15,7 +16,7 @@ use crate::tensor::Arg;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many times the wait of a lone machine looks before it lets go: longer than a small message takes from a peer that is at work. Between two
+/// How many times the wait of a lone machine looks before it lets go, on the short way and again on the long one: longer than a small message takes from a peer that is at work. Between two
 /// looks it pauses (some fifty nanoseconds on Intel): no later on average than who looks all the time, which makes the sender fetch
 /// the line back again and again, and if the two share a core, slows it down by half.
 const LOOKS: u32 = 64;
@@ -111,13 +112,31 @@ impl Prepared {
         }
         if let [machine] = &mut machines[..] {
             machine.looks = LOOKS;
+            machine.shortcut = Shortcut::of(machine);
         }
         let job = Job::new(&mut machines, settings.waits.clone());
         Ok(Prepared { machines, job, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
     }
 
     /// Runs the kernel to the end.
+    #[inline]
     pub fn run(&mut self) -> Result<(), LaunchError> {
+        if self.takes_shortcut() { Ok(()) } else { self.run_through() }
+    }
+
+    /// Runs the kernel to the end if it is one message in packets that can be moved now. Otherwise says so: [`Prepared::run`] has to begin
+    /// at the beginning.
+    #[inline]
+    pub(crate) fn takes_shortcut(&mut self) -> bool {
+        match &self.machines[..] {
+            // SAFETY: it is the machine's own, nobody else runs it, and `_args` keeps its memory alive.
+            [machine] => machine.shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(machine) }),
+            _ => false,
+        }
+    }
+
+    /// Runs the kernel to the end by its code.
+    pub(crate) fn run_through(&mut self) -> Result<(), LaunchError> {
         let _nearest = Rounding::nearest();
         if let [machine] = &mut self.machines[..] {
             // The common small case: nothing to share, no table to walk.

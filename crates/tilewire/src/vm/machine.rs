@@ -8,6 +8,7 @@
 use super::code::{Access, Code, Each, Input, MAX_COUNTS, PostRef, RoleCode, SlotRef};
 use super::handlers;
 use super::level::Level;
+use super::shortcut::Shortcut;
 use super::waits::{WaitHost, Waits};
 use crate::ir::{Special, Type};
 use std::sync::Arc;
@@ -169,6 +170,8 @@ pub(crate) struct Machine {
     /// How many times a wait looks again before it stops the machine: more than none only where no other machine waits to run. What
     /// it waits for is often a cache line's way off, and then nothing is faster than to look.
     pub looks: u32,
+    /// What most launches do, where that is known and no other machine waits to run.
+    pub shortcut: Option<Shortcut>,
     /// The next machine of the participant that runs this one; see `pool.rs`.
     pub next: usize,
     /// What the machine waits for, where it is blocked.
@@ -199,14 +202,14 @@ struct Owned {
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// The first byte of its bank; null where a register says which bank it is.
-    start: *mut u8,
+    pub start: *mut u8,
     /// How many of its elements are certain to lie there: none where a register says which bank, and at most one where elements may begin
     /// inside others.
-    count: u64,
+    pub count: u64,
     /// Bytes per index step.
-    unit: u64,
+    pub unit: u64,
     /// The register of its first index.
-    base: u16,
+    pub base: u16,
     /// The entry of its (first) bank among the bases.
     pub entry: u16,
 }
@@ -347,6 +350,7 @@ impl Machine {
             passed: 0,
             stream_from: super::copy::stream_from(),
             looks: 0,
+            shortcut: None,
             next: usize::MAX,
             watch: Watch::Polled,
             bells: std::ptr::null(),
@@ -563,4 +567,4 @@ impl Machine {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -27,6 +27,7 @@ mod pool;
 mod queue;
 mod rounding;
 mod scalar_op;
+mod shortcut;
 pub(crate) mod transpose;
 mod uniform;
 mod verify;

@@ -7,7 +7,6 @@ use super::super::control::prepare_signal;
 use super::super::level::Level;
 use super::super::machine::{Blocked, Inst, Machine, Stop, Watch};
 use super::{get, put};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `PacketPut`
@@ -30,7 +29,7 @@ pub(crate) unsafe fn packet_put(m: &mut Machine, pc: *const Inst) -> *const Inst
         }
         // One ring for the strip; without elements nobody has checked the bank, and nobody is told.
         if start.is_ok() {
-            m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
+            ring(m, i.e);
         }
         pc.add(1)
     }
@@ -44,7 +43,8 @@ pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const 
         let count = m.counts[i.d as usize];
         match contiguous(m, i.e, count) {
             Ok(first) => {
-                write_row(m, i.e, first.cast(), m.lane(i.a).cast(), count, m.reg(i.c) as u32);
+                write_row(m, first.cast(), m.lane(i.a).cast(), count, m.reg(i.c) as u32);
+                ring(m, i.e);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -82,7 +82,8 @@ unsafe fn packet_send_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
         m.passed += 1;
         match (from_base(m, i.e, count as usize), from_base(m, i.e + 1, count as usize)) {
             (Ok(words), Ok(packets)) => {
-                write_row(m, i.e + 1, packets.cast(), words.cast(), count as usize, m.reg(i.c) as u32);
+                write_row(m, packets.cast(), words.cast(), count as usize, m.reg(i.c) as u32);
+                ring(m, i.e + 1);
                 pc.add(1)
             }
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
@@ -171,12 +172,25 @@ unsafe fn packet_receive_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// Writes neighbouring packets of access `e` and wakes who may sleep on them.
+/// Wakes who may sleep on packets of access `e`, which has been checked.
 ///
 /// # Safety
-/// `first` is valid for `count` packets, aligned to 16, and `data` for `count` words; the bank of access `e` was checked.
+/// `e` is an access of the verified program of `m`, and its bank was checked.
 #[inline(always)]
-unsafe fn write_row(m: &Machine, e: i32, first: *mut u64, data: *const u64, count: usize, flag: u32) {
+unsafe fn ring(m: &Machine, e: i32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let access = m.access(e);
+        m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
+    }
+}
+
+/// Writes neighbouring packets.
+///
+/// # Safety
+/// `first` is valid for `count` packets, aligned to 16, and `data` for `count` words.
+#[inline(always)]
+pub(crate) unsafe fn write_row(m: &Machine, first: *mut u64, data: *const u64, count: usize, flag: u32) {
     // SAFETY: the caller's promise.
     unsafe {
         let mut done = 0;
@@ -184,23 +198,9 @@ unsafe fn write_row(m: &Machine, e: i32, first: *mut u64, data: *const u64, coun
         if count >= PAIRS_FROM && m.level >= Level::Avx2 {
             done = pairs::put(first, data, count, flag);
         }
-        write_few(m, e, first, data, done..count, flag);
-    }
-}
-
-/// As [`write_row`], those of a range, one by one.
-///
-/// # Safety
-/// As for [`write_row`].
-#[inline(always)]
-unsafe fn write_few(m: &Machine, e: i32, first: *mut u64, data: *const u64, range: Range<usize>, flag: u32) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        for k in range {
+        for k in done..count {
             write(first.add(2 * k), get(data, k), flag);
         }
-        let access = m.access(e);
-        m.ring(access.first as usize + access.bank.map_or(0, |reg| m.reg(reg) as usize));
     }
 }
 
@@ -209,7 +209,13 @@ unsafe fn write_few(m: &Machine, e: i32, first: *mut u64, data: *const u64, rang
 /// # Safety
 /// As for [`write_row`], with `data` valid for writes.
 #[inline(always)]
-unsafe fn read_row(m: &Machine, first: *mut u64, data: *mut u64, count: usize, flag: u32) -> Result<(), usize> {
+pub(crate) unsafe fn read_row(
+    m: &Machine,
+    first: *mut u64,
+    data: *mut u64,
+    count: usize,
+    flag: u32,
+) -> Result<(), usize> {
     // SAFETY: the caller's promise.
     unsafe {
         let mut done = 0;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 const GUARD: u8 = 0xcc;
 
 /// SplitMix64.
-struct Random(u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,12 +23,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (self.next() % n.max(1) as u64) as usize
     }
 
     /// A number near another, or anything.
-    fn near(&mut self, x: u64) -> u64 {
+    pub(crate) fn near(&mut self, x: u64) -> u64 {
         match self.below(6) {
             0 => x.wrapping_add(1),
             1 => x.wrapping_sub(1),

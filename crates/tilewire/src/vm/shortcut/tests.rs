@@ -1,0 +1,359 @@
+//! The short way and the code leave the same memory behind, whatever the code is.
+
+use super::super::code::{Access, Code, Input, Opcode, RoleCode, SlotRef};
+use super::super::level::Level;
+use super::super::machine::tests::Random;
+use super::super::machine::{Identity, Machine, Program, Stop};
+use super::super::verify::verify;
+use super::super::waits::{Bell, WaitHost, Waits};
+use super::Shortcut;
+use crate::ir::{BinaryOp, CompareOp, SourceLine, Special, Type};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Entries of the programs below: where each begins and how long it is, in words.
+const COUNTER: (usize, usize) = (0, 8);
+const CREDIT: (usize, usize) = (8, 16);
+const WORDS: (usize, usize) = (24, 8);
+const PACKETS: (usize, usize) = (32, 64);
+const ENTRIES: [(usize, usize); 4] = [COUNTER, CREDIT, WORDS, PACKETS];
+
+#[derive(Clone, Debug, PartialEq)]
+#[repr(align(64))]
+struct Memory([u64; 96]);
+
+impl Memory {
+    fn word(&mut self, (first, _): (usize, usize), k: usize) -> &mut u64 {
+        &mut self.0[first + k]
+    }
+}
+
+/// Registers of the programs below: constants first.
+mod reg {
+    pub const HIGH: u16 = 0;
+    pub const DEPTH: u16 = 1;
+    pub const ONE: u16 = 2;
+    pub const HALF: u16 = 3;
+    pub const WRAP: u16 = 4;
+    pub const ZERO: u16 = 5;
+    pub const FOUR: u16 = 6;
+    pub const COUNT: u16 = 7;
+    pub const NUMBER: u16 = 8;
+    pub const FLAG: u16 = 9;
+    pub const PLACE: u16 = 10;
+    pub const FIRST: u16 = 11;
+    pub const NEXT: u16 = 12;
+    pub const A: u16 = 13;
+    pub const B: u16 = 14;
+    pub const C: u16 = 15;
+}
+
+fn inst(op: Opcode, [a, b, c, d]: [u16; 4], e: i32) -> Code {
+    Code { op, a, b, c, d, e }
+}
+
+fn access(entry: u16, width: u32, unit: u32, base: u16) -> Access {
+    Access {
+        first: entry,
+        banks: 1,
+        bank: None,
+        bytes: 8 * ENTRIES[entry as usize].1 as u64,
+        unit,
+        width,
+        base,
+        row_stride: reg::ZERO,
+        col_stride: reg::ZERO,
+        group: 0,
+        group_stride: reg::ZERO,
+        name: "memory".into(),
+        at: SourceLine::caller(),
+    }
+}
+
+const fn binary(op: BinaryOp) -> Opcode {
+    Opcode::UBinary(op, Type::U64)
+}
+
+/// As the lowering makes it of `send_packets` and `recv_packets`: messages of `count` words, eight under way, four packets each. Flags come again
+/// after `flags` messages, so that it happens.
+fn role(sends: bool, count: u64, flags: u64) -> RoleCode {
+    use reg::*;
+    let begin = [
+        inst(Opcode::ULoadWord, [NUMBER, 0, 0, 0], 8),
+        inst(binary(BinaryOp::Or), [FLAG, NUMBER, HIGH, 0], 0),
+        inst(Opcode::UMaskScale, [PLACE, NUMBER, DEPTH, FIRST], 4),
+        inst(binary(BinaryOp::Add), [NEXT, NUMBER, ONE, 0], 0),
+    ];
+    let end = [inst(Opcode::UStoreWord, [NEXT, 0, 0, 0], 8), inst(Opcode::End, [0; 4], 0)];
+    let send = [
+        inst(Opcode::JumpIfBits, [NUMBER, HALF, 0, 0], 7),
+        inst(binary(BinaryOp::And), [A, NUMBER, WRAP, 0], 0),
+        inst(Opcode::UCompare(CompareOp::Eq, Type::U64), [B, A, ZERO, 0], 0),
+        inst(binary(BinaryOp::Max), [C, NUMBER, FOUR, 0], 0),
+        inst(binary(BinaryOp::Sub), [C, C, FOUR, 0], 0),
+        inst(Opcode::USelect, [A, B, NUMBER, C], 0),
+        inst(Opcode::Wait, [A, 0, 1, 0], 0),
+        inst(Opcode::PacketSend, [COUNT, 0, FLAG, 0], 0),
+    ];
+    let receive = [
+        inst(Opcode::PacketReceive, [COUNT, 1, FLAG, 0], 0),
+        inst(Opcode::JumpIfBits, [NEXT, HALF, 0, 0], 5),
+        inst(Opcode::JumpIfBits, [NEXT, WRAP, 0, 0], 3),
+        // Something else, in place of packets that are cleared.
+        inst(Opcode::UStoreWord, [NEXT, 0, 0, 0], 32),
+        inst(Opcode::Jump, [0; 4], 1),
+        inst(Opcode::Signal, [NEXT, 0, 0, 0], 0),
+    ];
+    let (words, packets) = (access(2, 8, 1, ZERO), access(3, 16, 16, FIRST));
+    let mut registers = vec![0; 16];
+    registers[..8].copy_from_slice(&[1 << 31, 7, 1, 3, flags - 1, 0, 4, count]);
+    let slot = SlotRef {
+        first: 1,
+        banks: 1,
+        bank: None,
+        len: 2,
+        stride: 64,
+        index: ZERO,
+        name: "credits".into(),
+        op: "wait",
+        at: SourceLine::caller(),
+    };
+    RoleCode {
+        name: "test".into(),
+        code: begin.into_iter().chain(if sends { send.to_vec() } else { receive.to_vec() }).chain(end).collect(),
+        registers,
+        accesses: if sends { vec![words, packets] } else { vec![packets, words] },
+        slots: vec![slot],
+        ..RoleCode::default()
+    }
+}
+
+fn machine(role: &RoleCode, memory: &mut Memory) -> Machine {
+    let start = memory.0.as_mut_ptr();
+    let bases = ENTRIES.map(|(first, _)| start.wrapping_add(first).cast::<u8>()).to_vec();
+    let id = Identity { rank: 0, world_size: 1, block: 0, blocks: 1 };
+    // SAFETY: callers verified the role with the sizes of these entries and keep the memory as long as the machine.
+    unsafe { Machine::new(Arc::new(Program::new(role.clone(), Level::detect())), bases, id, Level::detect()) }
+}
+
+fn is_verified(role: &RoleCode) -> bool {
+    verify(role, &ENTRIES.map(|(_, words)| 8 * words as u64)).is_ok()
+}
+
+/// Hears who is told: every entry is a rank, and all of them sleep.
+struct Listener {
+    start: usize,
+    asleep: AtomicU32,
+    heard: Mutex<Vec<usize>>,
+}
+
+impl WaitHost for Listener {
+    fn aborted(&self) -> Option<u64> {
+        None
+    }
+
+    fn explain(&self, word: u64) -> String {
+        word.to_string()
+    }
+
+    fn sleep(&self, ready: &mut dyn FnMut() -> bool, _: Duration) -> bool {
+        ready()
+    }
+
+    fn owner(&self, address: usize) -> usize {
+        ENTRIES.iter().position(|&(first, _)| self.start + 8 * first == address).unwrap()
+    }
+
+    fn bell(&self, _: usize) -> Bell<'_> {
+        Bell { word: &self.asleep, sleepers: 1 }
+    }
+
+    fn ring(&self, rank: usize) {
+        self.heard.lock().unwrap().push(rank);
+    }
+
+    fn wake(&self) {}
+}
+
+/// Runs it, by the short way first if it may; gives whether there is one, whether it could be gone, how it ended, and who was told.
+fn run(role: &RoleCode, memory: &mut Memory, looks: u32, by_shortcut: bool) -> (bool, bool, Stop, Vec<usize>) {
+    let start = memory.0.as_ptr() as usize;
+    let listener = Arc::new(Listener { start, asleep: AtomicU32::new(1), heard: Mutex::default() });
+    let mut machine = machine(role, memory);
+    machine.announce(&Waits::on(listener.clone()));
+    machine.looks = looks;
+    let shortcut = Shortcut::of(&machine).filter(|_| by_shortcut);
+    // SAFETY: it is the machine's own, and the memory is alive.
+    let gone = shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(&machine) });
+    if !gone {
+        machine.restart();
+        machine.run();
+    }
+    let stop = if gone { Stop::Done } else { machine.stop };
+    let heard = listener.heard.lock().unwrap().clone();
+    (shortcut.is_some(), gone, stop, heard)
+}
+
+/// A memory in which the message of a number is there, perhaps.
+fn memory(random: &mut Random, number: u64) -> Memory {
+    let mut memory = Memory([0; 96]);
+    memory.0.iter_mut().for_each(|word| *word = random.next());
+    *memory.word(COUNTER, 1) = number;
+    let credit = [number, number.saturating_sub(4), number.saturating_sub(5), number.wrapping_add(9), 0];
+    *memory.word(CREDIT, 0) = credit[random.below(5)];
+    *memory.word(CREDIT, 8) = credit[random.below(5)];
+    // All packets of the message, or none, or some.
+    let there = [u64::MAX, u64::MAX, 0, random.next() | 3][random.below(4)];
+    for half in (0..8).filter(|half| there >> half & 1 == 1) {
+        let flag = u64::from(number as u32 | 1 << 31);
+        *memory.word(PACKETS, (number & 7) as usize * 8 + half) = flag << 32 | random.next() >> 32;
+    }
+    memory
+}
+
+fn number(random: &mut Random) -> u64 {
+    let bases = [0, 16, 1 << 31, (1 << 32) - 8, u64::MAX - 5, random.next()];
+    bases[random.below(6)].wrapping_add(random.below(20) as u64)
+}
+
+/// Both ways from the same memory; tells whether there was a short way, and whether it could be gone.
+fn compare(role: &RoleCode, before: &Memory, looks: u32) -> (bool, bool) {
+    let (mut short, mut long) = (before.clone(), before.clone());
+    let (found, gone, stop, heard) = run(role, &mut short, looks, true);
+    let (_, _, expected, told) = run(role, &mut long, looks, false);
+    assert_eq!((stop, heard, &short), (expected, told, &long), "{role}gone: {gone}");
+    (found, gone)
+}
+
+#[test]
+fn messages_take_it() {
+    let mut random = Random(11);
+    for (sends, count) in [(true, 1), (true, 3), (true, 4), (false, 1), (false, 2), (false, 4)] {
+        let role = role(sends, count, 16);
+        assert!(is_verified(&role));
+        let mut gone = [0; 2];
+        for _ in 0..2000 {
+            let number = number(&mut random);
+            let (found, could) = compare(&role, &memory(&mut random, number), random.below(3) as u32);
+            assert!(found, "{role}");
+            gone[usize::from(could)] += 1;
+        }
+        // Now and then something is missing.
+        assert!(gone[0] > 100 && gone[1] > 500, "{sends} {count}: {gone:?}");
+    }
+}
+
+#[test]
+fn what_is_no_message_has_none() {
+    let has = |role: &RoleCode| {
+        assert!(is_verified(role), "{role}");
+        Shortcut::of(&machine(role, &mut Memory([0; 96]))).is_some()
+    };
+    for sends in [true, false] {
+        let at = |role: &RoleCode, op: Opcode| role.code.iter().position(|code| code.op == op).unwrap();
+        let like = role(sends, 2, 16);
+        assert!(has(&like));
+        // The words of the message lie where its number does, or its packets.
+        for entry in [0, 3] {
+            let mut over = like.clone();
+            over.accesses[usize::from(!sends)].first = entry;
+            assert!(!has(&over), "{over}");
+        }
+        // Now and then it counts by four.
+        let mut faster = like.clone();
+        let (jump, end) = (at(&like, Opcode::JumpIfBits), at(&like, Opcode::UStoreWord).max(like.code.len() - 2));
+        let target = if sends { at(&like, Opcode::PacketSend) } else { end };
+        faster.code.insert(target, inst(binary(BinaryOp::Add), [reg::NEXT, reg::NUMBER, reg::FOUR, 0], 0));
+        faster.code[jump].e += 1;
+        assert!(!has(&faster), "{faster}");
+    }
+}
+
+/// What is like a message and is none has no short way, or one that does what it does.
+#[test]
+fn whatever_has_it_does_the_same_without() {
+    let mut random = Random(2027);
+    let (mut accepted, mut found, mut gone) = (0, 0, 0);
+    for _ in 0..60_000 {
+        let mut role = role(random.below(2) == 0, 1 + random.below(4) as u64, [16, 64, 1 << 31][random.below(3)]);
+        for _ in 0..1 + random.below(2) {
+            mutate(&mut role, &mut random);
+        }
+        // A loop would not end.
+        let forward = |code: &Code| !matches!(code.op, Opcode::JumpIfBits | Opcode::Jump) || code.e > 0;
+        if !is_verified(&role) || !role.code.iter().all(forward) {
+            continue;
+        }
+        accepted += 1;
+        for _ in 0..3 {
+            let number = number(&mut random);
+            let (has, could) = compare(&role, &memory(&mut random, number), random.below(3) as u32);
+            found += usize::from(has);
+            gone += usize::from(could);
+        }
+    }
+    assert!(accepted > 10_000 && found > 10_000 && gone > 5000, "{accepted} accepted, {found} found, {gone} gone");
+    assert!(found < 3 * accepted, "every change was taken for a message");
+}
+
+/// Changes one number, or one instruction for another of its kind.
+fn mutate(role: &mut RoleCode, random: &mut Random) {
+    macro_rules! change {
+        ($field:expr) => {
+            $field = random.near($field as u64) as _
+        };
+    }
+    let k = random.below(role.code.len());
+    match random.below(12) {
+        0..5 => {
+            let code = &mut role.code[k];
+            match random.below(5) {
+                0 => code.a = random.below(16) as u16,
+                1 => code.b = random.below(16) as u16,
+                2 => code.c = random.below(16) as u16,
+                3 => code.d = random.below(16) as u16,
+                _ => change!(code.e),
+            }
+        }
+        5 => {
+            let other = random.below(role.code.len());
+            role.code.swap(k, other);
+        }
+        6 => {
+            let ops = [BinaryOp::Add, BinaryOp::Or, BinaryOp::And, BinaryOp::Sub, BinaryOp::Max, BinaryOp::Xor];
+            if let Opcode::UBinary(op, _) = &mut role.code[k].op {
+                *op = ops[random.below(ops.len())];
+            }
+        }
+        7 => {
+            let r = random.below(role.registers.len());
+            change!(role.registers[r]);
+        }
+        8 => {
+            let mut again = role.code[random.below(role.code.len())];
+            change!(again.c);
+            role.code.insert(k, again);
+        }
+        9 => role.inputs.push((random.below(16) as u16, Input::Special(Special::Blocks))),
+        10 => {
+            let access = &mut role.accesses[random.below(2)];
+            match random.below(5) {
+                0 => change!(access.bytes),
+                1 => access.base = random.below(16) as u16,
+                2 => access.unit = [1, 8, 16][random.below(3)],
+                3 => access.first = random.below(4) as u16,
+                _ => access.bank = Some(reg::ZERO),
+            }
+        }
+        _ => {
+            let slot = &mut role.slots[0];
+            match random.below(4) {
+                0 => slot.index = random.below(16) as u16,
+                1 => change!(slot.len),
+                2 => slot.first = random.below(4) as u16,
+                _ => slot.bank = Some(reg::ZERO),
+            }
+        }
+    }
+}
