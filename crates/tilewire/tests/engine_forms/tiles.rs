@@ -1,6 +1,6 @@
 //! Two dimensions: rows that follow each other, rectangles that are transposed in registers, short rows.
 
-use crate::{Bench, agree, assert_forms};
+use crate::{Bench, agree, agree_from, assert_forms};
 use tilewire::hook::Traced;
 use tilewire::ir::scalar::Element;
 use tilewire::ir::scalar::Number;
@@ -133,6 +133,81 @@ fn short_rows_with_gaps_are_packed_into_tiles() {
             }
         }
     }
+}
+
+#[test]
+fn rows_with_gaps_that_are_only_copied_are_one_move() {
+    fn check<T: Element>() {
+        for (rows, cols) in [(0, 70), (1, 64), (2, 5), (9, 64), (40, 129), (3, 5000)] {
+            // Out of a wider matrix into a wider one; one row for all rows; upside down; to columns that follow each other and back.
+            for (from, down, to) in [(cols + 3, 1, cols + 9), (0, 1, cols), (cols + 1, -1, cols), (cols, 1, cols + 64)]
+            {
+                for stream_from in [1, usize::MAX] {
+                    let text = agree_from(stream_from, |bench| {
+                        let (x, y) = (bench.trouble::<T>(rows * from + cols), bench.output::<T>(rows * to + cols));
+                        kernel("rows", |k| {
+                            let (x, y) = (k.input(&x), k.output(&y));
+                            k.main(|r| {
+                                r.each2(rows, cols, |row, col| {
+                                    let line = if down == 1 { row } else { rows as i64 - 1 - row };
+                                    y.store(row * to as i64 + col, x.load(line * from as i64 + col));
+                                });
+                            });
+                        })
+                        .expect("traces")
+                    });
+                    if rows > 1 {
+                        assert_forms(&text, &[&format!("MoveTile({})", T::TYPE.size())], &["Bind", "CopyOut"]);
+                    }
+                }
+            }
+        }
+    }
+    check::<u8>();
+    check::<Bf16>();
+    check::<f32>();
+    check::<u64>();
+}
+
+#[test]
+fn rows_of_two_tensors_are_two_moves_and_what_is_copied_twice_is_none() {
+    let (rows, cols) = (40i64, 90i64);
+    let strided = |twice: bool| {
+        agree(|bench| {
+            let (x, z) = (bench.trouble::<f32>(40 * 95), bench.trouble::<u16>(40 * 95));
+            let (y, w, v) = (bench.output::<f32>(40 * 90), bench.output::<u16>(40 * 90), bench.output::<f32>(40 * 90));
+            kernel("two", |k| {
+                let (x, z, y, w, v) = (k.input(&x), k.input(&z), k.output(&y), k.output(&w), k.output(&v));
+                k.main(|r| {
+                    r.each2(rows, cols, |row, col| {
+                        let loaded = x.load(row * 95 + col);
+                        y.store(row * cols + col, loaded);
+                        if twice {
+                            v.store(row * cols + col, loaded);
+                        }
+                        w.store(row * cols + col, z.load(row * 95 + col));
+                    });
+                });
+            })
+            .expect("traces")
+        })
+    };
+    assert_forms(&strided(false), &["MoveTile(4)", "MoveTile(2)"], &["CopyOut"]);
+    assert_forms(&strided(true), &[], &["MoveTile"]);
+}
+
+#[test]
+fn rows_that_are_copied_within_one_tensor_are_not_one_move() {
+    // Each row goes a row down: the last elements of one and the first of the next share memory of the same name.
+    let text = agree(|bench| {
+        let x = bench.trouble::<u32>(8 * 100);
+        kernel("down", |k| {
+            let x = k.inout(&x);
+            k.main(|r| r.each2(3, 70, |row, col| x.store(row * 100 + 400 + col, x.load(row * 100 + col))));
+        })
+        .expect("traces")
+    });
+    assert_forms(&text, &[], &["MoveTile"]);
 }
 
 #[test]

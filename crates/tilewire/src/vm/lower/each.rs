@@ -29,6 +29,8 @@ pub(super) enum Mode {
     Tiles { rows: u32, cols: u64 },
 }
 
+const TILES: Mode = Mode::Tiles { rows: 32, cols: 64 };
+
 /// How often a lane value is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rate {
@@ -190,7 +192,7 @@ impl<'k> RoleLowering<'k> {
         self.choose_steps(&mut plan, each, body);
         plan.mode = self.choose_mode(&plan, extent);
         self.choose_rates(&mut plan);
-        self.choose_moves(&mut plan);
+        self.choose_moves(&mut plan, extent);
         plan.find_last_uses();
         if !matches!(plan.mode, Mode::Tiles { .. }) {
             let known = if let [cols] = extent { kernel.as_const(*cols).map_or(0, |c| c.bits) } else { 0 };
@@ -356,7 +358,7 @@ impl<'k> RoleLowering<'k> {
         });
         match number {
             Some(cols) if (1..64).contains(&cols) => Mode::Tiles { rows: (1024 / cols) as u32, cols: cols as u64 },
-            _ if transposed => Mode::Tiles { rows: 32, cols: 64 },
+            _ if transposed => TILES,
             _ => Mode::Rows,
         }
     }
@@ -395,9 +397,11 @@ impl<'k> RoleLowering<'k> {
         }
     }
 
-    /// Turns a load whose only use is a plain store into one move where tiles are moved, and drops the load.
-    fn choose_moves(&self, plan: &mut Plan<'k>) {
-        if !matches!(plan.mode, Mode::Tiles { .. }) {
+    /// Turns a load whose only use is a plain store into one move where tiles are moved, and drops the load. Rows that are only moved are moved as
+    /// one tile: a row may be short.
+    fn choose_moves(&self, plan: &mut Plan<'k>, extent: &[Value]) {
+        let tiled = matches!(plan.mode, Mode::Tiles { .. });
+        if !tiled && (plan.mode == Mode::Flat || extent.len() == 1) {
             return;
         }
         let kernel = self.kernel;
@@ -405,8 +409,11 @@ impl<'k> RoleLowering<'k> {
         for step in &plan.steps {
             step.reads.iter().for_each(|&v| *readers.entry(v).or_default() += 1);
         }
-        let affine = |plan: &Plan<'_>, inst: Inst| plan.accesses[&inst].index.is_some();
-        let mut dropped = Vec::new();
+        let affine = |plan: &Plan<'_>, inst: Inst| {
+            let MemoryAccess { index, class, .. } = &plan.accesses[&inst];
+            index.is_some() && !matches!(class, Class::Grouped { .. })
+        };
+        let mut moves = Vec::new();
         for k in 0..plan.steps.len() {
             let store = plan.steps[k].inst;
             let (Op::Store { at, x, mask: None } | Op::Put { at, x, mask: None }) = &kernel.insts[store].op else {
@@ -434,12 +441,20 @@ impl<'k> RoleLowering<'k> {
                 && kernel.ty(source) != Type::Bool
                 && !self.may_overlap(at.base, from.base);
             if simple {
-                plan.steps[k].form = Form::Move { load };
-                plan.steps[k].reads.clear();
-                dropped.push(load);
+                moves.push((k, load));
             }
         }
-        plan.steps.retain(|step| !dropped.contains(&step.inst));
+        if !tiled {
+            if 2 * moves.len() < plan.steps.len() {
+                return;
+            }
+            plan.mode = TILES;
+        }
+        for &(k, load) in &moves {
+            plan.steps[k].form = Form::Move { load };
+            plan.steps[k].reads.clear();
+        }
+        plan.steps.retain(|step| moves.iter().all(|&(_, load)| load != step.inst));
     }
 
     /// Decides which loads and stores become pointers. See ARCHITECTURE.md, "Binding lanes to memory". `known`: elements of the `each`, where
