@@ -29,7 +29,7 @@ const LINE: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     /// Along result rows, so many bytes of each source row at a time: few enough that the result rows being written (64 of f32 with 256
-    /// bytes) keep their pages in the TLB.
+    /// bytes) keep their pages in the TLB, or more where that is large.
     Across { bytes: usize },
     /// Down the result, so many columns at a time: each result row is written in runs of several lines, and source rows are read from end to
     /// end, so that it does not matter if all of them compete for the same cache sets.
@@ -38,11 +38,15 @@ enum Order {
 
 impl Order {
     /// GB/s of f32 on an AMD EPYC, streamed, across with 256 bytes / what is chosen: with rows a power of two apart 8 MiB 4.0 to 5.0 / 6.0 to 7.1,
-    /// 64 MiB 4.5 / 6.7; with others 8.4 / 11.4 and 7.0 / 8.6. In the cache down is 0.85 to 1.3 of the speed of across, by what is there. On Intel
-    /// nothing but the first was measured.
+    /// 64 MiB 4.5 / 6.7; with others 8.4 / 11.4 and 7.0 / 8.6. Cached, two ranks at once, microseconds: 64 KiB 6.7 / 6.1, 256 KiB 35 / 32, 1 MiB 161 / 144
+    /// (others 133 / 123), 4 MiB 1830 / 1430 (others 2230 / 1840); down is up to a fifth faster at 1 MiB and slower from 2 MiB on. On Intel nothing but
+    /// across with 256 bytes was measured.
     fn of(streamed: bool, src_stride: usize) -> Order {
-        if !streamed || is_intel() {
+        if is_intel() {
             return Order::Across { bytes: 256 };
+        }
+        if !streamed {
+            return Order::Across { bytes: 2048 };
         }
         // Rows so far apart share a cache set or two.
         let shared = src_stride.is_multiple_of(2048);
@@ -403,9 +407,10 @@ mod tests {
     use std::hint::black_box;
     use std::time::Instant;
 
-    const ORDERS: [Order; 4] = [
+    const ORDERS: [Order; 5] = [
         Order::Across { bytes: 256 },
         Order::Across { bytes: 1024 },
+        Order::Across { bytes: 2048 },
         Order::Down { cols: 32 },
         Order::Down { cols: 256 },
     ];
