@@ -164,9 +164,12 @@ fn emit(mut words: Words) -> Result<Command, String> {
 
 fn verify(mut words: Words) -> Result<Command, String> {
     let mut request = Request::default();
+    // What is not about collectives.
+    let mut besides = None;
     let number =
         |option: &str, text: String| text.parse().map_err(|_| format!("verify: {option} takes a number, not '{text}'"));
     while let Some(word) = words.next() {
+        besides = besides.or(["--replays", "--shifts", "--programs"].into_iter().find(|&option| option == word));
         match word.as_str() {
             "--engine" => {
                 request.engine = Engine::parse(&words.value("--engine")?).map_err(|why| format!("verify: {why}"))?;
@@ -194,6 +197,9 @@ fn verify(mut words: Words) -> Result<Command, String> {
     }
     if request.share.is_some() && request.sample.is_some() {
         return Err("verify: a sample or a share, not both".into());
+    }
+    if let (Some(option), [_, ..]) = (besides, &request.only[..]) {
+        return Err(format!("verify: {option} is for what is verified besides collectives, but some are named"));
     }
     Ok(Command::Verify(request))
 }
@@ -409,6 +415,7 @@ mod tests {
             ("verify --engine tpu", "no engine 'tpu'"),
             ("verify --programs many", "takes a number"),
             ("verify fast", "unknown word 'fast'"),
+            ("verify all_gather --programs 3", "--programs is for what is verified besides collectives"),
             ("emit scale b --ir", "'b' is one word too many"),
             ("check", "say what to check"),
             ("check nothing", "there is no collective 'nothing'"),

@@ -99,7 +99,7 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
             }
             if first.is_err() && told.len() > 1 && !all {
                 // The peer of the other leg may agree, launch, and count a step that this rank does not.
-                self.give_up();
+                self.give_up(AbortCode::Failed);
             }
             self.peers = first.map_or_else(Peers::Refused, |()| Peers::Agree);
         }
@@ -110,8 +110,8 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     }
 
     /// Breaks the transport: a peer may have launched what this rank will not.
-    fn give_up(&self) {
-        self.link.fail(Cause { code: AbortCode::Failed, rank: self.link.rank().index(), reason: 0 });
+    fn give_up(&self, code: AbortCode) {
+        self.link.fail(Cause { code, rank: self.link.rank().index(), reason: 0 });
     }
 
     /// Says for whom a wait was.
@@ -142,7 +142,8 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
 impl<L: Link> Drop for PreparedExchange<'_, L> {
     fn drop(&mut self) {
         if matches!(&self.peers, Peers::Pending { told, .. } if !told.is_empty()) {
-            self.give_up();
+            let code = if std::thread::panicking() { AbortCode::Panicked } else { AbortCode::Dropped };
+            self.give_up(code);
         }
     }
 }

@@ -30,6 +30,8 @@ pub enum AbortCode {
     Blind,
     /// It let go of its transport while others waited for it: after an error of its own, or at the end of its program.
     Left,
+    /// It dropped a transfer that it had built, and told its peers of, before it was run: after an error of its own, or by mistake.
+    Dropped,
     /// Something this version does not know.
     Other(u8),
 }
@@ -43,8 +45,9 @@ impl AbortCode {
             AbortCode::TimedOut => 4,
             AbortCode::Blind => 5,
             AbortCode::Left => 6,
+            AbortCode::Dropped => 7,
             // 0 would mean that nothing is wrong.
-            AbortCode::Other(code) => code.max(7),
+            AbortCode::Other(code) => code.max(8),
         }
     }
 
@@ -56,6 +59,7 @@ impl AbortCode {
             4 => AbortCode::TimedOut,
             5 => AbortCode::Blind,
             6 => AbortCode::Left,
+            7 => AbortCode::Dropped,
             code => AbortCode::Other(code),
         }
     }
@@ -103,6 +107,9 @@ impl fmt::Display for Cause {
                 write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails")
             }
             AbortCode::Left => write!(f, "rank {rank} left while others waited for it"),
+            AbortCode::Dropped => {
+                write!(f, "rank {rank} dropped a transfer before it was run, after an error of its own or by mistake")
+            }
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
@@ -205,7 +212,7 @@ mod tests {
     #[test]
     fn a_cause_survives_its_word() {
         use AbortCode::*;
-        let known = [Died, Panicked, Failed, TimedOut, Blind, Left];
+        let known = [Died, Panicked, Failed, TimedOut, Blind, Left, Dropped];
         for code in known.into_iter().chain([Other(77)]) {
             for (rank, reason) in [(0, 0), (1, 2), ((1 << 24) - 1, u32::MAX)] {
                 let cause = Cause { code, rank, reason };
