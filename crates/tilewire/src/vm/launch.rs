@@ -1,6 +1,7 @@
 //! Preparing a kernel for the CPU and launching it.
 
 use super::code::RoleCode;
+use super::copy;
 use super::error::{LaunchError, PrepareError, Who};
 use super::level::Level;
 use super::lower::{lower, memories};
@@ -124,7 +125,7 @@ impl Prepared {
         if self.takes_shortcut() { Ok(()) } else { self.run_through() }
     }
 
-    /// Runs the kernel to the end if it is one message in packets that can be moved now. Otherwise says so: [`Prepared::run`] has to begin
+    /// Runs the kernel to the end if it is one small message that can be moved now. Otherwise says so: [`Prepared::run`] has to begin
     /// at the beginning.
     #[inline]
     pub(crate) fn takes_shortcut(&mut self) -> bool {
@@ -154,7 +155,12 @@ impl Prepared {
         // From here on the backoff says how long to look: a machine that looks long in every one of its rounds would hardly ever sleep.
         self.machines[0].looks = 0;
         let result = self.back_off();
-        self.machines[0].looks = LOOKS;
+        let machine = &mut self.machines[0];
+        machine.looks = LOOKS;
+        if std::mem::take(&mut machine.streamed) {
+            // The launch failed before its end: what is signalled next, by a launch that goes the short way, comes after all it stored.
+            copy::fence();
+        }
         result
     }
 

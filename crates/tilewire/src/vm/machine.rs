@@ -203,11 +203,13 @@ struct Owned {
 pub(crate) struct Place {
     /// The first byte of its bank; null where a register says which bank it is.
     pub start: *mut u8,
-    /// How many of its elements are certain to lie there: none where a register says which bank, and at most one where elements may begin
-    /// inside others.
+    /// Indices that are certain to lie there: none where a register says which bank.
     pub count: u64,
     /// Bytes per index step.
-    pub unit: u64,
+    pub unit: u32,
+    /// Elements begin at multiples of so many indices, a power of two (whose logarithm is `shift`): 1, except where they are wider than a step.
+    steps: u32,
+    shift: u8,
     /// The register of its first index.
     pub base: u16,
     /// The entry of its (first) bank among the bases.
@@ -216,23 +218,30 @@ pub(crate) struct Place {
 
 impl Place {
     fn of_access(access: &Access, bases: &[*mut u8]) -> Place {
-        let count = if access.unit == access.width {
-            access.bytes / u64::from(access.width)
-        } else {
-            u64::from(access.bytes >= u64::from(access.width))
-        };
-        Place::new(access.bank, count, u64::from(access.unit), access.base, access.first, bases)
+        let Access { bytes, unit, width, .. } = *access;
+        // The verifier found that a width is a power of two and a multiple of the unit.
+        Place::new(access.bank, bytes / u64::from(width), unit, width / unit, access.base, access.first, bases)
     }
 
     fn of_slot(slot: &SlotRef, bases: &[*mut u8]) -> Place {
-        Place::new(slot.bank, slot.len, u64::from(slot.stride), slot.index, slot.first, bases)
+        Place::new(slot.bank, slot.len, slot.stride, 1, slot.index, slot.first, bases)
     }
 
-    fn new(bank: Option<u16>, count: u64, unit: u64, base: u16, entry: u16, bases: &[*mut u8]) -> Place {
-        match bank {
-            Some(_) => Place { start: std::ptr::null_mut(), count: 0, unit, base, entry },
-            None => Place { start: bases[entry as usize], count, unit, base, entry },
-        }
+    /// Of `count` elements of so many steps each.
+    fn new(bank: Option<u16>, count: u64, unit: u32, steps: u32, base: u16, entry: u16, bases: &[*mut u8]) -> Place {
+        let (start, count) = match bank {
+            Some(_) => (std::ptr::null_mut(), 0),
+            None => (bases[entry as usize], count * u64::from(steps)),
+        };
+        Place { start, count, unit, steps, shift: steps.ilog2() as u8, base, entry }
+    }
+
+    /// Whether there are `count` elements from an index on, at least one, and all are known to be in the bank and aligned.
+    #[inline(always)]
+    pub(crate) fn holds(self, index: u64, count: u64) -> bool {
+        // Wraps for none, which is then too many.
+        let are_inside = index < self.count && count.wrapping_sub(1) < (self.count - index) >> self.shift;
+        are_inside && index & u64::from(self.steps - 1) == 0
     }
 
     /// Address of `count` elements from the base on, where there is at least one and all are known to be in the bank and aligned.
@@ -241,13 +250,11 @@ impl Place {
     /// The place is one of `m`.
     #[inline(always)]
     pub(crate) unsafe fn known(self, m: &Machine, count: u64) -> Option<*mut u8> {
-        // SAFETY: the verifier checked the register. All `self.count` elements lie in a bank of the size that the verifier was given, so the
+        // SAFETY: the verifier checked the register. All `self.count` indices lie in a bank of the size that the verifier was given, so the
         // product is an offset in it and does not wrap.
         unsafe {
             let index = m.reg(self.base);
-            // Wraps for none, which is then too many.
-            let is_inside = index < self.count && count.wrapping_sub(1) < self.count - index;
-            is_inside.then(|| self.start.add((index * self.unit) as usize))
+            self.holds(index, count).then(|| self.start.add((index * u64::from(self.unit)) as usize))
         }
     }
 }

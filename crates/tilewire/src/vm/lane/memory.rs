@@ -217,7 +217,7 @@ unsafe fn copy_elements(m: &mut Machine, pc: *const Inst, from: *mut u8, to: *mu
 }
 
 /// Messages up to so many bytes have the lines of the next slot fetched: of larger ones the copy itself hides it.
-const FETCHED: usize = 16 << 10;
+pub(crate) const FETCHED: usize = 16 << 10;
 
 /// `FetchSlot`
 pub(crate) unsafe fn fetch_slot(m: &mut Machine, pc: *const Inst) -> *const Inst {

@@ -299,14 +299,17 @@ fn a_known_place_is_no_other_than_a_bank_of_one() {
         name: "words".into(),
         at: SourceLine::caller(),
     };
-    let numbers = [0, 1, 2, 3, 7, 8, 9, u64::MAX, 1 << 63, 1 << 61, i64::MAX as u64];
+    let numbers = [0, 1, 2, 3, 7, 8, 9, 16, 56, 60, u64::MAX, 1 << 63, 1 << 61, i64::MAX as u64];
     let mut ends = std::collections::BTreeMap::new();
-    for op in [Opcode::CopyRow, Opcode::PacketSend, Opcode::PacketReceive] {
-        let widths = match op {
-            Opcode::CopyRow => [(8, 8), (8, 8)],
-            Opcode::PacketSend => [(8, 1), (16, 16)],
-            _ => [(16, 16), (8, 1)],
-        };
+    // With the widths of its elements, and of a step of its indices.
+    let ops = [
+        (Opcode::CopyRow, [(8, 8), (8, 8)]),
+        (Opcode::CopyRow, [(8, 1), (8, 8)]),
+        (Opcode::CopyRow, [(8, 4), (8, 2)]),
+        (Opcode::PacketSend, [(8, 1), (16, 16)]),
+        (Opcode::PacketReceive, [(16, 16), (8, 1)]),
+    ];
+    for (op, widths) in ops {
         for number in 0..numbers.len().pow(3) {
             let n = numbers.len();
             let (count, from, to) = (numbers[number % n], numbers[number / n % n], numbers[number / n / n]);

@@ -17,11 +17,15 @@ const COUNTER: (usize, usize) = (0, 8);
 const CREDIT: (usize, usize) = (8, 16);
 const WORDS: (usize, usize) = (24, 8);
 const PACKETS: (usize, usize) = (32, 64);
-const ENTRIES: [(usize, usize); 4] = [COUNTER, CREDIT, WORDS, PACKETS];
+const TAIL: (usize, usize) = (96, 64);
+const HEAD: (usize, usize) = (160, 64);
+const ENTRIES: [(usize, usize); 6] = [COUNTER, CREDIT, WORDS, PACKETS, TAIL, HEAD];
+/// A geometry.
+const GEOMETRY: u64 = 1 << 31;
 
 #[derive(Clone, Debug, PartialEq)]
 #[repr(align(64))]
-struct Memory([u64; 96]);
+struct Memory([u64; 224]);
 
 impl Memory {
     fn word(&mut self, (first, _): (usize, usize), k: usize) -> &mut u64 {
@@ -108,23 +112,56 @@ fn role(sends: bool, count: u64, flags: u64) -> RoleCode {
     let (words, packets) = (access(2, 8, 1, ZERO), access(3, 16, 16, FIRST));
     let mut registers = vec![0; 16];
     registers[..8].copy_from_slice(&[1 << 31, 7, 1, 3, flags - 1, 0, 4, count]);
-    let slot = SlotRef {
-        first: 1,
-        banks: 1,
-        bank: None,
-        len: 2,
-        stride: 64,
-        index: ZERO,
-        name: "credits".into(),
-        op: "wait",
-        at: SourceLine::caller(),
-    };
     RoleCode {
         name: "test".into(),
         code: begin.into_iter().chain(if sends { send.to_vec() } else { receive.to_vec() }).chain(end).collect(),
         registers,
         accesses: if sends { vec![words, packets] } else { vec![packets, words] },
-        slots: vec![slot],
+        slots: vec![slot(1, 2, ZERO)],
+        ..RoleCode::default()
+    }
+}
+
+fn slot(entry: u16, len: u64, index: u16) -> SlotRef {
+    let (name, at) = ("slots".into(), SourceLine::caller());
+    SlotRef { first: entry, banks: 1, bank: None, len, stride: 64, index, name, op: "wait", at }
+}
+
+/// As the lowering makes it of `send_tiles` and `recv_tiles` for one step: `count` words of eight slots of eight, which lie where the
+/// packets of the others do.
+fn row_role(sends: bool, count: u64) -> RoleCode {
+    use reg::*;
+    let place = [
+        inst(Opcode::UMaskScale, [PLACE, NUMBER, DEPTH, FIRST], 64),
+        inst(binary(BinaryOp::Add), [NEXT, NUMBER, ONE, 0], 0),
+    ];
+    let mut code = vec![inst(Opcode::ULoadWord, [NUMBER, 0, 0, 0], 8)];
+    // Something else, in place of the drain and of what asks for credit.
+    let other = |at: i32| inst(Opcode::UStoreWord, [ONE, 0, 0, 0], at);
+    if sends {
+        code.push(inst(Opcode::ULoadWord, [A, 0, 0, 0], 16));
+        code.extend([inst(Opcode::JumpUnlessU64(CompareOp::Ne), [A, HIGH, 0, 0], 2), other(32)]);
+        code.extend(place);
+        code.extend([inst(Opcode::JumpIfBits, [NUMBER, HALF, 0, 0], 2), other(40)]);
+        code.push(inst(Opcode::CopyRow, [COUNT, 0, 0, 0], 0));
+        code.push(inst(Opcode::Signal, [NEXT, 0, 0, 0], 0));
+        code.push(inst(Opcode::FetchSlot, [COUNT, NEXT, DEPTH, FOUR], 1));
+    } else {
+        code.extend(place);
+        code.push(inst(Opcode::Wait, [NEXT, 2, 1, 0], 0));
+        code.push(inst(Opcode::CopyRow, [COUNT, 0, 0, 0], 0));
+        code.push(inst(Opcode::Signal, [NEXT, 0, 0, 0], 1));
+    }
+    code.extend([inst(Opcode::UStoreWord, [NEXT, 0, 0, 0], 8), inst(Opcode::End, [0; 4], 0)]);
+    let mut registers = vec![0; 16];
+    registers[..8].copy_from_slice(&[GEOMETRY, 7, 1, 3, 15, 0, 64, count]);
+    let (words, rows) = (access(2, 8, 8, ZERO), access(3, 8, 1, FIRST));
+    RoleCode {
+        name: "test".into(),
+        code,
+        registers,
+        accesses: if sends { vec![words, rows] } else { vec![rows, words] },
+        slots: vec![slot(4, 8, PLACE), slot(5, 8, PLACE)],
         ..RoleCode::default()
     }
 }
@@ -197,7 +234,7 @@ fn run(role: &RoleCode, memory: &mut Memory, looks: u32, by_shortcut: bool) -> (
 
 /// A memory in which the message of a number is there, perhaps.
 fn memory(random: &mut Random, number: u64) -> Memory {
-    let mut memory = Memory([0; 96]);
+    let mut memory = Memory([0; 224]);
     memory.0.iter_mut().for_each(|word| *word = random.next());
     *memory.word(COUNTER, 1) = number;
     let credit = [number, number.saturating_sub(4), number.saturating_sub(5), number.wrapping_add(9), 0];
@@ -209,6 +246,11 @@ fn memory(random: &mut Random, number: u64) -> Memory {
         let flag = u64::from(number as u32 | 1 << 31);
         *memory.word(PACKETS, (number & 7) as usize * 8 + half) = flag << 32 | random.next() >> 32;
     }
+    if random.below(8) > 0 {
+        *memory.word(COUNTER, 2) = GEOMETRY;
+    }
+    let tail = [number.wrapping_add(1), number.wrapping_add(9), number, 0];
+    *memory.word(TAIL, (number & 7) as usize * 8) = tail[random.below(4)];
     memory
 }
 
@@ -229,9 +271,11 @@ fn compare(role: &RoleCode, before: &Memory, looks: u32) -> (bool, bool) {
 #[test]
 fn messages_take_it() {
     let mut random = Random(11);
-    for (sends, count) in [(true, 1), (true, 3), (true, 4), (false, 1), (false, 2), (false, 4)] {
-        let role = role(sends, count, 16);
-        assert!(is_verified(&role));
+    let packets = [(true, 1), (true, 3), (true, 4), (false, 1), (false, 2), (false, 4)];
+    let packets = packets.map(|(sends, count)| role(sends, count, 16));
+    let rows = [(true, 1), (true, 5), (true, 8), (false, 1), (false, 6), (false, 8)];
+    for role in packets.into_iter().chain(rows.map(|(sends, count)| row_role(sends, count))) {
+        assert!(is_verified(&role), "{role}");
         let mut gone = [0; 2];
         for _ in 0..2000 {
             let number = number(&mut random);
@@ -240,7 +284,7 @@ fn messages_take_it() {
             gone[usize::from(could)] += 1;
         }
         // Now and then something is missing.
-        assert!(gone[0] > 100 && gone[1] > 500, "{sends} {count}: {gone:?}");
+        assert!(gone[0] > 100 && gone[1] > 500, "{role}{gone:?}");
     }
 }
 
@@ -248,8 +292,33 @@ fn messages_take_it() {
 fn what_is_no_message_has_none() {
     let has = |role: &RoleCode| {
         assert!(is_verified(role), "{role}");
-        Shortcut::of(&machine(role, &mut Memory([0; 96]))).is_some()
+        Shortcut::of(&machine(role, &mut Memory([0; 224]))).is_some()
     };
+    for sends in [true, false] {
+        let like = row_role(sends, 8);
+        assert!(has(&like));
+        // The row of a message lies over those of the slots, or is longer than what it is read from or written to, or there are fewer slots.
+        let mut over = like.clone();
+        over.accesses[usize::from(!sends)].first = 3;
+        let mut longer = like.clone();
+        longer.registers[reg::COUNT as usize] = 9;
+        let mut fewer = like.clone();
+        fewer.slots[usize::from(!sends)].len = 7;
+        // Rows begin inside words.
+        let mut shifted = like.clone();
+        let place = shifted.code.iter_mut().find(|code| code.op == Opcode::UMaskScale);
+        place.unwrap().e = 60;
+        for role in [over, longer, fewer, shifted] {
+            assert!(!has(&role), "{role}");
+        }
+        // It is streamed.
+        let mut memory = Memory([0; 224]);
+        let mut machine = machine(&like, &mut memory);
+        machine.stream_from = 64;
+        assert!(Shortcut::of(&machine).is_none());
+        machine.stream_from = 65;
+        assert!(Shortcut::of(&machine).is_some());
+    }
     for sends in [true, false] {
         let at = |role: &RoleCode, op: Opcode| role.code.iter().position(|code| code.op == op).unwrap();
         let like = role(sends, 2, 16);
@@ -276,12 +345,17 @@ fn whatever_has_it_does_the_same_without() {
     let mut random = Random(2027);
     let (mut accepted, mut found, mut gone) = (0, 0, 0);
     for _ in 0..60_000 {
-        let mut role = role(random.below(2) == 0, 1 + random.below(4) as u64, [16, 64, 1 << 31][random.below(3)]);
+        let (sends, count) = (random.below(2) == 0, 1 + random.below(4) as u64);
+        let mut role = match random.below(2) {
+            0 => role(sends, count, [16, 64, 1 << 31][random.below(3)]),
+            _ => row_role(sends, 2 * count),
+        };
         for _ in 0..1 + random.below(2) {
             mutate(&mut role, &mut random);
         }
         // A loop would not end.
-        let forward = |code: &Code| !matches!(code.op, Opcode::JumpIfBits | Opcode::Jump) || code.e > 0;
+        let jumps = |op| matches!(op, Opcode::JumpIfBits | Opcode::Jump | Opcode::JumpUnlessU64(_));
+        let forward = |code: &Code| !jumps(code.op) || code.e > 0;
         if !is_verified(&role) || !role.code.iter().all(forward) {
             continue;
         }
@@ -342,16 +416,17 @@ fn mutate(role: &mut RoleCode, random: &mut Random) {
                 0 => change!(access.bytes),
                 1 => access.base = random.below(16) as u16,
                 2 => access.unit = [1, 8, 16][random.below(3)],
-                3 => access.first = random.below(4) as u16,
+                3 => access.first = random.below(6) as u16,
                 _ => access.bank = Some(reg::ZERO),
             }
         }
         _ => {
-            let slot = &mut role.slots[0];
+            let slots = role.slots.len();
+            let slot = &mut role.slots[random.below(slots)];
             match random.below(4) {
                 0 => slot.index = random.below(16) as u16,
                 1 => change!(slot.len),
-                2 => slot.first = random.below(4) as u16,
+                2 => slot.first = random.below(6) as u16,
                 _ => slot.bank = Some(reg::ZERO),
             }
         }

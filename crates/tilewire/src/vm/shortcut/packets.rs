@@ -1,0 +1,126 @@
+//! A message in packets.
+//!
+//! ```text
+//!   number := counter                                                  number := counter
+//!   now and then: credit ≥ what there must be room for?                get packets number mod depth
+//!   put packets number mod depth                                       now and then: credit := number + 1
+//!   counter := number + 1                                              counter := number + 1
+//! ```
+//! A packet that is missing, or a credit, or that flags come again leave it to the code.
+
+use super::Way;
+use super::walk::{Effect, Guard, Message, Ring, Slot, Walked};
+use crate::vm::copy;
+use crate::vm::lane::packet::{read_row, write_row};
+use crate::vm::machine::Machine;
+use std::sync::atomic::Ordering;
+
+/// The packets of a launch.
+pub(super) struct Packets {
+    /// This rank's end.
+    words: *mut u64,
+    count: usize,
+    packets: Ring,
+    flag: u64,
+    /// The entry of the packets, whose bell rings.
+    entry: usize,
+    credit: Credit,
+}
+
+/// What there is to do now and then: for numbers without any of the bits `seldom`. (A receiver goes by the next number.)
+struct Credit {
+    seldom: u64,
+    slot: Slot,
+    /// Numbers without any of these bits are those where flags come again.
+    wrap: u64,
+    /// How far behind a sender the credit may be, elsewhere.
+    behind: u64,
+}
+
+/// The way of code that was walked, where no credit is due and where one is.
+pub(super) fn of(often: &Walked, now_and_then: &Walked) -> Option<Way> {
+    let by = often.by;
+    let (way, message, credit): (fn(Packets) -> Way, Message, Credit) = match (often.steps(), now_and_then.steps()) {
+        (
+            (&[Effect::Send(message), Effect::Count], &[Guard::Bits { add: 0, bits: seldom }]),
+            (
+                &[Effect::WaitBehind { slot, wrap, behind }, Effect::Send(same), Effect::Count],
+                &[Guard::Bits { add: 0, bits: guard }],
+            ),
+        ) if message == same && seldom == guard => (Way::SendPackets, message, Credit { seldom, slot, wrap, behind }),
+        (
+            (&[Effect::Receive(message), Effect::Count], &[Guard::Bits { add, bits: seldom }]),
+            (
+                &[Effect::Receive(same), Effect::Signal(slot), Effect::Count],
+                &[Guard::Bits { add: added, bits: guard }, Guard::Bits { add: again, bits: wrap }],
+            ),
+        ) if message == same && seldom == guard && [add, added, again] == [by; 3] => {
+            (Way::ReceivePackets, message, Credit { seldom, slot, wrap, behind: 0 })
+        }
+        _ => return None,
+    };
+    let Message { words, packets, count, flag, entry } = message;
+    // Who gives up half a message reads the number again, and the packets.
+    let number = Ring::word(often.number);
+    let are_apart =
+        number.is_apart(8, words.cast(), 8 * count) && packets.is_apart(16 * count, words.cast(), 8 * count);
+    let count = usize::try_from(count).ok()?;
+    (are_apart && now_and_then.by == by).then(|| way(Packets { words, count, packets, flag, entry, credit }))
+}
+
+impl Packets {
+    /// # Safety
+    /// As for [`Shortcut::run`](super::Shortcut::run), with what its counter says.
+    #[inline(always)]
+    pub(super) unsafe fn send(&self, m: &Machine, number: u64) -> bool {
+        let Packets { words, packets, flag, entry, credit, .. } = self;
+        // SAFETY: the walk found all places in their banks for every number; the launch checked the alignment of packets and slots.
+        // Peers look at them meanwhile: they are written and read as `PacketSend` and `Wait` do it.
+        unsafe {
+            if number & credit.seldom == 0 {
+                let needed = if number & credit.wrap == 0 { number } else { number.max(credit.behind) - credit.behind };
+                if credit.slot.word(number).load(Ordering::Acquire) < needed {
+                    return false;
+                }
+            }
+            let (to, flag) = (packets.at(number).cast(), (number | flag) as u32);
+            match self.count {
+                // What is known to be one needs no loop.
+                1 => write_row(m, to, *words, 1, flag),
+                count => write_row(m, to, *words, count, flag),
+            }
+            m.ring(*entry);
+        }
+        true
+    }
+
+    /// # Safety
+    /// As for [`send`](Packets::send); `next` is what the counter will say.
+    #[inline(always)]
+    pub(super) unsafe fn receive(&self, m: &Machine, number: u64, next: u64) -> bool {
+        let Packets { words, packets, flag, credit, .. } = self;
+        if next & credit.wrap == 0 {
+            return false;
+        }
+        // SAFETY: as for `send`, with `PacketReceive` and `Signal`. Words that came before one that did not come in time are read again.
+        unsafe {
+            let is_due = next & credit.seldom == 0;
+            if is_due {
+                // The line is in the sender's cache; it comes while the packets do. See `Wait`.
+                copy::prefetch_for_write(credit.slot.at.at(number));
+            }
+            let (from, flag) = (packets.at(number).cast(), (number | flag) as u32);
+            let came = match self.count {
+                1 => read_row(m, from, *words, 1, flag),
+                count => read_row(m, from, *words, count, flag),
+            };
+            if came.is_err() {
+                return false;
+            }
+            if is_due {
+                credit.slot.tell(m, number, next);
+            }
+        }
+        true
+    }
+}
