@@ -6,7 +6,7 @@ use crate::ir::Type;
 use crate::schedule::{BulkPlan, PacketPlan, Packing};
 use crate::transport::Protocol;
 use crate::transport::layout::LINE;
-use crate::vm::is_intel;
+use crate::vm::{is_intel, second_level};
 
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ struct Choices {
     huge: (usize, usize),
     /// Staging of all that is under way on a device: more leaves the cache before it is read.
     staging: usize,
-    /// Staging of a block at one peer: as many slots as fill it, but [`DEPTH`] at least.
+    /// Staging of a block at one peer, in second-level caches of a core: as many slots as fill it, but [`DEPTH`] at least.
     ring: usize,
 }
 
@@ -93,11 +93,17 @@ const CPU: Choices = Choices {
     ring: 0,
 };
 
-/// What one core has just written another fetches out of its second-level cache; what has moved on to the third level by then comes faster. AMD EPYC, 0.5 MiB
-/// L2, GB/s one way by rings of 256 KiB, 512 KiB and 1 MiB, in trials by turns: messages of 64 KiB 22-25, 27-29, 31-36; of 1 MiB 17-22, 24-29, 24-29; of
-/// 8 MiB 15-16, 17-18, 18-20. Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never
-/// measured with larger rings, and processors other than these two with none.
-const NOT_INTEL: Choices = Choices { steps: 16, ring: 1 << 20, ..CPU };
+/// What one core has just written another fetches out of its second-level cache; what has moved on to the third level by then comes faster. GB/s one way, in trials
+/// by turns:
+///
+/// | AMD EPYC, L2 | ring | 64 KiB | 1 MiB | 8 MiB | 64 MiB |
+/// |---|---|---|---|---|---|
+/// | 0.5 MiB | 0.25, 0.5, 1 MiB | 22-25, 27-29, 31-36 | 17-22, 24-29, 24-29 | 15-16, 17-18, 18-20 | |
+/// | 1 MiB | 1, 2, 4 MiB | 14-16, 33, 36 | 32-34, 35, 34 | 11-12, 25, 25 | 10-12, 18, 18 |
+///
+/// Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never measured with larger rings, and processors other
+/// than these three with none.
+const NOT_INTEL: Choices = Choices { steps: 16, ring: 2, ..CPU };
 
 /// The rings of all ranks of a machine together stay in its third-level cache.
 const RINGS: usize = 16 << 20;
@@ -184,7 +190,7 @@ impl Config {
                     _ if share >= choices.huge.0 => choices.huge.1,
                     _ => wanted,
                 };
-                let ring = choices.ring.min(RINGS / (transport.world_size() * at_once).max(1));
+                let ring = (choices.ring * second_level()).min(RINGS / (transport.world_size() * at_once).max(1));
                 // More slots must not make them smaller.
                 let ring = ring.min(transport.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
                 let usual = DEPTH.max(1 << ring.max(1).ilog2());

@@ -38,13 +38,13 @@ pub struct ShmOptions {
 }
 
 impl Default for ShmOptions {
-    /// 8 MiB of staging per peer, 1 MiB for each of 8 blocks: 16 slots of 64 KiB, 32 of 32; pages that are never used take no memory. And 256 KiB
+    /// 16 MiB of staging per peer, 2 MiB for each of 8 blocks: 32 slots of 64 KiB, 64 of 32; pages that are never used take no memory. And 256 KiB
     /// of packets: 8 messages of 2 KiB for each block.
     fn default() -> Self {
         ShmOptions {
-            per_peer_bytes: 8 << 20,
+            per_peer_bytes: 16 << 20,
             max_blocks_per_peer: 8,
-            max_slots: 32,
+            max_slots: 64,
             max_copies: 1,
             packet_bytes: 256 << 10,
             populate: false,

@@ -24,6 +24,7 @@ mod level;
 mod lower;
 mod machine;
 mod pool;
+mod processor;
 mod queue;
 mod rounding;
 mod scalar_op;
@@ -33,9 +34,9 @@ mod uniform;
 mod verify;
 mod waits;
 
-pub(crate) use copy::is_intel;
 pub use error::{LaunchError, PrepareError, Who};
 pub use launch::{Prepared, Settings};
 pub use level::Level;
+pub(crate) use processor::{is_intel, second_level};
 pub use queue::{Descriptor, Queue, Work};
 pub use waits::{Bell, WaitHost, Waits};

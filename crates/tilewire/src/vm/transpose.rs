@@ -19,8 +19,9 @@
 // Lines and streams are of the x86 kernels.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
-use super::copy::{Stores, is_intel};
+use super::copy::Stores;
 use super::level::Level;
+use super::processor::is_intel;
 
 /// A cache line: the side of a square.
 const LINE: usize = 64;

@@ -26,14 +26,16 @@ use tilewire::Tensor;
 use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
 
 /// Slots of the rings that are tried: bytes and number.
-const SLOTS: [(usize, usize); 9] = [
+const SLOTS: [(usize, usize); 11] = [
     (16 << 10, 4),
     (16 << 10, 8),
     (32 << 10, 32),
+    (32 << 10, 64),
     (64 << 10, 2),
     (64 << 10, 4),
     (64 << 10, 8),
     (64 << 10, 16),
+    (64 << 10, 32),
     (256 << 10, 2),
     (256 << 10, 4),
 ];

@@ -1,0 +1,53 @@
+//! What is asked of the processor, besides its [level](super::level): what was measured to matter, on the processors that it was measured on.
+
+use std::sync::OnceLock;
+
+/// Whether it is Intel's.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn is_intel() -> bool {
+    static VALUE: OnceLock<bool> = OnceLock::new();
+    *VALUE.get_or_init(|| {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == *b"GenuineIntel"
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn is_intel() -> bool {
+    false
+}
+
+/// Bytes of a core's second-level cache: what the processor says, where that is likely.
+pub(crate) fn second_level() -> usize {
+    static VALUE: OnceLock<usize> = OnceLock::new();
+    *VALUE.get_or_init(|| likely(said()))
+}
+
+/// The least that servers of today have is taken for what is less, or unknown, and the most for what is more.
+fn likely(bytes: usize) -> usize {
+    bytes.clamp(512 << 10, 2 << 20)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn said() -> usize {
+    use std::arch::x86_64::__cpuid;
+    const CACHES: u32 = 0x8000_0006;
+    // Both makers tell it there, in KiB; a processor without the page tells 0 of it.
+    if __cpuid(0x8000_0000).eax < CACHES { 0 } else { (__cpuid(CACHES).ecx >> 16) as usize * 1024 }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn said() -> usize {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_has_a_likely_size() {
+        assert_eq!([0, 256 << 10, 1 << 20, 64 << 20].map(likely), [512 << 10, 512 << 10, 1 << 20, 2 << 20]);
+        assert!((512 << 10..=2 << 20).contains(&second_level()), "{}", second_level());
+    }
+}
