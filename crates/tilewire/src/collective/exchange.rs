@@ -17,6 +17,7 @@ use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
 use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, Window};
+use crate::vm::Settings;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -218,7 +219,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let legs = self.legs()?;
         let traced = self.trace_legs(&legs)?;
-        let how = self.terms.how(self.streams(&legs));
+        let how = self.terms.how(self.stream_from(&legs));
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, how)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let ring = self.algorithm == Some(Algorithm::Ring);
@@ -250,12 +251,18 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         Ok(prepared)
     }
 
-    /// Whether the output is so large that it is better written around the cache. The staging is not: the receiver reads it at once.
-    fn streams(&self, legs: &Legs<In, Out>) -> bool {
+    /// From how many bytes on an `each` writes around the cache: fewer, where a launch has several of them, one for each chunk that it writes. What comes
+    /// through the staging comes in pieces, so it is the output that counts; the staging itself is written through the cache, since the receiver reads it at once.
+    fn stream_from(&self, legs: &Legs<In, Out>) -> usize {
         let (mut all, alone) = (legs.all(), legs.all().count() == 1);
         let staged = all.next().is_some_and(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
         let receives = legs.all().all(|leg| leg.side == Side::Receive);
-        alone && staged && receives && self.out.memory().bytes() >= STREAM_FROM
+        if alone && staged && receives && self.out.memory().bytes() >= STREAM_FROM {
+            return 1;
+        }
+        let sent = legs.rounds.iter().filter(|[send, _]| send.is_some()).count();
+        let written = sent + usize::from(legs.own.is_some());
+        Settings::default().stream_from / written.max(1)
     }
 
     /// Builds and launches once.

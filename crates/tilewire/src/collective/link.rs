@@ -160,8 +160,8 @@ enum Engine {
 #[derive(Clone, Copy)]
 pub(super) struct How {
     pub deadline: Option<Duration>,
-    /// Every `each` that can writes around the cache, whatever its size.
-    pub streams: bool,
+    /// From how many bytes on an `each` that can writes around the cache.
+    pub stream_from: usize,
     /// Waits see the abort word, and sleep on doorbells.
     pub watched: bool,
 }
@@ -185,11 +185,11 @@ impl<'l> Launch<'l> {
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
-        Launch::with(hosts, traced, How { deadline, streams: false, watched: true })
+        Launch::with(hosts, traced, How { deadline, stream_from: Settings::default().stream_from, watched: true })
     }
 
     pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
-        let How { deadline, streams, watched } = how;
+        let How { deadline, stream_from, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
@@ -208,14 +208,13 @@ impl<'l> Launch<'l> {
             return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)) });
         }
         let watching = if watched { hosts } else { &[] };
-        let usual = Settings::default();
         let settings = Settings {
             rank: first.rank().index(),
             world_size: first.world_size(),
             deadline,
             waits: waits_of(watching),
-            stream_from: if streams { 1 } else { usual.stream_from },
-            ..usual
+            stream_from,
+            ..Settings::default()
         };
         let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;
         Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Cpu(prepared) })

@@ -19,6 +19,7 @@ use crate::ir::scalar::Element;
 use crate::schedule::Tiling;
 use crate::tensor::Tensor;
 use crate::transport::{Protocol, Rank, TransferError};
+use crate::vm::Settings;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -158,7 +159,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let course = self.course()?;
         let traced = self.trace_course(&course)?;
-        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.terms.how(false))?;
+        let mut prepared =
+            PreparedExchange::prepare(self.terms.link, traced, self.terms.how(Settings::default().stream_from))?;
         let Course { algorithm, decision, .. } = &course;
         let agreement = format!("{} of {} by {}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.

@@ -61,8 +61,8 @@ impl<'l, L: Link> Terms<'l, L> {
         Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true }
     }
 
-    pub(super) fn how(&self, streams: bool) -> How {
-        How { deadline: self.deadline, streams, watched: self.watched }
+    pub(super) fn how(&self, stream_from: usize) -> How {
+        How { deadline: self.deadline, stream_from, watched: self.watched }
     }
 
     /// Decides how a message travels, and whether the transport can do it. `reached`: what may be written of the window. Without a peer it
