@@ -50,7 +50,7 @@ pub(super) fn of(m: &Machine, often: &Walked) -> Option<Way> {
     // What is streamed is fenced, and what overlaps is moved with care: both by the code.
     let row = |Copied { own, rows, bytes }: Copied, tell: Slot| {
         let is_plain = rows.is_apart(bytes, own, bytes) && bytes < m.stream_from as u64;
-        is_plain.then(|| Row { own, rows, bytes: bytes as usize, tell })
+        is_plain.then_some(Row { own, rows, bytes: bytes as usize, tell })
     };
     match *often.steps().0 {
         [Effect::CopyTo(copied), Effect::Signal(tell), Effect::Count] => {
