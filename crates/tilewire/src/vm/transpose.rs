@@ -21,7 +21,7 @@
 
 use super::copy::Stores;
 use super::level::Level;
-use super::processor::is_intel;
+use super::processor::{is_intel, second_level};
 
 /// A cache line: the side of a square.
 const LINE: usize = 64;
@@ -40,18 +40,20 @@ enum Order {
 impl Order {
     /// GB/s of f32 on an AMD EPYC, streamed, across with 256 bytes / what is chosen: with rows a power of two apart 8 MiB 4.0 to 5.0 / 6.0 to 7.1,
     /// 64 MiB 4.5 / 6.7; with others 8.4 / 11.4 and 7.0 / 8.6. Cached, two ranks at once, microseconds: 64 KiB 6.7 / 6.1, 256 KiB 35 / 32, 1 MiB 161 / 144
-    /// (others 133 / 123), 4 MiB 1830 / 1430 (others 2230 / 1840); down is up to a fifth faster at 1 MiB and slower from 2 MiB on. On Intel nothing but
-    /// across with 256 bytes was measured.
-    fn of(streamed: bool, src_stride: usize) -> Order {
+    /// (others 133 / 123), 4 MiB 1830 / 1430 (others 2230 / 1840); down is up to a fifth faster at 1 MiB and slower from 2 MiB on. That one has 0.5 MiB of
+    /// second-level cache; on one with 1 MiB, one rank, 1 MiB takes 45 across and 40 down, 4 MiB 357 to 387 and 273 to 358, and others 20 to 75 either way. On Intel
+    /// nothing but across with 256 bytes was measured.
+    fn of(streamed: bool, src_stride: usize, bytes: usize) -> Order {
         if is_intel() {
             return Order::Across { bytes: 256 };
         }
-        if !streamed {
-            return Order::Across { bytes: 2048 };
-        }
         // Rows so far apart share a cache set or two.
         let shared = src_stride.is_multiple_of(2048);
-        if shared { Order::Down { cols: 256 } } else { Order::Across { bytes: 1024 } }
+        match streamed {
+            _ if shared && (streamed || bytes <= 2 * second_level()) => Order::Down { cols: 256 },
+            true => Order::Across { bytes: 1024 },
+            false => Order::Across { bytes: 2048 },
+        }
     }
 }
 
@@ -75,7 +77,7 @@ pub(crate) unsafe fn transpose(
     level: Level,
 ) {
     let (dst_stride, src_stride) = (dst_row_stride, src_row_stride);
-    let order = Order::of(streams(dst, dst_stride, stores), src_stride);
+    let order = Order::of(streams(dst, dst_stride, stores), src_stride, rows * cols * elem_size);
     let matrix = Matrix { dst, dst_stride, src, src_stride, rows, cols, stores, order };
     // SAFETY: the caller's promises, in `matrix`.
     unsafe { run(matrix, elem_size, level) }
