@@ -111,6 +111,12 @@ pub(crate) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
+/// Fetches the lines of so many bytes for writing.
+#[inline(always)]
+pub(crate) fn prefetch_all_for_write(start: *const u8, bytes: usize) {
+    (0..bytes).step_by(LINE).for_each(|at| prefetch_for_write(start.wrapping_add(at)));
+}
+
 /// As [`prefetch`], taking the line from other caches: it is about to be written.
 #[inline(always)]
 pub(crate) fn prefetch_for_write(at: *const u8) {

@@ -229,7 +229,7 @@ pub(crate) unsafe fn fetch_slot(m: &mut Machine, pc: *const Inst) -> *const Inst
             let index = (m.reg(i.b) & m.reg(i.c)).wrapping_mul(m.reg(i.d)) as i64;
             // Where there is no such slot there is nothing to fetch.
             if let Ok(start) = contiguous_from(m, i.e, index, m.reg(i.a) as usize) {
-                (0..bytes).step_by(copy::LINE).for_each(|at| copy::prefetch_for_write(start.wrapping_add(at)));
+                copy::prefetch_all_for_write(start, bytes);
             }
         }
         pc.add(1)

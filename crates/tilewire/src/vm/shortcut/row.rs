@@ -12,7 +12,7 @@
 
 use super::Way;
 use super::walk::{Copied, Effect, Guard, Ring, Slot, Walked};
-use crate::vm::copy::{self, LINE, Stores};
+use crate::vm::copy::{self, Stores};
 use crate::vm::lane::memory::FETCHED;
 use crate::vm::machine::Machine;
 use std::sync::atomic::Ordering;
@@ -52,16 +52,12 @@ pub(super) fn of(m: &Machine, often: &Walked) -> Option<Way> {
         let is_plain = rows.is_apart(bytes, own, bytes) && bytes < m.stream_from as u64;
         is_plain.then_some(Row { own, rows, bytes: bytes as usize, tell })
     };
-    match *often.steps().0 {
-        [Effect::CopyTo(copied), Effect::Signal(tell), Effect::Count] => {
-            let [Guard::Same { at, word }, Guard::Bits { add: 0, bits: seldom }] = *often.steps().1 else {
-                return None;
-            };
-            Some(Way::SendRow(row(copied, tell)?, Geometry { at, word, seldom }))
-        }
-        [Effect::WaitNext(tail), Effect::CopyFrom(copied), Effect::Signal(tell), Effect::Count]
-            if often.steps().1.is_empty() =>
-        {
+    match often.steps() {
+        (
+            &[Effect::CopyTo(copied), Effect::Signal(tell), Effect::Count],
+            &[Guard::Same { at, word }, Guard::Bits { add: 0, bits: seldom }],
+        ) => Some(Way::SendRow(row(copied, tell)?, Geometry { at, word, seldom })),
+        (&[Effect::WaitNext(tail), Effect::CopyFrom(copied), Effect::Signal(tell), Effect::Count], &[]) => {
             Some(Way::ReceiveRow(row(copied, tell)?, tail))
         }
         _ => None,
@@ -81,8 +77,7 @@ impl Row {
             tell.tell(m, number, next);
             if *bytes <= FETCHED {
                 // As `FetchSlot`; the row is there for every number.
-                let row = rows.at(next);
-                (0..*bytes).step_by(LINE).for_each(|at| copy::prefetch_for_write(row.wrapping_add(at)));
+                copy::prefetch_all_for_write(rows.at(next), *bytes);
             }
         }
     }

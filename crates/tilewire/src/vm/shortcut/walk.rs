@@ -183,7 +183,7 @@ impl Walked {
     }
 }
 
-/// Walks the code to its end. All jumps are taken, but the first only if `often`; that depends on a word is always taken.
+/// Walks the code to its end. All jumps are taken, but the first only if `often`, unless it asks for a word.
 pub(super) fn walk(m: &Machine, often: bool) -> Option<Walked> {
     let code = &m.role().code;
     let mut values = first_values(m.role());
