@@ -6,7 +6,7 @@ mod support;
 use proptest::prelude::*;
 use support::programs::{Hosted, Program};
 use tilewire::check::{self, Options};
-use tilewire::vm::{Level, Prepared, Settings};
+use tilewire::vm::{Level, Prepared, Puts, Settings};
 
 fn reference(program: &Program) -> Vec<Vec<Vec<u8>>> {
     let (binding, memories) = program.bind();
@@ -26,13 +26,16 @@ fn agree(program: &Program) {
     let expected = reference(program);
     for level in Level::available() {
         // Streaming from one byte on puts every direct store through the non-temporal path.
-        for (simplify, stream_from) in [(true, usize::MAX), (false, usize::MAX), (true, 1)] {
-            let settings = Settings { level, simplify, stream_from, ..Settings::default() };
+        let (all, none, through) = (1, usize::MAX, Puts::ThroughCache);
+        for (simplify, stream_from, puts) in
+            [(true, none, through), (false, none, through), (true, all, through), (true, none, Puts::AroundCache)]
+        {
+            let settings = Settings { level, simplify, stream_from, puts, ..Settings::default() };
             let got = engine(program, settings);
             for (p, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 assert!(
                     got == expected,
-                    "parameter {p} differs at {level:?}, simplify {simplify}, stream from {stream_from}\n{}\n{program:?}",
+                    "parameter {p} differs at {level:?}, simplify {simplify}, stream from {stream_from}, {puts:?}\n{}\n{program:?}",
                     first_difference(got, expected)
                 );
             }

@@ -5,7 +5,7 @@ use super::config::{Config, Primitive};
 use super::hooks::{Hooks, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
 use super::leg::{Leg, Legs, check_groups};
-use super::link::Link;
+use super::link::{Link, Streams};
 use super::pair::Card;
 use super::pattern::Pattern;
 use super::rounds::Rounds;
@@ -113,8 +113,8 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     pub(super) hooks: Hooks<'h, In, Out, R>,
 }
 
-/// Outputs of so many bytes leave no room in a cache for anything else.
-const STREAM_FROM: usize = 8 << 20;
+/// Smaller outputs stay in the cache on any processor: a copy of what another core has just written, and one read of it, was as fast both ways there (Intel).
+const LARGE_OUTPUT: usize = 8 << 20;
 
 impl<'h, 'l, L: Link, In: Element, Out: Element> Exchange<'h, 'l, L, In, Out, In> {
     pub(super) fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, pattern: Pattern, at: SourceLine) -> Self {
@@ -219,7 +219,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let legs = self.legs()?;
         let traced = self.trace_legs(&legs)?;
-        let how = self.terms.how(self.stream_from(&legs));
+        let how = self.terms.how(self.streams(&legs));
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, how)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let ring = self.algorithm == Some(Algorithm::Ring);
@@ -252,17 +252,14 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     }
 
     /// From how many bytes on an `each` writes around the cache: fewer, where a launch has several of them, one for each chunk that it writes. What comes
-    /// through the staging comes in pieces, so it is the output that counts; the staging itself is written through the cache, since the receiver reads it at once.
-    fn stream_from(&self, legs: &Legs<In, Out>) -> usize {
-        let (mut all, alone) = (legs.all(), legs.all().count() == 1);
-        let staged = all.next().is_some_and(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
-        let receives = legs.all().all(|leg| leg.side == Side::Receive);
-        if alone && staged && receives && self.out.memory().bytes() >= STREAM_FROM {
-            return 1;
-        }
+    /// through the staging comes in pieces, so there it is the output as a whole that counts. (How the staging itself is written, its receiver's place decides.)
+    fn streams(&self, legs: &Legs<In, Out>) -> Streams {
+        let usual = Settings::default().stream_from;
+        let staged = legs.all().any(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
+        let large = self.out.memory().bytes() >= usual.max(LARGE_OUTPUT);
         let sent = legs.rounds.iter().filter(|[send, _]| send.is_some()).count();
         let written = sent + usize::from(legs.own.is_some());
-        Settings::default().stream_from / written.max(1)
+        Streams { from: usual / written.max(1), own_from: (staged && large).then_some(1) }
     }
 
     /// Builds and launches once.

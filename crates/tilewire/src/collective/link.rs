@@ -160,10 +160,23 @@ enum Engine {
 #[derive(Clone, Copy)]
 pub(super) struct How {
     pub deadline: Option<Duration>,
-    /// From how many bytes on an `each` that can writes around the cache.
-    pub stream_from: usize,
+    pub streams: Streams,
     /// Waits see the abort word, and sleep on doorbells.
     pub watched: bool,
+}
+
+/// From how many bytes on an `each` that can writes around the cache, on a CPU.
+#[derive(Clone, Copy)]
+pub(super) struct Streams {
+    pub from: usize,
+    /// In roles that write for this rank alone, where that differs.
+    pub own_from: Option<usize>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Streams { from: Settings::default().stream_from, own_from: None }
+    }
 }
 
 impl<'l> Launch<'l> {
@@ -185,11 +198,11 @@ impl<'l> Launch<'l> {
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
-        Launch::with(hosts, traced, How { deadline, stream_from: Settings::default().stream_from, watched: true })
+        Launch::with(hosts, traced, How { deadline, streams: Streams::default(), watched: true })
     }
 
     pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
-        let How { deadline, stream_from, watched } = how;
+        let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
@@ -213,7 +226,8 @@ impl<'l> Launch<'l> {
             world_size: first.world_size(),
             deadline,
             waits: waits_of(watching),
-            stream_from,
+            stream_from: streams.from,
+            stream_own_from: streams.own_from,
             ..Settings::default()
         };
         let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;

@@ -3,7 +3,7 @@
 use super::RunError;
 use super::config::{Config, Decision, Primitive};
 use super::hooks::Shape;
-use super::link::{How, Link};
+use super::link::{How, Link, Streams};
 use crate::ir::Type;
 use crate::ir::scalar::Element;
 use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
@@ -61,8 +61,8 @@ impl<'l, L: Link> Terms<'l, L> {
         Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true }
     }
 
-    pub(super) fn how(&self, stream_from: usize) -> How {
-        How { deadline: self.deadline, stream_from, watched: self.watched }
+    pub(super) fn how(&self, streams: Streams) -> How {
+        How { deadline: self.deadline, streams, watched: self.watched }
     }
 
     /// Decides how a message travels, and whether the transport can do it. `reached`: what may be written of the window. Without a peer it

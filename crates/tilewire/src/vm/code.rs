@@ -369,6 +369,8 @@ pub(crate) struct Each {
     pub tile_cols: u64,
     /// Bytes an element stores through `BindStore` and `StreamOut`; 0 where nothing streams.
     pub stream_bytes: u32,
+    /// Bytes an element stores in all.
+    pub store_bytes: u32,
     /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.
     pub groups: Vec<u32>,
     /// The columns, where they are known, make one strip and there are no groups; otherwise 0.

@@ -96,7 +96,7 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
     unsafe {
         let each = m.each((*pc).e);
         let known = u64::from(each.one_strip);
-        if known > 0 && known * u64::from(each.stream_bytes) < m.stream_from as u64 {
+        if known > 0 && known * u64::from(each.store_bytes) < m.plain_below {
             m.passed += 1;
             m.stream_lane = u16::MAX;
             let (rows, tile_rows, cols, tile_cols) = (1, 1, known, known);
@@ -115,6 +115,10 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
             (rows, cols) = (1, rows.saturating_mul(cols));
         }
         m.passed += 1;
+        let stored = rows.saturating_mul(cols).saturating_mul(u64::from(each.store_bytes));
+        if stored >= m.pace.from() {
+            m.begin_step(stored);
+        }
         let streaming = each.stream_bytes > 0
             && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= m.stream_from as u64;
         m.stream_lane = u16::MAX;
@@ -139,6 +143,7 @@ pub(crate) unsafe fn each_next(m: &mut Machine, pc: *const Inst) -> *const Inst 
                 if std::mem::take(&mut m.streamed) {
                     copy::fence();
                 }
+                m.end_step();
                 return pc.add(1);
             }
         }
@@ -220,16 +225,38 @@ unsafe fn signal_anywhere(m: &mut Machine, pc: *const Inst) -> *const Inst {
 /// Two hints, which change nothing but when lines move. Who is about to spin fetches the slot it will signal afterwards (`b`): that line
 /// is in the peer's cache, and a store that had to fetch it would hold up every store behind it, the answer to the message among
 /// them. Who need not wait fetches the slot it waits for next (`c` further on): slots are waited for in turn, and its value is there by now
-/// if this one's is.
+/// if this one's is. Not of a peer that is far: how long its next value takes says whether it still is.
 pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
         let i = *pc;
         let (expected, address) = (m.reg(i.a), slot_address(m, i.e));
         match address {
+            Ok(_) if m.pace.is_far() => wait_for_far(m, pc),
             Ok((slot, ..)) if slot.load(Ordering::Acquire) >= expected => {
                 m.passed += 1;
                 copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize * i.c as usize).cast());
+                pc.add(1)
+            }
+            _ => wait_for(m, pc),
+        }
+    }
+}
+
+/// `Wait` of a machine that writes for a peer far away. The first one of a launch looks at other counters of the peer, to learn whether it still is.
+#[inline(never)]
+unsafe fn wait_for_far(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above. Below `len` all slots are in the bank, and slots are only touched by atomics.
+    unsafe {
+        let i = *pc;
+        let expected = m.reg(i.a);
+        match slot_address(m, i.e) {
+            Ok((slot, _, index)) if slot.load(Ordering::Acquire) >= expected => {
+                let (stride, len) = (m.slot(i.e).stride as isize, m.slot(i.e).len);
+                let other =
+                    |k: u64| AtomicU64::from_ptr(slot.as_ptr().byte_offset((k as isize - index as isize) * stride));
+                m.pace.look((index as u64, len), |k| other(k).load(Ordering::Relaxed));
+                m.passed += 1;
                 pc.add(1)
             }
             _ => wait_for(m, pc),

@@ -6,6 +6,7 @@ use super::error::{LaunchError, PrepareError, Who};
 use super::level::Level;
 use super::lower::{lower, memories};
 use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
+use super::pace::{Pace, Puts};
 use super::pool::{Failure, Job};
 use super::queue;
 use super::rounding::Rounding;
@@ -35,6 +36,10 @@ pub struct Settings {
     pub level: Level,
     /// From how many bytes on an `each` stores around the cache (non-temporal stores).
     pub stream_from: usize,
+    /// The same for roles that put nothing into a region of other ranks; `None`: no other number.
+    pub stream_own_from: Option<usize>,
+    /// How what is put into regions of other ranks is written.
+    pub puts: Puts,
     /// Whether the IR is simplified first. Results do not depend on it; turning it off is for tests.
     pub simplify: bool,
     /// How waits sleep and what ends them, besides the deadline.
@@ -49,6 +54,8 @@ impl Default for Settings {
             deadline: Some(Duration::from_secs(30)),
             level: Level::detect(),
             stream_from: super::copy::stream_from(),
+            stream_own_from: None,
+            puts: Puts::default(),
             simplify: true,
             waits: Waits::alone(),
         }
@@ -84,7 +91,8 @@ impl Prepared {
         let mut machines = Vec::new();
         let programs = lower(kernel, args, settings.stream_from)?
             .into_iter()
-            .map(|role| {
+            .zip(kernel.roles.values())
+            .map(|(role, ir::Role { body, .. })| {
                 let (bases, sizes) = bases(&role, args, kernel);
                 if let Err(what) = verify(&role, &sizes) {
                     panic!(
@@ -92,7 +100,7 @@ impl Prepared {
                         kernel.name
                     );
                 }
-                (Arc::new(Program::new(role, level)), bases)
+                (Arc::new(Program::new(role, level)), bases, puts(kernel, *body))
             })
             .collect::<Vec<_>>();
         for block in 0..kernel.blocks {
@@ -102,11 +110,16 @@ impl Prepared {
                 block: i64::from(block),
                 blocks: i64::from(kernel.blocks),
             };
-            for (program, bases) in &programs {
+            for (program, bases, puts) in &programs {
                 // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the memory
                 // alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
-                machine.stream_from = settings.stream_from;
+                let (from, pace) = if *puts {
+                    (settings.stream_from, Pace::of(settings.puts))
+                } else {
+                    (settings.stream_own_from.unwrap_or(settings.stream_from), Pace::none())
+                };
+                machine.stream(from, pace);
                 machine.announce(&settings.waits);
                 machines.push(machine);
             }
@@ -341,6 +354,13 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
         }
     }
     Ok(())
+}
+
+/// Whether a body puts anything into a region that other ranks read.
+fn puts(kernel: &Kernel, body: ir::Region) -> bool {
+    let mut found = false;
+    kernel.walk(body, &mut |inst| found |= matches!(kernel.insts[inst].op, Op::Put { .. }));
+    found
 }
 
 /// The parameters that packets go to: their halves are atomic, so they must be aligned.

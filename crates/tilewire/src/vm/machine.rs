@@ -8,6 +8,7 @@
 use super::code::{Access, Code, Each, Input, MAX_COUNTS, PostRef, RoleCode, SlotRef};
 use super::handlers;
 use super::level::Level;
+use super::pace::{AROUND_FROM, Pace};
 use super::shortcut::Shortcut;
 use super::waits::{WaitHost, Waits};
 use crate::ir::{Special, Type};
@@ -165,8 +166,13 @@ pub(crate) struct Machine {
     pub level: Level,
     /// Waits that were satisfied and `each`es that were begun: whoever watches the machine sees by it that it gets on.
     pub passed: u64,
-    /// From how many bytes on an `each` stores around the cache.
+    /// From how many bytes on an `each` stores around the cache: usually, and in the step that is under way.
+    usual_stream_from: usize,
     pub stream_from: usize,
+    /// The way of what is written for other ranks.
+    pub pace: Pace,
+    /// An `each` that is known to store fewer bytes does so through the cache, and is not timed.
+    pub plain_below: u64,
     /// How many times a wait looks again before it stops the machine: more than none only where no other machine waits to run. What
     /// it waits for is often a cache line's way off, and then nothing is faster than to look.
     pub looks: u32,
@@ -355,7 +361,10 @@ impl Machine {
             streamed: false,
             level,
             passed: 0,
-            stream_from: super::copy::stream_from(),
+            usual_stream_from: usize::MAX,
+            stream_from: usize::MAX,
+            pace: Pace::none(),
+            plain_below: 0,
             looks: 0,
             shortcut: None,
             next: usize::MAX,
@@ -375,6 +384,27 @@ impl Machine {
                 inputs,
                 program,
             },
+        }
+    }
+
+    /// From how many bytes on an `each` stores around the cache, and how what is written for others goes.
+    pub(crate) fn stream(&mut self, from: usize, pace: Pace) {
+        self.plain_below = pace.from().min(from as u64);
+        (self.usual_stream_from, self.stream_from, self.pace) = (from, from, pace);
+    }
+
+    /// Begins a step that stores so many bytes, `pace.from()` or more: until [`Machine::end_step`] another `stream_from` may hold.
+    #[inline(never)]
+    pub(crate) fn begin_step(&mut self, bytes: u64) {
+        let usual = self.usual_stream_from;
+        self.stream_from = if self.pace.begin(bytes) { usual.min(AROUND_FROM) } else { usual };
+    }
+
+    /// Ends it, if there is one.
+    #[inline(always)]
+    pub(crate) fn end_step(&mut self) {
+        if self.pace.end() {
+            self.stream_from = self.usual_stream_from;
         }
     }
 
@@ -400,6 +430,7 @@ impl Machine {
     pub(crate) fn restart(&mut self) {
         self.pc = self.owned.program.insts.as_ptr();
         self.stop = Stop::Running;
+        self.pace.launch();
         for &(reg, start) in &self.owned.inputs {
             let bits = match start {
                 Start::Value(bits) => bits,

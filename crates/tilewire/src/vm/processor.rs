@@ -17,6 +17,28 @@ pub(crate) fn is_intel() -> bool {
     false
 }
 
+/// The time by the processor's own clock, in ticks of a length that nobody knows: for comparing times. Instructions may pass it in both directions.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: it reads a counter that every x86-64 processor has, and nothing else.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// Does something and tells how many [ticks] that took, with nothing before or after it in between.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
+    // SAFETY: fences of loads, which every x86-64 processor has.
+    let fence = || unsafe { std::arch::x86_64::_mm_lfence() };
+    fence();
+    let start = ticks();
+    fence();
+    let done = work();
+    fence();
+    (done, ticks() - start)
+}
+
 /// Bytes of a core's second-level cache: what the processor says, where that is likely.
 pub(crate) fn second_level() -> usize {
     static VALUE: OnceLock<usize> = OnceLock::new();

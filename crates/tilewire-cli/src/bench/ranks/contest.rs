@@ -12,10 +12,10 @@ use anyhow::{Context, Result};
 use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
-/// Messages before a sample that restore a side's state of the caches; none where no cache keeps a message.
-const WARM_UP: u64 = 3;
-/// What takes longer than this is not warmed up.
-const LONG: Duration = Duration::from_millis(5);
+/// Bytes before a sample that restore a side's state of the caches: what it sends and receives, and all slots of the largest ring several times. At least one message, and
+/// not too many small ones. `mpi_peer.c` does the same.
+const WARM_UP: u64 = 32 << 20;
+const MOST_WARM_UP: u64 = 256;
 
 /// How much time to spend on one contest.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +152,7 @@ pub fn measure(
     for guest in guests.iter_mut() {
         let filling =
             |job: &mut mpi::Job, work: &str| calibrate(effort.sample, |steps| Ok(job.run(work, bytes, steps)?.took));
-        steps.push(guest.with(filling).unwrap_or((1, Duration::ZERO)));
+        steps.push(guest.with(filling).unwrap_or(1));
     }
     let mut outcomes: Vec<Outcome> =
         sides.iter().map(|side| Outcome::new(side.name.clone(), side.part.clone())).collect();
@@ -167,16 +167,16 @@ pub fn measure(
         for turn in 0..outcomes.len() {
             let k = (round + turn) % outcomes.len();
             let (place, took) = match k.checked_sub(sides.len()) {
-                None => sample(lockstep, sides, k, steps[k])?,
+                None => sample(lockstep, sides, k, steps[k], bytes)?,
                 Some(guest) => {
-                    let Some(answer) = guests[guest].with(|job, work| job.run(work, bytes, steps[k].0)) else {
+                    let Some(answer) = guests[guest].with(|job, work| job.run(work, bytes, steps[k])) else {
                         continue;
                     };
                     (Place::agreed(answer.probes_ns.0, answer.probes_ns.1), answer.took)
                 }
             };
             let place = if crowded { Some(Place::Crowded) } else { place };
-            outcomes[k].add(place, took.as_nanos() as f64 / steps[k].0 as f64 / hops);
+            outcomes[k].add(place, took.as_nanos() as f64 / steps[k] as f64 / hops);
         }
     }
     Ok(outcomes)
@@ -186,19 +186,18 @@ fn sample(
     lockstep: &mut Lockstep,
     sides: &mut [Side],
     k: usize,
-    (steps, step): (u64, Duration),
+    steps: u64,
+    bytes: usize,
 ) -> Result<(Option<Place>, Duration)> {
     let before = lockstep.probe()?;
-    if step < LONG {
-        lockstep.run(sides, k, WARM_UP)?;
-    }
+    lockstep.run(sides, k, (WARM_UP / bytes.max(1) as u64).clamp(1, MOST_WARM_UP))?;
     let took = lockstep.run(sides, k, steps)?;
     let after = lockstep.probe()?;
     Ok((Place::agreed(before, after), took))
 }
 
-/// How many steps fill a sample, and how long one takes.
-fn calibrate(sample: Duration, mut run: impl FnMut(u64) -> Result<Duration>) -> Result<(u64, Duration)> {
+/// How many steps fill a sample.
+fn calibrate(sample: Duration, mut run: impl FnMut(u64) -> Result<Duration>) -> Result<u64> {
     let mut steps = 1;
     loop {
         let took = run(steps)?;
@@ -206,7 +205,7 @@ fn calibrate(sample: Duration, mut run: impl FnMut(u64) -> Result<Duration>) -> 
         if took >= sample / 2 || steps >= 1 << 24 {
             let scale = sample.as_secs_f64() / took.as_secs_f64().max(1e-9);
             let filling = (steps as f64 * scale).ceil() as u64;
-            return Ok((filling.clamp(1, 2 * steps), took.div_f64(steps as f64)));
+            return Ok(filling.clamp(1, 2 * steps));
         }
         steps *= 2;
     }
@@ -251,8 +250,7 @@ mod tests {
     #[test]
     fn calibration_fills_a_sample() {
         let per_step = Duration::from_micros(3);
-        let (steps, step) = calibrate(Duration::from_micros(300), |steps| Ok(per_step * steps as u32)).unwrap();
-        assert_eq!(step, per_step);
+        let steps = calibrate(Duration::from_micros(300), |steps| Ok(per_step * steps as u32)).unwrap();
         assert!((50..=150).contains(&steps), "{steps}");
     }
 }

@@ -208,9 +208,16 @@ unsafe fn copy_elements(m: &mut Machine, pc: *const Inst, from: *mut u8, to: *mu
         let i = *pc;
         m.passed += 1;
         let bytes = m.reg(i.a) as usize * m.access(i.e).width as usize;
+        let timed = bytes as u64 >= m.pace.from();
+        if timed {
+            m.begin_step(bytes as u64);
+        }
         if move_bytes(m, to, from, bytes, m.stream_from) {
             // As at the end of an `each`: streamed bytes may be read again only after a fence.
             copy::fence();
+        }
+        if timed {
+            m.end_step();
         }
         pc.add(1)
     }

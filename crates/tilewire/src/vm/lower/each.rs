@@ -156,6 +156,7 @@ impl<'k> RoleLowering<'k> {
             tile_rows,
             tile_cols,
             stream_bytes,
+            store_bytes: self.store_bytes(&plan),
             groups,
             one_strip,
             end,
@@ -599,6 +600,11 @@ impl<'k> RoleLowering<'k> {
             && self.widths(a) == self.widths(b)
             && plan.accesses[&a].class == Class::Contiguous
             && plan.accesses[&a].index == plan.accesses[&b].index
+    }
+
+    /// Bytes that an element stores.
+    fn store_bytes(&self, plan: &Plan<'k>) -> u32 {
+        plan.steps.iter().filter(|step| self.is_write(step.inst)).map(|step| self.widths(step.inst).1).sum()
     }
 
     pub(super) fn is_write(&self, inst: Inst) -> bool {

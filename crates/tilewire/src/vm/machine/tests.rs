@@ -3,6 +3,7 @@
 use super::super::code::{Access, Code, Opcode, RoleCode};
 use super::super::handlers::{handler, of_several};
 use super::super::lower::memories;
+use super::super::pace::{Pace, Puts};
 use super::super::verify::tests::{LEN, MARGIN, Sample, sample};
 use super::super::verify::verify;
 use super::{Blocked, Identity, Level, Machine, Program, Stop};
@@ -100,13 +101,14 @@ fn mutate(role: &mut RoleCode, random: &mut Random) {
         10 => {
             let k = random.below(role.eaches.len());
             let each = &mut role.eaches[k];
-            match random.below(7) {
+            match random.below(8) {
                 // An each of one row stays so: without a stride for it, any number of rows would be in bounds.
                 0 if each.rows.is_some() => optional!(each.rows),
                 1 => change!(each.cols),
                 2 => change!(each.tile_rows),
                 3 => change!(each.tile_cols),
                 4 => change!(each.stream_bytes),
+                6 => change!(each.store_bytes),
                 5 => change!(each.top),
                 _ => {
                     let g = random.below(each.groups.len());
@@ -160,13 +162,13 @@ fn check_guards(sample: &Sample, what: &dyn std::fmt::Debug) {
     }
 }
 
-fn run(sample: &Sample, role: RoleCode, level: Level, stream_from: usize) -> Stop {
+fn run(sample: &Sample, role: RoleCode, level: Level, (stream_from, pace): (usize, Pace)) -> Stop {
     let mut bases: Vec<*mut u8> = sample.args.iter().flat_map(memories).map(|m| m.start().as_ptr()).collect();
     bases.push(std::ptr::null_mut());
     let id = Identity { rank: 0, world_size: 1, block: 0, blocks: 1 };
     // SAFETY: the caller verified the code with the sizes of these addresses, which `sample` keeps alive.
     let mut machine = unsafe { Machine::new(Arc::new(Program::new(role, level)), bases, id, level) };
-    machine.stream_from = stream_from;
+    machine.stream(stream_from, pace);
     machine.restart();
     machine.run();
     machine.stop
@@ -177,7 +179,7 @@ fn the_sample_runs_to_its_end() {
     let sample = sample(false);
     fill(&sample);
     for level in Level::available() {
-        assert_eq!(run(&sample, sample.role.clone(), level, usize::MAX), Stop::Done);
+        assert_eq!(run(&sample, sample.role.clone(), level, (usize::MAX, Pace::none())), Stop::Done);
         check_guards(&sample, &level);
     }
 }
@@ -200,8 +202,10 @@ fn whatever_the_verifier_accepts_stays_inside_its_memory() {
         }
         accepted += 1;
         let levels: Vec<Level> = Level::available().collect();
-        let (level, stream_from) = (levels[random.below(levels.len())], [1, usize::MAX][random.below(2)]);
-        match run(&sample, role.clone(), level, stream_from) {
+        let level = levels[random.below(levels.len())];
+        let pace = if random.below(2) == 0 { Pace::none() } else { Pace::of(Puts::AroundCache) };
+        let stream_from = [1, usize::MAX][random.below(2)];
+        match run(&sample, role.clone(), level, (stream_from, pace)) {
             Stop::Done => done += 1,
             Stop::Blocked(_) => {}
             Stop::Fault(_) => faults += 1,

@@ -71,9 +71,17 @@ impl Row {
     pub(super) unsafe fn send(&self, m: &Machine, number: u64, next: u64) {
         let Row { own, rows, bytes, tell } = self;
         // SAFETY: the walk found all places in their banks for every number; the launch checked the alignment of slots. Rows are apart from what is
-        // sent, and nobody but the peer, who knows by the signal, uses them. Nothing is streamed here, and no launch leaves that behind.
+        // sent, and nobody but the peer, who knows by the signal, uses them. What is streamed is
+        // fenced before it, and no launch leaves such behind.
         unsafe {
-            copy::copy(rows.at(number), *own, *bytes, Stores::Cached, m.level);
+            let timed = *bytes as u64 >= m.pace.from();
+            let stores = if timed && m.pace.begin(*bytes as u64) { Stores::Streamed } else { Stores::Cached };
+            if copy::copy(rows.at(number), *own, *bytes, stores, m.level) {
+                copy::fence();
+            }
+            if timed {
+                m.pace.end();
+            }
             tell.tell(m, number, next);
             if *bytes <= FETCHED {
                 // As `FetchSlot`; the row is there for every number.

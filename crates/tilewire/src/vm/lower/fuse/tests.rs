@@ -119,6 +119,7 @@ fn each(bind: Code, work: Code) -> RoleCode {
         tile_rows,
         tile_cols,
         stream_bytes: 0,
+        store_bytes: 0,
         groups,
         one_strip: 0,
         end,

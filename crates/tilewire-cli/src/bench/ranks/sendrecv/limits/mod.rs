@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`cache_line`] | is one word, and its own flag | |
 //! | [`flagged`] | 12 bytes and a flag at a time | |
-//! | [`ring`] | copied into a slot, copied out of it, pipelined | size and number of slots, result cached or streamed |
+//! | [`ring`] | copied into a slot, copied out of it, pipelined | size and number of slots, slots and result cached or streamed |
 //! | [`one_copy`] | written where it belongs, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each |
 
 mod cache_line;
@@ -39,7 +39,15 @@ const SLOTS: [(usize, usize); 11] = [
     (256 << 10, 2),
     (256 << 10, 4),
 ];
-/// Below this, streamed stores lose by far: the receiver would fetch from memory what could have come from a cache.
+/// How a chunk is copied into a slot and out of it. Into it around the cache is for ranks far apart: the sender need not fetch the lines back that the receiver
+/// has read.
+const WAYS: [(&str, (Copy, Copy)); 4] = [
+    ("", (Copy::Cached, Copy::Cached)),
+    (", streamed", (Copy::Cached, Copy::Streamed)),
+    (", streamed in", (Copy::Streamed, Copy::Cached)),
+    (", streamed twice", (Copy::Streamed, Copy::Streamed)),
+];
+/// Below this, streamed results lose by far: the receiver would fetch from memory what could have come from a cache.
 const STREAMED_FROM: usize = 512 << 10;
 
 /// The memory that the sides of one contest share, so that none gets luckier pages.
@@ -73,9 +81,10 @@ impl<'l> Buffers<'l> {
         })
     }
 
-    /// The payload of transfers into memory that the other rank reaches.
-    pub fn shared(&self) -> Payload {
-        Payload { source: self.sources.tensor().clone(), target: self.targets.tensor().clone() }
+    /// The payload of transfers into memory that the other rank reaches. What is sent is private unless that rank is to read it itself.
+    fn into_windows(&self, share: Share) -> Payload {
+        let source = if share == Share::Halves { self.sources.tensor() } else { &self.private.source };
+        Payload { source: source.clone(), target: self.targets.tensor().clone() }
     }
 
     fn rank(&self) -> usize {
@@ -109,13 +118,13 @@ impl<'l> Buffers<'l> {
         let staging = Window::<u64>::allocate(self.link, largest / 8)?;
         let mut sides = Vec::new();
         for &(slot, slots) in SLOTS.iter().filter(|(slot, _)| *slot <= self.private.bytes().max(16 << 10)) {
-            for out in [Copy::Cached, Copy::Streamed] {
-                if out == Copy::Streamed && self.private.bytes() < STREAMED_FROM {
+            for (name, copies) in WAYS {
+                if copies.1 == Copy::Streamed && self.private.bytes() < STREAMED_FROM {
                     continue;
                 }
                 let words = [(); 2].map(|()| ring::Signals { tail: self.words.next(), head: self.words.next() });
-                let half = Ring::new(self.link, words, &staging, (slot, slots), out, self.private.clone());
-                let name = format!("{} x {slots}{}", Size(slot), out.suffix());
+                let half = Ring::new(self.link, words, &staging, (slot, slots), copies, self.private.clone());
+                let name = format!("{} x {slots}{name}", Size(slot));
                 sides.push(self.side(name, Limit::TwoCopy, half, self.private.clone()));
             }
         }
@@ -146,10 +155,11 @@ impl<'l> Buffers<'l> {
             taken: self.words.next(),
         });
         let peer = Rank::new(1 - self.rank() as u32);
-        let half = OneCopy::new(self.rank(), words, (copy, share), self.shared(), |window| {
+        let payload = self.into_windows(share);
+        let half = OneCopy::new(self.rank(), words, (copy, share), payload.clone(), |window| {
             let window = if window == one_copy::Of::Source { &self.sources } else { &self.targets };
             window.peer(peer).clone()
         });
-        self.side(format!("{share}{}", copy.suffix()), limit, half, self.shared())
+        self.side(format!("{share}{}", copy.suffix()), limit, half, payload)
     }
 }

@@ -27,6 +27,7 @@ pub struct Ring<'l> {
     link: &'l ShmTransport,
     slot: usize,
     slots: u64,
+    copy_in: Copy,
     copy_out: Copy,
     payload: Payload,
     out: End<'l>,
@@ -50,7 +51,7 @@ impl<'l> Ring<'l> {
         words: [Signals<'l>; 2],
         staging: &Window<u64>,
         (slot, slots): (usize, usize),
-        copy_out: Copy,
+        (copy_in, copy_out): (Copy, Copy),
         payload: Payload,
     ) -> Ring<'l> {
         let end = |signals, rank| End { signals, memory: staging.peer(rank).clone(), own: 0, seen: 0 };
@@ -58,7 +59,7 @@ impl<'l> Ring<'l> {
         let [zero, one] = words;
         let (out, inp) = if own.index() == 0 { (one, zero) } else { (zero, one) };
         let (out, inp) = (end(out, peer), end(inp, own));
-        Ring { link, slot, slots: slots as u64, copy_out, payload, out, inp }
+        Ring { link, slot, slots: slots as u64, copy_in, copy_out, payload, out, inp }
     }
 
     /// Sends the chunk that begins at `at`, if there is a free slot; gives where the next one begins.
@@ -74,7 +75,7 @@ impl<'l> Ring<'l> {
         let (bytes, source) = (self.slot.min(self.payload.bytes() - at), self.payload.source.memory());
         let offset = (end.own % self.slots) as usize * self.slot;
         // SAFETY: the receiver has emptied the slot, and does not touch it before `tail` says that it is full; the source is ours.
-        unsafe { Copy::Cached.run(&end.memory, offset, source, at, bytes) };
+        unsafe { self.copy_in.run(&end.memory, offset, source, at, bytes) };
         end.own += 1;
         end.signals.tail.store(end.own, Release);
         Some(at + bytes)

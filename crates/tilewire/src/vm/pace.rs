@@ -1,0 +1,330 @@
+//! Whether a role writes what is for another rank through the cache or around it: the way that is found to be faster.
+//!
+//! A line that another core has read is in its cache, and is fetched back before it is written. Among cores that share a third-level cache that takes next to
+//! nothing. Between cores that do not (other dies, other sockets) it takes longer than all the rest: on an AMD EPYC, through a ring of 64 KiB × 32,
+//! in GB/s through the cache / around it, and nanoseconds a line for the sender's stores:
+//!
+//! | | 64 KiB, one by one | 1 MiB | 8 MiB | 64 MiB | a line |
+//! |---|---|---|---|---|---|
+//! | near | 15.9 / 8.7 | 31 / 17 | 31 / 18 | 17 / 13 | 2 to 4 / 2 to 5 |
+//! | far | 1.5 / 7.5 | 1.7 / 19 | 1.7 / 21 | 1.7 / 18 | 36 / 2.5 |
+//!
+//! Which of the two it is no number of the machine tells: virtual processors move, and so do threads. So it is measured, by what is done anyway:
+//!
+//! - **Far is who is slow to write to.** Steps are timed. Where they are slow one goes around the cache to learn how long that takes: if a hook computes for long
+//!   it takes the same time, and all goes on through the cache.
+//! - **Near again is whose counter is read at once**, at the first wait of a launch: 30 ns, where from far it takes 140. (Stores cannot tell: what went around the cache
+//!   is in no cache, and so is fast to write for a whole round of the ring. Later waits of a launch cannot, either: behind stores around the cache all reads take long.)
+//!
+//! Results do not depend on it.
+#![forbid(unsafe_code)]
+
+use std::cell::Cell;
+
+/// Steps of fewer bytes are not worth the looks at the clock.
+const PACED_FROM: u64 = 16 << 10;
+
+/// Around the cache go, in steps that do, pieces of at least so many bytes: shorter rows are mostly half lines.
+pub(crate) const AROUND_FROM: usize = 1 << 10;
+
+/// Ticks for 4 KiB from which on a way is slow: 15 to 20 ns a line, where near it is 2 to 6 and far it is 30 to 40.
+const SLOW: u64 = 2500;
+
+/// How many times slower the way through the cache has to be to be left.
+const FAR: u64 = 3;
+
+/// Of the steps that are slow, but not for the way they go, one of so many goes around the cache all the same.
+const TRIAL: u32 = 512;
+
+/// A look that takes fewer ticks is at a line nearby: some 60 to 110 ns, and a look that finds its line in the core's own cache takes 25.
+const NEAR_LOOK: u64 = 220;
+
+/// How many looks in a row must be short: some find their line here, because the processor fetched it on a guess. Who was deceived so, and is slow again within so many
+/// steps, wants twice as many the next time.
+const NEAR_LOOKS: std::ops::RangeInclusive<u32> = 6..=24;
+const DECEIVED: u32 = 256;
+
+/// Looks at the first wait of a launch.
+const LOOKS: usize = 3;
+
+/// How what a kernel puts into regions of other ranks is written. Results do not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Puts {
+    /// The way that is found to be faster, while the kernel is launched again and again: around the cache where the other rank's core has another third-level cache.
+    #[default]
+    Measured,
+    /// Through the cache, unless an `each` stores so much that [`Settings::stream_from`](super::Settings::stream_from) says otherwise.
+    ThroughCache,
+    /// Around the cache, but for short pieces.
+    AroundCache,
+}
+
+/// What one role knows of its stores. Cells, since the short way of a launch has the machine by shared reference.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Steps of so many bytes are timed; `u64::MAX`: none.
+    from: u64,
+    turns: Cell<u32>,
+    /// The step under way: when it began, its bytes, and whether it goes around the cache.
+    began: Cell<Option<(u64, u64, bool)>>,
+    /// Ticks for 4 KiB through the cache and around it; 0: not known yet.
+    through: Cell<u64>,
+    around: Cell<u64>,
+    is_far: Cell<bool>,
+    /// Whether the next wait is the first one of a launch.
+    is_first: Cell<bool>,
+    /// How many looks in a row were short, how many must be, and at which turn they last were.
+    short_looks: Cell<u32>,
+    wanted_looks: Cell<u32>,
+    near_since: Cell<u32>,
+    /// The last counter that was waited for, and what chooses those that are looked at.
+    last: Cell<u64>,
+    guess: Cell<u64>,
+}
+
+impl Pace {
+    /// Of a role that puts nothing into regions of others: `puts` is for those that do.
+    pub(crate) const fn none() -> Pace {
+        Pace {
+            from: u64::MAX,
+            turns: Cell::new(0),
+            began: Cell::new(None),
+            through: Cell::new(0),
+            around: Cell::new(0),
+            is_far: Cell::new(false),
+            is_first: Cell::new(false),
+            short_looks: Cell::new(0),
+            wanted_looks: Cell::new(*NEAR_LOOKS.start()),
+            near_since: Cell::new(0x8000_0000),
+            last: Cell::new(0),
+            guess: Cell::new(1),
+        }
+    }
+
+    pub(crate) fn of(puts: Puts) -> Pace {
+        match puts {
+            Puts::ThroughCache => Pace::none(),
+            // Without a clock that is read at once, or stores that go around the cache, there is one way.
+            Puts::Measured if cfg!(target_arch = "x86_64") => Pace { from: PACED_FROM, ..Pace::none() },
+            Puts::Measured => Pace::none(),
+            Puts::AroundCache => {
+                Pace { from: 0, is_far: Cell::new(true), wanted_looks: Cell::new(u32::MAX), ..Pace::none() }
+            }
+        }
+    }
+
+    /// From how many bytes on a step is to `begin` and to `end`.
+    #[inline(always)]
+    pub(crate) fn from(&self) -> u64 {
+        self.from
+    }
+
+    /// Begins a step of so many bytes; tells whether it goes around the cache.
+    #[inline]
+    pub(crate) fn begin(&self, bytes: u64) -> bool {
+        let around = self.choose();
+        self.began.set(Some((ticks(), bytes, around)));
+        around
+    }
+
+    /// Ends the step that is under way, if there is one; tells whether there was.
+    #[inline]
+    pub(crate) fn end(&self) -> bool {
+        let Some((began, bytes, around)) = self.began.take() else { return false };
+        let took = ticks().saturating_sub(began);
+        self.learn(around, took.saturating_mul(4096) / bytes.max(1));
+        true
+    }
+
+    /// Whether the readers are far: a first wait is to [`Pace::look`].
+    #[inline(always)]
+    pub(crate) fn is_far(&self) -> bool {
+        self.is_far.get()
+    }
+
+    /// A launch begins.
+    #[inline(always)]
+    pub(crate) fn launch(&self) {
+        self.is_first.set(true);
+    }
+
+    /// Before the first wait of a launch that is satisfied at once, for counter `index` of `len`: looks at others of the counters that were waited for so far and those between them,
+    /// which the reader writes as well and nobody here has looked at for a while. Which ones must not be guessed, or the processor fetches them before they are looked at.
+    #[inline]
+    pub(crate) fn look(&self, (index, len): (u64, u64), look: impl Fn(u64) -> u64) {
+        self.last.set(self.last.get().max(index));
+        if !self.is_first.take() {
+            return;
+        }
+        for _ in 0..LOOKS {
+            self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+            let other = (self.guess.get() >> 33) % (self.last.get() + 1).min(len);
+            if other != index {
+                self.saw(timed(|| look(other)).1);
+            }
+        }
+    }
+
+    fn saw(&self, took: u64) {
+        self.short_looks.set(if took < NEAR_LOOK { self.short_looks.get() + 1 } else { 0 });
+        if self.short_looks.get() == self.wanted_looks.get() {
+            // Nothing that was learnt holds here.
+            self.through.set(0);
+            self.around.set(0);
+            self.short_looks.set(0);
+            self.near_since.set(self.turns.get());
+            self.is_far.set(false);
+        }
+    }
+
+    fn choose(&self) -> bool {
+        let turn = self.turns.get().wrapping_add(1);
+        self.turns.set(turn);
+        let is_trial = self.through.get() > SLOW && (self.around.get() == 0 || turn.is_multiple_of(TRIAL));
+        self.is_far() || is_trial
+    }
+
+    /// A way is as fast as it has shown to be; that it has become slower is believed by and by, since any step may be interrupted.
+    fn learn(&self, around: bool, ticks: u64) {
+        let way = if around { &self.around } else { &self.through };
+        let most = if way.get() == 0 { u64::MAX } else { way.get().saturating_mul(2) };
+        way.set(ticks.clamp(1, most));
+        let (through, around) = (self.through.get(), self.around.get());
+        if through > SLOW && around != 0 && through > FAR.saturating_mul(around) {
+            let is_deceived = self.turns.get().wrapping_sub(self.near_since.get()) < DECEIVED;
+            let wanted = if is_deceived { 2 * self.wanted_looks.get() } else { 0 };
+            if !self.is_far.replace(true) {
+                self.wanted_looks.set(wanted.clamp(*NEAR_LOOKS.start(), *NEAR_LOOKS.end()));
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+use super::processor::{ticks, timed};
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> u64 {
+    0
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
+    (work(), 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs so many steps at a place where 4 KiB take so long each way; gives how many went around the cache.
+    fn run(pace: &Pace, steps: u32, (through, around): (u64, u64)) -> u32 {
+        let mut count = 0;
+        for _ in 0..steps {
+            let goes_around = pace.choose();
+            count += u32::from(goes_around);
+            pace.learn(goes_around, if goes_around { around } else { through });
+        }
+        count
+    }
+
+    const NEAR: (u64, u64) = (300, 400);
+    const FAR_AWAY: (u64, u64) = (6000, 400);
+
+    #[test]
+    fn near_peers_are_written_through_the_cache() {
+        assert_eq!(run(&Pace::of(Puts::Measured), 10_000, NEAR), 0);
+        let busy = (SLOW, 1);
+        assert_eq!(run(&Pace::of(Puts::Measured), 10_000, busy), 0, "however fast it would be around it");
+    }
+
+    #[test]
+    fn far_peers_are_written_around_it_from_the_second_step_on() {
+        let pace = Pace::of(Puts::Measured);
+        assert_eq!(run(&pace, 10_000, FAR_AWAY), 9_999);
+        assert!(pace.is_far());
+    }
+
+    #[test]
+    fn long_hooks_write_through_the_cache() {
+        let pace = Pace::of(Puts::Measured);
+        assert!(run(&pace, 10_000, (6000, 5000)) <= 1 + 10_000 / TRIAL);
+        assert!(!pace.is_far());
+    }
+
+    #[test]
+    fn peers_that_move_are_followed() {
+        let pace = Pace::of(Puts::Measured);
+        run(&pace, 5_000, NEAR);
+        assert!(run(&pace, 100, FAR_AWAY) >= 90, "found by the stores");
+        let wanted = *NEAR_LOOKS.start();
+        for _ in 0..10 {
+            (1..wanted).for_each(|_| pace.saw(80));
+            pace.saw(400);
+        }
+        assert!(pace.is_far(), "some short looks may be by chance");
+        (0..wanted).for_each(|_| pace.saw(80));
+        assert_eq!(run(&pace, 1000, NEAR), 0, "found by looks alone");
+        assert!(run(&pace, 100, FAR_AWAY) >= 90);
+    }
+
+    #[test]
+    fn who_was_deceived_by_looks_wants_more_of_them() {
+        let pace = Pace::of(Puts::Measured);
+        run(&pace, 1000, FAR_AWAY);
+        for wanted in [6, 12, 24, 24] {
+            (1..wanted).for_each(|_| pace.saw(80));
+            assert!(pace.is_far());
+            pace.saw(80);
+            assert!(!pace.is_far());
+            run(&pace, 50, FAR_AWAY);
+        }
+        (0..24).for_each(|_| pace.saw(80));
+        run(&pace, 1000, NEAR);
+        run(&pace, 50, FAR_AWAY);
+        assert_eq!(pace.wanted_looks.get(), 6);
+    }
+
+    #[test]
+    fn only_the_first_wait_of_a_launch_looks_at_what_others_were() {
+        let pace = Pace::of(Puts::Measured);
+        run(&pace, 100, FAR_AWAY);
+        let looked = Cell::new(0);
+        let look = |other| {
+            assert!(other < 32 && other != 3);
+            looked.set(looked.get() + 1);
+            0
+        };
+        pace.look((31, 32), |_| unreachable!("before any launch"));
+        for launches in 1..=30 {
+            pace.launch();
+            (0..10).for_each(|_| pace.look((3, 32), look));
+            assert!((2 * launches..=LOOKS * launches).contains(&looked.get()) || launches < 10);
+        }
+    }
+
+    #[test]
+    fn one_step_that_is_interrupted_changes_nothing() {
+        let pace = Pace::of(Puts::Measured);
+        run(&pace, 100, NEAR);
+        pace.learn(false, 1_000_000);
+        assert_eq!(run(&pace, 10, NEAR), 0);
+    }
+
+    #[test]
+    fn what_is_said_stays() {
+        let (through, around) = (Pace::of(Puts::ThroughCache), Pace::of(Puts::AroundCache));
+        (0..1000).for_each(|_| around.saw(1));
+        assert_eq!((through.from(), around.from(), run(&around, 1000, NEAR)), (u64::MAX, 0, 1000));
+    }
+
+    #[test]
+    fn a_step_is_begun_once_and_ended_once() {
+        let pace = Pace::of(Puts::Measured);
+        assert!(!pace.end());
+        pace.begin(1 << 16);
+        assert!(pace.end() && !pace.end());
+        assert_eq!(Pace::none().from(), u64::MAX);
+    }
+}
