@@ -371,6 +371,8 @@ pub(crate) struct Each {
     pub stream_bytes: u32,
     /// Bytes an element stores in all.
     pub store_bytes: u32,
+    /// Whether it may store around the cache: what it stores is memory of arguments, which it neither reads nor writes again.
+    pub may_stream: bool,
     /// Group sizes: `counts[k]` is the number of groups of `groups[k]` in the strip; `groups[0]` is 1.
     pub groups: Vec<u32>,
     /// The columns, where they are known, make one strip and there are no groups; otherwise 0.

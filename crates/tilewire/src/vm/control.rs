@@ -100,7 +100,8 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
             m.passed += 1;
             m.stream_lane = u16::MAX;
             let (rows, tile_rows, cols, tile_cols) = (1, 1, known, known);
-            m.cursor = Cursor { rows, cols, streaming: false, row: 0, col: 0, tile_rows, tile_cols };
+            let stream_from = usize::MAX;
+            m.cursor = Cursor { rows, cols, streaming: false, stream_from, row: 0, col: 0, tile_rows, tile_cols };
             m.counts[0] = known as usize;
             return pc.add(1);
         }
@@ -119,10 +120,11 @@ pub(crate) unsafe fn each_begin(m: &mut Machine, pc: *const Inst) -> *const Inst
         if stored >= m.pace.from() {
             m.begin_step(stored);
         }
+        let stream_from = if each.may_stream { m.stream_from } else { usize::MAX };
         let streaming = each.stream_bytes > 0
-            && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= m.stream_from as u64;
+            && rows.saturating_mul(cols).saturating_mul(each.stream_bytes as u64) >= stream_from as u64;
         m.stream_lane = u16::MAX;
-        m.cursor = Cursor { rows, cols, streaming, row: 0, col: 0, tile_rows: 0, tile_cols: 0 };
+        m.cursor = Cursor { rows, cols, streaming, stream_from, row: 0, col: 0, tile_rows: 0, tile_cols: 0 };
         open_strip(m, (*pc).e);
         pc.add(1)
     }
@@ -246,16 +248,16 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
 /// `Wait` of a machine that writes for a peer far away. The first one of a launch looks at other counters of the peer, to learn whether it still is.
 #[inline(never)]
 unsafe fn wait_for_far(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. Below `len` all slots are in the bank, and slots are only touched by atomics.
+    // SAFETY: see above. The slots looked at have numbers between some that were found to be in a bank of this table, whose banks
+    // are alike; slots are only touched by atomics.
     unsafe {
         let i = *pc;
         let expected = m.reg(i.a);
         match slot_address(m, i.e) {
-            Ok((slot, _, index)) if slot.load(Ordering::Acquire) >= expected => {
-                let (stride, len) = (m.slot(i.e).stride as isize, m.slot(i.e).len);
-                let other =
-                    |k: u64| AtomicU64::from_ptr(slot.as_ptr().byte_offset((k as isize - index as isize) * stride));
-                m.pace.look((index as u64, len), |k| other(k).load(Ordering::Relaxed));
+            Ok((slot, bank, index)) if slot.load(Ordering::Acquire) >= expected => {
+                let (stride, start) = (m.slot(i.e).stride as usize, m.base(m.slot(i.e).first as usize + bank as usize));
+                let other = |k: u64| AtomicU64::from_ptr(start.add(k as usize * stride).cast());
+                m.pace.look(i.e, index as u64, |k| other(k).load(Ordering::Relaxed));
                 m.passed += 1;
                 pc.add(1)
             }

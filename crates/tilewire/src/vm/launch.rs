@@ -359,7 +359,9 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
 /// Whether a body puts anything into a region that other ranks read.
 fn puts(kernel: &Kernel, body: ir::Region) -> bool {
     let mut found = false;
-    kernel.walk(body, &mut |inst| found |= matches!(kernel.insts[inst].op, Op::Put { .. }));
+    kernel.walk(body, &mut |inst| {
+        found |= matches!(&kernel.insts[inst].op, Op::Put { at, .. } if matches!(at.base, ir::Base::Param(_)));
+    });
     found
 }
 

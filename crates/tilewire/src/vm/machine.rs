@@ -141,7 +141,9 @@ pub(crate) struct Cursor {
     pub col: u64,
     pub tile_rows: u64,
     pub tile_cols: u64,
+    /// Whether lanes that may be are written around the cache, and from how many bytes on pieces of others are.
     pub streaming: bool,
+    pub stream_from: usize,
 }
 
 /// One running (block, role).
@@ -430,6 +432,8 @@ impl Machine {
     pub(crate) fn restart(&mut self) {
         self.pc = self.owned.program.insts.as_ptr();
         self.stop = Stop::Running;
+        // What the last launch left, if it failed.
+        self.stream_from = self.usual_stream_from;
         self.pace.launch();
         for &(reg, start) in &self.owned.inputs {
             let bits = match start {

@@ -19,10 +19,11 @@
 //! Results do not depend on it.
 #![forbid(unsafe_code)]
 
+use super::lane::memory::FETCHED;
 use std::cell::Cell;
 
-/// Steps of fewer bytes are not worth the looks at the clock.
-const PACED_FROM: u64 = 16 << 10;
+/// Steps of fewer bytes are not worth the looks at the clock, and have their lines fetched ahead.
+const PACED_FROM: u64 = FETCHED as u64 + 1;
 
 /// Around the cache go, in steps that do, pieces of at least so many bytes: shorter rows are mostly half lines.
 pub(crate) const AROUND_FROM: usize = 1 << 10;
@@ -78,8 +79,8 @@ pub(crate) struct Pace {
     short_looks: Cell<u32>,
     wanted_looks: Cell<u32>,
     near_since: Cell<u32>,
-    /// The last counter that was waited for, and what chooses those that are looked at.
-    last: Cell<u64>,
+    /// The table of the counter that was last waited for, and from which one to which one were; and what chooses those that are looked at.
+    waited: Cell<(i32, u64, u64)>,
     guess: Cell<u64>,
 }
 
@@ -97,7 +98,7 @@ impl Pace {
             short_looks: Cell::new(0),
             wanted_looks: Cell::new(*NEAR_LOOKS.start()),
             near_since: Cell::new(0x8000_0000),
-            last: Cell::new(0),
+            waited: Cell::new((-1, 0, 0)),
             guess: Cell::new(1),
         }
     }
@@ -146,20 +147,24 @@ impl Pace {
     /// A launch begins.
     #[inline(always)]
     pub(crate) fn launch(&self) {
+        self.began.set(None);
         self.is_first.set(true);
     }
 
-    /// Before the first wait of a launch that is satisfied at once, for counter `index` of `len`: looks at others of the counters that were waited for so far and those between them,
-    /// which the reader writes as well and nobody here has looked at for a while. Which ones must not be guessed, or the processor fetches them before they are looked at.
+    /// Before the first wait of a launch that is satisfied at once, for counter `index` of a table: looks at others of the counters that were waited for so far and those
+    /// between them, which the reader writes as well and nobody here has looked at for a while. Which ones must not be guessed, or the processor fetches them before
+    /// they are looked at.
     #[inline]
-    pub(crate) fn look(&self, (index, len): (u64, u64), look: impl Fn(u64) -> u64) {
-        self.last.set(self.last.get().max(index));
+    pub(crate) fn look(&self, table: i32, index: u64, look: impl Fn(u64) -> u64) {
+        let (of, first, last) = self.waited.get();
+        let (first, last) = if of == table { (first.min(index), last.max(index)) } else { (index, index) };
+        self.waited.set((table, first, last));
         if !self.is_first.take() {
             return;
         }
         for _ in 0..LOOKS {
             self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
-            let other = (self.guess.get() >> 33) % (self.last.get() + 1).min(len);
+            let other = first + (self.guess.get() >> 33) % (last - first + 1);
             if other != index {
                 self.saw(timed(|| look(other)).1);
             }
@@ -292,16 +297,19 @@ mod tests {
         run(&pace, 100, FAR_AWAY);
         let looked = Cell::new(0);
         let look = |other| {
-            assert!(other < 32 && other != 3);
+            assert!((2..32).contains(&other) && other != 3);
             looked.set(looked.get() + 1);
             0
         };
-        pace.look((31, 32), |_| unreachable!("before any launch"));
+        pace.look(1, 31, |_| unreachable!("before any launch"));
+        pace.look(1, 2, |_| unreachable!("before any launch"));
         for launches in 1..=30 {
             pace.launch();
-            (0..10).for_each(|_| pace.look((3, 32), look));
+            (0..10).for_each(|_| pace.look(1, 3, look));
             assert!((2 * launches..=LOOKS * launches).contains(&looked.get()) || launches < 10);
         }
+        pace.launch();
+        pace.look(2, 40, |_| unreachable!("of this table nothing else is known"));
     }
 
     #[test]

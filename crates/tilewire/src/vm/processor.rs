@@ -36,7 +36,8 @@ pub(crate) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
     fence();
     let done = work();
     fence();
-    (done, ticks() - start)
+    // Wraps where the clock is set back: that is long, then.
+    (done, ticks().wrapping_sub(start))
 }
 
 /// Bytes of a core's second-level cache: what the processor says, where that is likely.

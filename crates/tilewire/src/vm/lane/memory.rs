@@ -118,13 +118,13 @@ pub(crate) unsafe fn bind_store(m: &mut Machine, pc: *const Inst) -> *const Inst
 /// `CopyOut`: a lane to contiguous memory.
 pub(crate) unsafe fn copy_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `out`.
-    unsafe { out(m, pc, m.stream_from) }
+    unsafe { out(m, pc, m.cursor.stream_from) }
 }
 
 /// `StreamOut`: the same, around the cache when the `each` is large.
 pub(crate) unsafe fn stream_out(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `out`.
-    unsafe { out(m, pc, if m.cursor.streaming { 0 } else { m.stream_from }) }
+    unsafe { out(m, pc, if m.cursor.streaming { 0 } else { m.cursor.stream_from }) }
 }
 
 /// A lane to contiguous memory, around the cache from `stream_from` bytes on.
@@ -322,7 +322,8 @@ unsafe fn load_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst
         match rectangle(m, i.e, rows, cols) {
             Ok(from) => {
                 let packed = (m.lane(i.a), (cols * size_of::<W>()) as isize, size_of::<W>() as isize);
-                m.streamed |= move_rectangle::<W>(packed, (from.start, from.row, from.col), rows, cols, m);
+                // Into strip memory, which is read at once: never around the cache.
+                move_rectangle::<W>(packed, (from.start, from.row, from.col), (rows, cols), usize::MAX, m.level);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -338,7 +339,8 @@ unsafe fn store_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Ins
         match rectangle(m, i.e, rows, cols) {
             Ok(to) => {
                 let packed = (m.lane(i.a), (cols * size_of::<W>()) as isize, size_of::<W>() as isize);
-                m.streamed |= move_rectangle::<W>((to.start, to.row, to.col), packed, rows, cols, m);
+                let (to, from) = ((to.start, to.row, to.col), m.cursor.stream_from);
+                m.streamed |= move_rectangle::<W>(to, packed, (rows, cols), from, m.level);
                 pc.add(1)
             }
             Err(what) => fault(m, pc, what),
@@ -354,7 +356,7 @@ unsafe fn move_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst
         match (rectangle(m, i.e, rows, cols), rectangle(m, i.e + 1, rows, cols)) {
             (Ok(from), Ok(to)) => {
                 let (to, from) = ((to.start, to.row, to.col), (from.start, from.row, from.col));
-                m.streamed |= move_rectangle::<W>(to, from, rows, cols, m);
+                m.streamed |= move_rectangle::<W>(to, from, (rows, cols), m.cursor.stream_from, m.level);
                 pc.add(1)
             }
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
@@ -363,22 +365,23 @@ unsafe fn move_tile_of<W: Copy>(m: &mut Machine, pc: *const Inst) -> *const Inst
 }
 
 /// Copies a rectangle of elements between two layouts (start, row stride, column stride in bytes) that do not overlap: by rows where both are
-/// contiguous along rows, by the transpose kernel where one is contiguous along columns, else one by one.
+/// contiguous along rows, by the transpose kernel where one is contiguous along columns, else one by one. Around the cache from `stream_from` bytes on; tells whether
+/// that is still to be fenced.
 ///
 /// # Safety
 /// Every element of both rectangles is valid; the two do not overlap.
 unsafe fn move_rectangle<W: Copy>(
     to: (*mut u8, isize, isize),
     from: (*mut u8, isize, isize),
-    rows: usize,
-    cols: usize,
-    m: &Machine,
+    (rows, cols): (usize, usize),
+    stream_from: usize,
+    level: Level,
 ) -> bool {
     let size = size_of::<W>() as isize;
     let ((to, to_row, to_col), (from, from_row, from_col)) = (to, from);
     let bytes = rows.saturating_mul(cols).saturating_mul(size_of::<W>());
-    let stores = if bytes >= m.stream_from { Stores::Streamed } else { Stores::Cached };
-    let (level, size_in_bytes) = (m.level, size_of::<W>());
+    let stores = if bytes >= stream_from { Stores::Streamed } else { Stores::Cached };
+    let size_in_bytes = size_of::<W>();
     let mut streamed = false;
     // SAFETY: the caller's promise.
     unsafe {

@@ -157,6 +157,7 @@ impl<'k> RoleLowering<'k> {
             tile_cols,
             stream_bytes,
             store_bytes: self.store_bytes(&plan),
+            may_stream: self.stores_once(&plan),
             groups,
             one_strip,
             end,
@@ -563,11 +564,20 @@ impl<'k> RoleLowering<'k> {
         let (Op::Store { at, mask: None, .. } | Op::Put { at, mask: None, .. }) = &kernel.insts[inst].op else {
             return false;
         };
-        let read_back = plan.steps.iter().any(|s| {
-            matches!(kernel.insts[s.inst].op, Op::Load { .. } | Op::Get { .. })
-                && place(&kernel.insts[s.inst].op).is_some_and(|p| self.may_overlap(p.base, at.base))
-        });
+        let read_back = self.is_read_back(plan, Some(at.base));
         plan.accesses[&inst].class == Class::Contiguous && !read_back && matches!(at.base, crate::ir::Base::Param(_))
+    }
+
+    /// Whether something here may load from memory.
+    fn is_read_back(&self, plan: &Plan<'k>, memory: Option<crate::ir::Base>) -> bool {
+        let loads = plan.steps.iter().map(|step| match step.form {
+            Form::Move { load } => load,
+            _ => step.inst,
+        });
+        let overlaps = |from| memory.is_some_and(|memory| self.may_overlap(from, memory));
+        loads.map(|inst| &self.kernel.insts[inst].op).any(|op| {
+            matches!(op, Op::Load { .. } | Op::Get { .. }) && place(op).is_some_and(|place| overlaps(place.base))
+        })
     }
 
     /// Whether another op may write where this one does.
@@ -600,6 +610,17 @@ impl<'k> RoleLowering<'k> {
             && self.widths(a) == self.widths(b)
             && plan.accesses[&a].class == Class::Contiguous
             && plan.accesses[&a].index == plan.accesses[&b].index
+    }
+
+    /// Whether all that is written is memory of arguments, which nothing here reads or writes again: what is on its way around the cache must be left alone.
+    fn stores_once(&self, plan: &Plan<'k>) -> bool {
+        let kernel = self.kernel;
+        let is_free = |inst: Inst| {
+            let base = place(&kernel.insts[inst].op).map(|place| place.base);
+            let is_param = matches!(base, Some(crate::ir::Base::Param(_)));
+            is_param && !self.is_read_back(plan, base) && !self.is_written_twice(plan, inst)
+        };
+        plan.steps.iter().filter(|step| self.is_write(step.inst)).all(|step| is_free(step.inst))
     }
 
     /// Bytes that an element stores.

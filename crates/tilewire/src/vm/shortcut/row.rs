@@ -15,6 +15,7 @@ use super::walk::{Copied, Effect, Guard, Ring, Slot, Walked};
 use crate::vm::copy::{self, Stores};
 use crate::vm::lane::memory::FETCHED;
 use crate::vm::machine::Machine;
+use crate::vm::pace::AROUND_FROM;
 use std::sync::atomic::Ordering;
 
 /// The row of a launch.
@@ -75,7 +76,8 @@ impl Row {
         // fenced before it, and no launch leaves such behind.
         unsafe {
             let timed = *bytes as u64 >= m.pace.from();
-            let stores = if timed && m.pace.begin(*bytes as u64) { Stores::Streamed } else { Stores::Cached };
+            let around = timed && m.pace.begin(*bytes as u64) && *bytes >= AROUND_FROM;
+            let stores = if around { Stores::Streamed } else { Stores::Cached };
             if copy::copy(rows.at(number), *own, *bytes, stores, m.level) {
                 copy::fence();
             }

@@ -120,6 +120,7 @@ fn each(bind: Code, work: Code) -> RoleCode {
         tile_cols,
         stream_bytes: 0,
         store_bytes: 0,
+        may_stream: false,
         groups,
         one_strip: 0,
         end,
