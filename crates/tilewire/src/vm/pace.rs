@@ -42,11 +42,14 @@ const NEAR_LOOK: u64 = 220;
 
 /// How many looks in a row must be short: some find their line here, because the processor fetched it on a guess. Who was deceived so, and is slow again within so many
 /// steps, wants twice as many the next time.
-const NEAR_LOOKS: std::ops::RangeInclusive<u32> = 6..=24;
+const NEAR_LOOKS: std::ops::RangeInclusive<u32> = 3..=24;
 const DECEIVED: u32 = 256;
 
 /// Looks at the first wait of a launch.
-const LOOKS: usize = 3;
+const LOOKS: usize = 4;
+
+/// After so many launches in a row in which there was nothing to look at all goes through the cache.
+const BLIND: u32 = 8;
 
 /// How what a kernel puts into regions of other ranks is written. Results do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +68,7 @@ pub enum Puts {
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Steps of so many bytes are timed; `u64::MAX`: none.
-    from: u64,
+    from: Cell<u64>,
     turns: Cell<u32>,
     /// The step under way: when it began, its bytes, and whether it goes around the cache.
     began: Cell<Option<(u64, u64, bool)>>,
@@ -81,14 +84,16 @@ pub(crate) struct Pace {
     near_since: Cell<u32>,
     /// The table of the counter that was last waited for, and from which one to which one were; and what chooses those that are looked at.
     waited: Cell<(i32, u64, u64)>,
+    /// Launches in a row that had nothing to look at.
+    blind: Cell<u32>,
     guess: Cell<u64>,
 }
 
 impl Pace {
-    /// Of a role that puts nothing into regions of others: `puts` is for those that do.
+    /// Of a role that puts nothing into regions of others.
     pub(crate) const fn none() -> Pace {
         Pace {
-            from: u64::MAX,
+            from: Cell::new(u64::MAX),
             turns: Cell::new(0),
             began: Cell::new(None),
             through: Cell::new(0),
@@ -99,6 +104,7 @@ impl Pace {
             wanted_looks: Cell::new(*NEAR_LOOKS.start()),
             near_since: Cell::new(0x8000_0000),
             waited: Cell::new((-1, 0, 0)),
+            blind: Cell::new(0),
             guess: Cell::new(1),
         }
     }
@@ -107,10 +113,10 @@ impl Pace {
         match puts {
             Puts::ThroughCache => Pace::none(),
             // Without a clock that is read at once, or stores that go around the cache, there is one way.
-            Puts::Measured if cfg!(target_arch = "x86_64") => Pace { from: PACED_FROM, ..Pace::none() },
+            Puts::Measured if cfg!(target_arch = "x86_64") => Pace { from: Cell::new(PACED_FROM), ..Pace::none() },
             Puts::Measured => Pace::none(),
             Puts::AroundCache => {
-                Pace { from: 0, is_far: Cell::new(true), wanted_looks: Cell::new(u32::MAX), ..Pace::none() }
+                Pace { from: Cell::new(0), is_far: Cell::new(true), wanted_looks: Cell::new(u32::MAX), ..Pace::none() }
             }
         }
     }
@@ -118,7 +124,7 @@ impl Pace {
     /// From how many bytes on a step is to `begin` and to `end`.
     #[inline(always)]
     pub(crate) fn from(&self) -> u64 {
-        self.from
+        self.from.get()
     }
 
     /// Begins a step of so many bytes; tells whether it goes around the cache.
@@ -161,6 +167,12 @@ impl Pace {
         self.waited.set((table, first, last));
         if !self.is_first.take() {
             return;
+        }
+        self.blind.set(if first == last { self.blind.get() + 1 } else { 0 });
+        if self.blind.get() == BLIND && self.wanted_looks.get() != u32::MAX {
+            // Who never sees when it is near again, as a role that writes windows, must not think itself far.
+            self.from.set(u64::MAX);
+            self.is_far.set(false);
         }
         for _ in 0..LOOKS {
             self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
@@ -278,7 +290,7 @@ mod tests {
     fn who_was_deceived_by_looks_wants_more_of_them() {
         let pace = Pace::of(Puts::Measured);
         run(&pace, 1000, FAR_AWAY);
-        for wanted in [6, 12, 24, 24] {
+        for wanted in [3, 6, 12, 24, 24] {
             (1..wanted).for_each(|_| pace.saw(80));
             assert!(pace.is_far());
             pace.saw(80);
@@ -288,7 +300,7 @@ mod tests {
         (0..24).for_each(|_| pace.saw(80));
         run(&pace, 1000, NEAR);
         run(&pace, 50, FAR_AWAY);
-        assert_eq!(pace.wanted_looks.get(), 6);
+        assert_eq!(pace.wanted_looks.get(), 3);
     }
 
     #[test]
@@ -318,6 +330,21 @@ mod tests {
         run(&pace, 100, NEAR);
         pace.learn(false, 1_000_000);
         assert_eq!(run(&pace, 10, NEAR), 0);
+    }
+
+    #[test]
+    fn who_has_nothing_to_look_at_writes_through_the_cache() {
+        for (puts, around) in [(Puts::Measured, 0), (Puts::AroundCache, 100)] {
+            let pace = Pace::of(puts);
+            run(&pace, 100, FAR_AWAY);
+            for _ in 0..BLIND {
+                assert!(pace.is_far());
+                pace.launch();
+                pace.look(1, 0, |_| unreachable!("there is one counter only"));
+            }
+            let timed = (0..100).filter(|_| pace.from() <= 1 << 20 && pace.choose()).count();
+            assert_eq!(timed, around);
+        }
     }
 
     #[test]

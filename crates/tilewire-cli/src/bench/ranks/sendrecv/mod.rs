@@ -122,7 +122,7 @@ fn both<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let mut sides = buffers.one_copy();
     sides.extend(buffers.two_copy()?);
     sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
-    sides.push(Race::new("staged", Primitive::Staged, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    sides.push(Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::None).side(&buffers)?);
     Ok(sides)
 }
 
