@@ -5,19 +5,19 @@
 
 use anyhow::{Context, Result, ensure};
 use std::io::{Write, stdout};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::check::{Mutation, Plan, Report, Settings};
 use tilewire::collective::{Exchange, Link};
 use tilewire::cuda::Device;
 use tilewire::rehearsal::Rehearsal;
-use tilewire::transport::{RankError, ShmOptions, ShmTransport};
+use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport};
 use tilewire::{Config, Primitive, RunError, Tensor, World, all_to_all, map};
 
 const RANKS: usize = 4;
-/// What a rank has for each rank: 1 MiB.
-const ROWS: usize = 512;
-const COLS: usize = 512;
-const CHUNK: usize = ROWS * COLS;
+/// What a rank has for each rank: a matrix of so many rows and columns, 1 MiB; on a GPU 4 MiB.
+const SIDE: usize = 512;
+const GPU_SIDE: usize = 1024;
 /// Samples of each way; the median counts.
 const ROUNDS: usize = 11;
 
@@ -49,13 +49,14 @@ pub fn demo() -> Result<()> {
     writeln!(out, "1. A collective of your own: an all-to-all that transposes what it sends.\n\n{SOURCE}")?;
     out.flush()?;
     let times = World::threads(RANKS).run(|world| rank(&world, ROUNDS))?;
-    let elements = RANKS * RANKS * CHUNK;
-    writeln!(out, "   {RANKS} ranks, {elements} elements: every one equals a plain loop's, to the bit.\n")?;
+    writeln!(out, "   {RANKS} ranks, {} elements: every one equals a plain loop's, to the bit.\n", elements(SIDE))?;
     writeln!(
         out,
         "2. Against the two-pass way (transpose into a buffer, then a plain all-to-all), 1 MiB per pair of ranks:\n"
     )?;
-    out.write_all(chart(&times).as_bytes())?;
+    let ((one, two), bars) = chart(&times, ["with the hook", "two passes"]);
+    let what = if two > one { format!("{:.2} times as fast", two / one) } else { "no faster here".to_string() };
+    writeln!(out, "{bars}\n   The hook makes it {what}, and needs no buffer.")?;
     checked(&mut out)?;
     gpu_part(&mut out)?;
     out.write_all(NEXT.as_bytes())?;
@@ -74,24 +75,21 @@ and docs/README.md: the guide, and examples in the order to read them.
 
 // ---- one rank -----------------------------------------------------------------------------------------------------
 
-/// Times of the two ways, sample by sample.
-#[derive(Default)]
-struct Times {
-    one_pass: Vec<Duration>,
-    two_passes: Vec<Duration>,
-}
+/// Times of two ways, sample by sample.
+type Times = [Vec<Duration>; 2];
 
 /// What a rank does: both ways in turn, so many times, each checked.
 fn rank(world: &World, rounds: usize) -> Result<Times, RankError> {
     let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
     let me = world.rank().index();
-    let inp = Tensor::from_fn(RANKS * CHUNK, |i| element(me, i));
+    const CHUNK: usize = SIDE * SIDE;
+    let inp = Tensor::from_slice(&matrices(me, SIDE));
     let (out, between) = (Tensor::<f32>::zeros(RANKS * CHUNK), Tensor::<f32>::zeros(RANKS * CHUNK));
 
-    let mut fused = transposed(&link, &out, &inp, (ROWS, COLS)).build()?;
+    let mut fused = transposed(&link, &out, &inp, (SIDE, SIDE)).build()?;
     let transposes = |chunk: usize| {
         let part = chunk * CHUNK..(chunk + 1) * CHUNK;
-        let transpose = map(&between.slice(part.clone()), &inp.slice(part)).chunk_shape(ROWS, COLS);
+        let transpose = map(&between.slice(part.clone()), &inp.slice(part)).chunk_shape(SIDE, SIDE);
         transpose.produce(|c| c.input.at(c.col(), c.row())).build()
     };
     let mut transposes = (0..RANKS).map(transposes).collect::<Result<Vec<_>, _>>()?;
@@ -99,13 +97,13 @@ fn rank(world: &World, rounds: usize) -> Result<Times, RankError> {
 
     let mut times = Times::default();
     for _ in 0..rounds {
-        times.one_pass.push(timed(world, || fused.run())?);
-        check(me, &out)?;
-        times.two_passes.push(timed(world, || {
+        times[0].push(timed(world, || fused.run())?);
+        check(me, &out, SIDE)?;
+        times[1].push(timed(world, || {
             transposes.iter_mut().try_for_each(|transpose| transpose.run())?;
             plain.run()
         })?);
-        check(me, &out)?;
+        check(me, &out, SIDE)?;
     }
     drop((fused, plain));
     link.close()?;
@@ -120,42 +118,48 @@ fn timed(world: &World, work: impl FnOnce() -> Result<(), RunError>) -> Result<D
     Ok(began.elapsed())
 }
 
+/// How many elements all ranks send.
+fn elements(side: usize) -> usize {
+    RANKS * RANKS * side * side
+}
+
+/// What a rank has: a matrix for every rank.
+fn matrices(rank: usize, side: usize) -> Vec<f32> {
+    (0..elements(side) / RANKS).map(|i| element(rank, i, side)).collect()
+}
+
 /// Element `i` of what a rank has: different everywhere, exact in an f32.
-fn element(rank: usize, i: usize) -> f32 {
-    (rank * RANKS * CHUNK + i) as f32 - 1e6
+fn element(rank: usize, i: usize, side: usize) -> f32 {
+    (rank * RANKS * side * side + i) as f32 - 1e6
 }
 
 /// Compares with plain loops, then wipes the output for the next way.
-fn check(me: usize, out: &Tensor<f32>) -> Result<(), RankError> {
-    for (from, chunk) in out.cells().chunks(CHUNK).enumerate() {
-        for (i, got) in chunk.iter().enumerate() {
-            let must = element(from, me * CHUNK + i % ROWS * COLS + i / ROWS);
-            if got.get().to_bits() != must.to_bits() {
-                return Err(format!("element {i} from rank {from} is {}, must be {must}", got.get()).into());
+fn check(me: usize, out: &Tensor<f32>, side: usize) -> Result<(), RankError> {
+    let chunk = side * side;
+    for (from, received) in out.to_vec().chunks(chunk).enumerate() {
+        for (i, got) in received.iter().enumerate() {
+            let must = element(from, me * chunk + i % side * side + i / side, side);
+            if got.to_bits() != must.to_bits() {
+                return Err(format!("element {i} from rank {from} is {got}, must be {must}").into());
             }
-            got.set(f32::NAN);
         }
     }
+    out.fill(f32::NAN);
     Ok(())
 }
 
-/// A bar for each way: the median over the samples of the slowest rank's time.
-fn chart(ranks: &[Times]) -> String {
-    let median = |of: fn(&Times) -> &Vec<Duration>| {
-        let slowest = |round: usize| ranks.iter().map(|times| of(times)[round]).max().unwrap_or_default();
+/// The medians over the samples of the slowest rank's time, in milliseconds, and a bar for each.
+fn chart(ranks: &[Times], names: [&str; 2]) -> ((f64, f64), String) {
+    let median = |way: usize| {
+        let slowest = |round: usize| ranks.iter().map(|times| times[way][round]).max().unwrap_or_default();
         let mut all: Vec<Duration> = (0..ROUNDS).map(slowest).collect();
         all.sort();
         all[ROUNDS / 2].as_secs_f64() * 1e3
     };
-    let (one, two) = (median(|times| &times.one_pass), median(|times| &times.two_passes));
+    let (one, two) = (median(0), median(1));
     let bar = |time: f64| "█".repeat((time / one.max(two) * 48.0).round().max(1.0) as usize);
     let line = |name: &str, time: f64| format!("   {name:<16}{:<50}{time:.2} ms\n", bar(time));
-    let what = if two > one { format!("{:.2} times as fast", two / one) } else { "no faster here".to_string() };
-    format!(
-        "{}{}\n   The hook makes it {what}, and needs no buffer.\n",
-        line("with the hook", one),
-        line("two passes", two)
-    )
+    ((one, two), line(names[0], one) + &line(names[1], two))
 }
 
 // ---- the checker --------------------------------------------------------------------------------------------------
@@ -210,13 +214,42 @@ fn mistaken(plan: &Plan) -> Result<Report> {
 
 // ---- a GPU --------------------------------------------------------------------------------------------------------
 
-/// What there is of it on a GPU: so far, which one there is.
+/// The same lines on a GPU, if there is one: virtual ranks, each with a stream of its own.
 fn gpu_part(out: &mut impl Write) -> Result<()> {
-    if let Ok(device) = Device::open(0) {
-        let (name, target) = (device.name(), device.target());
-        writeln!(out, "\n5. There is a GPU: {name} ({target}). `tilewire verify --engine cuda` runs kernels on it.")?;
-    }
+    let Ok(device) = Device::open(0) else { return Ok(()) };
+    let (name, target) = (device.name(), device.target());
+    writeln!(out, "\n5. The same lines on the GPU, {name} ({target}), as PTX; its ranks share it:\n")?;
+    out.flush()?;
+    let times = World::threads(RANKS).run(|world| gpu_rank(&world, &device, ROUNDS))?;
+    let elements = elements(GPU_SIDE);
+    writeln!(out, "   {RANKS} ranks, {elements} elements: every one equals a plain loop's, to the bit.\n")?;
+    let ((one, two), bars) = chart(&times, ["with the hook", "plain"]);
+    writeln!(
+        out,
+        "{bars}\n   Launched and waited for, the transpose takes {:.2} times as long as a plain all-to-all.",
+        one / two
+    )?;
     Ok(())
+}
+
+/// What a rank does there: with the hook and without it in turn, so many times.
+fn gpu_rank(world: &World, device: &Arc<Device>, rounds: usize) -> Result<Times, RankError> {
+    let link = NvlTransport::rendezvous(world, device, NvlOptions::default())?;
+    let me = world.rank().index();
+    let len = elements(GPU_SIDE) / RANKS;
+    let (inp, out) = (device.zeros::<f32>(len)?, device.zeros::<f32>(len)?);
+    inp.copy_from(&matrices(me, GPU_SIDE));
+    let mut fused = transposed(&link, &out, &inp, (GPU_SIDE, GPU_SIDE)).build()?;
+    let mut plain = all_to_all(&link, &out, &inp).build()?;
+    let mut times = Times::default();
+    for _ in 0..rounds {
+        times[0].push(timed(world, || fused.run().and_then(|()| fused.sync()))?);
+        check(me, &out, GPU_SIDE)?;
+        times[1].push(timed(world, || plain.run().and_then(|()| plain.sync()))?);
+    }
+    drop((fused, plain));
+    link.close()?;
+    Ok(times)
 }
 
 #[cfg(test)]
@@ -232,7 +265,7 @@ mod tests {
     #[test]
     fn the_collective_is_right_and_clean_and_its_mistake_is_found() {
         let times = World::threads(RANKS).run(|world| rank(&world, 1)).unwrap();
-        assert_eq!((times.len(), times[0].one_pass.len()), (RANKS, 1));
+        assert_eq!((times.len(), times[0][0].len()), (RANKS, 1));
         let plan = plan().unwrap();
         assert!(plan.verify(&Settings::default()).is_clean());
         assert_eq!(mistaken(&plan).unwrap().faults[0].fault.kind(), "race");
@@ -240,21 +273,21 @@ mod tests {
 
     #[test]
     fn a_wrong_element_is_seen() {
-        let of = |from: usize, i: usize| element(from, CHUNK + i % ROWS * COLS + i / ROWS);
-        let out = Tensor::from_fn(RANKS * CHUNK, |i| of(i / CHUNK, i % CHUNK));
-        out.set(CHUNK + 3, 0.5);
-        assert!(check(1, &out).unwrap_err().to_string().starts_with("element 3 from rank 1 is 0.5"));
+        let chunk = SIDE * SIDE;
+        let of = |from: usize, i: usize| element(from, chunk + i % SIDE * SIDE + i / SIDE, SIDE);
+        let out = Tensor::from_fn(RANKS * chunk, |i| of(i / chunk, i % chunk));
+        out.set(chunk + 3, 0.5);
+        assert!(check(1, &out, SIDE).unwrap_err().to_string().starts_with("element 3 from rank 1 is 0.5"));
+        out.set(chunk + 3, of(1, 3));
+        check(1, &out, SIDE).unwrap();
+        assert!(out.to_vec().iter().all(|x| x.is_nan()), "wiped for the next way");
     }
 
     #[test]
     fn bars_are_as_long_as_the_times() {
         let times = |ms| vec![Duration::from_millis(ms); ROUNDS];
-        let text = chart(&[
-            Times { one_pass: times(1), two_passes: times(3) },
-            Times { one_pass: times(2), two_passes: times(4) },
-        ]);
+        let ((one, two), text) = chart(&[[times(1), times(3)], [times(2), times(4)]], ["hook", "passes"]);
         let bars: Vec<usize> = text.lines().map(|line| line.matches('█').count()).collect();
-        assert_eq!(bars[..2], [24, 48]);
-        assert!(text.contains("2.00 times as fast"));
+        assert_eq!((bars, one, two), (vec![24, 48], 2.0, 4.0));
     }
 }

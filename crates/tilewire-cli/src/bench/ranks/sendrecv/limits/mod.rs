@@ -82,7 +82,7 @@ impl<'l> Buffers<'l> {
     }
 
     /// The payload of transfers into memory that the other rank reaches. What is sent is private unless that rank is to read it itself.
-    fn into_windows(&self, share: Share) -> Payload {
+    fn through_windows(&self, share: Share) -> Payload {
         let source = if share == Share::Halves { self.sources.tensor() } else { &self.private.source };
         Payload { source: source.clone(), target: self.targets.tensor().clone() }
     }
@@ -155,7 +155,7 @@ impl<'l> Buffers<'l> {
             taken: self.words.next(),
         });
         let peer = Rank::new(1 - self.rank() as u32);
-        let payload = self.into_windows(share);
+        let payload = self.through_windows(share);
         let half = OneCopy::new(self.rank(), words, (copy, share), payload.clone(), |window| {
             let window = if window == one_copy::Of::Source { &self.sources } else { &self.targets };
             window.peer(peer).clone()
