@@ -106,6 +106,8 @@ struct State<O> {
     counts: HashMap<LegEnd, u64>,
     /// By number of arrival.
     pending: BTreeMap<u64, Pending<O>>,
+    /// The numbers of each stream.
+    streams: BTreeMap<usize, BTreeSet<u64>>,
     /// Which of the pending launches is number so and so of an end.
     ends: HashMap<(LegEnd, u64), u64>,
     next: u64,
@@ -147,7 +149,8 @@ impl<O: Order> Muster<O> {
     /// For ranks of several threads, or of one.
     pub(super) fn new(alone: bool) -> Self {
         let (counts, pending, ends) = (HashMap::new(), BTreeMap::new(), HashMap::new());
-        let state = State { counts, pending, ends, next: 0, settling: Vec::new(), open: false };
+        let (streams, settling) = (BTreeMap::new(), Vec::new());
+        let state = State { counts, pending, streams, ends, next: 0, settling, open: false };
         Muster { state: Mutex::new(state), changed: Condvar::new(), waiting: AtomicUsize::new(0), alone }
     }
 
@@ -158,6 +161,7 @@ impl<O: Order> Muster<O> {
         state.next += 1;
         let ends: Vec<_> = ends.iter().map(|&end| (end, state.count(end))).collect();
         state.ends.extend(ends.iter().map(|&end| (end, number)));
+        state.streams.entry(order.stream()).or_default().insert(number);
         state
             .pending
             .insert(number, Pending { since: Instant::now(), busy: order.busy(), order, ends, fate: fate.clone() });
@@ -183,7 +187,7 @@ impl<O: Order> Muster<O> {
         }
         let mut state = self.state();
         let mut settles: Option<u32> = None;
-        while let Some((&number, first)) = state.pending.iter().find(|(_, one)| one.order.stream() == stream) {
+        while let Some((number, first)) = state.first(stream) {
             let rank = first.ends.first().map(|(end, _)| end.rank());
             let left = first.grace();
             if let (None, Some(rank)) = (settles, rank) {
@@ -208,8 +212,7 @@ impl<O: Order> Muster<O> {
     /// Forgets the launches of a stream that have not started.
     pub(super) fn withdraw(&self, stream: usize) {
         let mut state = self.state();
-        let of_stream = state.pending.iter().filter(|(_, one)| one.order.stream() == stream).map(|(&number, _)| number);
-        for number in of_stream.collect::<Vec<_>>() {
+        while let Some((number, _)) = state.first(stream) {
             state.take(number);
         }
         self.tell(&state);
@@ -256,8 +259,13 @@ impl<O: Order> State<O> {
     /// but it is about to go on.
     fn settles_on(&self, rank: u32) -> Option<u64> {
         let streams = self.settling.iter().filter(|(other, _)| *other == rank).map(|&(_, stream)| stream);
-        let mut first = streams.filter_map(|stream| self.pending.iter().find(|(_, one)| one.order.stream() == stream));
-        first.next().map(|(&number, _)| number)
+        streams.filter_map(|stream| self.first(stream)).map(|(number, _)| number).next()
+    }
+
+    /// The first pending launch of a stream.
+    fn first(&self, stream: usize) -> Option<(u64, &Pending<O>)> {
+        let &number = self.streams.get(&stream)?.first()?;
+        Some((number, &self.pending[&number]))
     }
 
     /// What a pending launch depends on.
@@ -275,26 +283,24 @@ impl<O: Order> State<O> {
                 // Where it has come and is not pending, it has started.
                 also.extend(self.ends.get(&(other, count)));
             }
-            let before = self.pending.range(..number).filter(|(_, other)| other.order.stream() == one.order.stream());
-            also.extend(before.map(|(&number, _)| number));
+            // And the one before it on its stream, which needs the one before that.
+            also.extend(self.streams[&one.order.stream()].range(..number).next_back());
             open.extend(also.into_iter().filter(|&number| needed.pending.insert(number)));
         }
         needed
     }
 
-    /// Starts all that depends on nobody who has not come: a newcomer may be all that several have waited for.
+    /// Starts all that depends on nobody who has not come: a newcomer may be all that several have waited for. Of a stream only the first needs a look, however far its
+    /// rank is ahead: all others need it.
     fn start_ready(&mut self) {
-        let mut numbers: Vec<u64> = self.pending.keys().copied().collect();
         if self.open {
-            return self.start(numbers.into_iter().collect());
+            return self.start(self.pending.keys().copied().collect());
         }
-        while let Some(number) = numbers.pop() {
-            if self.pending.contains_key(&number) {
-                let needed = self.needed_by(number);
-                if needed.missing.is_empty() {
-                    self.start(needed.pending);
-                }
-            }
+        loop {
+            let first = |stream: &BTreeSet<u64>| stream.first().map(|&number| self.needed_by(number));
+            let ready = self.streams.values().filter_map(first).find(|needed| needed.missing.is_empty());
+            let Some(ready) = ready else { return };
+            self.start(ready.pending);
         }
     }
 
@@ -311,6 +317,9 @@ impl<O: Order> State<O> {
     fn take(&mut self, number: u64) -> Option<Pending<O>> {
         let one = self.pending.remove(&number)?;
         one.ends.iter().for_each(|end| _ = self.ends.remove(end));
+        if let Some(stream) = self.streams.get_mut(&one.order.stream()) {
+            stream.remove(&number);
+        }
         Some(one)
     }
 }
@@ -378,6 +387,21 @@ mod tests {
 
         fn started(&self) -> Vec<usize> {
             std::mem::take(&mut *held(&self.log))
+        }
+    }
+
+    /// Looking through all that is pending for each arrival, this would take hours.
+    #[test]
+    fn a_rank_may_be_far_ahead() {
+        let (ranks, launches) = (Ranks::new(), 3000);
+        for rank in [0, 2, 1] {
+            assert_eq!(ranks.started(), [0usize; 0]);
+            (0..launches).for_each(|_| ranks.shift(rank, 3));
+        }
+        let started = ranks.started();
+        assert_eq!(started.len(), 3 * launches);
+        for turn in started.chunks(3) {
+            assert_eq!(BTreeSet::from_iter(turn), BTreeSet::from([&0, &1, &2]));
         }
     }
 
