@@ -17,7 +17,7 @@ use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
 use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, Window};
-use crate::vm::Settings;
+use crate::vm::{Puts, Settings};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -259,7 +259,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let large = self.out.memory().bytes() >= usual.max(LARGE_OUTPUT);
         let sent = legs.rounds.iter().filter(|[send, _]| send.is_some()).count();
         let written = sent + usize::from(legs.own.is_some());
-        Streams { from: usual / written.max(1), own_from: (staged && large).then_some(1) }
+        // Windows stay with their readers: nothing goes back and forth, and nothing could tell where they are.
+        let puts = if staged { Puts::Measured } else { Puts::ThroughCache };
+        Streams { from: usual / written.max(1), own_from: (staged && large).then_some(1), puts }
     }
 
     /// Builds and launches once.

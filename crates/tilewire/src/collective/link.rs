@@ -12,7 +12,7 @@ use crate::transport::{
     AbortCode, Cause, Departures, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport,
     Signals, Ticket, TransferError, TransportError,
 };
-use crate::vm::{LaunchError, Prepared, Settings};
+use crate::vm::{LaunchError, Prepared, Puts, Settings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,17 +165,20 @@ pub(super) struct How {
     pub watched: bool,
 }
 
-/// From how many bytes on an `each` that can writes around the cache, on a CPU.
+/// What is written around the cache, on a CPU.
 #[derive(Clone, Copy)]
 pub(super) struct Streams {
+    /// An `each` that stores so many bytes.
     pub from: usize,
-    /// In roles that write for this rank alone, where that differs.
+    /// In roles that write for this rank alone so many, where that differs.
     pub own_from: Option<usize>,
+    /// What goes into regions of other ranks.
+    pub puts: Puts,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Streams { from: Settings::default().stream_from, own_from: None }
+        Streams { from: Settings::default().stream_from, own_from: None, puts: Puts::default() }
     }
 }
 
@@ -228,6 +231,7 @@ impl<'l> Launch<'l> {
             waits: waits_of(watching),
             stream_from: streams.from,
             stream_own_from: streams.own_from,
+            puts: streams.puts,
             ..Settings::default()
         };
         let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;

@@ -19,7 +19,7 @@ use crate::ir::scalar::Element;
 use crate::schedule::Tiling;
 use crate::tensor::Tensor;
 use crate::transport::{Protocol, Rank, TransferError};
-
+use crate::vm::Puts;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -159,7 +159,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let course = self.course()?;
         let traced = self.trace_course(&course)?;
-        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.terms.how(self.streams()))?;
+        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.terms.how(self.streams(&course)))?;
         let Course { algorithm, decision, .. } = &course;
         let agreement = format!("{} of {} by {}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
@@ -204,9 +204,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
 
     /// From how many bytes on an `each` writes around the cache: fewer than usual where more is read than written, which fills the cache as well. Of an
     /// all-reduce all outputs are written, and no difference was measured.
-    fn streams(&self) -> Streams {
+    fn streams(&self, course: &Course<'_>) -> Streams {
         let usual = Streams::default();
-        if self.kind == Kind::ReduceScatter { Streams { from: usual.from / 2, ..usual } } else { usual }
+        let from = if self.kind == Kind::ReduceScatter { usual.from / 2 } else { usual.from };
+        // As of an exchange.
+        let puts = if course.reached.is_some() { Puts::ThroughCache } else { usual.puts };
+        Streams { from, puts, ..usual }
     }
 
     pub(super) fn layout(&self) -> Rounds {

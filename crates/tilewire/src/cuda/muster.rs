@@ -317,8 +317,12 @@ impl<O: Order> State<O> {
     fn take(&mut self, number: u64) -> Option<Pending<O>> {
         let one = self.pending.remove(&number)?;
         one.ends.iter().for_each(|end| _ = self.ends.remove(end));
-        if let Some(stream) = self.streams.get_mut(&one.order.stream()) {
-            stream.remove(&number);
+        let stream = one.order.stream();
+        if let Some(numbers) = self.streams.get_mut(&stream) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                self.streams.remove(&stream);
+            }
         }
         Some(one)
     }

@@ -162,13 +162,18 @@ impl Pace {
     /// they are looked at.
     #[inline]
     pub(crate) fn look(&self, table: i32, index: u64, look: impl Fn(u64) -> u64) {
-        let (of, first, last) = self.waited.get();
-        let (first, last) = if of == table { (first.min(index), last.max(index)) } else { (index, index) };
+        let ((of, first, last), is_first) = (self.waited.get(), self.is_first.take());
+        let (first, last) = match of == table {
+            true => (first.min(index), last.max(index)),
+            // Only the table that a launch waits at first is kept.
+            false if is_first => (index, index),
+            false => return,
+        };
         self.waited.set((table, first, last));
-        if !self.is_first.take() {
+        if !is_first {
             return;
         }
-        self.blind.set(if first == last { self.blind.get() + 1 } else { 0 });
+        self.blind.set(if first == last { self.blind.get().saturating_add(1) } else { 0 });
         if self.blind.get() == BLIND && self.wanted_looks.get() != u32::MAX {
             // Who never sees when it is near again, as a role that writes windows, must not think itself far.
             self.from.set(u64::MAX);
@@ -210,7 +215,7 @@ impl Pace {
         let (through, around) = (self.through.get(), self.around.get());
         if through > SLOW && around != 0 && through > FAR.saturating_mul(around) {
             let is_deceived = self.turns.get().wrapping_sub(self.near_since.get()) < DECEIVED;
-            let wanted = if is_deceived { 2 * self.wanted_looks.get() } else { 0 };
+            let wanted = if is_deceived { self.wanted_looks.get().saturating_mul(2) } else { 0 };
             if !self.is_far.replace(true) {
                 self.wanted_looks.set(wanted.clamp(*NEAR_LOOKS.start(), *NEAR_LOOKS.end()));
             }
@@ -313,8 +318,10 @@ mod tests {
             looked.set(looked.get() + 1);
             0
         };
-        pace.look(1, 31, |_| unreachable!("before any launch"));
-        pace.look(1, 2, |_| unreachable!("before any launch"));
+        pace.launch();
+        pace.look(1, 31, |_| unreachable!("there is one counter so far"));
+        pace.look(1, 2, |_| unreachable!("not the first wait"));
+        pace.look(2, 99, |_| unreachable!("another table"));
         for launches in 1..=30 {
             pace.launch();
             (0..10).for_each(|_| pace.look(1, 3, look));

@@ -159,7 +159,10 @@ pub(crate) unsafe fn bulk(m: &mut Machine, pc: *const Inst) -> *const Inst {
         match (from, to) {
             (Ok(from), Ok(to)) => {
                 let bytes = count as usize * m.access(i.e).width as usize;
-                m.streamed |= move_bytes(m, to, from, bytes, m.stream_from);
+                if move_bytes(m, to, from, bytes, m.stream_from) {
+                    // There is nothing left for a `BulkWait` to do.
+                    copy::fence();
+                }
                 pc.add(1)
             }
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),

@@ -575,9 +575,9 @@ impl<'k> RoleLowering<'k> {
             _ => step.inst,
         });
         let overlaps = |from| memory.is_some_and(|memory| self.may_overlap(from, memory));
-        loads.map(|inst| &self.kernel.insts[inst].op).any(|op| {
-            matches!(op, Op::Load { .. } | Op::Get { .. }) && place(op).is_some_and(|place| overlaps(place.base))
-        })
+        let is_load = |op: &Op| matches!(op, Op::Load { .. } | Op::Get { .. } | Op::PacketGet { .. });
+        let mut loads = loads.map(|inst| &self.kernel.insts[inst].op).filter(|op| is_load(op));
+        loads.any(|op| place(op).is_some_and(|place| overlaps(place.base)))
     }
 
     /// Whether another op may write where this one does.
