@@ -130,8 +130,8 @@ mod tests {
     fn a_row_has_the_best_peer_of_its_place() {
         let outcome = |name: &str, part, near: f64, far: f64| {
             let mut outcome = Outcome::new(name.into(), part);
-            outcome.add(Some(Place::Near), near);
-            outcome.add(Some(Place::Far), far);
+            outcome.add(Place::Near, near);
+            outcome.add(Place::Far, far);
             outcome
         };
         let against = Limit::Moved;
