@@ -86,7 +86,7 @@ const CPU: Choices = Choices {
     most_blocks: 1,
     steps: 64,
     least_slot: 32 << 10,
-    largest_slot: 64 << 10,
+    largest_slot: LARGEST_SLOT,
     largest_of_parts: 64 << 10,
     huge: (usize::MAX, 0),
     staging: usize::MAX,
@@ -103,7 +103,10 @@ const CPU: Choices = Choices {
 ///
 /// Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never measured with larger rings, and processors other
 /// than these three with none.
-const NOT_INTEL: Choices = Choices { steps: 16, ring: 2, ..CPU };
+///
+/// From 4 MiB on slots are as large as leave [`DEPTH`] of them in the ring: fewer signals, and on ranks that send and receive fewer turns. In the same kind of trials, slots of
+/// 64 KiB / 256 KiB: one way 8 MiB 29-31 / 30-33 (far 21-23 / 22-25), 64 MiB 14-15.5 / 14.5-16.3 (far 15.5 / 17-18.4); both ways 8 MiB 18-20 / 21-22.
+const NOT_INTEL: Choices = Choices { steps: 16, largest_slot: 256 << 10, ring: 2, ..CPU };
 
 /// The rings of all ranks of a machine together stay in its third-level cache.
 const RINGS: usize = 16 << 20;
@@ -116,13 +119,15 @@ const GPU: Choices = Choices {
     most_blocks: 16,
     steps: 8,
     least_slot: 32 << 10,
-    largest_slot: 64 << 10,
+    largest_slot: LARGEST_SLOT,
     largest_of_parts: 40 << 10,
     huge: (3 << 20, 128 << 10),
     staging: 32 << 20,
     ring: 0,
 };
 
+/// The largest slots, where the ring has no room for larger ones.
+const LARGEST_SLOT: usize = 64 << 10;
 /// Slots of a ring, unless more are better.
 const DEPTH: usize = 8;
 const GRANULE: usize = 64;
@@ -181,7 +186,10 @@ impl Config {
                 let copies = transport.copies() as usize;
                 let share = bytes / blocks.max(1);
                 let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
-                let wanted = wanted.clamp(choices.least_slot, choices.largest_slot);
+                let ring = (choices.ring * second_level()).min(RINGS / (transport.world_size() * at_once).max(1));
+                // Few large slots must not make the ring larger.
+                let largest = choices.largest_slot.min((1 << (ring / DEPTH).max(1).ilog2()).max(LARGEST_SLOT));
+                let wanted = wanted.clamp(choices.least_slot, largest);
                 let wanted = match types {
                     // A group that shares a part is never torn apart.
                     [_, _, ..] if Packing::fitting_shared(types, last_per, choices.largest_of_parts).is_some() => {
@@ -190,7 +198,6 @@ impl Config {
                     _ if share >= choices.huge.0 => choices.huge.1,
                     _ => wanted,
                 };
-                let ring = (choices.ring * second_level()).min(RINGS / (transport.world_size() * at_once).max(1));
                 // More slots must not make them smaller.
                 let ring = ring.min(transport.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
                 let usual = DEPTH.max(1 << ring.max(1).ilog2());

@@ -245,24 +245,27 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
     }
 }
 
-/// `Wait` of a machine that writes for a peer far away. The first one of a launch looks at other counters of the peer, to learn whether it still is.
+/// `Wait` of a machine that writes for a peer far away. The first one of a launch looks at the counters before its own that are waited for at once with it, to learn
+/// whether the peer still is.
 #[inline(never)]
 unsafe fn wait_for_far(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. The slots looked at have numbers between some that were found to be in a bank of this table, whose banks
-    // are alike; slots are only touched by atomics.
+    // SAFETY: see above. The slots looked at have smaller numbers than one that was found to be in the same bank; slots are only touched by atomics.
     unsafe {
         let i = *pc;
         let expected = m.reg(i.a);
-        match slot_address(m, i.e) {
-            Ok((slot, bank, index)) if slot.load(Ordering::Acquire) >= expected => {
-                let (stride, start) = (m.slot(i.e).stride as usize, m.base(m.slot(i.e).first as usize + bank as usize));
-                let other = |k: u64| AtomicU64::from_ptr(start.add(k as usize * stride).cast());
-                m.pace.look(i.e, index as u64, |k| other(k).load(Ordering::Relaxed));
-                m.passed += 1;
-                pc.add(1)
-            }
-            _ => wait_for(m, pc),
+        let Ok((slot, bank, index)) = slot_address(m, i.e) else { return wait_for(m, pc) };
+        let (stride, start) = (m.slot(i.e).stride as usize, m.base(m.slot(i.e).first as usize + bank as usize));
+        let look = |k: u64| AtomicU64::from_ptr(start.add(k as usize * stride).cast()).load(Ordering::Relaxed);
+        let beside = u64::from(i.c).saturating_sub(1);
+        if m.pace.look(index as u64, beside, || slot.load(Ordering::Acquire) >= expected, look) {
+            m.passed += 1;
+            return pc.add(1);
         }
+        let next = wait_for(m, pc);
+        if next == pc.add(1) {
+            m.pace.look(index as u64, beside, || true, look);
+        }
+        next
     }
 }
 

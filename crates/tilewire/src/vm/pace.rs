@@ -15,6 +15,9 @@
 //!   it takes the same time, and all goes on through the cache.
 //! - **Near again is whose counter is read at once**, at the first wait of a launch: 30 ns, where from far it takes 140. (Stores cannot tell: what went around the cache
 //!   is in no cache, and so is fast to write for a whole round of the ring. Later waits of a launch cannot, either: behind stores around the cache all reads take long.)
+//!   Only a line that the peer has written since it was last read here tells anything: another one is in this core's cache, however far the peer is. A wait by groups of slots
+//!   has such lines beside the one it waits for, which nobody reads but to learn this, and never twice without the peer writing them in between. Otherwise it is the line of
+//!   the wait itself, if its value is there at the first look.
 //!
 //! Results do not depend on it.
 #![forbid(unsafe_code)]
@@ -45,11 +48,8 @@ const NEAR_LOOK: u64 = 220;
 const NEAR_LOOKS: std::ops::RangeInclusive<u32> = 3..=24;
 const DECEIVED: u32 = 256;
 
-/// Looks at the first wait of a launch.
-const LOOKS: usize = 4;
-
-/// After so many launches in a row in which there was nothing to look at all goes through the cache.
-const BLIND: u32 = 8;
+/// After so many launches in a row without a look what is known is too old: whoever writes through the cache again finds out soon whether that is slow.
+const BLIND: u32 = 64;
 
 /// How what a kernel puts into regions of other ranks is written. Results do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,16 +76,15 @@ pub(crate) struct Pace {
     through: Cell<u64>,
     around: Cell<u64>,
     is_far: Cell<bool>,
-    /// Whether the next wait is the first one of a launch.
+    /// Whether the next wait is the first one of a launch, and comes before all stores.
     is_first: Cell<bool>,
     /// How many looks in a row were short, how many must be, and at which turn they last were.
     short_looks: Cell<u32>,
     wanted_looks: Cell<u32>,
     near_since: Cell<u32>,
-    /// The table of the counter that was last waited for, and from which one to which one were; and what chooses those that are looked at.
-    waited: Cell<(i32, u64, u64)>,
-    /// Launches in a row that had nothing to look at.
+    /// Launches in a row without a look.
     blind: Cell<u32>,
+    /// What chooses the order of looks.
     guess: Cell<u64>,
 }
 
@@ -103,7 +102,6 @@ impl Pace {
             short_looks: Cell::new(0),
             wanted_looks: Cell::new(*NEAR_LOOKS.start()),
             near_since: Cell::new(0x8000_0000),
-            waited: Cell::new((-1, 0, 0)),
             blind: Cell::new(0),
             guess: Cell::new(1),
         }
@@ -131,6 +129,7 @@ impl Pace {
     #[inline]
     pub(crate) fn begin(&self, bytes: u64) -> bool {
         let around = self.choose();
+        self.is_first.set(false);
         self.began.set(Some((ticks(), bytes, around)));
         around
     }
@@ -144,7 +143,7 @@ impl Pace {
         true
     }
 
-    /// Whether the readers are far: a first wait is to [`Pace::look`].
+    /// Whether the readers are far: a first wait is to [`look`](Pace::look).
     #[inline(always)]
     pub(crate) fn is_far(&self) -> bool {
         self.is_far.get()
@@ -155,49 +154,62 @@ impl Pace {
     pub(crate) fn launch(&self) {
         self.began.set(None);
         self.is_first.set(true);
+        if self.is_far() {
+            self.age();
+        }
     }
 
-    /// Before the first wait of a launch that is satisfied at once, for counter `index` of a table: looks at others of the counters that were waited for so far and those
-    /// between them, which the reader writes as well and nobody here has looked at for a while. Which ones must not be guessed, or the processor fetches them before
-    /// they are looked at.
+    #[inline(never)]
+    fn age(&self) {
+        self.blind.set(self.blind.get() + 1);
+        if self.blind.get() > BLIND && self.wanted_looks.get() != u32::MAX {
+            self.forget();
+        }
+    }
+
+    /// The first wait of a launch, for counter `index`, which is waited for at once with the `beside` before it. `wait` loads the counter and tells whether it need not be waited for
+    /// any more; `look` loads another one. Gives what `wait` does.
     #[inline]
-    pub(crate) fn look(&self, table: i32, index: u64, look: impl Fn(u64) -> u64) {
-        let ((of, first, last), is_first) = (self.waited.get(), self.is_first.take());
-        let (first, last) = match of == table {
-            true => (first.min(index), last.max(index)),
-            // Only the table that a launch waits at first is kept.
-            false if is_first => (index, index),
-            false => return,
-        };
-        self.waited.set((table, first, last));
-        if !is_first {
-            return;
+    pub(crate) fn look(&self, index: u64, beside: u64, wait: impl FnOnce() -> bool, look: impl Fn(u64) -> u64) -> bool {
+        if !self.is_first.take() {
+            return wait();
         }
-        self.blind.set(if first == last { self.blind.get().saturating_add(1) } else { 0 });
-        if self.blind.get() == BLIND && self.wanted_looks.get() != u32::MAX {
-            // Who never sees when it is near again, as a role that writes windows, must not think itself far.
-            self.from.set(u64::MAX);
-            self.is_far.set(false);
+        let (is_there, took) = timed(wait);
+        if !is_there {
+            // Those beside it are still worth a look when the wait is over. It is not: it was looked at.
+            self.is_first.set(beside > 0);
+            return false;
         }
-        for _ in 0..LOOKS {
-            self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
-            let other = first + (self.guess.get() >> 33) % (last - first + 1);
-            if other != index {
-                self.saw(timed(|| look(other)).1);
+        if beside == 0 {
+            self.saw(took);
+        }
+        // In no order that the processor could guess, or it fetches them before they are looked at.
+        self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+        for k in 0..beside {
+            let back = 1 + ((self.guess.get() >> 33) + k) % beside;
+            if back <= index {
+                self.saw(timed(|| look(index - back)).1);
             }
         }
+        true
     }
 
     fn saw(&self, took: u64) {
+        self.blind.set(0);
         self.short_looks.set(if took < NEAR_LOOK { self.short_looks.get() + 1 } else { 0 });
         if self.short_looks.get() == self.wanted_looks.get() {
-            // Nothing that was learnt holds here.
-            self.through.set(0);
-            self.around.set(0);
-            self.short_looks.set(0);
             self.near_since.set(self.turns.get());
-            self.is_far.set(false);
+            self.forget();
         }
+    }
+
+    /// Nothing that was learnt holds any more.
+    fn forget(&self) {
+        self.through.set(0);
+        self.around.set(0);
+        self.short_looks.set(0);
+        self.blind.set(0);
+        self.is_far.set(false);
     }
 
     fn choose(&self) -> bool {
@@ -309,26 +321,41 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_wait_of_a_launch_looks_at_what_others_were() {
+    fn the_first_wait_of_a_launch_looks_beside_what_it_waits_for() {
         let pace = Pace::of(Puts::Measured);
         run(&pace, 100, FAR_AWAY);
-        let looked = Cell::new(0);
-        let look = |other| {
-            assert!((2..32).contains(&other) && other != 3);
-            looked.set(looked.get() + 1);
-            0
-        };
-        pace.launch();
-        pace.look(1, 31, |_| unreachable!("there is one counter so far"));
-        pace.look(1, 2, |_| unreachable!("not the first wait"));
-        pace.look(2, 99, |_| unreachable!("another table"));
-        for launches in 1..=30 {
+        for (index, beside, expected) in [(7, 3, vec![4, 5, 6]), (0, 3, vec![]), (1, 3, vec![0]), (7, 0, vec![])] {
+            let looked = std::cell::RefCell::new(Vec::new());
+            let look = |other| {
+                looked.borrow_mut().push(other);
+                0
+            };
             pace.launch();
-            (0..10).for_each(|_| pace.look(1, 3, look));
-            assert!((2 * launches..=LOOKS * launches).contains(&looked.get()) || launches < 10);
+            assert!(!pace.look(index, beside, || false, |_| unreachable!("it is still to be waited for")));
+            assert!(pace.look(index, beside, || true, look));
+            looked.borrow_mut().sort();
+            assert_eq!(looked.take(), expected);
+            assert!(pace.look(index, beside, || true, |_| unreachable!("not the first wait")));
+            pace.launch();
+            pace.begin(1 << 16);
+            assert!(pace.look(index, beside, || true, |_| unreachable!("behind a store")));
+            pace.end();
         }
-        pace.launch();
-        pace.look(2, 40, |_| unreachable!("of this table nothing else is known"));
+    }
+
+    #[test]
+    fn who_waits_for_one_counter_is_told_by_it_unless_it_had_to_wait() {
+        let pace = Pace::of(Puts::Measured);
+        for waits in [false, true] {
+            run(&pace, 100, FAR_AWAY);
+            for _ in 0..BLIND - 1 {
+                pace.launch();
+                assert!(!waits || !pace.look(7, 0, || false, |_| unreachable!()));
+                // Nothing at all is loaded: that is as near as can be.
+                assert!(pace.look(7, 0, || true, |_| unreachable!()));
+            }
+            assert_eq!(pace.is_far(), waits);
+        }
     }
 
     #[test]
@@ -340,17 +367,18 @@ mod tests {
     }
 
     #[test]
-    fn who_has_nothing_to_look_at_writes_through_the_cache() {
-        for (puts, around) in [(Puts::Measured, 0), (Puts::AroundCache, 100)] {
+    fn who_has_not_looked_for_long_finds_out_again() {
+        for (puts, around) in [(Puts::Measured, 1), (Puts::AroundCache, 100)] {
             let pace = Pace::of(puts);
             run(&pace, 100, FAR_AWAY);
             for _ in 0..BLIND {
-                assert!(pace.is_far());
                 pace.launch();
-                pace.look(1, 0, |_| unreachable!("there is one counter only"));
+                assert!(pace.is_far());
             }
-            let timed = (0..100).filter(|_| pace.from() <= 1 << 20 && pace.choose()).count();
-            assert_eq!(timed, around);
+            pace.launch();
+            assert_eq!(run(&pace, 2, FAR_AWAY) + run(&pace, 98, FAR_AWAY), if around == 1 { 99 } else { around });
+            (0..=BLIND).for_each(|_| pace.launch());
+            assert_eq!(run(&pace, 100, NEAR), if around == 1 { 0 } else { around });
         }
     }
 
