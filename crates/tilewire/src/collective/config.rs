@@ -104,7 +104,7 @@ const CPU: Choices = Choices {
 /// Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never measured with larger rings, and processors other
 /// than these three with none.
 ///
-/// From 4 MiB on slots are as large as leave [`DEPTH`] of them in the ring: fewer signals, and on ranks that send and receive fewer turns. In the same kind of trials, slots of
+/// Of more than 1 MiB slots are larger, up to what leaves [`DEPTH`] of them in the ring: fewer signals, and on ranks that send and receive fewer turns. In the same kind of trials, slots of
 /// 64 KiB / 256 KiB: one way 8 MiB 29-31 / 30-33 (far 21-23 / 22-25), 64 MiB 14-15.5 / 14.5-16.3 (far 15.5 / 17-18.4); both ways 8 MiB 18-20 / 21-22.
 const NOT_INTEL: Choices = Choices { steps: 16, largest_slot: 256 << 10, ring: 2, ..CPU };
 
@@ -189,6 +189,8 @@ impl Config {
                 let ring = (choices.ring * second_level()).min(RINGS / (transport.world_size() * at_once).max(1));
                 // Few large slots must not make the ring larger.
                 let largest = choices.largest_slot.min((1 << (ring / DEPTH).max(1).ilog2()).max(LARGEST_SLOT));
+                // Bulk copies have small slots in any case, and as many as there is room for.
+                let largest = if primitive == Primitive::Bulk { largest.min(LARGEST_SLOT) } else { largest };
                 let wanted = wanted.clamp(choices.least_slot, largest);
                 let wanted = match types {
                     // A group that shares a part is never torn apart.

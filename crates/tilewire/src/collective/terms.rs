@@ -9,6 +9,7 @@ use crate::ir::scalar::Element;
 use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::{Protocol, Rank, Transfer, TransferError, Window, check_transfer};
+use crate::vm::Puts;
 use std::time::Duration;
 
 /// Link, knobs, window and deadline of a builder.
@@ -18,6 +19,8 @@ pub(super) struct Terms<'l, L> {
     pub window: Option<WindowOf>,
     pub deadline: Option<Duration>,
     pub watched: bool,
+    /// How what is for other ranks is written, where the user says.
+    pub puts: Option<Puts>,
 }
 
 /// The windows of all ranks, for `direct`.
@@ -58,10 +61,11 @@ impl WindowOf {
 
 impl<'l, L: Link> Terms<'l, L> {
     pub(super) fn new(link: &'l L) -> Self {
-        Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true }
+        Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true, puts: None }
     }
 
     pub(super) fn how(&self, streams: Streams) -> How {
+        let streams = Streams { puts: self.puts.unwrap_or(streams.puts), ..streams };
         How { deadline: self.deadline, streams, watched: self.watched }
     }
 
@@ -213,6 +217,12 @@ macro_rules! terms_methods {
         /// How long a wait may last without progress; the world's deadline unless said, `None`: without end.
         pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
             self.terms.deadline = deadline.into();
+            self
+        }
+
+        /// How a CPU writes what is for other ranks. Unless said, staging is written the way that is found to be faster, and windows through the cache.
+        pub fn puts(mut self, puts: Puts) -> Self {
+            self.terms.puts = Some(puts);
             self
         }
 

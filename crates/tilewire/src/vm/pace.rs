@@ -16,8 +16,9 @@
 //! - **Near again is whose counter is read at once**, at the first wait of a launch: 30 ns, where from far it takes 140. (Stores cannot tell: what went around the cache
 //!   is in no cache, and so is fast to write for a whole round of the ring. Later waits of a launch cannot, either: behind stores around the cache all reads take long.)
 //!   Only a line that the peer has written since it was last read here tells anything: another one is in this core's cache, however far the peer is. A wait by groups of slots
-//!   has such lines beside the one it waits for, which nobody reads but to learn this, and never twice without the peer writing them in between. Otherwise it is the line of
-//!   the wait itself, if its value is there at the first look.
+//!   has such lines beside the one it waits for: nobody reads them but to learn this, once between two writes (and, when the geometry changes, the drain: that look is lost). Otherwise
+//!   it is the line of the wait itself, if its value is there at the first look.
+//! - **Who cannot look forgets**, by and by: a launch that begins within a group writes before it waits, and a wait may be for another rank than the one that is written to.
 //!
 //! Results do not depend on it.
 #![forbid(unsafe_code)]
@@ -48,8 +49,12 @@ const NEAR_LOOK: u64 = 220;
 const NEAR_LOOKS: std::ops::RangeInclusive<u32> = 3..=24;
 const DECEIVED: u32 = 256;
 
-/// After so many launches in a row without a look what is known is too old: whoever writes through the cache again finds out soon whether that is slow.
-const BLIND: u32 = 64;
+/// The most counters beside one that are looked at.
+const BESIDE: u64 = 3;
+
+/// After so many launches in a row without a short look what is known is too old: whoever writes through the cache again finds out soon whether that is slow. Who is far all the
+/// same forgets half as often from then on.
+const BLIND: std::ops::RangeInclusive<u32> = 64..=4096;
 
 /// How what a kernel puts into regions of other ranks is written. Results do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +68,9 @@ pub enum Puts {
     /// Around the cache, but for short pieces.
     AroundCache,
 }
+
+/// A turn before the first.
+const LONG_AGO: u32 = 0x8000_0000;
 
 /// What one role knows of its stores. Cells, since the short way of a launch has the machine by shared reference.
 #[derive(Debug)]
@@ -82,8 +90,11 @@ pub(crate) struct Pace {
     short_looks: Cell<u32>,
     wanted_looks: Cell<u32>,
     near_since: Cell<u32>,
-    /// Launches in a row without a look.
+    /// At which turn all was last forgotten for want of looks.
+    forgot_at: Cell<u32>,
+    /// Launches in a row without a short look, and how many may be.
     blind: Cell<u32>,
+    most_blind: Cell<u32>,
     /// What chooses the order of looks.
     guess: Cell<u64>,
 }
@@ -101,8 +112,10 @@ impl Pace {
             is_first: Cell::new(false),
             short_looks: Cell::new(0),
             wanted_looks: Cell::new(*NEAR_LOOKS.start()),
-            near_since: Cell::new(0x8000_0000),
+            near_since: Cell::new(LONG_AGO),
+            forgot_at: Cell::new(LONG_AGO),
             blind: Cell::new(0),
+            most_blind: Cell::new(*BLIND.start()),
             guess: Cell::new(1),
         }
     }
@@ -153,16 +166,22 @@ impl Pace {
     #[inline(always)]
     pub(crate) fn launch(&self) {
         self.began.set(None);
-        self.is_first.set(true);
+        self.is_first.set(!self.is_said());
         if self.is_far() {
             self.age();
         }
     }
 
+    /// Whether the user said that it is so.
+    fn is_said(&self) -> bool {
+        self.wanted_looks.get() == u32::MAX
+    }
+
     #[inline(never)]
     fn age(&self) {
-        self.blind.set(self.blind.get() + 1);
-        if self.blind.get() > BLIND && self.wanted_looks.get() != u32::MAX {
+        self.blind.set(self.blind.get().saturating_add(1));
+        if self.blind.get() > self.most_blind.get() && !self.is_said() {
+            self.forgot_at.set(self.turns.get());
             self.forget();
         }
     }
@@ -183,6 +202,7 @@ impl Pace {
         if beside == 0 {
             self.saw(took);
         }
+        let beside = beside.min(BESIDE);
         // In no order that the processor could guess, or it fetches them before they are looked at.
         self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
         for k in 0..beside {
@@ -195,9 +215,13 @@ impl Pace {
     }
 
     fn saw(&self, took: u64) {
+        if took >= NEAR_LOOK {
+            self.short_looks.set(0);
+            return;
+        }
         self.blind.set(0);
-        self.short_looks.set(if took < NEAR_LOOK { self.short_looks.get() + 1 } else { 0 });
-        if self.short_looks.get() == self.wanted_looks.get() {
+        self.short_looks.set(self.short_looks.get().saturating_add(1));
+        if self.is_far() && self.short_looks.get() >= self.wanted_looks.get() {
             self.near_since.set(self.turns.get());
             self.forget();
         }
@@ -225,25 +249,32 @@ impl Pace {
         let most = if way.get() == 0 { u64::MAX } else { way.get().saturating_mul(2) };
         way.set(ticks.clamp(1, most));
         let (through, around) = (self.through.get(), self.around.get());
-        if through > SLOW && around != 0 && through > FAR.saturating_mul(around) {
-            let is_deceived = self.turns.get().wrapping_sub(self.near_since.get()) < DECEIVED;
-            let wanted = if is_deceived { self.wanted_looks.get().saturating_mul(2) } else { 0 };
-            if !self.is_far.replace(true) {
-                self.wanted_looks.set(wanted.clamp(*NEAR_LOOKS.start(), *NEAR_LOOKS.end()));
-            }
+        if through > SLOW && around != 0 && through > FAR.saturating_mul(around) && !self.is_far.replace(true) {
+            self.short_looks.set(0);
+            let soon_after = |turn: &Cell<u32>| self.turns.get().wrapping_sub(turn.get()) < DECEIVED;
+            let next = |count: &Cell<u32>, soon, range: std::ops::RangeInclusive<u32>| {
+                let doubled = if soon { count.get().saturating_mul(2) } else { 0 };
+                count.set(doubled.clamp(*range.start(), *range.end()));
+            };
+            next(&self.wanted_looks, soon_after(&self.near_since), NEAR_LOOKS);
+            next(&self.most_blind, soon_after(&self.forgot_at), BLIND);
         }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-use super::processor::{ticks, timed};
+use super::processor::ticks;
+#[cfg(all(target_arch = "x86_64", not(test)))]
+use super::processor::timed;
+#[cfg(test)]
+use tests::timed;
 
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     0
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", test)))]
 fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
     (work(), 0)
 }
@@ -251,6 +282,15 @@ fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    thread_local! {
+        /// How long every look takes.
+        static LOOK: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
+        (work(), LOOK.get())
+    }
 
     /// Runs so many steps at a place where 4 KiB take so long each way; gives how many went around the cache.
     fn run(pace: &Pace, steps: u32, (through, around): (u64, u64)) -> u32 {
@@ -345,17 +385,34 @@ mod tests {
 
     #[test]
     fn who_waits_for_one_counter_is_told_by_it_unless_it_had_to_wait() {
-        let pace = Pace::of(Puts::Measured);
-        for waits in [false, true] {
+        for (had_to_wait, look, is_far) in [(true, 80, true), (false, 400, true), (false, 80, false)] {
+            let pace = Pace::of(Puts::Measured);
             run(&pace, 100, FAR_AWAY);
-            for _ in 0..BLIND - 1 {
+            LOOK.set(look);
+            for _ in 0..*NEAR_LOOKS.start() {
+                assert!(pace.is_far());
                 pace.launch();
-                assert!(!waits || !pace.look(7, 0, || false, |_| unreachable!()));
-                // Nothing at all is loaded: that is as near as can be.
+                assert!(!had_to_wait || !pace.look(7, 0, || false, |_| unreachable!()));
                 assert!(pace.look(7, 0, || true, |_| unreachable!()));
             }
-            assert_eq!(pace.is_far(), waits);
+            assert_eq!(pace.is_far(), is_far, "{look}");
         }
+    }
+
+    #[test]
+    fn a_group_of_counters_tells_at_once() {
+        let pace = Pace::of(Puts::Measured);
+        for (look, is_far) in [(400, true), (80, false)] {
+            run(&pace, 100, FAR_AWAY);
+            LOOK.set(look);
+            pace.launch();
+            assert!(pace.look(31, 3, || true, |_| 0));
+            assert_eq!(pace.is_far(), is_far);
+        }
+        run(&pace, 100, FAR_AWAY);
+        assert_eq!(pace.wanted_looks.get(), 6, "it was deceived");
+        pace.launch();
+        assert!(pace.look(31, 15, || true, |_| 0) && pace.is_far(), "of many beside it, a few are looked at");
     }
 
     #[test]
@@ -367,25 +424,35 @@ mod tests {
     }
 
     #[test]
-    fn who_has_not_looked_for_long_finds_out_again() {
-        for (puts, around) in [(Puts::Measured, 1), (Puts::AroundCache, 100)] {
-            let pace = Pace::of(puts);
-            run(&pace, 100, FAR_AWAY);
-            for _ in 0..BLIND {
+    fn who_has_not_looked_for_long_finds_out_again_by_and_by_less_often() {
+        let pace = Pace::of(Puts::Measured);
+        run(&pace, 100, FAR_AWAY);
+        LOOK.set(400);
+        for most in [64, 128, 256, 512, 1024, 2048, 4096, 4096] {
+            for _ in 0..most {
                 pace.launch();
-                assert!(pace.is_far());
+                // What is long may be about another rank.
+                pace.look(7, 0, || true, |_| unreachable!());
+                assert!(pace.is_far(), "{most}");
             }
             pace.launch();
-            assert_eq!(run(&pace, 2, FAR_AWAY) + run(&pace, 98, FAR_AWAY), if around == 1 { 99 } else { around });
-            (0..=BLIND).for_each(|_| pace.launch());
-            assert_eq!(run(&pace, 100, NEAR), if around == 1 { 0 } else { around });
+            assert!(!pace.is_far());
+            assert_eq!(run(&pace, 100, FAR_AWAY), 99);
         }
+        (0..=4096).for_each(|_| pace.launch());
+        assert_eq!(run(&pace, 1000, NEAR), 0);
+        run(&pace, 100, FAR_AWAY);
+        assert_eq!(pace.most_blind.get(), 64, "it had been near for long");
     }
 
     #[test]
     fn what_is_said_stays() {
         let (through, around) = (Pace::of(Puts::ThroughCache), Pace::of(Puts::AroundCache));
-        (0..1000).for_each(|_| around.saw(1));
+        LOOK.set(1);
+        for _ in 0..5000 {
+            around.launch();
+            assert!(around.look(7, 3, || true, |_| unreachable!("what is said need not be found out")));
+        }
         assert_eq!((through.from(), around.from(), run(&around, 1000, NEAR)), (u64::MAX, 0, 1000));
     }
 

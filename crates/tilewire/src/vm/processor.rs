@@ -28,6 +28,7 @@ pub(crate) fn ticks() -> u64 {
 /// Does something and tells how many [ticks] that took, with nothing before or after it in between.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
+#[cfg_attr(test, allow(dead_code))] // Tests say how long a look takes.
 pub(crate) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
     // SAFETY: fences of loads, which every x86-64 processor has.
     let fence = || unsafe { std::arch::x86_64::_mm_lfence() };

@@ -11,6 +11,7 @@ mod copies;
 mod failures;
 mod guards;
 mod hooks;
+mod puts;
 mod refusals;
 mod sequences;
 mod wrap;

@@ -347,7 +347,11 @@ mod tests {
     fn every_side_has_its_turn_in_every_round() {
         let (mut turns, never) = (Vec::new(), Duration::ZERO);
         let thrice = Rounds { most: 9, least: 3, time: never };
-        rounds(thrice, &[4, 7, 9], |k| Ok(turns.push(k))).unwrap();
+        let note = |k| {
+            turns.push(k);
+            Ok(())
+        };
+        rounds(thrice, &[4, 7, 9], note).unwrap();
         assert_eq!(turns.len(), 9);
         turns.chunks_mut(3).for_each(|round| {
             round.sort();
