@@ -4,6 +4,7 @@ use super::address::{bank, element, fault};
 use super::code::PostWork;
 use super::copy;
 use super::machine::{Blocked, Cursor, Fault, Handler, Inst, Machine, Stop, Watch};
+use super::pace::Group;
 use super::queue::{self, Descriptor, Work};
 use super::scalar_op::{self, Compare};
 use crate::ir::CompareOp;
@@ -249,24 +250,46 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
 /// whether the peer still is.
 #[inline(never)]
 unsafe fn wait_for_far(m: &mut Machine, pc: *const Inst) -> *const Inst {
-    // SAFETY: see above. The slots looked at have smaller numbers than one that was found to be in the same bank; slots are only touched by atomics.
+    // SAFETY: see above. The slots looked at have smaller numbers than one that was found to be in the same bank.
     unsafe {
         let i = *pc;
         let expected = m.reg(i.a);
         let Ok((slot, bank, index)) = slot_address(m, i.e) else { return wait_for(m, pc) };
-        let (stride, start) = (m.slot(i.e).stride as usize, m.base(m.slot(i.e).first as usize + bank as usize));
-        let look = |k: u64| AtomicU64::from_ptr(start.add(k as usize * stride).cast()).load(Ordering::Relaxed);
-        let beside = u64::from(i.c).saturating_sub(1);
-        if m.pace.look(index as u64, beside, || slot.load(Ordering::Acquire) >= expected, look) {
+        let group = Group { slot: i.e, bank, index: index as u64, beside: u64::from(i.c).saturating_sub(1) };
+        let is_there = || slot.load(Ordering::Acquire) >= expected;
+        if m.pace.look(group, is_there, |k| slot_of(m, group, k)) {
             m.passed += 1;
             return pc.add(1);
         }
         let next = wait_for(m, pc);
         if next == pc.add(1) {
-            m.pace.look(index as u64, beside, || true, look);
+            m.pace.look(group, || true, |k| slot_of(m, group, k));
         }
         next
     }
+}
+
+/// The value of slot `k` of a bank.
+///
+/// # Safety
+/// `group` names a slot that was found to be in that bank of a table of `m`, and `k` is not larger.
+unsafe fn slot_of(m: &Machine, group: Group, k: u64) -> u64 {
+    // SAFETY: the caller's promise; slots are only touched by atomics.
+    unsafe {
+        let (stride, first) = (m.slot(group.slot).stride as usize, m.slot(group.slot).first as usize);
+        let start = m.base(first + group.bank as usize);
+        AtomicU64::from_ptr(start.add(k as usize * stride).cast()).load(Ordering::Relaxed)
+    }
+}
+
+/// Looks beside what the last launch waited for last, before the first store of this one.
+///
+/// # Safety
+/// `group` is what a wait of this very machine noted.
+#[inline(never)]
+pub(crate) unsafe fn look_again(m: &Machine, group: Group) {
+    // SAFETY: it was found to be in its bank then, and a machine keeps its tables; only smaller numbers are looked at.
+    m.pace.look_beside(group, |k| unsafe { slot_of(m, group, k) });
 }
 
 /// `Wait` for what was not there at the first look.

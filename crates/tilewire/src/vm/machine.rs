@@ -398,6 +398,10 @@ impl Machine {
     /// Begins a step that stores so many bytes, `pace.from()` or more: until [`Machine::end_step`] another `stream_from` may hold.
     #[inline(never)]
     pub(crate) fn begin_step(&mut self, bytes: u64) {
+        if let Some(group) = self.pace.take_owed() {
+            // SAFETY: a wait of this machine noted it.
+            unsafe { super::control::look_again(self, group) };
+        }
         let usual = self.usual_stream_from;
         self.stream_from = if self.pace.begin(bytes) { usual.min(AROUND_FROM) } else { usual };
     }

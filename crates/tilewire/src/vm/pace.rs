@@ -18,7 +18,8 @@
 //!   Only a line that the peer has written since it was last read here tells anything: another one is in this core's cache, however far the peer is. A wait by groups of slots
 //!   has such lines beside the one it waits for: nobody reads them but to learn this, once between two writes (and, when the geometry changes, the drain: that look is lost). Otherwise
 //!   it is the line of the wait itself, if its value is there at the first look.
-//! - **Who cannot look forgets**, by and by: a launch that begins within a group writes before it waits, and a wait may be for another rank than the one that is written to.
+//!   A launch that begins within a group writes before it waits: it looks before its first store, beside what the last one waited for last.
+//! - **Who cannot look forgets**, by and by: there may be no wait, or it may be for another rank than the one that is written to.
 //!
 //! Results do not depend on it.
 #![forbid(unsafe_code)]
@@ -72,6 +73,17 @@ pub enum Puts {
 /// A turn before the first.
 const LONG_AGO: u32 = 0x8000_0000;
 
+/// A counter that is waited for, at once with some before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Its table and bank.
+    pub slot: i32,
+    pub bank: i64,
+    /// Its number, and how many before it are waited for with it.
+    pub index: u64,
+    pub beside: u64,
+}
+
 /// What one role knows of its stores. Cells, since the short way of a launch has the machine by shared reference.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -86,6 +98,8 @@ pub(crate) struct Pace {
     is_far: Cell<bool>,
     /// Whether the next wait is the first one of a launch, and comes before all stores.
     is_first: Cell<bool>,
+    /// What was last waited for behind a store: beside it nobody has looked yet.
+    owed: Cell<Option<Group>>,
     /// How many looks in a row were short, how many must be, and at which turn they last were.
     short_looks: Cell<u32>,
     wanted_looks: Cell<u32>,
@@ -110,6 +124,7 @@ impl Pace {
             around: Cell::new(0),
             is_far: Cell::new(false),
             is_first: Cell::new(false),
+            owed: Cell::new(None),
             short_looks: Cell::new(0),
             wanted_looks: Cell::new(*NEAR_LOOKS.start()),
             near_since: Cell::new(LONG_AGO),
@@ -186,22 +201,38 @@ impl Pace {
         }
     }
 
-    /// The first wait of a launch, for counter `index`, which is waited for at once with the `beside` before it. `wait` loads the counter and tells whether it need not be waited for
-    /// any more; `look` loads another one. Gives what `wait` does.
+    /// A wait. `wait` loads the counter and tells whether it need not be waited for any more; `look` loads another one of its bank. Gives what `wait` does.
     #[inline]
-    pub(crate) fn look(&self, index: u64, beside: u64, wait: impl FnOnce() -> bool, look: impl Fn(u64) -> u64) -> bool {
+    pub(crate) fn look(&self, group: Group, wait: impl FnOnce() -> bool, look: impl Fn(u64) -> u64) -> bool {
         if !self.is_first.take() {
-            return wait();
+            let is_there = wait();
+            if is_there && group.beside > 0 && !self.is_said() {
+                self.owed.set(Some(group));
+            }
+            return is_there;
         }
         let (is_there, took) = timed(wait);
         if !is_there {
             // Those beside it are still worth a look when the wait is over. It is not: it was looked at.
-            self.is_first.set(beside > 0);
+            self.is_first.set(group.beside > 0);
             return false;
         }
-        if beside == 0 {
+        if group.beside == 0 {
             self.saw(took);
         }
+        self.owed.set(None);
+        self.look_beside(group, look);
+        true
+    }
+
+    /// What is to be looked beside before the first store of a launch that has not waited yet.
+    #[inline(always)]
+    pub(crate) fn take_owed(&self) -> Option<Group> {
+        if self.is_first.get() && self.is_far() { self.owed.take() } else { None }
+    }
+
+    /// Looks beside a counter.
+    pub(crate) fn look_beside(&self, Group { index, beside, .. }: Group, look: impl Fn(u64) -> u64) {
         let beside = beside.min(BESIDE);
         // In no order that the processor could guess, or it fetches them before they are looked at.
         self.guess.set(self.guess.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
@@ -211,7 +242,6 @@ impl Pace {
                 self.saw(timed(|| look(index - back)).1);
             }
         }
-        true
     }
 
     fn saw(&self, took: u64) {
@@ -290,6 +320,10 @@ mod tests {
 
     pub(super) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
         (work(), LOOK.get())
+    }
+
+    fn group(index: u64, beside: u64) -> Group {
+        Group { slot: 0, bank: 0, index, beside }
     }
 
     /// Runs so many steps at a place where 4 KiB take so long each way; gives how many went around the cache.
@@ -371,14 +405,14 @@ mod tests {
                 0
             };
             pace.launch();
-            assert!(!pace.look(index, beside, || false, |_| unreachable!("it is still to be waited for")));
-            assert!(pace.look(index, beside, || true, look));
+            assert!(!pace.look(group(index, beside), || false, |_| unreachable!("it is still to be waited for")));
+            assert!(pace.look(group(index, beside), || true, look));
             looked.borrow_mut().sort();
             assert_eq!(looked.take(), expected);
-            assert!(pace.look(index, beside, || true, |_| unreachable!("not the first wait")));
+            assert!(pace.look(group(index, beside), || true, |_| unreachable!("not the first wait")));
             pace.launch();
             pace.begin(1 << 16);
-            assert!(pace.look(index, beside, || true, |_| unreachable!("behind a store")));
+            assert!(pace.look(group(index, beside), || true, |_| unreachable!("behind a store")));
             pace.end();
         }
     }
@@ -392,8 +426,8 @@ mod tests {
             for _ in 0..*NEAR_LOOKS.start() {
                 assert!(pace.is_far());
                 pace.launch();
-                assert!(!had_to_wait || !pace.look(7, 0, || false, |_| unreachable!()));
-                assert!(pace.look(7, 0, || true, |_| unreachable!()));
+                assert!(!had_to_wait || !pace.look(group(7, 0), || false, |_| unreachable!()));
+                assert!(pace.look(group(7, 0), || true, |_| unreachable!()));
             }
             assert_eq!(pace.is_far(), is_far, "{look}");
         }
@@ -406,13 +440,40 @@ mod tests {
             run(&pace, 100, FAR_AWAY);
             LOOK.set(look);
             pace.launch();
-            assert!(pace.look(31, 3, || true, |_| 0));
+            assert!(pace.look(group(31, 3), || true, |_| 0));
             assert_eq!(pace.is_far(), is_far);
         }
         run(&pace, 100, FAR_AWAY);
         assert_eq!(pace.wanted_looks.get(), 6, "it was deceived");
         pace.launch();
-        assert!(pace.look(31, 15, || true, |_| 0) && pace.is_far(), "of many beside it, a few are looked at");
+        assert!(pace.look(group(31, 15), || true, |_| 0) && pace.is_far(), "of many beside it, a few are looked at");
+    }
+
+    #[test]
+    fn a_launch_that_begins_within_a_group_looks_before_its_first_store() {
+        let pace = Pace::of(Puts::Measured);
+        run(&pace, 100, FAR_AWAY);
+        LOOK.set(80);
+        let launch = || {
+            pace.launch();
+            let owed = pace.take_owed();
+            pace.begin(1 << 16);
+            pace.end();
+            assert_eq!(pace.take_owed(), None, "behind a store");
+            assert!(pace.look(group(11, 3), || true, |_| unreachable!("behind a store")));
+            owed
+        };
+        assert_eq!(launch(), None);
+        assert_eq!(launch(), Some(group(11, 3)));
+        assert!(pace.is_far());
+        pace.look_beside(group(11, 3), |_| 0);
+        assert!(!pace.is_far());
+        assert_eq!(launch(), None, "near");
+        run(&pace, 100, FAR_AWAY);
+        pace.launch();
+        assert!(pace.look(group(15, 3), || true, |_| 0));
+        pace.launch();
+        assert_eq!(pace.take_owed(), None, "it was looked beside");
     }
 
     #[test]
@@ -432,7 +493,7 @@ mod tests {
             for _ in 0..most {
                 pace.launch();
                 // What is long may be about another rank.
-                pace.look(7, 0, || true, |_| unreachable!());
+                pace.look(group(7, 0), || true, |_| unreachable!());
                 assert!(pace.is_far(), "{most}");
             }
             pace.launch();
@@ -451,7 +512,7 @@ mod tests {
         LOOK.set(1);
         for _ in 0..5000 {
             around.launch();
-            assert!(around.look(7, 3, || true, |_| unreachable!("what is said need not be found out")));
+            assert!(around.look(group(7, 3), || true, |_| unreachable!("what is said need not be found out")));
         }
         assert_eq!((through.from(), around.from(), run(&around, 1000, NEAR)), (u64::MAX, 0, 1000));
     }
