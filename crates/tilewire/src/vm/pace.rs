@@ -88,7 +88,7 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Steps of so many bytes are timed; `u64::MAX`: none.
-    from: Cell<u64>,
+    from: u64,
     turns: Cell<u32>,
     /// The step under way: when it began, its bytes, and whether it goes around the cache.
     began: Cell<Option<(u64, u64, bool)>>,
@@ -117,7 +117,7 @@ impl Pace {
     /// Of a role that puts nothing into regions of others.
     pub(crate) const fn none() -> Pace {
         Pace {
-            from: Cell::new(u64::MAX),
+            from: u64::MAX,
             turns: Cell::new(0),
             began: Cell::new(None),
             through: Cell::new(0),
@@ -139,10 +139,10 @@ impl Pace {
         match puts {
             Puts::ThroughCache => Pace::none(),
             // Without a clock that is read at once, or stores that go around the cache, there is one way.
-            Puts::Measured if cfg!(target_arch = "x86_64") => Pace { from: Cell::new(PACED_FROM), ..Pace::none() },
+            Puts::Measured if cfg!(target_arch = "x86_64") => Pace { from: PACED_FROM, ..Pace::none() },
             Puts::Measured => Pace::none(),
             Puts::AroundCache => {
-                Pace { from: Cell::new(0), is_far: Cell::new(true), wanted_looks: Cell::new(u32::MAX), ..Pace::none() }
+                Pace { from: 0, is_far: Cell::new(true), wanted_looks: Cell::new(u32::MAX), ..Pace::none() }
             }
         }
     }
@@ -150,7 +150,7 @@ impl Pace {
     /// From how many bytes on a step is to `begin` and to `end`.
     #[inline(always)]
     pub(crate) fn from(&self) -> u64 {
-        self.from.get()
+        self.from
     }
 
     /// Begins a step of so many bytes; tells whether it goes around the cache.
@@ -263,6 +263,7 @@ impl Pace {
         self.around.set(0);
         self.short_looks.set(0);
         self.blind.set(0);
+        self.owed.set(None);
         self.is_far.set(false);
     }
 

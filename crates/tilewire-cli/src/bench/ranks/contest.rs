@@ -217,10 +217,10 @@ pub fn measure(
 /// How often a contest is held whose ranks were moved elsewhere after the variants had qualified.
 const ATTEMPTS: usize = 3;
 
-/// Whether all who race can be compared with their limits at a place.
+/// Whether all of ours can be compared with their limits at a place. A guest may have failed.
 fn is_decided(outcomes: &[Outcome], place: Place, least: usize) -> bool {
     outcomes.iter().all(|outcome| match outcome.part {
-        Part::Limit(_) => true,
+        Part::Limit(_) | Part::Racer { protocol: MPI, .. } => true,
         Part::Racer { against, .. } => {
             outcome.median_ns(place, least).is_some() && best(outcomes, against, place, least).is_some()
         }
@@ -344,6 +344,9 @@ mod tests {
         assert!(Place::EVERY.iter().all(|&place| !is_decided(&all, place, 1)));
         all[1].add(Place::Near, 5.0);
         assert!(is_decided(&all, Place::Near, 1) && !is_decided(&all, Place::Near, 2));
+        let guest = Part::Racer { against: Limit::TwoCopy, aim: Aim::None, protocol: MPI };
+        all.push(Outcome::new("a guest that failed".into(), guest));
+        assert!(is_decided(&all, Place::Near, 1));
     }
 
     #[test]
