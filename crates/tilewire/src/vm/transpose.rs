@@ -23,6 +23,9 @@ use super::copy::Stores;
 use super::level::Level;
 use super::processor::{is_intel, second_level};
 
+#[cfg(target_arch = "x86_64")]
+mod lines;
+
 /// A cache line: the side of a square.
 const LINE: usize = 64;
 
@@ -43,14 +46,17 @@ impl Order {
     /// (others 133 / 123), 4 MiB 1830 / 1430 (others 2230 / 1840); down is up to a fifth faster at 1 MiB and slower from 2 MiB on. That one has 0.5 MiB of
     /// second-level cache; on one with 1 MiB, one rank, 1 MiB takes 45 across and 40 down, 4 MiB 357 to 387 and 273 to 358, and others 20 to 75 either way. On Intel
     /// nothing but across with 256 bytes was measured.
-    fn of(streamed: bool, src_stride: usize, bytes: usize) -> Order {
+    ///
+    /// By lines it is down. Across, two ranks that write chunks side by side took 32 µs for 256 KiB instead of 16: each of the 16 stores of a part then goes to rows that are always as far
+    /// apart, the processor fetches ahead of that, it seems, and so takes lines away from whoever writes the next chunk.
+    fn of(streamed: bool, lines: bool, src_stride: usize, bytes: usize) -> Order {
         if is_intel() {
             return Order::Across { bytes: 256 };
         }
         // Rows so far apart share a cache set or two.
         let shared = src_stride.is_multiple_of(2048);
         match streamed {
-            _ if shared && (streamed || bytes <= 2 * second_level()) => Order::Down { cols: 256 },
+            _ if lines || shared && (streamed || bytes <= 2 * second_level()) => Order::Down { cols: 256 },
             true => Order::Across { bytes: 1024 },
             false => Order::Across { bytes: 2048 },
         }
@@ -77,8 +83,10 @@ pub(crate) unsafe fn transpose(
     level: Level,
 ) {
     let (dst_stride, src_stride) = (dst_row_stride, src_row_stride);
-    let order = Order::of(streams(dst, dst_stride, stores), src_stride, rows * cols * elem_size);
-    let matrix = Matrix { dst, dst_stride, src, src_stride, rows, cols, stores, order };
+    // Bytes go no faster so, nor do rows that are close together, and of Intel's processors only tiles were measured.
+    let lines = level == Level::Avx512 && elem_size > 1 && is_far_apart(src_stride) && !is_intel();
+    let order = Order::of(streams(dst, dst_stride, stores), lines, src_stride, rows * cols * elem_size);
+    let matrix = Matrix { dst, dst_stride, src, src_stride, rows, cols, stores, order, lines };
     // SAFETY: the caller's promises, in `matrix`.
     unsafe { run(matrix, elem_size, level) }
 }
@@ -100,16 +108,14 @@ unsafe fn run(matrix: Matrix, elem_size: usize, level: Level) {
             (4, Level::Baseline) => x86::words_sse2(matrix),
             #[cfg(target_arch = "x86_64")]
             (8, Level::Baseline) => x86::doubles_sse2(matrix),
-            // Four lanes (AVX-512) are not here: an early form was slower for f32 (1024 x 1024: 7.3 against 8.6 GB/s) and a
-            // little faster for 2 and 8 bytes. It has not been tried since the loops replaced `array::from_fn`.
             #[cfg(target_arch = "x86_64")]
             (1, Level::Avx2 | Level::Avx512) => x86::bytes_avx2(matrix),
             #[cfg(target_arch = "x86_64")]
-            (2, Level::Avx2 | Level::Avx512) => x86::halves_avx2(matrix),
+            (2, Level::Avx2 | Level::Avx512) => matrix.rest::<2>(level).for_each(|m| x86::halves_avx2(m)),
             #[cfg(target_arch = "x86_64")]
-            (4, Level::Avx2 | Level::Avx512) => x86::words_avx2(matrix),
+            (4, Level::Avx2 | Level::Avx512) => matrix.rest::<4>(level).for_each(|m| x86::words_avx2(m)),
             #[cfg(target_arch = "x86_64")]
-            (8, Level::Avx2 | Level::Avx512) => x86::doubles_avx2(matrix),
+            (8, Level::Avx2 | Level::Avx512) => matrix.rest::<8>(level).for_each(|m| x86::doubles_avx2(m)),
             #[cfg(not(target_arch = "x86_64"))]
             (1, _) => matrix.blocked::<u8>(),
             #[cfg(not(target_arch = "x86_64"))]
@@ -128,6 +134,12 @@ fn streams(dst: *mut u8, dst_stride: usize, stores: Stores) -> bool {
     stores == Stores::Streamed && (dst as usize).is_multiple_of(LINE) && dst_stride.is_multiple_of(LINE)
 }
 
+/// Whether the lines of neighbouring source rows compete for cache sets: one that is come back to for its next piece may have been driven
+/// out by the others. (AMD EPYC, f32, GB/s, one piece / two: rows 8 KiB apart, streamed 6.2 / 7.7; 1 KiB 21 / 27; 512 bytes 33 / 28.)
+fn is_far_apart(src_stride: usize) -> bool {
+    src_stride >= 1024
+}
+
 /// The arguments of [`transpose`]; whoever makes one has its caller's promises.
 #[derive(Clone, Copy)]
 struct Matrix {
@@ -139,17 +151,33 @@ struct Matrix {
     cols: usize,
     stores: Stores,
     order: Order,
+    /// By whole lines, if the level has vectors of that size and the elements are more than bytes.
+    lines: bool,
 }
 
 impl Matrix {
-    fn streams(&self) -> bool {
-        streams(self.dst, self.dst_stride, self.stores)
+    /// Transposes what goes by whole lines; gives what is left.
+    ///
+    /// # Safety
+    /// The promises of [`transpose`] hold, for elements of `SIZE` bytes.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn rest<const SIZE: usize>(self, level: Level) -> impl Iterator<Item = Matrix> {
+        let by_lines = self.lines && level == Level::Avx512;
+        // SAFETY: the caller's promises: the processor has the level.
+        let (rows, cols) = if by_lines { unsafe { lines::squares::<SIZE>(self) } } else { (0, 0) };
+        let part = |r: usize, c: usize, rows, cols| Matrix {
+            dst: self.dst.wrapping_add(r * self.dst_stride + c * SIZE),
+            src: self.src.wrapping_add(c * self.src_stride + r * SIZE),
+            rows,
+            cols,
+            ..self
+        };
+        let parts = [part(0, cols, rows, self.cols - cols), part(rows, 0, self.rows - rows, self.cols)];
+        parts.into_iter().filter(|part| part.rows > 0 && part.cols > 0)
     }
 
-    /// Whether the lines of neighbouring source rows compete for cache sets: one that is come back to for its next piece may have been driven
-    /// out by the others. (AMD EPYC, f32, GB/s, one piece / two: rows 8 KiB apart, streamed 6.2 / 7.7; 1 KiB 21 / 27; 512 bytes 33 / 28.)
-    fn is_far_apart(&self) -> bool {
-        self.src_stride >= 1024
+    fn streams(&self) -> bool {
+        streams(self.dst, self.dst_stride, self.stores)
     }
 
     /// Where row r, column c of the result goes.
@@ -204,7 +232,7 @@ impl Matrix {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{LINE, Matrix, Order};
+    use super::{LINE, Matrix, Order, is_far_apart};
     use crate::vm::copy::fence;
     use std::arch::x86_64::*;
     use std::ops::Range;
@@ -343,7 +371,7 @@ mod x86 {
                 let (rows, cols) = (m.rows / SIDE * SIDE, m.cols / SIDE * SIDE);
                 // SAFETY: the caller's promises; `streams` has tested the alignment; the edges end with the matrix.
                 unsafe {
-                    match (m.streams(), m.is_far_apart()) {
+                    match (m.streams(), is_far_apart(m.src_stride)) {
                         (true, true) => squares::<true, WIDE>(m, rows, cols),
                         (true, false) => squares::<true, 1>(m, rows, cols),
                         (false, true) => squares::<false, WIDE>(m, rows, cols),
@@ -422,23 +450,27 @@ mod tests {
     fn check(rows: usize, cols: usize, elem: usize, pad: usize, at: usize, level: Level) {
         let (src_stride, dst_stride) = (rows * elem + pad, cols * elem + pad);
         let src: Vec<u8> = (0..at + cols * src_stride).map(|k| (k * 31 + k / 256 * 7 + 1) as u8).collect();
-        let mut dst = vec![0xA5u8; at + rows * dst_stride + 64];
+        let mut dst = vec![0xA5u8; at + rows * dst_stride + 2 * LINE];
+        // At the start of a line, so that what can be streamed is.
+        let at_line = dst.as_ptr().align_offset(LINE);
         let mut expected = dst.clone();
         for r in 0..rows {
             for c in 0..cols {
-                let (to, from) = (at + r * dst_stride + c * elem, at + c * src_stride + r * elem);
+                let (to, from) = (at_line + at + r * dst_stride + c * elem, at + c * src_stride + r * elem);
                 expected[to..to + elem].copy_from_slice(&src[from..from + elem]);
             }
         }
-        for (stores, order) in
-            [Stores::Cached, Stores::Streamed].into_iter().flat_map(|stores| ORDERS.map(|order| (stores, order)))
-        {
+        let ways = [Stores::Cached, Stores::Streamed].into_iter().flat_map(|stores| [(stores, false), (stores, true)]);
+        for ((stores, lines), order) in ways.flat_map(|way| ORDERS.map(|order| (way, order))) {
             dst.fill(0xA5);
-            let (dst_start, src) = (dst.as_mut_ptr().wrapping_add(at), src.as_ptr().wrapping_add(at));
-            let m = Matrix { dst: dst_start, dst_stride, src, src_stride, rows, cols, stores, order };
-            // SAFETY: both vectors hold all rows of their side from offset `at` on, and are separate allocations.
+            let (dst_start, src) = (dst.as_mut_ptr().wrapping_add(at_line + at), src.as_ptr().wrapping_add(at));
+            let m = Matrix { dst: dst_start, dst_stride, src, src_stride, rows, cols, stores, order, lines };
+            // SAFETY: both vectors hold all rows of their side from there on, and are separate allocations.
             unsafe { run(m, elem, level) };
-            assert!(dst == expected, "{rows} x {cols}, {elem} bytes, pad {pad}, at {at}, {level:?}, {order:?}");
+            assert!(
+                dst == expected,
+                "{rows} x {cols}, {elem} bytes, pad {pad}, at {at}, {level:?}, {order:?}, by lines {lines}"
+            );
         }
     }
 
@@ -478,6 +510,7 @@ mod tests {
                 cols,
                 stores: Stores::Streamed,
                 order,
+                lines: true,
             };
             assert!(m.streams());
             // SAFETY: separate vectors of rows x cols elements, the destination with room to align.
@@ -500,45 +533,87 @@ mod tests {
         // SAFETY: three separate vectors of 37 x 70 elements.
         unsafe {
             let (dst_stride, src_stride, stores, order) = (70 * 4, 37 * 4, Stores::Cached, Order::Down { cols: 32 });
-            Matrix { dst, dst_stride, src, src_stride, rows: 37, cols: 70, stores, order }.blocked::<u32>();
+            Matrix { dst, dst_stride, src, src_stride, rows: 37, cols: 70, stores, order, lines: true }
+                .blocked::<u32>();
             transpose(vector.as_mut_ptr().cast(), 70 * 4, src, 37 * 4, 37, 70, 4, Stores::Cached, Level::detect());
         }
         assert_eq!(plain, vector);
     }
 
-    /// Run with `cargo test --release -- --ignored --nocapture transpose_speed`.
+    /// Run with `cargo test --release -- --ignored --nocapture transpose_speed`: what [`Order::of`] and `lines` choose, against all else.
     #[test]
     #[ignore = "prints timings"]
     fn transpose_speed() {
-        println!("GB/s of input");
-        for (side, elem) in
-            [(128, 4), (512, 4), (1024, 4), (4096, 4), (1000, 4), (1024, 1), (4096, 1), (1024, 2), (1024, 8), (4096, 8)]
-        {
-            let bytes = side * side * elem;
-            let (src, mut dst) = (vec![1u8; bytes + 64], vec![2u8; bytes + 64]);
-            let (from, to) = (src.as_ptr(), dst.as_mut_ptr());
-            // SAFETY: both buffers have 64 spare bytes.
-            let (from, to) = unsafe { (from.add(from.align_offset(64)), to.add(to.align_offset(64))) };
-            print!("{side:>5} x {elem}");
-            for level in Level::available() {
-                let calls = ((4 << 20) / bytes).max(1);
-                let mut samples: Vec<f64> = (0..15)
-                    .map(|_| {
+        let level = Level::detect();
+        let orders = || {
+            let across = [64, 256, 1024, 2048].map(|bytes| Order::Across { bytes });
+            across.into_iter().chain([16, 64, 256, 512].map(|cols| Order::Down { cols }))
+        };
+        let ways = || {
+            [Stores::Cached, Stores::Streamed].into_iter().flat_map(|stores| orders().map(move |order| (stores, order)))
+        };
+        let ways: Vec<_> = ways().flat_map(|(stores, order)| [(stores, order, false), (stores, order, true)]).collect();
+        println!("{level:?}, two threads at once, GB/s of input of each, by tiles / by lines");
+        for (side, elem) in [
+            (128, 4),
+            (512, 4),
+            (1024, 4),
+            (1456, 4),
+            (4096, 4),
+            (128, 2),
+            (512, 2),
+            (2048, 2),
+            (512, 1),
+            (2048, 1),
+            (512, 8),
+        ] {
+            let (bytes, stride) = (side * side * elem, side * elem);
+            let barrier = std::sync::Barrier::new(2);
+            let time = || {
+                let (src, mut dst) = (vec![1u8; bytes + 64], vec![2u8; bytes + 64]);
+                let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
+                let (src, dst) = (src.wrapping_add(src.align_offset(64)), dst.wrapping_add(dst.align_offset(64)));
+                let (rows, cols, calls) = (side, side, ((1 << 20) / bytes).max(1));
+                let mut samples = vec![Vec::new(); ways.len()];
+                for _ in 0..25 {
+                    for (&(stores, order, lines), samples) in ways.iter().zip(&mut samples) {
+                        let m = Matrix {
+                            dst,
+                            dst_stride: stride,
+                            src,
+                            src_stride: stride,
+                            rows,
+                            cols,
+                            stores,
+                            order,
+                            lines,
+                        };
+                        // SAFETY: both buffers hold side * side elements.
+                        let work = || (0..calls).for_each(|_| unsafe { run(black_box(m), elem, level) });
+                        work();
+                        barrier.wait();
                         let start = Instant::now();
-                        for _ in 0..calls {
-                            let (to, from) = (black_box(to), black_box(from));
-                            // SAFETY: both buffers hold side * side elements.
-                            unsafe {
-                                transpose(to, side * elem, from, side * elem, side, side, elem, Stores::Cached, level)
-                            };
-                        }
-                        start.elapsed().as_nanos() as f64 / calls as f64
-                    })
-                    .collect();
-                samples.sort_by(f64::total_cmp);
-                print!(" {:>9} {:>6.2}", level.name(), bytes as f64 / samples[7]);
+                        work();
+                        samples.push(start.elapsed().as_nanos() as f64 / calls as f64);
+                    }
+                }
+                samples.iter_mut().for_each(|samples| samples.sort_by(f64::total_cmp));
+                samples.into_iter().map(|samples| bytes as f64 / samples[samples.len() / 2]).collect::<Vec<_>>()
+            };
+            let speeds =
+                std::thread::scope(|scope| [0, 1].map(|_| scope.spawn(time)).map(|thread| thread.join().unwrap()));
+            println!("{side} x {side}, {elem} bytes");
+            for (k, (stores, order, _)) in ways.iter().enumerate().step_by(2) {
+                let speed = |k: usize| (speeds[0][k] + speeds[1][k]) / 2.0;
+                let chosen = Order::of(*stores == Stores::Streamed, true, stride, bytes) == *order;
+                let name = format!("{order:?}");
+                println!(
+                    "  {stores:<8?} {name:<24} {:>5.1} / {:>5.1}{}",
+                    speed(k),
+                    speed(k + 1),
+                    if chosen { "  *" } else { "" }
+                );
             }
-            println!();
         }
     }
 }
