@@ -17,7 +17,7 @@ use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
 use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, Window};
-use crate::vm::{Puts, Settings};
+use crate::vm::{Puts, Settings, is_intel};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -112,6 +112,16 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     pub(super) terms: Terms<'l, L>,
     pub(super) hooks: Hooks<'h, In, Out, R>,
 }
+
+/// A leg that keeps the rank's own chunk while it sends another: two copies in turns (`vm/copy/two.rs` has what that takes).
+pub(super) struct Keeper<'a, In: Element, Out: Element> {
+    pub leg: &'a Leg<In, Out>,
+    /// Whether it keeps what it sends, and so reads it once.
+    same: bool,
+}
+
+/// Chunks of so many bytes are kept while they are sent. A rank reads smaller ones from its own cache a second time, and need not wait for its peer before it keeps them.
+const KEPT_FROM: usize = 1 << 20;
 
 /// Smaller outputs stay in the cache on any processor: a copy of what another core has just written, and one read of it, was as fast both ways there (Intel).
 const LARGE_OUTPUT: usize = 8 << 20;
@@ -258,10 +268,30 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let staged = legs.all().any(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
         let large = self.out.memory().bytes() >= usual.max(LARGE_OUTPUT);
         let sent = legs.rounds.iter().filter(|[send, _]| send.is_some()).count();
-        let written = sent + usize::from(legs.own.is_some());
+        let keeper = self.keeper(legs);
+        let written = sent + usize::from(legs.own.is_some() && keeper.is_none());
         // Windows stay with their readers: nothing goes back and forth, and nothing could tell where they are.
         let puts = if staged { Puts::Measured } else { Puts::ThroughCache };
-        Streams { from: usual / written.max(1), own_from: (staged && large).then_some(1), puts }
+        // What is kept stays in the cache for longer than what is sent.
+        let (from, own_from) = match keeper {
+            Some(Keeper { same: true, .. }) => (usual, Some(4 * usual)),
+            Some(Keeper { same: false, .. }) => (usual / 3 * 2, Some(usual / 3 * 4)),
+            None => (usual, (staged && large).then_some(1)),
+        };
+        Streams { from: from / written.max(1), own_from, puts }
+    }
+
+    /// Which leg keeps the rank's own chunk, if that has no leg of its own. On a CPU, where one thread takes leg after leg; and only of copies, since hooks may give every peer something else.
+    pub(super) fn keeper<'a>(&self, legs: &'a Legs<In, Out>) -> Option<Keeper<'a, In, Out>> {
+        let (own, leg) = (legs.own.as_ref()?, legs.rounds.first()?[0].as_ref()?);
+        let (kept, sent) = (own.inp.as_ref()?.memory(), leg.inp.as_ref()?.memory());
+        let copies = self.hooks.copies && self.hooks.stores() && self.hooks.output_shape.is_none();
+        let is_direct = matches!(leg.protocol, Protocol::Direct { .. }) && self.terms.link.seat().is_none();
+        let same = kept.is(sent);
+        let from = if same { KEPT_FROM } else { Settings::default().stream_from / 3 };
+        let alike = own.tiling.len() == leg.tiling.len() && sent.bytes() >= from;
+        // Intel's processors stream by other loops, and were not measured.
+        (copies && is_direct && alike && !is_intel()).then_some(Keeper { leg, same })
     }
 
     /// Builds and launches once.

@@ -31,8 +31,13 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
     }
     let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
     let one_each = sends <= 1 && receives <= 1;
+    let keeper = exchange.keeper(legs);
     let code = |leg| {
-        let body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::new(exchange, k, leg);
+        let mut body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::new(exchange, k, leg);
+        let leg: &Leg<In, Out> = leg;
+        if keeper.as_ref().is_some_and(|keeper| std::ptr::eq(keeper.leg, leg)) {
+            body.kept = legs.own.as_ref().map(|own| Scene { tiling: leg.tiling, ..Body::own(exchange, k, own).scene });
+        }
         let Leg { side, peer, .. } = leg;
         let name = match side {
             side if one_each => side.to_string(),
@@ -41,7 +46,7 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
         };
         LegCode { name, trace: Box::new(move |r| body.run(r)) }
     };
-    let own = legs.own.as_ref().map(|leg| {
+    let own = legs.own.as_ref().filter(|_| keeper.is_none()).map(|leg| {
         let body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::own(exchange, k, leg);
         let is_shared = exchange.terms.link.copies() > 1 && in_turns(leg);
         OwnCode { name: "own", is_shared, trace: Rc::new(move |r, share| body.run_own(r, share)) }
@@ -104,6 +109,8 @@ struct Body<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> {
     /// What reaches the peer; none for the rank's own chunk.
     ops: Option<L::Ops<'t>>,
     scene: Scene<'t, In, Out>,
+    /// The rank's own chunk, if it has no leg of its own but goes with this one.
+    kept: Option<Scene<'t, In, Out>>,
     /// Input or output as words, where the leg copies whole words in packets.
     words: Option<View<'t, u64>>,
 }
@@ -145,7 +152,7 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         let (input, output) = (chunk(input, &hooks.input_shape), chunk(output, &hooks.output_shape));
         let Leg { tiling, to, from, shard, .. } = *leg;
         let scene = Scene { input, output, tiling, to, from, shard, start: 0, cols: None };
-        Body { exchange, leg, ops: None, scene, words: None }
+        Body { exchange, leg, ops: None, scene, kept: None, words: None }
     }
 
     /// A leg without a wire, or a share of it.
@@ -166,7 +173,13 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
 
     fn run(&self, r: &RoleCtx<'t>) {
         let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
-        let produce = |at: &schedule::Leg<'t>| hooks.produce(&self.scene.context(r, at));
+        let produce = |at: &schedule::Leg<'t>| {
+            if let Some(kept) = &self.kept {
+                let kept = kept.context(r, at);
+                hooks.consume(&kept, hooks.produce(&kept));
+            }
+            hooks.produce(&self.scene.context(r, at))
+        };
         let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.scene.context(r, at), regs);
         let ops = self.ops.as_ref().expect("a leg to a peer");
         match (self.leg.protocol, self.leg.side) {

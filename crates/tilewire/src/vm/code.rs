@@ -88,6 +88,9 @@ pub(crate) enum Opcode {
     Bulk,
     /// Copies `a` elements, if any, from access `e` to access `e + 1`: an `each` that does nothing else.
     CopyRow,
+    /// Copies `a` elements, if any, from access `e` to access `e + 1` and as many from access `e + 2` to access `e + 3`, in turns: an `each` that does nothing else. `b`: bits 0 and 1
+    /// say whether the first and the second go to regions of other ranks.
+    CopyTwoRows,
     /// Fetches for writing the place of `a` elements of access `e` in slot `b & c`, of slots `d` index steps apart. A hint, which changes nothing.
     FetchSlot,
     /// `a` words of access `e`, if any, to neighbouring packets of access `e + 1`, flag register `c`: an `each` that does nothing else.
@@ -256,6 +259,7 @@ impl Opcode {
             Opcode::Wait => ([Reg, NextSlot, Number, None], Extra::Slot),
             Opcode::Test => ([RegOut, Reg, None, None], Extra::Slot),
             Opcode::Bulk | Opcode::CopyRow => ([Reg, None, None, None], Extra::Access(2)),
+            Opcode::CopyTwoRows => ([Reg, Number, None, None], Extra::Access(4)),
             Opcode::FetchSlot => ([Reg, Reg, Reg, Reg], Extra::Access(1)),
             Opcode::PacketSend => ([Reg, None, Reg, None], Extra::Access(2)),
             Opcode::PacketReceive => ([Reg, NextSlot, Reg, None], Extra::Access(2)),
@@ -263,7 +267,8 @@ impl Opcode {
             Opcode::EachBegin | Opcode::EachNext => ([None; 4], Extra::Each),
             // Bound lanes take their element size from the access: the verifier compares the two.
             Opcode::Bind | Opcode::BindStore => ([LaneOut(0), None, None, Count], Extra::Access(1)),
-            Opcode::CopyOut(s) | Opcode::StreamOut(s) | Opcode::StoreStrided(s) | Opcode::StoreTile(s) => {
+            Opcode::CopyOut(s) => ([Lane(s), Number, None, Count], Extra::Access(1)),
+            Opcode::StreamOut(s) | Opcode::StoreStrided(s) | Opcode::StoreTile(s) => {
                 ([Lane(s), None, None, Count], Extra::Access(1))
             }
             Opcode::LoadStrided(s) | Opcode::LoadTile(s) => ([LaneOut(s), None, None, Count], Extra::Access(1)),

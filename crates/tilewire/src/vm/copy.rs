@@ -15,6 +15,10 @@
 use super::level::Level;
 use super::processor::{is_intel, second_level};
 
+mod two;
+
+pub(crate) use two::copy_two;
+
 /// The bytes of a cache line: non-temporal stores fill whole ones, or each costs a read of the rest.
 pub(crate) const LINE: usize = 64;
 

@@ -78,6 +78,7 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::Test => control::test,
         Opcode::Bulk => memory::bulk,
         Opcode::CopyRow => memory::copy_row,
+        Opcode::CopyTwoRows => memory::copy_two_rows,
         Opcode::FetchSlot => memory::fetch_slot,
         Opcode::PacketSend => packet::packet_send,
         Opcode::PacketReceive => packet::packet_receive,

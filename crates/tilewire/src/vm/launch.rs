@@ -36,7 +36,7 @@ pub struct Settings {
     pub level: Level,
     /// From how many bytes on an `each` stores around the cache (non-temporal stores).
     pub stream_from: usize,
-    /// The same for roles that put nothing into a region of other ranks; `None`: no other number.
+    /// The same for roles that put nothing into a region of other ranks, and for what a role keeps of what it puts; `None`: no other number.
     pub stream_own_from: Option<usize>,
     /// How what is put into regions of other ranks is written.
     pub puts: Puts,
@@ -114,12 +114,10 @@ impl Prepared {
                 // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the memory
                 // alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
-                let (from, pace) = if *puts {
-                    (settings.stream_from, Pace::of(settings.puts))
-                } else {
-                    (settings.stream_own_from.unwrap_or(settings.stream_from), Pace::none())
-                };
-                machine.stream(from, pace);
+                let own_from = settings.stream_own_from.unwrap_or(settings.stream_from);
+                let (from, pace) =
+                    if *puts { (settings.stream_from, Pace::of(settings.puts)) } else { (own_from, Pace::none()) };
+                machine.stream(from, own_from, pace);
                 machine.announce(&settings.waits);
                 machines.push(machine);
             }

@@ -148,6 +148,56 @@ fn a_value_that_is_stored_twice_is_streamed_from_strip_memory() {
     assert_forms(&op.disassembly(), &[], &["StreamOut", "BindStore "]);
 }
 
+/// What is sent and what is kept, of the same or of another tensor: each of the two through the cache or around it.
+#[test]
+fn two_copies_go_in_turns() {
+    for (n, first, second) in SIZES.into_iter().flat_map(|n| [(n, 0, 0), (n, 0, 16), (n, 3, 9), (n, 1, 0)]) {
+        for (stream_from, same) in [(1, true), (1, false), (usize::MAX, true), (usize::MAX, false)] {
+            let text = agree_from(stream_from, |bench| {
+                let (x, y) = (bench.trouble::<f32>(n), bench.shifted(first, n, |_| 0f32));
+                let other = bench.numbers(n);
+                let (z, len) = (bench.shifted(second, n, |_| 0f32), Scalar::new(n as i64));
+                kernel("kept", |k| {
+                    let (x, other, y, z) = (k.input(&x), k.input(&other), k.output(&y), k.output(&z));
+                    k.main(|r| {
+                        r.each(&len, |i| {
+                            y.store(i, x.load(i));
+                            z.store(i, if same { x.load(i) } else { other.load(i) });
+                        });
+                    });
+                })
+                .expect("traces")
+            });
+            assert_forms(&text, &["CopyTwoRows"], &["EachBegin"]);
+        }
+    }
+}
+
+#[test]
+fn two_copies_that_meet_or_differ_in_size_do_not_go_in_turns() {
+    for n in SIZES {
+        for (stream_from, meet) in [(1, true), (1, false), (usize::MAX, true), (usize::MAX, false)] {
+            let text = agree_from(stream_from, |bench| {
+                let (x, wide) = (bench.trouble::<f32>(n), bench.trouble::<f64>(n));
+                let (y, z) = (bench.output::<f32>(n), bench.output::<f32>(n));
+                let (wider, len) = (bench.output::<f64>(n), Scalar::new(n as i64));
+                kernel("met", |k| {
+                    let (x, wide, y, z) = (k.input(&x), k.input(&wide), k.inout(&y), k.output(&z));
+                    let wider = k.output(&wider);
+                    k.main(|r| {
+                        r.each(&len, |i| {
+                            y.store(i, x.load(i));
+                            if meet { z.store(i, y.load(i)) } else { wider.store(i, wide.load(i)) }
+                        });
+                    });
+                })
+                .expect("traces")
+            });
+            assert_forms(&text, &["EachBegin"], &["CopyTwoRows"]);
+        }
+    }
+}
+
 #[test]
 fn what_the_each_reads_is_never_streamed() {
     for n in SIZES {

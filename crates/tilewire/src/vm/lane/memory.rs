@@ -226,6 +226,53 @@ unsafe fn copy_elements(m: &mut Machine, pc: *const Inst, from: *mut u8, to: *mu
     }
 }
 
+/// `CopyTwoRows`
+pub(crate) unsafe fn copy_two_rows(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: as for `copy_row`; the program was verified, so there are four accesses.
+    unsafe {
+        let i = *pc;
+        let count = m.reg(i.a) as i64;
+        if count <= 0 {
+            return pc.add(1);
+        }
+        let mut places = [std::ptr::null_mut(); 4];
+        for (k, place) in places.iter_mut().enumerate() {
+            match from_base(m, i.e + k as i32, count as usize) {
+                Ok(start) => *place = start,
+                Err(what) => return fault(m, pc, what),
+            }
+        }
+        m.passed += 1;
+        let (from, to) = ([places[0].cast_const(), places[2].cast_const()], [places[1], places[3]]);
+        let bytes = count as usize * m.access(i.e).width as usize;
+        // No bank is more than half of what can be addressed.
+        let stored = 2 * bytes;
+        let timed = stored as u64 >= m.pace.from();
+        if timed {
+            m.begin_step(stored as u64);
+        }
+        let is_apart = |a: *const u8, b: *const u8| (a as usize).abs_diff(b as usize) >= bytes;
+        let read = |to: *mut u8| from.iter().any(|from| !is_apart(to, *from));
+        let streamed = if read(to[0]) || read(to[1]) || !is_apart(to[0], to[1]) {
+            [0, 1].into_iter().fold(false, |streamed, k| streamed | move_bytes(m, to[k], from[k], bytes, usize::MAX))
+        } else {
+            let stores = [0, 1].map(|k| {
+                let stream_from = if i.b >> k & 1 == 1 { m.stream_from } else { m.stream_own_from };
+                if stored >= stream_from { Stores::Streamed } else { Stores::Cached }
+            });
+            copy::copy_two(to, from, bytes, stores, m.level)
+        };
+        if streamed {
+            // As for `CopyRow`.
+            copy::fence();
+        }
+        if timed {
+            m.end_step();
+        }
+        pc.add(1)
+    }
+}
+
 /// Messages up to so many bytes have the lines of the next slot fetched: of larger ones the copy itself hides it.
 pub(crate) const FETCHED: usize = 16 << 10;
 

@@ -4,6 +4,7 @@
 //! | these | become |
 //! |---|---|
 //! | an `each` of one row that only copies, fills packets or empties them | `CopyRow`, `PacketSend`, `PacketReceive` |
+//! | one that makes two copies | `CopyTwoRows` |
 //! | `x & y`, `… == 0`, a jump unless | `JumpIfBits` |
 //! | a comparison of u64, a jump unless | `JumpUnlessU64` |
 //! | `x & y`, `… * constant` | `UMaskScale` |
@@ -31,7 +32,7 @@ pub(super) fn fuse(role: &mut RoleCode) {
     let mut at = 0;
     while at < role.code.len() {
         let joined = match role.code[at].op {
-            Opcode::EachBegin => join_each(role, at).map(|code| (code, 4)),
+            Opcode::EachBegin => join_each(role, at).map(|code| (code, 4)).or_else(|| join_copies(role, at)),
             _ => facts.join(role, at),
         };
         let (inst, count) = joined.unwrap_or((role.code[at], 1));
@@ -224,6 +225,36 @@ fn join_each(role: &mut RoleCode, at: usize) -> Option<Code> {
         role.accesses.len() as i32 - 2
     };
     Some(Code { op, a: role.eaches[begin.e as usize].cols, b: 0, c: work.c, d: 0, e })
+}
+
+/// The instruction for an `each` of one row whose body makes two copies, of the same elements or of others; and how many instructions it stands for.
+fn join_copies(role: &mut RoleCode, at: usize) -> Option<(Code, usize)> {
+    let begin = role.code[at];
+    let each = &role.eaches[begin.e as usize];
+    let body = role.code.get(at + 1..(at as i64 + i64::from(each.end) - 1) as usize)?;
+    let one = each.rows.is_none() && !each.flat && each.groups.len() == 1;
+    if !one || body.len() > 4 || body.iter().any(|code| code.d != 0) {
+        return None;
+    }
+    let (mut bound, mut copies) = (Vec::new(), Vec::new());
+    for code in body {
+        match code.op {
+            Opcode::Bind => bound.push((code.a, code.e)),
+            Opcode::CopyOut(_) => copies.push((bound.iter().rfind(|(lane, _)| *lane == code.a)?.1, *code)),
+            _ => return None,
+        }
+    }
+    let [(from, first), (other, second)] = copies[..] else { return None };
+    let accesses = [from, first.e, other, second.e];
+    let (e, a, count) = (role.accesses.len() as i32, each.cols, body.len() + 2);
+    let accesses = accesses.map(|k| role.accesses[k as usize].clone());
+    // In turns is in another order: neither may write what the other reads or writes.
+    let is_apart = [1, 3].iter().all(|&to| (0..4).all(|k| k == to || accesses[k].first != accesses[to].first));
+    if !is_apart || accesses.iter().any(|access| access.width != accesses[0].width) {
+        return None;
+    }
+    role.accesses.extend(accesses);
+    Some((Code { op: Opcode::CopyTwoRows, a, b: first.b | second.b << 1, c: 0, d: 0, e }, count))
 }
 
 /// Lets packets read the u64 that their flag was cut from, where the cut value is for them alone.

@@ -288,7 +288,9 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
                 (_, Class::Contiguous) => Opcode::CopyOut(size),
                 _ => Opcode::StoreStrided(size),
             };
-            self.push(op, [x, 0, 0, 0], access);
+            let is_put = matches!(self.low.kernel.insts[inst].op, Op::Put { .. });
+            let b = u16::from(is_put && matches!(op, Opcode::CopyOut(_)));
+            self.push(op, [x, b, 0, 0], access);
         }
     }
 

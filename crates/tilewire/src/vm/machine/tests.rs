@@ -168,7 +168,7 @@ fn run(sample: &Sample, role: RoleCode, level: Level, (stream_from, pace): (usiz
     let id = Identity { rank: 0, world_size: 1, block: 0, blocks: 1 };
     // SAFETY: the caller verified the code with the sizes of these addresses, which `sample` keeps alive.
     let mut machine = unsafe { Machine::new(Arc::new(Program::new(role, level)), bases, id, level) };
-    machine.stream(stream_from, pace);
+    machine.stream(stream_from, stream_from, pace);
     machine.restart();
     machine.run();
     machine.stop

@@ -221,7 +221,7 @@ fn run(role: &RoleCode, memory: &mut Memory, looks: u32, by_shortcut: bool) -> (
     let mut machine = machine(role, memory);
     machine.announce(&Waits::on(listener.clone()));
     machine.looks = looks;
-    machine.stream(usize::MAX, if looks == 1 { Pace::of(Puts::AroundCache) } else { Pace::none() });
+    machine.stream(usize::MAX, usize::MAX, if looks == 1 { Pace::of(Puts::AroundCache) } else { Pace::none() });
     let shortcut = Shortcut::of(&machine).filter(|_| by_shortcut);
     // SAFETY: it is the machine's own, and the memory is alive.
     let gone = shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(&machine) });
@@ -316,9 +316,9 @@ fn what_is_no_message_has_none() {
         // It is streamed.
         let mut memory = Memory([0; 224]);
         let mut machine = machine(&like, &mut memory);
-        machine.stream(64, Pace::none());
+        machine.stream(64, 64, Pace::none());
         assert!(Shortcut::of(&machine).is_none());
-        machine.stream(65, Pace::none());
+        machine.stream(65, 65, Pace::none());
         assert!(Shortcut::of(&machine).is_some());
     }
     for sends in [true, false] {

@@ -142,6 +142,11 @@ pub(in super::super) fn sample(control: bool) -> Sample {
         let a = w.load(at(x, i[0]));
         w.store(at(y, i[0]), a);
     });
+    w.each(vec![n], |w, i| {
+        let a = w.load(at(x, i[0]));
+        w.store(at(y, i[0]), a);
+        w.store(in_bank(i[0]), a);
+    });
     let flag = w.0.constant(Type::U32, 1, &SourceLine::caller());
     w.each(vec![n], |w, i| {
         let x = w.load(at(words, i[0]));
@@ -239,7 +244,7 @@ fn the_sample_passes_and_has_the_opcodes_that_are_broken_below() {
             ["Bind", "Fill", "LGroupMaxAbs", "LBinaryWiden", "LSelect", "Gather(", "GatherMasked", "ScatterMasked"];
         let more =
             ["AtomicLanes", "PacketPutRow", "LBinaryNarrow", "LoadTile", "StoreTile", "MoveTile", "Bulk", "Iota"];
-        let joined = ["CopyRow", "PacketSend", "PacketReceive", "UMaskScale", "UAddStoreWord"];
+        let joined = ["CopyRow ", "CopyTwoRows", "PacketSend", "PacketReceive", "UMaskScale", "UAddStoreWord"];
         for op in ops.into_iter().chain(more).chain(joined) {
             assert!(text.contains(op), "no {op} in\n{text}");
         }
@@ -304,6 +309,8 @@ fn an_access_moves_as_many_bytes_as_its_op() {
         ("UStore", 0, 8),
         ("Bulk", 1, 8),
         ("CopyRow", 1, 8),
+        ("CopyTwoRows", 1, 8),
+        ("CopyTwoRows", 3, 8),
         ("PacketPutRow", 0, 32),
     ] {
         caught("another width", |role| {
