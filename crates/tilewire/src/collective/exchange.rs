@@ -120,8 +120,8 @@ pub(super) struct Keeper<'a, In: Element, Out: Element> {
     same: bool,
 }
 
-/// Chunks of so many bytes are kept while they are sent. A rank reads smaller ones from its own cache a second time, and need not wait for its peer before it keeps them.
-const KEPT_FROM: usize = 1 << 20;
+/// Chunks of so many bytes are kept while they are sent. A rank reads smaller ones from its nearest cache a second time, and need not wait for its peer before it keeps them.
+const KEPT_FROM: usize = 8 << 10;
 
 /// Smaller outputs stay in the cache on any processor: a copy of what another core has just written, and one read of it, was as fast both ways there (Intel).
 const LARGE_OUTPUT: usize = 8 << 20;

@@ -75,6 +75,74 @@ impl Copy {
     }
 }
 
+/// Whether [`in_turns`] can be used.
+pub fn has_turns() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Two copies, from and to offsets of memories, four lines of each in turn, around the cache or through it; a release store publishes them.
+///
+/// # Panics
+/// When they do not lie inside, or there are [none](has_turns).
+///
+/// # Safety
+/// As for [`Copy::run`], for both.
+pub unsafe fn in_turns(
+    targets: [(&Memory, usize); 2],
+    sources: [(&Memory, usize); 2],
+    bytes: usize,
+    streams: [bool; 2],
+) {
+    assert!(has_turns() && targets.iter().chain(&sources).all(|(memory, at)| at + bytes <= memory.bytes()));
+    let [to, other_to] = targets.map(|(memory, at)| memory.start().as_ptr().wrapping_add(at));
+    let [from, other] = sources.map(|(memory, at)| memory.start().as_ptr().wrapping_add(at).cast_const());
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: all lie inside memory that the handles keep alive; the caller vouches for the rest, and there is AVX-512.
+    unsafe {
+        match streams {
+            [false, false] => turns::<false, false>([to, other_to], [from, other], bytes),
+            [false, true] => turns::<false, true>([to, other_to], [from, other], bytes),
+            [true, false] => turns::<true, false>([to, other_to], [from, other], bytes),
+            [true, true] => turns::<true, true>([to, other_to], [from, other], bytes),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (to, other_to, from, other, streams);
+}
+
+/// # Safety
+/// There is AVX-512; so many bytes can be read and written there, and nobody else touches what is written, or writes what is read.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn turns<const FIRST: bool, const SECOND: bool>(to: [*mut u8; 2], from: [*const u8; 2], bytes: usize) {
+    use std::arch::x86_64::*;
+    const STEP: usize = 256;
+    const AHEAD: usize = 2048;
+    let whole = bytes / STEP * STEP;
+    let streams = [0, 1].map(|k| [FIRST, SECOND][k] && (to[k] as usize).is_multiple_of(64));
+    for at in (0..whole).step_by(STEP) {
+        for k in 0..2 {
+            // SAFETY: `at` + 256 is at most `bytes`; a streamed store is at a multiple of 64; a prefetch of an invalid address does nothing.
+            unsafe {
+                for line in (0..STEP).step_by(64) {
+                    _mm_prefetch::<_MM_HINT_T0>(from[k].wrapping_add(at + AHEAD + line).cast());
+                }
+                let lines: [__m512i; 4] = std::array::from_fn(|n| _mm512_loadu_si512(from[k].add(at + n * 64).cast()));
+                for (n, &line) in lines.iter().enumerate() {
+                    let to = to[k].add(at + n * 64).cast();
+                    if streams[k] { _mm512_stream_si512(to, line) } else { _mm512_storeu_si512(to, line) }
+                }
+            }
+        }
+    }
+    _mm_sfence();
+    // SAFETY: the rest of the ranges.
+    (0..2).for_each(|k| unsafe { from[k].add(whole).copy_to_nonoverlapping(to[k].add(whole), bytes - whole) });
+}
+
 /// Copies 8 lines at a time. `STREAM` is for targets on line borders; others are stored as usual.
 ///
 /// # Safety
@@ -117,6 +185,25 @@ unsafe fn wide<const STREAM: bool>(target: &mut [u8], source: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_copies_in_turns_are_exact_at_any_alignment() {
+        for streams in [[false, false], [false, true], [true, false], [true, true]].into_iter().filter(|_| has_turns())
+        {
+            for (bytes, to, from) in [(0, 0, 0), (5, 3, 1), (256, 0, 0), (5000, 64, 0), (5000, 1, 7)] {
+                let source = tilewire::Tensor::from_fn(2 * bytes + from, |k| (k * 7 + 1) as u8);
+                let [one, two] = [0, 1].map(|_| tilewire::Tensor::<u8>::zeros(to + bytes + 1));
+                let sources = [(source.memory(), from), (source.memory(), from + bytes)];
+                // SAFETY: all belong to this test alone.
+                unsafe { in_turns([(one.memory(), to), (two.memory(), to)], sources, bytes, streams) };
+                let sent = source.to_vec();
+                for (got, from) in [(one.to_vec(), from), (two.to_vec(), from + bytes)] {
+                    assert_eq!(got[to..to + bytes], sent[from..from + bytes], "{streams:?}");
+                    assert!(got[..to].iter().chain(&got[to + bytes..]).all(|&byte| byte == 0), "{streams:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn every_copy_is_exact_at_any_alignment() {

@@ -95,8 +95,8 @@ unsafe fn words<const SIZE: usize, const STREAMED: bool>(
     // SAFETY: the caller's promise.
     let line = |row: usize| unsafe { _mm512_loadu_si512(from.add(row * from_stride).cast()) };
     let mut v = [_mm512_setzero_si512(); 16];
-    for k in 0..16 {
-        v[k] = match (SIZE, part) {
+    for (k, v) in v.iter_mut().enumerate() {
+        *v = match (SIZE, part) {
             (4, _) => line(k),
             (_, 0) => _mm512_unpacklo_epi16(line(2 * k), line(2 * k + 1)),
             _ => _mm512_unpackhi_epi16(line(2 * k), line(2 * k + 1)),
@@ -116,10 +116,10 @@ unsafe fn words<const SIZE: usize, const STREAMED: bool>(
         (v[k], v[k + 4]) = (lanes::<0x88>(a, c), lanes::<0x88>(b, d));
         (v[k + 8], v[k + 12]) = (lanes::<0xdd>(a, c), lanes::<0xdd>(b, d));
     }
-    for k in 0..16 {
+    for (k, &line) in v.iter().enumerate() {
         let row = k / 4 * (16 / SIZE) + part * 4 + k % 4;
         // SAFETY: the caller's promise.
-        unsafe { put::<STREAMED>(to.add(row * to_stride), v[k]) };
+        unsafe { put::<STREAMED>(to.add(row * to_stride), line) };
     }
 }
 
@@ -142,9 +142,9 @@ unsafe fn doubles<const STREAMED: bool>((to, to_stride): (*mut u8, usize), (from
         (v[k], v[k + 2]) = (lanes::<0x88>(a, c), lanes::<0x88>(b, d));
         (v[k + 4], v[k + 6]) = (lanes::<0xdd>(a, c), lanes::<0xdd>(b, d));
     }
-    for k in 0..8 {
+    for (row, &line) in v.iter().enumerate() {
         // SAFETY: the caller's promise.
-        unsafe { put::<STREAMED>(to.add(k * to_stride), v[k]) };
+        unsafe { put::<STREAMED>(to.add(row * to_stride), line) };
     }
 }
 

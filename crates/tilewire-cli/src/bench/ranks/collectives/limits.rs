@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Moving     ready k │ own chunk │ wait ready k of p, write chunk `rank` of p's output, done k to p │ … │ wait done k of all
+//!              or the own chunk in turns with the first peer's
 //!   Reducing   ready k │ wait ready k of all │ sum the own shard of all inputs into the outputs it is for │ done k │ wait done k of all
 //!   Words      to each: the chunk, then k beside it │ from each: wait k │ move or sum
 //! ```
@@ -9,7 +10,7 @@
 
 use super::sum::{STRIP, accumulate, add};
 use super::work::{Data, ELEMENT, Step, Steps, Work, shape};
-use crate::bench::ranks::copy::Copy;
+use crate::bench::ranks::copy::{Copy, has_turns, in_turns};
 use crate::bench::ranks::side::{Limit, Side};
 use crate::bench::ranks::words::{Word, Words};
 use crate::handwritten as hand;
@@ -79,9 +80,16 @@ impl<'l> Buffers<'l> {
             Work::Transposing => {
                 let ways = [(false, false), (true, false), (false, true), (true, true)];
                 let ways = ways.into_iter().filter(|&(way, _)| !way || streams);
-                ways.map(|(streams, down)| self.moving(Mover::Transposition { streams, down })).collect()
+                ways.map(|(streams, down)| self.moving(Mover::Transposition { streams, down }, None)).collect()
             }
-            Work::AllToAll | Work::AllGather => copies.map(|copy| self.moving(Mover::Copy(copy))).collect(),
+            Work::AllToAll | Work::AllGather => {
+                let turns = [[false, false], [false, true], [true, true]].into_iter().filter(|_| has_turns());
+                let turns = turns.filter(|ways| streams || !ways.contains(&true));
+                copies
+                    .map(|copy| self.moving(Mover::Copy(copy), None))
+                    .chain(turns.map(|turns| self.moving(Mover::Copy(Copy::Cached), Some(turns))))
+                    .collect()
+            }
             Work::ReduceScatter => {
                 let ways = [false, true].into_iter().filter(|&way| !way || streams);
                 ways.map(|streams| self.reducing(Copy::Cached, streams, false)).collect()
@@ -93,18 +101,26 @@ impl<'l> Buffers<'l> {
         }
     }
 
-    fn moving(&self, mover: Mover) -> Side<'l> {
+    fn moving(&self, mover: Mover, turns: Option<[bool; 2]>) -> Side<'l> {
         let data = self.data(&self.inp, self.outputs.tensor());
         let ranks = self.link.world_size();
         let moving = Moving {
             mover,
+            turns,
             data: data.clone(),
             outputs: self.outputs.peers().to_vec(),
             ready: (0..ranks).map(|_| self.words.next()).collect(),
             done: (0..ranks * ranks).map(|_| self.words.next()).collect(),
         };
         let limit = if self.work == Work::Transposing { Limit::Transposed } else { Limit::Moved };
-        side(mover.name(), limit, moving, data)
+        let name = match turns {
+            Some(turns) => format!(
+                "in turns{}",
+                ["", ", sent streamed", ", streamed"][usize::from(turns[0]) + usize::from(turns[1])]
+            ),
+            None => mover.name(),
+        };
+        side(name, limit, moving, data)
     }
 
     fn reducing(&self, copy: Copy, streams: bool, whole: bool) -> Side<'l> {
@@ -194,6 +210,8 @@ unsafe fn floats_mut(memory: &Memory, first: usize, elements: usize) -> &mut [f3
 /// Every chunk into the output it is for, by who has it.
 struct Moving<'l> {
     mover: Mover,
+    /// The own chunk and the first peer's in turns, instead, and which of them are streamed.
+    turns: Option<[bool; 2]>,
     data: Data,
     outputs: Vec<Memory>,
     /// Of each rank.
@@ -206,11 +224,26 @@ impl Step for Moving<'_> {
     fn step(&mut self, number: u64) -> Result<()> {
         let Data { work, rank, ranks, chunk, ref inp, .. } = self.data;
         self.ready[rank].store(number, Release);
-        for peer in (0..ranks).map(|i| (rank + i) % ranks) {
+        let from = |peer: usize| if work == Work::AllGather { 0 } else { peer * chunk };
+        let peers = (0..ranks).map(|i| (rank + i) % ranks);
+        let at_once = match self.turns {
+            Some(streams) if ranks > 1 => {
+                let peer = (rank + 1) % ranks;
+                self.ready[peer].wait(number)?;
+                let targets = [rank, peer].map(|peer| (&self.outputs[peer], rank * chunk * ELEMENT));
+                let sources = [rank, peer].map(|peer| (inp.memory(), from(peer) * ELEMENT));
+                // SAFETY: as below, for both.
+                unsafe { in_turns(targets, sources, chunk * ELEMENT, streams) };
+                [rank, peer].iter().for_each(|peer| self.done[rank * ranks + peer].store(number, Release));
+                2
+            }
+            _ => 0,
+        };
+        for peer in peers.skip(at_once) {
             if peer != rank {
                 self.ready[peer].wait(number)?;
             }
-            let from = if work == Work::AllGather { 0 } else { peer * chunk };
+            let from = from(peer);
             // SAFETY: the input is this rank's; the peer has allowed this step, and touches neither this chunk of its output before `done`,
             // nor does another rank at any time.
             unsafe { self.mover.run(&self.outputs[peer], rank * chunk, inp.memory(), from, chunk) };
