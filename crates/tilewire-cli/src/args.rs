@@ -235,7 +235,7 @@ fn check(mut words: Words) -> Result<Command, String> {
             "--json" => json = Some(words.value("--json")?),
             "--svg" => svg = Some(words.value("--svg")?),
             option if option.starts_with('-') => return Err(format!("check: unknown option '{option}'")),
-            _ if collective.is_none() => collective = Some(word),
+            _ if collective.is_none() => collective = Some(word.replace('-', "_")),
             _ => return Err(format!("check: '{word}' is one word too many")),
         }
     }

@@ -59,6 +59,7 @@ fn obey(command: Command) -> Result<ExitCode> {
 }
 
 fn usage(reason: &str) -> ExitCode {
-    _ = write!(stderr(), "tilewire: {reason}\n\n{}", args::HELP);
+    // Not the whole help: what is wrong would be out of sight.
+    _ = writeln!(stderr(), "tilewire: {reason}\n`tilewire --help` says what there is");
     ExitCode::from(2)
 }

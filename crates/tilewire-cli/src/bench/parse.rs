@@ -15,7 +15,8 @@ const MOST_RANKS: usize = 16;
 /// Reads what to measure, and where reports go.
 pub fn parse(mut words: Words) -> Result<Bench, String> {
     let subject = words.next();
-    let collective = COLLECTIVES.into_iter().find(|name| subject.as_deref() == Some(*name));
+    let collective =
+        COLLECTIVES.into_iter().find(|name| subject.as_ref().is_some_and(|word| word.replace('-', "_") == *name));
     match (subject.as_deref(), collective) {
         (Some("kernels"), _) => kernels(words),
         (Some("sendrecv"), _) => sendrecv(words),
@@ -184,6 +185,7 @@ mod tests {
             CollectivePlan { ranks: 4, sizes: Some(vec![Size(8)]), quick: true, ..CollectivePlan::of(&["all_reduce"]) };
         let collective = Bench { plot: Some("x.svg".into()), ..bench(Subject::Collectives(plan)) };
         assert_eq!(parse("all_reduce --ranks 4 --sizes 8B --quick --plot x.svg"), Ok(collective));
+        assert_eq!(parse("all-gather --quick"), parse("all_gather --quick"));
         assert_eq!(parse("all --quick"), Ok(bench(Subject::All { quick: true })));
         assert_eq!(parse("sendrecv --plot=x.svg").map(|bench| bench.plot), Ok(Some("x.svg".into())));
     }

@@ -55,6 +55,7 @@ impl Collective {
 
     /// The one of this name.
     pub fn named(name: &str) -> Option<Collective> {
+        let name = name.replace('-', "_");
         Collective::ALL.into_iter().find(|collective| collective.name() == name)
     }
 
