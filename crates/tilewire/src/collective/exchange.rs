@@ -16,8 +16,8 @@ use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
 use crate::transport::layout::Side;
-use crate::transport::{Protocol, Rank, Window};
-use crate::vm::{Puts, Settings, is_intel};
+use crate::transport::{LinkKind, Protocol, Rank, Window};
+use crate::vm::{KEPT_IN_CACHE, Puts, Settings, is_intel};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -273,12 +273,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         // Windows stay with their readers: nothing goes back and forth, and nothing could tell where they are.
         let puts = if staged { Puts::Measured } else { Puts::ThroughCache };
         // What is kept stays in the cache for longer than what is sent.
-        let (from, own_from) = match keeper {
-            Some(Keeper { same: true, .. }) => (usual, Some(4 * usual)),
+        let (from, kept_from) = match keeper {
+            Some(Keeper { same: true, .. }) => (usual, Some(KEPT_IN_CACHE * usual)),
             Some(Keeper { same: false, .. }) => (usual / 3 * 2, Some(usual / 3 * 4)),
-            None => (usual, (staged && large).then_some(1)),
+            None => (usual, None),
         };
-        Streams { from: from / written.max(1), own_from, puts }
+        Streams { from: from / written.max(1), own_from: (staged && large).then_some(1), kept_from, puts }
     }
 
     /// Which leg keeps the rank's own chunk, if that has no leg of its own. On a CPU, where one thread takes leg after leg; and only of copies, since hooks may give every peer something else.
@@ -290,8 +290,11 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let same = kept.is(sent);
         let from = if same { KEPT_FROM } else { Settings::default().stream_from / 3 };
         let alike = own.tiling.len() == leg.tiling.len() && sent.bytes() >= from;
+        // Blocks and rounds of their own may have threads of their own, and what is not memory takes its time to say that it is ready.
+        let alone = leg.tiling.blocks() == 1 && self.layout() == Rounds::Roles;
+        let is_memory = self.terms.link.link_kind(leg.peer) == LinkKind::Shm;
         // Intel's processors stream by other loops, and were not measured.
-        (copies && is_direct && alike && !is_intel()).then_some(Keeper { leg, same })
+        (copies && is_direct && is_memory && alike && alone && !is_intel()).then_some(Keeper { leg, same })
     }
 
     /// Builds and launches once.

@@ -172,13 +172,15 @@ pub(super) struct Streams {
     pub from: usize,
     /// In roles that write for this rank alone so many, where that differs.
     pub own_from: Option<usize>,
+    /// What is kept beside what is sent, in one role: so many, where that differs.
+    pub kept_from: Option<usize>,
     /// What goes into regions of other ranks.
     pub puts: Puts,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Streams { from: Settings::default().stream_from, own_from: None, puts: Puts::default() }
+        Streams { from: Settings::default().stream_from, own_from: None, kept_from: None, puts: Puts::default() }
     }
 }
 
@@ -231,6 +233,7 @@ impl<'l> Launch<'l> {
             waits: waits_of(watching),
             stream_from: streams.from,
             stream_own_from: streams.own_from,
+            stream_kept_from: streams.kept_from,
             puts: streams.puts,
             ..Settings::default()
         };

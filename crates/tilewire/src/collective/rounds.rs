@@ -5,6 +5,7 @@
 //!   Blocks   block b:   receive | send         serve round b / blocks, as block b % blocks of it
 //!   Legs     block b:   serves leg b / blocks, as block b % blocks of it
 //! ```
+//! The own chunk may also go with the first leg that sends (`exchange.rs`, `Keeper`).
 
 use super::link::Link;
 use crate::hook::{Block, RoleCtx};

@@ -23,6 +23,9 @@ use std::time::Duration;
 /// the line back again and again, and if the two share a core, slows it down by half.
 const LOOKS: u32 = 64;
 
+/// How many times as much as is sent around the cache is still kept in it, of two copies in turns (`vm/copy/two.rs`).
+pub(crate) const KEPT_IN_CACHE: usize = 4;
+
 /// What a launch knows besides its kernel.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -36,8 +39,10 @@ pub struct Settings {
     pub level: Level,
     /// From how many bytes on an `each` stores around the cache (non-temporal stores).
     pub stream_from: usize,
-    /// The same for roles that put nothing into a region of other ranks, and for what a role keeps of what it puts; `None`: no other number.
+    /// The same for roles that put nothing into a region of other ranks; `None`: no other number.
     pub stream_own_from: Option<usize>,
+    /// The same for what a role copies into tensors of this rank beside what it puts into others' regions; `None`: no other number.
+    pub stream_kept_from: Option<usize>,
     /// How what is put into regions of other ranks is written.
     pub puts: Puts,
     /// Whether the IR is simplified first. Results do not depend on it; turning it off is for tests.
@@ -55,6 +60,7 @@ impl Default for Settings {
             level: Level::detect(),
             stream_from: super::copy::stream_from(),
             stream_own_from: None,
+            stream_kept_from: None,
             puts: Puts::default(),
             simplify: true,
             waits: Waits::alone(),
@@ -114,10 +120,14 @@ impl Prepared {
                 // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the memory
                 // alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
-                let own_from = settings.stream_own_from.unwrap_or(settings.stream_from);
-                let (from, pace) =
-                    if *puts { (settings.stream_from, Pace::of(settings.puts)) } else { (own_from, Pace::none()) };
-                machine.stream(from, own_from, pace);
+                let usual = settings.stream_from;
+                if *puts {
+                    machine.stream(usual, settings.stream_kept_from.unwrap_or(usual), Pace::of(settings.puts));
+                } else {
+                    // Two copies in turns, both of which are kept, pay in the cache for as long as if one were sent.
+                    let own_from = settings.stream_own_from.unwrap_or(usual);
+                    machine.stream(own_from, own_from.saturating_mul(KEPT_IN_CACHE), Pace::none());
+                }
                 machine.announce(&settings.waits);
                 machines.push(machine);
             }

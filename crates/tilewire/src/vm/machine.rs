@@ -171,8 +171,8 @@ pub(crate) struct Machine {
     /// From how many bytes on an `each` stores around the cache: usually, and in the step that is under way.
     usual_stream_from: usize,
     pub stream_from: usize,
-    /// The same for what is kept of what is written for other ranks.
-    pub stream_own_from: usize,
+    /// The same for what is copied into tensors of this rank in turns with something else.
+    pub stream_kept_from: usize,
     /// The way of what is written for other ranks.
     pub pace: Pace,
     /// An `each` that is known to store fewer bytes does so through the cache, and is not timed.
@@ -367,7 +367,7 @@ impl Machine {
             passed: 0,
             usual_stream_from: usize::MAX,
             stream_from: usize::MAX,
-            stream_own_from: usize::MAX,
+            stream_kept_from: usize::MAX,
             pace: Pace::none(),
             plain_below: 0,
             looks: 0,
@@ -393,10 +393,10 @@ impl Machine {
     }
 
     /// From how many bytes on an `each` stores around the cache, and how what is written for others goes.
-    /// `own_from`: the same for what a role keeps of what it puts.
-    pub(crate) fn stream(&mut self, from: usize, own_from: usize, pace: Pace) {
+    /// `kept_from`: the same for what is copied into tensors of this rank in turns with something else.
+    pub(crate) fn stream(&mut self, from: usize, kept_from: usize, pace: Pace) {
         self.plain_below = pace.from().min(from as u64);
-        (self.usual_stream_from, self.stream_from, self.stream_own_from, self.pace) = (from, from, own_from, pace);
+        (self.usual_stream_from, self.stream_from, self.stream_kept_from, self.pace) = (from, from, kept_from, pace);
     }
 
     /// Begins a step that stores so many bytes, `pace.from()` or more: until [`Machine::end_step`] another `stream_from` may hold.

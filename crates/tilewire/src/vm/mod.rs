@@ -36,6 +36,7 @@ mod verify;
 mod waits;
 
 pub use error::{LaunchError, PrepareError, Who};
+pub(crate) use launch::KEPT_IN_CACHE;
 pub use launch::{Prepared, Settings};
 pub use level::Level;
 pub use pace::Puts;

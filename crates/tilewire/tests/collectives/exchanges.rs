@@ -74,6 +74,25 @@ fn a_mebibyte_for_every_peer() {
     });
 }
 
+/// Where what is kept goes in turns with what is sent: through the cache, around it, one of each; the same chunk, another one; lengths that are no whole lines.
+#[test]
+fn large_chunks_are_sent_and_kept_in_turns() {
+    let cases = [(Kind::AllGather, 2051), (Kind::AllGather, (7 << 18) + 5), (Kind::AllGather, 25 << 18)];
+    let others = [(Kind::AllToAll, (9 << 17) + 3), (Kind::AllToAll, (33 << 16) + 1), (Kind::Broadcast, 70_001)];
+    for ranks in [2, 3] {
+        threads(ranks, "in turns", |world| {
+            let link = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() })?;
+            for (kind, chunk) in cases.into_iter().chain(others) {
+                let (root, way) = (Rank::new(0), Way::Direct);
+                let case = Case { kind, root, chunk, way, blocks: 1, rounds: Rounds::Roles };
+                let mut ready = Ready::<f32>::build(case, &link)?;
+                (0..2).try_for_each(|turn| ready.turn(seed() + turn))?;
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
 /// Several prepared exchanges, launched in turns over one transport: protocols, geometries and patterns alternate.
 pub fn back_to_back(world: &World) -> Result<(), RankError> {
     let link = ShmTransport::rendezvous(world, SMALL)?;

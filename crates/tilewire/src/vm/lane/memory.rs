@@ -257,7 +257,7 @@ pub(crate) unsafe fn copy_two_rows(m: &mut Machine, pc: *const Inst) -> *const I
             [0, 1].into_iter().fold(false, |streamed, k| streamed | move_bytes(m, to[k], from[k], bytes, usize::MAX))
         } else {
             let stores = [0, 1].map(|k| {
-                let stream_from = if i.b >> k & 1 == 1 { m.stream_from } else { m.stream_own_from };
+                let stream_from = if i.b >> k & 1 == 1 { m.stream_from } else { m.stream_kept_from };
                 if stored >= stream_from { Stores::Streamed } else { Stores::Cached }
             });
             copy::copy_two(to, from, bytes, stores, m.level)
