@@ -1,7 +1,7 @@
 //! The table from opcodes to handlers, and the handlers of several instructions at once.
 
 use super::code::{Code, Opcode};
-use super::lane::{arithmetic, convert, group, memory, packet};
+use super::lane::{arithmetic, convert, group, memory, packet, rows};
 use super::level::Level;
 use super::machine::{Handler, Inst, Machine};
 use super::{control, uniform};
@@ -76,10 +76,10 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
         Opcode::Signal => control::signal,
         Opcode::Wait => control::wait,
         Opcode::Test => control::test,
-        Opcode::Bulk => memory::bulk,
-        Opcode::CopyRow => memory::copy_row,
-        Opcode::CopyTwoRows => memory::copy_two_rows,
-        Opcode::FetchSlot => memory::fetch_slot,
+        Opcode::Bulk => rows::bulk,
+        Opcode::CopyRow => rows::copy_row,
+        Opcode::CopyTwoRows => rows::copy_two_rows,
+        Opcode::FetchSlot => rows::fetch_slot,
         Opcode::PacketSend => packet::packet_send,
         Opcode::PacketReceive => packet::packet_receive,
         Opcode::Post => control::post,

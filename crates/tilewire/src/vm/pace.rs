@@ -24,7 +24,7 @@
 //! Results do not depend on it.
 #![forbid(unsafe_code)]
 
-use super::lane::memory::FETCHED;
+use super::lane::rows::FETCHED;
 use std::cell::Cell;
 
 /// Steps of fewer bytes are not worth the looks at the clock, and have their lines fetched ahead.

@@ -10,6 +10,7 @@ pub(crate) mod convert;
 pub(crate) mod group;
 pub(crate) mod memory;
 pub(crate) mod packet;
+pub(crate) mod rows;
 
 use super::level::Level;
 use super::machine::{Handler, Inst, Machine};

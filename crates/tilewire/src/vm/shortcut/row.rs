@@ -13,7 +13,7 @@
 use super::Way;
 use super::walk::{Copied, Effect, Guard, Ring, Slot, Walked};
 use crate::vm::copy::{self, Stores};
-use crate::vm::lane::memory::FETCHED;
+use crate::vm::lane::rows::FETCHED;
 use crate::vm::machine::Machine;
 use crate::vm::pace::AROUND_FROM;
 use std::sync::atomic::Ordering;
