@@ -29,7 +29,7 @@ mod lines;
 /// A cache line: the side of a square.
 const LINE: usize = 64;
 
-/// In which order the squares of a matrix go.
+/// In which order the squares of a matrix go, by tiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     /// Along result rows, so many bytes of each source row at a time: few enough that the result rows being written (64 of f32 with 256
@@ -46,17 +46,14 @@ impl Order {
     /// (others 133 / 123), 4 MiB 1830 / 1430 (others 2230 / 1840); down is up to a fifth faster at 1 MiB and slower from 2 MiB on. That one has 0.5 MiB of
     /// second-level cache; on one with 1 MiB, one rank, 1 MiB takes 45 across and 40 down, 4 MiB 357 to 387 and 273 to 358, and others 20 to 75 either way. On Intel
     /// nothing but across with 256 bytes was measured.
-    ///
-    /// By lines it is down. Across, two ranks that write chunks side by side took 32 µs for 256 KiB instead of 16: each of the 16 stores of a part then goes to rows that are always as far
-    /// apart, the processor fetches ahead of that, it seems, and so takes lines away from whoever writes the next chunk.
-    fn of(streamed: bool, lines: bool, src_stride: usize, bytes: usize) -> Order {
+    fn of(streamed: bool, src_stride: usize, bytes: usize) -> Order {
         if is_intel() {
             return Order::Across { bytes: 256 };
         }
         // Rows so far apart share a cache set or two.
         let shared = src_stride.is_multiple_of(2048);
         match streamed {
-            _ if lines || shared && (streamed || bytes <= 2 * second_level()) => Order::Down { cols: 256 },
+            _ if shared && (streamed || bytes <= 2 * second_level()) => Order::Down { cols: 256 },
             true => Order::Across { bytes: 1024 },
             false => Order::Across { bytes: 2048 },
         }
@@ -85,7 +82,7 @@ pub(crate) unsafe fn transpose(
     let (dst_stride, src_stride) = (dst_row_stride, src_row_stride);
     // Bytes go no faster so, nor do rows that are close together, and of Intel's processors only tiles were measured.
     let lines = level == Level::Avx512 && elem_size > 1 && is_far_apart(src_stride) && !is_intel();
-    let order = Order::of(streams(dst, dst_stride, stores), lines, src_stride, rows * cols * elem_size);
+    let order = Order::of(streams(dst, dst_stride, stores), src_stride, rows * cols * elem_size);
     let matrix = Matrix { dst, dst_stride, src, src_stride, rows, cols, stores, order, lines };
     // SAFETY: the caller's promises, in `matrix`.
     unsafe { run(matrix, elem_size, level) }
@@ -479,6 +476,8 @@ mod tests {
         let sides = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 130];
         for level in Level::available() {
             for elem in [1, 2, 4, 8] {
+                // More than one band.
+                check(70, 601, elem, 1024, 64, level);
                 for rows in sides {
                     for cols in sides {
                         check(rows, cols, elem, 0, 0, level);
@@ -540,7 +539,7 @@ mod tests {
         assert_eq!(plain, vector);
     }
 
-    /// Run with `cargo test --release -- --ignored --nocapture transpose_speed`: what [`Order::of`] and `lines` choose, against all else.
+    /// Run with `cargo test --release -- --ignored --nocapture transpose_speed`: what [`Order::of`] chooses, against all else, and lines, which have one order.
     #[test]
     #[ignore = "prints timings"]
     fn transpose_speed() {
@@ -605,7 +604,7 @@ mod tests {
             println!("{side} x {side}, {elem} bytes");
             for (k, (stores, order, _)) in ways.iter().enumerate().step_by(2) {
                 let speed = |k: usize| (speeds[0][k] + speeds[1][k]) / 2.0;
-                let chosen = Order::of(*stores == Stores::Streamed, true, stride, bytes) == *order;
+                let chosen = Order::of(*stores == Stores::Streamed, stride, bytes) == *order;
                 let name = format!("{order:?}");
                 println!(
                     "  {stores:<8?} {name:<24} {:>5.1} / {:>5.1}{}",
