@@ -143,7 +143,8 @@ pub fn scatter<'h, 'l, L: Link, In: Element, Out: Element>(
     Exchange::new(link, out, inp, Pattern::Scatter { root }, SourceLine::caller())
 }
 
-/// A barrier, to be launched any number of times: a launch returns when all ranks have launched it. What a rank's host wrote to shared
+/// A barrier, to be launched any number of times: a launch is over when all ranks have launched it. On the CPU that is when `run` returns, on a GPU
+/// what comes after it on the stream waits so long. What a rank's host wrote to shared
 /// memory before is not published by it: that is what the other collectives are for.
 ///
 /// ```
@@ -165,6 +166,10 @@ pub fn scatter<'h, 'l, L: Link, In: Element, Out: Element>(
 #[track_caller]
 pub fn barrier<L: Link>(link: &L) -> Result<PreparedExchange<'_, L>, RunError> {
     // An element of eight bytes is a packet by itself: nothing is packed.
-    let (inp, out) = (Tensor::<u64>::zeros(1), Tensor::<u64>::zeros(link.world_size()));
+    let zeros = |len| match link.seat() {
+        Some(seat) => seat.stream.device().zeros::<u64>(len),
+        None => Ok(Tensor::zeros(len)),
+    };
+    let (inp, out) = (zeros(1)?, zeros(link.world_size())?);
     all_gather(link, &out, &inp).build()
 }

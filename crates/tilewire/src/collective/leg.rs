@@ -107,9 +107,6 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
         self.check_direct(&decision, side)?;
-        if ring {
-            check_copies(terms.link.copies(), decision.protocol)?;
-        }
         let part = |part: Part, what, len| match part {
             Part::Absent => Ok(None),
             part => part.range(what, len, ranks).map(Some),
@@ -167,15 +164,6 @@ impl WindowOf {
         };
         all.saturating_sub(first)
     }
-}
-
-/// What one role does step by step cannot be shared out to copies of it.
-pub(super) fn check_copies(copies: u32, protocol: Protocol) -> Result<(), TransferError> {
-    if copies == 1 || protocol == Protocol::Packet {
-        return Ok(());
-    }
-    let why = "rings and reductions take their steps in one role, and this transport has copies of roles: make one with copies: 1";
-    Err(TransferError::Unable { protocol, why })
 }
 
 /// Nothing that is read may be written: not by what arrives, and not by the rank's own chunk.

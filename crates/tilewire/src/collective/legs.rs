@@ -84,7 +84,7 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let (next, previous) =
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
-    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
+    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).whole();
     let source = body(first);
     // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());

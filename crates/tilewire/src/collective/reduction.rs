@@ -5,7 +5,6 @@ use super::algorithm::{Algorithm, ReduceOp, Reducible};
 use super::config::{Config, Decision, Primitive};
 use super::hooks::{Hooks, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
-use super::leg::check_copies;
 use super::leg::check_groups;
 use super::link::{Link, Streams};
 use super::pair::Card;
@@ -283,7 +282,6 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             }
         };
         let Decision { protocol, blocks, tile, granule } = decision;
-        check_copies(link.copies(), protocol)?;
         let max = link.max_blocks_per_peer();
         if algorithm == Algorithm::TwoPhase && 2 * blocks > max && ranks > 1 {
             // What goes out and what comes back have blocks of their own.

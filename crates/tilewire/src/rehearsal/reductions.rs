@@ -17,7 +17,7 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     let mut case = |collective, name: &str, plan: Plan| {
         cases.push(Case { collective, name: name.to_string(), plan });
     };
-    let staged = Shape { ranks, blocks, primitive: Primitive::Staged, launches: SLOTS.len(), before_others: 0 };
+    let staged = Shape { ranks, blocks, primitive: Primitive::Staged, copies: false, launches: 3, before_others: 0 };
     let ring = Shape { before_others: 1, ..staged };
     let packets = Shape { primitive: Primitive::Packet, launches: 13, ..staged };
     case("all_gather", "ring", plan(ring, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))?);
@@ -44,6 +44,16 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     case("all_reduce", "ring", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
     case("all_reduce", "ring, in place", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))?);
     case("all_reduce", "one-shot", plan(packets, |link, _| one_shot(link, blocks))?);
+    // Over transports on which others have copies of their roles.
+    let copied = Shape { copies: true, ..staged };
+    let around = Shape { copies: true, ..ring };
+    case("all_gather", "ring, beside copies", plan(around, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))?);
+    let name = "staged, beside copies";
+    case("reduce_scatter", name, plan(copied, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))?);
+    let name = "two-phase, beside copies";
+    case("all_reduce", name, plan(copied, |l, n| all(l, n, two, Rounds::Roles, false))?);
+    let name = "ring, beside copies";
+    case("all_reduce", name, plan(around, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
     case("reduce_scatter", "direct", in_windows(ranks, blocks, Windows::Scatter)?);
     case("all_reduce", "direct", in_windows(ranks, blocks, Windows::All)?);
     case("all_reduce", "direct, in place", in_windows(ranks, blocks, Windows::InPlace)?);
@@ -102,6 +112,8 @@ struct Shape {
     ranks: usize,
     blocks: usize,
     primitive: Primitive,
+    /// Whether the transport shares slots out to copies of roles.
+    copies: bool,
     launches: usize,
     /// So many of them come before the launch of others.
     before_others: usize,
@@ -128,8 +140,10 @@ fn chunk(blocks: usize) -> usize {
 
 /// Launches over a transport that has two channels for every block: what comes back has one of its own.
 fn plan(shape: Shape, trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, RunError>) -> Result<Plan, RunError> {
-    let Shape { ranks, blocks, primitive, launches, before_others } = shape;
+    let Shape { ranks, blocks, primitive, copies, launches, before_others } = shape;
     let world = Rehearsal::with_slots(ranks, 2 * blocks, 8.max(2 * ranks));
+    // Two, and as few slots as otherwise: each is needed again soon.
+    let world = Rehearsal { copies: if copies { 2 } else { 1 }, ..world };
     let (links, mut plan) = (world.ranks(), Plan::new(ranks as u32));
     for number in 0..launches {
         if number == before_others {

@@ -11,6 +11,8 @@ pub(super) struct Counters<'t> {
     words: View<'t, u64>,
     /// First word of the line.
     line: Value<'t, i64>,
+    /// Lines from there on that are stored to.
+    lines: u32,
 }
 
 impl<'t> Counters<'t> {
@@ -20,8 +22,12 @@ impl<'t> Counters<'t> {
         let per_line = LINE / 8;
         let copies = words.len() / per_line / 2 / shape.max_blocks;
         let line = block * (2 * copies) as i64 + (side as usize * copies) as i64;
-        let line = if shape.copies > 1 { line + r.copy() } else { line };
-        Counters { words, line: line * per_line as i64 }
+        let (line, lines) = match shape.keeps {
+            Keeps::One => (line, 1),
+            Keeps::OfCopy => (line + r.copy(), 1),
+            Keeps::OfAll(copies) => (line, copies),
+        };
+        Counters { words, line: line * per_line as i64, lines }
     }
 
     #[track_caller]
@@ -31,7 +37,9 @@ impl<'t> Counters<'t> {
 
     #[track_caller]
     pub(super) fn set(&self, word: StartWord, x: Value<'t, u64>) {
-        self.words.store(self.line + word.index() as i64, x);
+        for line in 0..i64::from(self.lines) {
+            self.words.store(self.line + (line * (LINE / 8) as i64 + word.index() as i64), x);
+        }
     }
 }
 
@@ -39,7 +47,18 @@ impl<'t> Counters<'t> {
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub max_blocks: usize,
-    pub copies: u32,
+    pub keeps: Keeps,
+}
+
+/// Whose counters a role reads and stores. Those of all copies of a role are equal between launches.
+#[derive(Clone, Copy)]
+pub(super) enum Keeps {
+    /// The only ones.
+    One,
+    /// Those of this copy of the role.
+    OfCopy,
+    /// One role takes the steps of so many copies: it reads the first one's, and stores them all.
+    OfAll(u32),
 }
 
 /// This block's number; a constant where there is one block.

@@ -9,7 +9,7 @@
 //! The receiver's launch n permits the writes of launch n, so a fast sender never overwrites a result that is still being read. Every
 //! block waits for its own READY: that of another says nothing about this one's.
 
-use super::counters::{Counters, Shape, block_of};
+use super::counters::{Counters, Keeps, Shape, block_of};
 use super::ops::{Ops, Span, Word};
 use super::tiling::{Leg, Tiling};
 use crate::hook::{PutParts, Regs, RoleCtx, Value};
@@ -27,7 +27,7 @@ pub fn send_direct<'t, R: Regs, O: Ops<'t>>(
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
     let block = block_of(r, tiling.blocks());
-    let counters = Counters::of(r, ops, block, Side::Send, Shape { max_blocks, copies: 1 });
+    let counters = Counters::of(r, ops, block, Side::Send, Shape { max_blocks, keeps: Keeps::One });
     let next = counters.get(StartWord::Direct) + 1;
     ops.wait(r, Word::Ready(block), next);
     let size = R::TYPES[0].size() as i64;
@@ -67,7 +67,7 @@ impl<'t, O: Ops<'t>> PutParts<'t> for InWindow<'_, 't, O> {
 #[track_caller]
 pub fn recv_direct<'t, O: Ops<'t>>(r: &RoleCtx<'t>, ops: &O, max_blocks: usize, blocks: usize) {
     let block = block_of(r, blocks);
-    let counters = Counters::of(r, ops, block, Side::Receive, Shape { max_blocks, copies: 1 });
+    let counters = Counters::of(r, ops, block, Side::Receive, Shape { max_blocks, keeps: Keeps::One });
     let next = counters.get(StartWord::Direct) + 1;
     ops.signal(r, Word::Ready(block), next);
     ops.wait(r, Word::Done(block), next);

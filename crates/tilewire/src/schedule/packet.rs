@@ -16,7 +16,7 @@
 //!
 //! Elements of eight bytes are packets by themselves; others, and several parts, are packed in the role's scratch first.
 
-use super::counters::{Counters, Shape, block_of};
+use super::counters::{Counters, Keeps, Shape, block_of};
 use super::ops::{Ops, Word};
 use super::tiling::{Leg, Spot, Tile, Tiling};
 use crate::hook::{GetParts, PutParts, Region, Regs, RoleCtx, Value};
@@ -100,7 +100,7 @@ impl<'t> Numbered<'t> {
         let blocks = plan.blocks.min(tiling.blocks());
         assert!(tiling.tiles() <= blocks, "{} tiles for {blocks} blocks", tiling.tiles());
         let block = block_of(r, plan.blocks);
-        let shape = Shape { max_blocks: plan.max_blocks, copies: 1 };
+        let shape = Shape { max_blocks: plan.max_blocks, keeps: Keeps::One };
         let counters = peers.iter().map(|ops| Counters::of(r, ops, block, side, shape));
         counters.map(|counters| Numbered { counters, block, number: counters.get(StartWord::Packet) }).collect()
     }

@@ -18,7 +18,7 @@
 //! DONE says that the window has been written and that its owner has come to launch n, READY that it may be written again (and that the
 //! result is there). They are the words of [`send_direct`](super::send_direct), counted alike, so that both may follow each other.
 
-use super::counters::{Counters, Shape, block_of};
+use super::counters::{Counters, Keeps, Shape, block_of};
 use super::direct::byte_of;
 use super::ops::{Ops, Word};
 use super::packet::{Expected, PacketPlan, hold_packets};
@@ -126,7 +126,7 @@ pub fn reduce_windows<'t, P: Element, T: Element, O: Ops<'t>>(
     tiling: Tiling,
     combine: impl Fn(&Leg<'t>, &[Value<'t, P>]) -> Value<'t, T>,
 ) {
-    let (block, shape) = (block_of(r, tiling.blocks()), Shape { max_blocks, copies: 1 });
+    let (block, shape) = (block_of(r, tiling.blocks()), Shape { max_blocks, keeps: Keeps::One });
     let counters = |ops: &O, side| {
         let counters = Counters::of(r, ops, block, side, shape);
         (counters, counters.get(StartWord::Direct) + 1)

@@ -19,7 +19,7 @@
 //! geometry holds: before that, what a HEAD says is about other slots. The receiver need not know: it reads what TAIL announces,
 //! in order.
 
-use super::counters::{Counters, Shape, block_of};
+use super::counters::{Counters, Keeps, Shape, block_of};
 use super::ops::{Ops, Span, Word};
 use super::packing::Packing;
 use super::tiling::{Leg, Tiling};
@@ -41,8 +41,10 @@ pub struct StagedPlan {
     pub blocks: usize,
     /// The block of the transport that block 0 uses, and so on from there: so that two pipelines to one peer keep apart in one launch.
     pub first_block: usize,
-    /// Copies of the role.
+    /// Copies of a role that the transport shares the slots out to: the same in all launches over it.
     pub copies: u32,
+    /// Whether one role takes all the steps, however many copies there are elsewhere.
+    pub whole: bool,
     /// Slots the transport has for a block.
     pub max_slots: usize,
     /// Blocks the transport has room for.
@@ -69,6 +71,7 @@ impl StagedPlan {
             blocks,
             first_block: 0,
             copies,
+            whole: false,
             max_slots: transport.max_slots(),
             max_blocks: transport.max_blocks_per_peer(),
             block_bytes: transport.block_bytes(),
@@ -84,6 +87,11 @@ impl StagedPlan {
         StagedPlan { first_block: first, ..self }
     }
 
+    /// The same for a role without copies: one that takes steps of several peers in an order of its own, as rings and reductions do. Launches of both kinds may follow each other.
+    pub fn whole(self) -> StagedPlan {
+        StagedPlan { whole: true, ..self }
+    }
+
     /// What the geometry word says of this plan; never 0, which is that of no launch.
     fn word(&self) -> u64 {
         (self.slot_bytes as u64) << 16 | self.depth as u64
@@ -95,7 +103,12 @@ impl StagedPlan {
     }
 
     fn shape(&self) -> Shape {
-        Shape { max_blocks: self.max_blocks, copies: self.copies }
+        let keeps = match self.copies {
+            1 => Keeps::One,
+            copies if self.whole => Keeps::OfAll(copies),
+            _ => Keeps::OfCopy,
+        };
+        Shape { max_blocks: self.max_blocks, keeps }
     }
 
     /// Slot and place of step `g`.
@@ -129,9 +142,9 @@ impl StagedPlan {
     }
 
     /// The steps of this copy of a role: the first, and how many to the next. Copy c takes the steps that are c modulo the copies, counted
-    /// from the first launch on, so that a slot has the same owner in all launches. `None` where there is one copy.
+    /// from the first launch on, so that a slot has the same owner in all launches of copies. `None` where one role takes all steps.
     fn turns<'t>(&self, r: &RoleCtx<'t>, start: Value<'t, u64>) -> Option<(Value<'t, i64>, Value<'t, i64>)> {
-        (self.copies > 1).then(|| {
+        (self.copies > 1 && !self.whole).then(|| {
             let copies = r.copies();
             // Without a sign, so that it is known of the first that it is a small number.
             let [copy, all] = [r.copy(), copies].map(|x| x.cast::<u64>());
