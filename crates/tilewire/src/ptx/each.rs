@@ -192,17 +192,18 @@ impl<'k> RoleCode<'k> {
             return;
         }
         self.once(body);
-        let mut left = looked;
+        let mut asked = Vec::new();
         for inst in early.into_iter().filter(|&inst| !is_uniform(kernel, inst)) {
             match &kernel.insts[inst].op {
-                Op::PacketGet { at, .. } if left > 0 => {
+                Op::PacketGet { at, flag, .. } if asked.len() < looked => {
                     self.packet_looks(batch, inst, at);
-                    left -= 1;
+                    asked.push((inst, *flag));
                 }
                 Op::PacketGet { .. } => {}
                 _ => self.batch_op(body, batch, inst),
             }
         }
+        self.packets_together(batch, &asked);
     }
 
     /// A vector's values need registers while it is computed; what is loaded for those to come needs a few.

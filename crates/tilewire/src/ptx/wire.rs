@@ -104,20 +104,18 @@ impl RoleCode<'_> {
     ) {
         let (again, done) = (self.t.label(), self.t.label());
         let look = |code: &mut Self| {
-            let [low, high] = halves.map(|half| code.t.d("shr.u64", &[&half, &32]));
-            let (first, second) = (code.t.p("setp.eq.u64", &[&low, &flag]), code.t.p("setp.eq.u64", &[&high, &flag]));
-            let there = code.t.p("and.pred", &[&first, &second]);
+            let (there, seen) = code.packet_is_there(halves, flag);
             code.t.branch_if(there, done);
-            (low, high, first)
+            seen
         };
         look(self);
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
         let looks = self.t.r_const(0);
         self.t.at(again);
-        self.packet_look(address, halves);
+        self.packet_look("", address, halves);
         look(self);
         let stop = self.poll_rarely(looks, started, again);
-        self.packet_look(address, halves);
+        self.packet_look("", address, halves);
         let (low, high, first) = look(self);
         let seen = self.t.d("selp.b64", &[&high, &low, &first]);
         let param = match at.base {
@@ -129,9 +127,16 @@ impl RoleCode<'_> {
         self.t.at(done);
     }
 
-    /// Reads both halves of a packet; each is one access.
-    pub fn packet_look(&mut self, address: Reg, [low, high]: [Reg; 2]) {
-        self.t.line(format_args!("ld.relaxed.sys.global.v2.b64 {{{low}, {high}}}, [{address}];"));
+    /// Whether both halves of a packet have its flag; and the flags that they have, and whether the first is right.
+    pub fn packet_is_there(&mut self, halves: [Reg; 2], flag: Reg) -> (Reg, (Reg, Reg, Reg)) {
+        let [low, high] = halves.map(|half| self.t.d("shr.u64", &[&half, &32]));
+        let (first, second) = (self.t.p("setp.eq.u64", &[&low, &flag]), self.t.p("setp.eq.u64", &[&high, &flag]));
+        (self.t.p("and.pred", &[&first, &second]), (low, high, first))
+    }
+
+    /// Reads both halves of a packet, where a guard holds; each is one access.
+    pub fn packet_look(&mut self, guard: &str, address: Reg, [low, high]: [Reg; 2]) {
+        self.t.line(format_args!("{guard}ld.relaxed.sys.global.v2.b64 {{{low}, {high}}}, [{address}];"));
     }
 
     /// Address and number of a slot.
