@@ -123,7 +123,8 @@ fn sendrecv(words: Words) -> Result<Bench, String> {
 /// Whether the words ask for a GPU.
 fn on_gpu(words: Words) -> (Words, bool) {
     let all: Vec<String> = words.rest();
-    let on_gpu = all.windows(2).any(|pair| pair == ["--engine", "cuda"]) || all.iter().any(|word| word == "--engine=cuda");
+    let on_gpu =
+        all.windows(2).any(|pair| pair == ["--engine", "cuda"]) || all.iter().any(|word| word == "--engine=cuda");
     (Words::of(all), on_gpu)
 }
 

@@ -13,9 +13,6 @@ use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess};
 use crate::ir::{GroupOp, Inst, Kernel, Mask, Op, Order, Place, Scope, Shape, Type, UnaryOp, Value};
 use std::collections::HashMap;
 
-/// So often packets are looked for side by side, about a millisecond; whoever has waited so long can wait for one after the other.
-const LOOKS_TOGETHER: u32 = 1024;
-
 /// What is known of a body, and how wide its accesses are.
 pub(super) struct Body<'k> {
     pub insts: &'k [Inst],
@@ -54,9 +51,17 @@ pub(super) struct Batch {
 /// A packet that was looked at once.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
-    index: Reg,
-    address: Reg,
-    halves: [Reg; 2],
+    pub index: Reg,
+    pub address: Reg,
+    pub halves: [Reg; 2],
+}
+
+/// The packets that an op gets.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'k> {
+    pub inst: Inst,
+    pub at: &'k Place,
+    pub flag: Value,
 }
 
 /// f32s that are floats of 16 bits, or the magnitudes of those.
@@ -449,47 +454,18 @@ impl RoleCode<'_> {
         batch.looks.insert(inst, looks);
     }
 
-    /// Looks again at the packets that several ops want, all that are missing at once, until all are there or it has been a while: who waits
-    /// for one after the other looks once more at each that came meanwhile. What is missing then is waited for, and told of, by
-    /// [`RoleCode::packet_wait`].
-    pub fn packets_together(&mut self, batch: &Batch, asked: &[(Inst, Value)]) {
-        let packets: Vec<(Look, Value)> =
-            asked.iter().flat_map(|(inst, flag)| batch.looks[inst].iter().map(|look| (*look, *flag))).collect();
-        if packets.len() < 2 || packets.iter().any(|&(_, flag)| self.kernel.shape(flag) == Shape::Lane) {
-            return;
-        }
-        let flags: Vec<Reg> = packets.iter().map(|&(_, flag)| self.value(flag)).collect();
-        let flags: Vec<Reg> = flags.into_iter().map(|flag| self.t.d("cvt.u64.u32", &[&flag])).collect();
-        let (again, done) = (self.t.label(), self.t.label());
-        let looks = self.t.r_const(0);
-        self.t.at(again);
-        let there: Vec<Reg> =
-            packets.iter().zip(&flags).map(|((look, _), flag)| self.packet_is_there(look.halves, *flag).0).collect();
-        let all = there.iter().copied().reduce(|a, b| self.t.p("and.pred", &[&a, &b])).expect("two or more");
-        self.t.branch_if(all, done);
-        for ((look, _), there) in packets.iter().zip(&there) {
-            self.packet_look(&format!("@!{there} "), look.address, look.halves);
-        }
-        self.t.op("add.u32", looks, &[&looks, &1]);
-        let soon = self.t.p("setp.lt.u32", &[&looks, &LOOKS_TOGETHER]);
-        self.t.branch_if(soon, again);
-        self.t.at(done);
-    }
-
-    /// Waits for packets that are still missing after a look.
+    /// What came in packets: those that nobody has waited for yet are looked at, and waited for.
     fn packet_get(&mut self, batch: &mut Batch, inst: Inst, at: &Place, flag: Value) {
         if !batch.looks.contains_key(&inst) {
             self.packet_looks(batch, inst, at);
-            self.packets_together(batch, &[(inst, flag)]);
+            self.packets_wait(batch, &[Wanted { inst, at, flag }]);
         }
-        let (looks, mut out) = (batch.looks.remove(&inst).unwrap_or_default(), Vec::new());
-        for (k, Look { index, address, halves }) in looks.into_iter().enumerate() {
-            let flag = self.of(batch, flag, k);
-            let flag = self.t.d("cvt.u64.u32", &[&flag]);
-            self.packet_wait(inst, (at, index), flag, address, halves, batch.end);
-            let [low, high] = halves.map(|half| self.t.r("cvt.u32.u64", &[&half]));
-            out.push(self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")]));
-        }
+        let looks = batch.looks.remove(&inst).unwrap_or_default();
+        let word = |look: Look| {
+            let [low, high] = look.halves.map(|half| self.t.r("cvt.u32.u64", &[&half]));
+            self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")])
+        };
+        let out = looks.into_iter().map(word).collect();
         self.set(batch, inst, out);
     }
 

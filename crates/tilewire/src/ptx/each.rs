@@ -11,7 +11,7 @@
 //! In two dimensions vectors are numbered row by row; row and column move on by additions, the divisions come once per loop.
 
 use super::PtxError;
-use super::batch::{Batch, Body, vector_element};
+use super::batch::{Batch, Body, Wanted, vector_element};
 use super::moving::Moving;
 use super::role::RoleCode;
 use super::target::Target;
@@ -174,7 +174,7 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// Looks at the packets that several ops of a body get, before it waits for any: a look takes as long as several.
+    /// Looks at the packets that several ops of a body get, and waits for all of them: a look takes as long as several.
     fn looks(&mut self, body: &Body<'_>, batch: &mut Batch) {
         let kernel = self.kernel;
         let gets = |op: &Op| matches!(op, Op::PacketGet { .. });
@@ -192,18 +192,18 @@ impl<'k> RoleCode<'k> {
             return;
         }
         self.once(body);
-        let mut asked = Vec::new();
+        let mut wanted = Vec::new();
         for inst in early.into_iter().filter(|&inst| !is_uniform(kernel, inst)) {
             match &kernel.insts[inst].op {
-                Op::PacketGet { at, flag, .. } if asked.len() < looked => {
+                Op::PacketGet { at, flag, .. } if wanted.len() < looked => {
                     self.packet_looks(batch, inst, at);
-                    asked.push((inst, *flag));
+                    wanted.push(Wanted { inst, at, flag: *flag });
                 }
                 Op::PacketGet { .. } => {}
                 _ => self.batch_op(body, batch, inst),
             }
         }
-        self.packets_together(batch, &asked);
+        self.packets_wait(batch, &wanted);
     }
 
     /// A vector's values need registers while it is computed; what is loaded for those to come needs a few.

@@ -13,6 +13,7 @@
 //! copies find the abort word set.
 
 use super::abi;
+use super::batch::{Batch, Wanted};
 use super::role::RoleCode;
 use super::text::{Hex, Label, Reg};
 use crate::ir::{Base, Entity, Inst, Param, Place, Slot, Value};
@@ -21,9 +22,9 @@ use std::fmt::Display;
 /// What the report says a wait was for.
 #[derive(Clone, Copy)]
 struct Awaited {
-    inst: Inst,
-    param: usize,
-    bank: Option<Value>,
+    inst: Reg,
+    param: Reg,
+    bank: Reg,
     index: Reg,
     expected: Reg,
     seen: Reg,
@@ -56,7 +57,7 @@ impl RoleCode<'_> {
         look(self);
         let over = self.poll_rarely(looks, started, again);
         look(self);
-        let what = Awaited { inst, param: slot.slots.index(), bank: slot.bank, index, expected, seen };
+        let what = self.awaited(inst, (slot.slots.index(), slot.bank), index, expected, seen);
         self.give_up(what, over);
         self.t.at(done);
         self.progress();
@@ -85,53 +86,76 @@ impl RoleCode<'_> {
         let waited = self.t.d("sub.u64", &[&now, &since]);
         let early = self.t.p("setp.lt.u64", &[&waited, &self.fixed.deadline]);
         self.t.branch_if(early, done);
-        let what = Awaited { inst, param: slot.slots.index(), bank: slot.bank, index, expected, seen };
+        let what = self.awaited(inst, (slot.slots.index(), slot.bank), index, expected, seen);
         self.give_up(what, over);
         self.t.at(done);
         self.leave_if_failed();
         self.any(there)
     }
 
-    /// Waits for one packet whose first look (in `halves`) found it missing; a lane that gives up goes to `end`.
-    pub fn packet_wait(
-        &mut self,
-        inst: Inst,
-        (at, index): (&Place, Reg),
-        flag: Reg,
-        address: Reg,
-        halves: [Reg; 2],
-        end: Label,
-    ) {
+    /// Waits for packets that were looked at once, those of several ops together: all that are missing are looked at side by side, since a
+    /// look takes as long as several. A lane that gives up tells of the first that is missing, and goes to the end of the batch.
+    pub fn packets_wait(&mut self, batch: &Batch, wanted: &[Wanted<'_>]) {
+        let mut packets = Vec::new();
+        for want in wanted {
+            for (k, look) in batch.looks[&want.inst].iter().enumerate() {
+                let flag = self.of(batch, want.flag, k);
+                packets.push((*want, *look, self.t.d("cvt.u64.u32", &[&flag])));
+            }
+        }
         let (again, done) = (self.t.label(), self.t.label());
+        let there: Vec<Reg> = packets.iter().map(|_| self.t.p("mov.pred", &[&0])).collect();
         let look = |code: &mut Self| {
-            let (there, seen) = code.packet_is_there(halves, flag);
-            code.t.branch_if(there, done);
+            for ((_, look, _), there) in packets.iter().zip(&there) {
+                code.packet_look(&format!("@!{there} "), look.address, look.halves);
+            }
+        };
+        let check = |code: &mut Self| -> Vec<Reg> {
+            let flags = packets.iter().zip(&there);
+            let seen = flags.map(|((_, look, flag), there)| code.packet_flag(look.halves, *flag, *there)).collect();
+            let all = there.iter().copied().reduce(|a, b| code.t.p("and.pred", &[&a, &b]));
+            code.t.branch_if(all.expect("an op gets a packet"), done);
             seen
         };
-        look(self);
+        check(self);
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
         let looks = self.t.r_const(0);
         self.t.at(again);
-        self.packet_look("", address, halves);
         look(self);
-        let stop = self.poll_rarely(looks, started, again);
-        self.packet_look("", address, halves);
-        let (low, high, first) = look(self);
-        let seen = self.t.d("selp.b64", &[&high, &low, &first]);
-        let param = match at.base {
-            Base::Param(p) => p.index(),
-            Base::Scratch(_) => unreachable!("the verifier wants a parameter"),
-        };
-        self.give_up(Awaited { inst, param, bank: at.bank, index, expected: flag, seen }, stop);
-        self.t.line(format_args!("bra {end};"));
+        check(self);
+        let over = self.poll_rarely(looks, started, again);
+        look(self);
+        let seen = check(self);
+        let mut what = None;
+        for (((want, look, flag), there), seen) in packets.iter().zip(&there).zip(&seen).rev() {
+            let Base::Param(param) = want.at.base else { unreachable!("the verifier wants a parameter") };
+            let these = self.awaited(want.inst, (param.index(), want.at.bank), look.index, *flag, *seen);
+            what = Some(what.map_or(these, |others| self.first_missing(*there, these, others)));
+        }
+        self.give_up(what.expect("an op gets a packet"), over);
+        self.t.line(format_args!("bra {};", batch.end));
         self.t.at(done);
     }
 
-    /// Whether both halves of a packet have its flag; and the flags that they have, and whether the first is right.
-    pub fn packet_is_there(&mut self, halves: [Reg; 2], flag: Reg) -> (Reg, (Reg, Reg, Reg)) {
+    /// Of two packets this one, unless it is there.
+    fn first_missing(&mut self, there: Reg, this: Awaited, other: Awaited) -> Awaited {
+        let mut pick = |this: Reg, other: Reg| self.t.d("selp.b64", &[&other, &this, &there]);
+        Awaited {
+            inst: pick(this.inst, other.inst),
+            param: pick(this.param, other.param),
+            bank: pick(this.bank, other.bank),
+            index: pick(this.index, other.index),
+            expected: pick(this.expected, other.expected),
+            seen: pick(this.seen, other.seen),
+        }
+    }
+
+    /// Sets `there` to whether both halves of a packet have its flag. Gives a flag that is not right, if one is not.
+    fn packet_flag(&mut self, halves: [Reg; 2], flag: Reg, there: Reg) -> Reg {
         let [low, high] = halves.map(|half| self.t.d("shr.u64", &[&half, &32]));
         let (first, second) = (self.t.p("setp.eq.u64", &[&low, &flag]), self.t.p("setp.eq.u64", &[&high, &flag]));
-        (self.t.p("and.pred", &[&first, &second]), (low, high, first))
+        self.t.op("and.pred", there, &[&first, &second]);
+        self.t.d("selp.b64", &[&high, &low, &first])
     }
 
     /// Reads both halves of a packet, where a guard holds; each is one access.
@@ -203,10 +227,28 @@ impl RoleCode<'_> {
             Base::Scratch(s) => self.kernel.params.len() + s.index(),
         };
         let seen = self.t.d_const(0);
-        self.report(Awaited { inst, param, bank: at.bank, index, expected: most, seen }, abi::OUTSIDE);
+        let what = self.awaited(inst, (param, at.bank), index, most, seen);
+        self.report(what, abi::OUTSIDE);
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
         self.t.at(done);
         Some(may)
+    }
+
+    /// What an op waits for, at an index of a bank of a parameter.
+    fn awaited(
+        &mut self,
+        inst: Inst,
+        (param, bank): (usize, Option<Value>),
+        index: Reg,
+        expected: Reg,
+        seen: Reg,
+    ) -> Awaited {
+        let [inst, param] = [inst.index(), param].map(|n| self.t.d_const(n as u64));
+        let bank = match bank {
+            Some(bank) => self.value(bank),
+            None => self.t.d_const(0),
+        };
+        Awaited { inst, param, bank, index, expected, seen }
     }
 
     /// Reports; the label of aborted waits stands after it: both have failed.
@@ -225,13 +267,10 @@ impl RoleCode<'_> {
         let block = self.t.r("mov.u32", &[&"%ctaid.x"]);
         let block = self.t.d("cvt.u64.u32", &[&block]);
         let copy = self.t.d("cvt.u64.u32", &[&self.fixed.copy]);
-        let bank = match what.bank {
-            Some(bank) => self.value(bank),
-            None => self.t.d_const(0),
-        };
-        let [role, inst, param] = [self.role.index(), what.inst.index(), what.param].map(|n| self.t.d_const(n as u64));
+        let role = self.t.d_const(self.role.index() as u64);
+        let Awaited { inst, param, bank, index, expected, seen } = what;
         let words: [&dyn Display; abi::REPORT_WORDS - 1] =
-            [&role, &block, &copy, &inst, &param, &bank, &what.index, &what.expected, &what.seen];
+            [&role, &block, &copy, &inst, &param, &bank, &index, &expected, &seen];
         for (i, word) in words.into_iter().enumerate() {
             self.t.line(format_args!("st.relaxed.sys.global.u64 [{report}+{}], {word};", 8 * (i + 1)));
         }

@@ -81,14 +81,18 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
     tiling.for_tiles(r, |step, tile| {
         let first = tile.first(r);
         let end = first + tile.cols();
+        // One range in one tile is all of it, and all its numbers are known; and of tiles that lie in one range each, how long they are.
+        let whole = tiling.tiles() == 1 && tiling.blocks() == 1;
+        let apart = ranges.iter().all(|range| range.start.is_multiple_of(tiling.tile_len()));
         for (number, range) in ranges.iter().enumerate() {
-            // One range in one tile is all of it, and all its numbers are known.
-            let whole = tiling.tiles() == 1 && tiling.blocks() == 1;
+            let (start, stop) = (range.start as i64, range.end as i64);
             let (from, count) = if whole {
-                (r.constant(range.start as i64), r.constant(range.len() as i64))
+                (r.constant(start), r.constant(range.len() as i64))
+            } else if apart {
+                (first, tile.cols())
             } else {
-                let from = first.max(range.start as i64);
-                (from, (end.min(range.end as i64) - from).max(0))
+                let from = first.max(start);
+                (from, (end.min(stop) - from).max(0))
             };
             let positions = || {
                 r.each(count, |k| {
@@ -100,7 +104,11 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
                 });
             };
             // Most tiles lie in one range, and lanes meet after an `each` even where it has nothing to do.
-            if whole { positions() } else { r.if_(count.gt(0), positions) }
+            match (whole, apart) {
+                (true, _) => positions(),
+                (_, true) => r.if_(first.ge(start) & first.lt(stop), positions),
+                _ => r.if_(count.gt(0), positions),
+            }
         }
     });
     taken.end(r, peers, plan);

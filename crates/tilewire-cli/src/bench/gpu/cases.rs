@@ -3,13 +3,13 @@
 use super::collectives::{Group, Way};
 use super::frozen::{Frozen, Scheme};
 use super::ours::{Hook, Pair};
-use super::race::{Side, race};
+use super::race::{HELD, Side, race};
 use crate::bench::progress::Progress;
 use crate::bench::report::Row;
 use crate::bench::size::Size;
 use anyhow::{Result, bail};
 use std::sync::Arc;
-use tilewire::cuda::{Device, Stream};
+use tilewire::cuda::{Device, Graph, Stream};
 use tilewire::transport::{NvlOptions, NvlTransport};
 use tilewire::{Config, Primitive};
 
@@ -40,6 +40,7 @@ struct Bench<'a> {
     device: Arc<Device>,
     stream: Arc<Stream>,
     frozen: Frozen,
+    hold: Graph,
     pair: Pair<'a>,
     plan: &'a Plan,
     rows: Vec<Row>,
@@ -50,7 +51,8 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
     let ranks = NvlTransport::virtual_ranks(&device, 2, NvlOptions::default())?;
     let stream = Stream::new(&device)?;
     let frozen = Frozen::new(&device)?;
-    let mut bench = Bench { device, stream, frozen, pair: Pair::new(&ranks), plan, rows: Vec::new() };
+    let hold = frozen.hold(HELD)?;
+    let mut bench = Bench { device, stream, frozen, hold, pair: Pair::new(&ranks), plan, rows: Vec::new() };
     let wanted = |key: &str| plan.cases.is_empty() || plan.cases.iter().any(|case| case == key);
     let sizes = plan.sizes.clone().unwrap_or_else(|| [1, 8, 64, 256].map(|mib| Size(mib << 20)).to_vec());
     let blocks = plan.blocks.clone().unwrap_or_else(|| vec![2, 4, 8, 16]);
@@ -103,6 +105,11 @@ fn keep(mut scheme: Scheme, sides: &mut Vec<Side>, kept: &mut Vec<Scheme>) {
     kept.push(scheme);
 }
 
+/// All sides but one.
+fn without(which: usize, sides: Vec<Side>, times: Vec<f64>) -> (Vec<Side>, Vec<f64>) {
+    sides.into_iter().zip(times).enumerate().filter(|(k, _)| *k != which).map(|(_, both)| both).unzip()
+}
+
 impl Bench<'_> {
     fn samples(&self) -> usize {
         if self.plan.quick { 7 } else { 15 }
@@ -130,7 +137,7 @@ impl Bench<'_> {
         for slot in Self::slots(bytes, blocks) {
             keep(self.frozen.one_way(bytes, blocks, slot, rotation)?, &mut sides, &mut kept);
         }
-        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
         kept.iter().try_for_each(|scheme| scheme.check(false))?;
         self.row("one way, two hops", "staged", blocks, bytes, &sides, &times, 0.97);
         Ok(())
@@ -143,7 +150,7 @@ impl Bench<'_> {
         for slot in Self::slots(bytes, blocks) {
             keep(self.frozen.both_ways(bytes, blocks, slot, rotation)?, &mut sides, &mut kept);
         }
-        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
         kept.iter().try_for_each(|scheme| scheme.check(true))?;
         self.row("both ways, each", "staged", blocks, bytes, &sides, &times, 0.97);
         Ok(())
@@ -156,7 +163,7 @@ impl Bench<'_> {
         for beside in [false, true] {
             keep(self.frozen.one_hop(bytes, blocks, rotation, beside)?, &mut sides, &mut kept);
         }
-        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
         kept.iter().try_for_each(|scheme| scheme.check(false))?;
         self.row("one way, one hop", "direct", blocks, bytes, &sides, &times, 0.95);
         Ok(())
@@ -172,13 +179,12 @@ impl Bench<'_> {
                     keep(self.frozen.packets(bytes, blocks)?, &mut sides, &mut kept);
                 }
             }
-            let times = race(&self.device, &self.stream, &sides, 2 * self.samples())?;
+            let times = race(&self.device, &self.stream, &self.hold, &sides, 2 * self.samples())?;
             kept.iter().try_for_each(|scheme| scheme.check(false))?;
             // Compared with nothing at all: how much longer it takes.
             let target = if bytes <= 16 << 10 { 1.0 / 1.1 } else { 1.0 / 1.35 };
             self.row("small, against nothing", "chosen", 0, bytes, &sides[..2], &times[..2], target);
-            let hand: (Vec<Side>, Vec<f64>) =
-                sides.into_iter().zip(times).enumerate().filter(|(k, _)| *k != 1).map(|(_, both)| both).unzip();
+            let hand = without(1, sides, times);
             self.row("small, against packets", "chosen", 0, bytes, &hand.0, &hand.1, 0.97);
         }
         Ok(())
@@ -194,7 +200,7 @@ impl Bench<'_> {
             let side = self.pair.one_way(bytes, config, hook, 3)?;
             sides.push(Side { name: name.into(), ..side });
         }
-        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
         for (k, target) in [(1, 0.97), (2, 0.85)] {
             let name = format!("hook: {}", sides[k].name);
             let limit = ("plain copy".to_string(), times[0]);
@@ -212,7 +218,7 @@ impl Bench<'_> {
         let mut kept = Vec::new();
         // All that is moved, by all blocks.
         keep(self.frozen.one_hop(ranks * bytes, ranks * ranks * blocks, 1, false)?, &mut sides, &mut kept);
-        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
         kept.drain(..).try_for_each(|scheme| scheme.check(false))?;
         let name = "all-to-all of 4 ranks, 16";
         self.row(&format!("{name} blocks each, one hop"), "direct", 0, bytes, &sides, &times, 0.9);
@@ -227,7 +233,7 @@ impl Bench<'_> {
         }
         let limits = sides.len();
         keep(self.frozen.both_ways(wire / 2, senders / 2, 32 << 10, 1)?, &mut sides, &mut kept);
-        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
         kept.iter().try_for_each(|scheme| scheme.check(true))?;
         self.row(&format!("{name} blocks each, two hops"), "staged", 0, bytes, &sides[..limits], &times[..limits], 0.9);
         let alone = [0, limits].map(|k| times[k]);
@@ -237,7 +243,7 @@ impl Bench<'_> {
         let plain = group.all_to_all(bytes, config, Way::Staged, rotation)?;
         let sides =
             [group.all_to_all(bytes, config, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
-        let times = race(&self.device, &self.stream, &sides, self.samples())?;
+        let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
         self.row("all-to-all of bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
         self.rows.iter_mut().rev().take(4).for_each(|row| row.ranks = ranks);
         Ok(())
@@ -255,9 +261,20 @@ impl Bench<'_> {
             for bytes in [1 << 10, 16 << 10, 64 << 10] {
                 let config = Config { blocks, ..self.plan.config };
                 let sides = [group.all_reduce(bytes, config)?, self.frozen.empty_on(&group.streams())?];
-                let times = race(&self.device, &self.stream, &sides, 2 * self.samples())?;
-                let name = "all-reduce of 4 ranks, against nothing";
-                self.row(name, "packet", blocks.unwrap_or(0), bytes, &sides, &times, 1.0 / 1.6);
+                let (mut sides, mut kept) = (Vec::from(sides), Vec::new());
+                for blocks in [1, 8, 16, 32] {
+                    if bytes / 8 / blocks >= 64 {
+                        let (side, memory) = self.frozen.packet_reduce(&group.streams(), bytes, blocks)?;
+                        sides.push(side);
+                        kept.push(memory);
+                    }
+                }
+                let times = race(&self.device, &self.stream, &self.hold, &sides, 2 * self.samples())?;
+                kept.iter().try_for_each(|by_hand| by_hand.check())?;
+                let (name, blocks) = ("all-reduce of 4 ranks, against nothing", blocks.unwrap_or(0));
+                self.row(name, "packet", blocks, bytes, &sides[..2], &times[..2], 1.0 / 1.6);
+                let hand = without(1, sides, times);
+                self.row("the same, against packets", "packet", blocks, bytes, &hand.0, &hand.1, 0.9);
             }
         }
         self.rows[before..].iter_mut().for_each(|row| row.ranks = ranks);

@@ -44,6 +44,14 @@ template <int U> static __device__ __forceinline__ void copy(uint4 *to, const ui
 
 extern "C" __global__ void empty() {}
 
+// Holds a stream for so long: what the host queues meanwhile then runs without waiting for it.
+extern "C" __global__ void hold(u64 ns) {
+  u64 start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  while (now - start < ns);
+}
+
 // One hop: every block copies its part.
 extern "C" __global__ void __launch_bounds__(512) one_hop(char *to, const char *from, u64 bytes) {
   u64 part = bytes / gridDim.x, first = part * blockIdx.x;
@@ -164,4 +172,37 @@ extern "C" __global__ void __launch_bounds__(1024) packet_receive(uint2 *to, uin
     store_relaxed(credit + blockIdx.x * LINE, number);
     *step = number;
   }
+}
+
+// One-shot all-reduce of four ranks in packets, all of whom have an inbox: [launch mod 2][from][packets]. No credits: whoever has what a peer
+// sent in one launch knows that it has read what came in the one before. `step` is a line for each block.
+extern "C" __global__ void __launch_bounds__(1024) packet_reduce(float2 *to, const float2 *from, uint4 *inbox0, uint4 *inbox1, uint4 *inbox2, uint4 *inbox3, u64 bytes, u64 rank, u64 *step) {
+  uint4 *inbox[4] = {inbox0, inbox1, inbox2, inbox3};
+  step += blockIdx.x * 16;
+  u64 number = *step + 1, count = bytes / 8, half = (number & 1) * 4 * count;
+  uint32_t flag = (uint32_t)number;
+  for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) {
+    float2 own = from[i];
+    uint4 packet = make_uint4(__float_as_uint(own.x), flag, __float_as_uint(own.y), flag);
+#pragma unroll
+    for (int peer = 0; peer < 4; peer++)
+      if (peer != rank) asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(inbox[peer] + half + rank * count + i), "r"(packet.x), "r"(packet.y), "r"(packet.z), "r"(packet.w) : "memory");
+    uint4 got[4];
+    bool all;
+    do {
+      all = true;
+#pragma unroll
+      for (int peer = 0; peer < 4; peer++) {
+        if (peer == rank) { got[peer] = packet; continue; }
+        asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(got[peer].x), "=r"(got[peer].y), "=r"(got[peer].z), "=r"(got[peer].w) : "l"(inbox[rank] + half + peer * count + i) : "memory");
+        all &= got[peer].y == flag && got[peer].w == flag;
+      }
+    } while (!all);
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int peer = 0; peer < 4; peer++) { sum.x += __uint_as_float(got[peer].x); sum.y += __uint_as_float(got[peer].z); }
+    to[i] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) *step = number;
 }

@@ -3,9 +3,9 @@
 use super::race::{Side, median_of};
 use anyhow::{Result, ensure};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tilewire::Tensor;
-use tilewire::cuda::{CudaError, Device, Foreign, ForeignEntry, Grid, Stream};
+use tilewire::cuda::{CudaError, Device, Foreign, ForeignEntry, Graph, Grid, Stream};
 
 /// What `frozen.cu` says it is made by.
 const TEXT: &str = include_str!("frozen.ptx");
@@ -51,6 +51,13 @@ impl Frozen {
         let launch = || streams.iter().try_for_each(|stream| self.launch(&empty, stream, grid(1, 32), &[]));
         let graph = streams[0].capture::<CudaError>(&streams[1..], launch)?;
         Ok(Side { name: "empty graph".into(), graphs: vec![graph] })
+    }
+
+    /// Nothing for so long, on one stream.
+    pub fn hold(&self, time: Duration) -> Result<Graph> {
+        let (hold, stream) = (self.module.entry("hold")?, &self.streams[0]);
+        let launch = || self.launch(&hold, stream, grid(1, 1), &[time.as_nanos() as u64]);
+        Ok(stream.capture::<CudaError>(&[], launch)?)
     }
 
     /// Microseconds that the host needs for a launch of nothing.
@@ -192,7 +199,33 @@ impl Frozen {
         Ok(Scheme { side, _memory: vec![packets, words], inputs, outputs, own: None })
     }
 
-    fn graph(&self, body: impl FnOnce() -> Result<(), CudaError>) -> Result<tilewire::cuda::Graph> {
+    /// A one-shot all-reduce of four ranks, each on its stream, of whole numbers.
+    pub fn packet_reduce(&self, streams: &[&Arc<Stream>], bytes: usize, blocks: usize) -> Result<(Side, Reduced)> {
+        let ranks = streams.len();
+        ensure!(ranks == 4, "packet_reduce is written for four ranks");
+        let entry = self.module.entry("packet_reduce")?;
+        let input = |me: usize| {
+            let of = |i: usize| u64::from(((mixed((me << 32 | i) as u64) % 1000) as f32).to_bits());
+            let words: Vec<u64> = (0..bytes / 8).map(|i| of(2 * i) | of(2 * i + 1) << 32).collect();
+            Ok(self.device.tensor(&words)?)
+        };
+        let inputs = (0..ranks).map(input).collect::<Result<Vec<_>>>()?;
+        let outputs = self.zeros(bytes, ranks)?;
+        let (inboxes, steps) = (self.zeros(2 * ranks * 2 * bytes, ranks)?, self.zeros(blocks * 128, ranks)?);
+        let threads = (bytes / 8 / blocks).next_multiple_of(32).clamp(32, 1024);
+        let launch = |(me, stream): (usize, &&Arc<Stream>)| {
+            let mut words = vec![address(&outputs[me]), address(&inputs[me])];
+            words.extend(inboxes.iter().map(address));
+            words.extend([bytes as u64, me as u64, address(&steps[me])]);
+            self.launch(&entry, stream, grid(blocks, threads), &words)
+        };
+        let graph =
+            streams[0].capture::<CudaError>(&streams[1..], || streams.iter().enumerate().try_for_each(launch))?;
+        let side = Side { name: format!("hand-written packets, {blocks} blocks"), graphs: vec![graph] };
+        Ok((side, Reduced { _memory: inboxes.into_iter().chain(steps).collect(), inputs, outputs }))
+    }
+
+    fn graph(&self, body: impl FnOnce() -> Result<(), CudaError>) -> Result<Graph> {
         Ok(self.streams[0].capture(&[&self.streams[1]], body)?)
     }
 
@@ -212,6 +245,28 @@ impl Frozen {
 
     fn zeros(&self, bytes: usize, count: usize) -> Result<Vec<Tensor<u64>>> {
         (0..count).map(|_| Ok(self.device.zeros(bytes / 8)?)).collect()
+    }
+}
+
+/// An all-reduce by hand.
+pub struct Reduced {
+    _memory: Vec<Tensor<u64>>,
+    inputs: Vec<Tensor<u64>>,
+    outputs: Vec<Tensor<u64>>,
+}
+
+impl Reduced {
+    /// Whether every rank has the sum.
+    pub fn check(&self) -> Result<()> {
+        let inputs: Vec<Vec<u64>> = self.inputs.iter().map(|x| x.to_vec()).collect();
+        for y in &self.outputs {
+            for (i, y) in y.to_vec().into_iter().enumerate() {
+                let sum = |shift: u32| inputs.iter().map(|x| f32::from_bits((x[i] >> shift) as u32)).sum::<f32>();
+                let right = [0, 32].into_iter().all(|shift| sum(shift) == f32::from_bits((y >> shift) as u32));
+                ensure!(right, "the all-reduce by hand gives something else");
+            }
+        }
+        Ok(())
     }
 }
 
