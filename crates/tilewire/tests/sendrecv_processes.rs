@@ -8,6 +8,8 @@ mod job;
 mod ranks;
 #[path = "support/transfers.rs"]
 mod transfers;
+#[path = "support/untouched.rs"]
+mod untouched;
 
 use job::Member;
 use ranks::{in_processes, in_threads, join, join_within, start};

@@ -1,5 +1,6 @@
 //! One transfer of the tests: how it travels, what its data are, and whether what arrived is right.
 
+use crate::untouched;
 use std::time::Duration;
 use tilewire::ir::scalar::Element;
 use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
@@ -157,7 +158,7 @@ impl Shift {
         (me.after(self.by, size), me.after(size - self.by, size))
     }
 
-    /// Builds, runs once and checks.
+    /// Builds, runs once and checks what arrived, and that nothing was written around it.
     pub fn run<T: Element>(&self, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
         let (to, from) = self.peers(world);
         let inp = Tensor::from_slice(&data::<T>(seed, world.rank(), self.len));
@@ -165,12 +166,18 @@ impl Shift {
         let out = if self.way == Way::Direct {
             let window = Window::<T>::allocate(link, self.len)?;
             poison(window.tensor());
+            let behind = untouched::behind(window.tensor().memory());
+            untouched::poison(&behind);
             sendrecv(link, window.tensor(), &inp, to, from).window(&window).config(config).run()?;
+            let spoilt = untouched::spoilt(&behind);
+            assert_eq!(spoilt, None, "a byte behind the window was written: {:?}", (T::TYPE, self, seed));
             window.tensor().to_vec()
         } else {
-            let out = Tensor::<T>::zeros(self.len);
-            poison(&out);
+            let all = untouched::guarded::<T>(self.len);
+            let out = untouched::inside(&all);
             sendrecv(link, &out, &inp, to, from).config(config).run()?;
+            let spoilt = untouched::spoilt_guard(&all);
+            assert_eq!(spoilt, None, "an element beside the output was written: {:?}", (T::TYPE, self, seed));
             out.to_vec()
         };
         assert_same(&out, &data::<T>(seed, from, self.len), (T::TYPE, self, seed));
