@@ -65,6 +65,13 @@ fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// Now and then a rank is late.
+pub fn pause(numbers: &mut Numbers) {
+    if numbers.below(4) == 0 {
+        std::thread::sleep(Duration::from_micros(numbers.next() % 1000));
+    }
+}
+
 /// Element `i` of what `rank` sends: any bits, NaNs included.
 pub fn element<T: Element>(seed: u64, rank: Rank, i: usize) -> T {
     T::from_bits(mix(seed ^ ((u64::from(rank.number()) + 1) << 40) ^ i as u64))
@@ -153,6 +160,28 @@ pub struct Shift {
 }
 
 impl Shift {
+    /// A transfer that any transport with the options of `SMALL` can do.
+    pub fn any(numbers: &mut Numbers, ranks: usize) -> Shift {
+        let way = match numbers.below(5) {
+            0 => Way::Packet,
+            1 => Way::Direct,
+            2 => Way::Chosen,
+            3 => {
+                let depth = 2 + numbers.below(7);
+                Way::bulk(16 * (1 + numbers.below((4096 / depth / 16).min(50))), depth)
+            }
+            _ => {
+                let depth = 2 + numbers.below(7);
+                // A multiple of every element's size.
+                Way::staged(8 * (1 + numbers.below((4096 / depth / 8).min(100))), depth)
+            }
+        };
+        let blocks = 1 + numbers.below(8);
+        // 512 bytes of packets for each block.
+        let most = if way == Way::Packet { 64 } else { numbers.one_of(&[20, 200, 5000]) };
+        Shift { len: numbers.below(most + 1), by: 1 + numbers.below(ranks - 1), blocks, way }
+    }
+
     pub fn peers(&self, world: &World) -> (Rank, Rank) {
         let (me, size) = (world.rank(), world.size());
         (me.after(self.by, size), me.after(size - self.by, size))

@@ -69,7 +69,7 @@ impl Case {
             }
             _ => random.one_of(&[(0, 1), (1, 1), (1, 17), (31, 33), (128, 65), (1, 20_000), (301, 257)]),
         };
-        let mut config = Config { primitive, blocks: Some(random.one_of(&[1, 2, 3, 8])), ..Config::default() };
+        let mut config = Config { primitive, blocks: Some(1 + random.below(8)), ..Config::default() };
         config.granule = (hook == Hook::Quantise).then_some(GROUP);
         if matches!(primitive, Some(Primitive::Staged | Primitive::Bulk)) && random.below(2) == 0 {
             config.slot_bytes = Some(random.one_of(&[512, 2048, 16384]));
