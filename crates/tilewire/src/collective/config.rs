@@ -155,6 +155,18 @@ impl Config {
             None if is_intel() => &CPU,
             None => &NOT_INTEL,
         };
+        self.decide_by(choices, transport, types, (len, last_per), window_bytes, at_once)
+    }
+
+    fn decide_by(
+        &self,
+        choices: &Choices,
+        transport: &impl Host,
+        types: &'static [Type],
+        (len, last_per): (usize, usize),
+        window_bytes: Option<usize>,
+        at_once: usize,
+    ) -> Decision {
         let bytes = Packing::new(types, len).last_per(last_per).bytes_of_parts();
         let granule = self.granule.unwrap_or(GRANULE).max(1);
         let small = match self.primitive {
@@ -241,5 +253,143 @@ impl Config {
             _ => share.next_multiple_of(if blocks > 1 { granule } else { 1 }).max(1),
         };
         Decision { protocol, blocks, tile, granule }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::{P2pTransport, ShmOptions, ShmTransport, Transfer, World, check_transfer};
+
+    const WORDS: &[Type] = &[Type::F32];
+    /// Messages of 2 to the power of these, in words: up to 1 GiB.
+    const SIZES: std::ops::RangeInclusive<u32> = 0..=28;
+
+    /// Runs `body` with what is chosen on processors of either kind, on a transport of two ranks.
+    fn on_each(options: ShmOptions, body: impl Fn(&Choices, &ShmTransport) + Sync) {
+        let result = World::threads(2).run(|world| {
+            let link = ShmTransport::rendezvous(&world, options)?;
+            [&CPU, &NOT_INTEL].into_iter().for_each(|choices| body(choices, &link));
+            Ok(link.close()?)
+        });
+        result.unwrap();
+    }
+
+    fn chosen(config: Config, choices: &Choices, link: &ShmTransport, len: usize, at_once: usize) -> Decision {
+        config.decide_by(choices, link, WORDS, (len, 1), None, at_once)
+    }
+
+    fn slots(decision: &Decision) -> (usize, usize) {
+        match decision.protocol {
+            Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => (slot_bytes, depth),
+            other => panic!("{other} has no slots"),
+        }
+    }
+
+    const STAGED: Config = Config {
+        primitive: Some(Primitive::Staged),
+        blocks: None,
+        slot_bytes: None,
+        depth: None,
+        granule: None,
+        warps: None,
+    };
+
+    #[test]
+    fn small_messages_go_in_packets_and_larger_ones_in_slots() {
+        let words = |link: &ShmTransport| CPU.packets_up_to.min(PacketPlan::new(link, 1).message_packets() * 8) / 4;
+        // Packets for more than is small, for less, and none at all.
+        for packet_bytes in [256 << 10, 8 << 10, 0] {
+            on_each(ShmOptions { packet_bytes, ..ShmOptions::default() }, |choices, link| {
+                let most = words(link);
+                for len in [1, 2, 15, 16, 17, 100, most, most + 1, 1000, 1 << 20] {
+                    let is = chosen(Config::default(), choices, link, len, 1).protocol;
+                    assert_eq!(
+                        is == Protocol::Packet,
+                        len <= most,
+                        "{len} words, {packet_bytes} bytes of packets: {is}"
+                    );
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn larger_messages_take_larger_slots_and_fewer_steps() {
+        on_each(ShmOptions::default(), |choices, link| {
+            let all: Vec<_> = SIZES.map(|size| chosen(STAGED, choices, link, 1 << size, 1)).collect();
+            assert!(
+                all.is_sorted_by_key(|decision| slots(decision).0),
+                "a larger message, and a smaller slot: {all:?}"
+            );
+            let (small, large) = (slots(&all[10]).0, slots(&all[28]).0);
+            assert!(small == choices.least_slot && large > small && large <= choices.largest_slot, "{small}, {large}");
+            // A tile fills its slot.
+            assert!(all.iter().all(|decision| decision.tile * 4 == slots(decision).0));
+            let steps = |size: usize| (1usize << size).div_ceil(all[size].tile);
+            let stays = (18..28).filter(|&size| steps(size + 1) == steps(size)).count();
+            assert!(stays > 0, "no message of twice the size goes in as many steps");
+            assert!(steps(28) <= (4 << 28) / choices.least_slot / 2, "{} steps", steps(28));
+        });
+    }
+
+    #[test]
+    fn what_is_chosen_never_outgrows_the_staging() {
+        let usual = ShmOptions::default();
+        for options in [
+            usual,
+            ShmOptions { per_peer_bytes: 1 << 20, ..usual },
+            ShmOptions { per_peer_bytes: 100_000, max_blocks_per_peer: 3, ..usual },
+            ShmOptions { per_peer_bytes: 2048, max_slots: 2, packet_bytes: 0, ..usual },
+            ShmOptions { per_peer_bytes: 64 << 20, max_blocks_per_peer: 1, max_slots: 300, ..usual },
+        ] {
+            on_each(options, |choices, link| {
+                let peer = link.rank().after(1, 2);
+                for (primitive, blocks, size) in [None, Some(Primitive::Staged), Some(Primitive::Bulk)]
+                    .into_iter()
+                    .flat_map(|primitive| [None, Some(1), Some(options.max_blocks_per_peer)].map(|b| (primitive, b)))
+                    .flat_map(|(primitive, blocks)| SIZES.map(move |size| (primitive, blocks, size)))
+                {
+                    let config = Config { primitive, blocks, ..Config::default() };
+                    for (len, at_once) in [(1 << size, 1), ((1 << size) + 13, 7)] {
+                        let Decision { protocol, blocks, tile, .. } = chosen(config, choices, link, len, at_once);
+                        let what = format!("{len} words by {config:?} on {options:?}: {protocol}");
+                        let transfer = Transfer { peer, bytes: len * 4, dtype: Type::F32, blocks, protocol };
+                        check_transfer(link, &transfer, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
+                        if let Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } = protocol
+                        {
+                            assert!(slot_bytes * depth <= link.block_bytes() && tile * 4 <= slot_bytes, "{what}");
+                            assert!((2..=link.max_slots()).contains(&depth), "{what}");
+                        }
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_ring_stays_in_the_caches_it_is_made_for() {
+        let room =
+            ShmOptions { per_peer_bytes: 64 << 20, max_blocks_per_peer: 1, max_slots: 512, ..Default::default() };
+        on_each(room, |choices, link| {
+            for (size, at_once) in SIZES.flat_map(|size| [1, 3, 20].map(|at_once| (size, at_once))) {
+                let (slot_bytes, depth) = slots(&chosen(STAGED, choices, link, 1 << size, at_once));
+                // Of all that are under way at once; few slots are too few for a pipeline, however little room there is.
+                let ring = (choices.ring * second_level()).min(RINGS / (2 * at_once)).max(DEPTH * LARGEST_SLOT);
+                assert!(slot_bytes * depth <= ring, "{depth} slots of {slot_bytes} bytes in a ring of {ring}");
+                assert!(depth >= DEPTH, "{depth} slots");
+            }
+        });
+    }
+
+    #[test]
+    fn what_the_user_says_stays() {
+        on_each(ShmOptions::default(), |choices, link| {
+            for (slot_bytes, depth) in [(4096, 5), (1 << 30, 2), (0, 0)] {
+                let config = Config { slot_bytes: Some(slot_bytes), depth: Some(depth), blocks: Some(3), ..STAGED };
+                let decision = chosen(config, choices, link, 1 << 20, 1);
+                assert_eq!((slots(&decision), decision.blocks), ((slot_bytes, depth), 3));
+            }
+        });
     }
 }

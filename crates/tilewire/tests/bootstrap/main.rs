@@ -1,8 +1,14 @@
 //! How ranks find each other: what the calls mean, who may join, what hostile bytes do, what launchers say.
 
+#[cfg(target_os = "linux")]
+#[path = "../support/job.rs"]
+mod job;
+
 mod hostile;
 mod joining;
 mod launchers;
+#[cfg(target_os = "linux")]
+mod memory;
 mod raw;
 mod semantics;
 mod worlds;

@@ -9,6 +9,8 @@ mod case;
 mod job;
 #[path = "../support/ranks.rs"]
 mod ranks;
+#[path = "../support/untouched.rs"]
+mod untouched;
 
 mod exchange;
 mod exchanges;

@@ -1,5 +1,6 @@
 //! One transfer of the tests: how it travels, what its data are, and whether what arrived is right.
 
+use crate::untouched;
 use std::time::Duration;
 use tilewire::ir::scalar::Element;
 use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
@@ -62,6 +63,13 @@ fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+/// Now and then a rank is late.
+pub fn pause(numbers: &mut Numbers) {
+    if numbers.below(4) == 0 {
+        std::thread::sleep(Duration::from_micros(numbers.next() % 1000));
+    }
 }
 
 /// Element `i` of what `rank` sends: any bits, NaNs included.
@@ -152,12 +160,34 @@ pub struct Shift {
 }
 
 impl Shift {
+    /// A transfer that any transport with the options of `SMALL` can do.
+    pub fn any(numbers: &mut Numbers, ranks: usize) -> Shift {
+        let way = match numbers.below(5) {
+            0 => Way::Packet,
+            1 => Way::Direct,
+            2 => Way::Chosen,
+            3 => {
+                let depth = 2 + numbers.below(7);
+                Way::bulk(16 * (1 + numbers.below((4096 / depth / 16).min(50))), depth)
+            }
+            _ => {
+                let depth = 2 + numbers.below(7);
+                // A multiple of every element's size.
+                Way::staged(8 * (1 + numbers.below((4096 / depth / 8).min(100))), depth)
+            }
+        };
+        let blocks = 1 + numbers.below(8);
+        // 512 bytes of packets for each block.
+        let most = if way == Way::Packet { 64 } else { numbers.one_of(&[20, 200, 5000]) };
+        Shift { len: numbers.below(most + 1), by: 1 + numbers.below(ranks - 1), blocks, way }
+    }
+
     pub fn peers(&self, world: &World) -> (Rank, Rank) {
         let (me, size) = (world.rank(), world.size());
         (me.after(self.by, size), me.after(size - self.by, size))
     }
 
-    /// Builds, runs once and checks.
+    /// Builds, runs once and checks what arrived, and that nothing was written around it.
     pub fn run<T: Element>(&self, world: &World, link: &ShmTransport, seed: u64) -> Result<(), RankError> {
         let (to, from) = self.peers(world);
         let inp = Tensor::from_slice(&data::<T>(seed, world.rank(), self.len));
@@ -165,12 +195,18 @@ impl Shift {
         let out = if self.way == Way::Direct {
             let window = Window::<T>::allocate(link, self.len)?;
             poison(window.tensor());
+            let behind = untouched::behind(window.tensor().memory());
+            untouched::poison(&behind);
             sendrecv(link, window.tensor(), &inp, to, from).window(&window).config(config).run()?;
+            let spoilt = untouched::spoilt(&behind);
+            assert_eq!(spoilt, None, "a byte behind the window was written: {:?}", (T::TYPE, self, seed));
             window.tensor().to_vec()
         } else {
-            let out = Tensor::<T>::zeros(self.len);
-            poison(&out);
+            let all = untouched::guarded::<T>(self.len);
+            let out = untouched::inside(&all);
             sendrecv(link, &out, &inp, to, from).config(config).run()?;
+            let spoilt = untouched::spoilt_guard(&all);
+            assert_eq!(spoilt, None, "an element beside the output was written: {:?}", (T::TYPE, self, seed));
             out.to_vec()
         };
         assert_same(&out, &data::<T>(seed, from, self.len), (T::TYPE, self, seed));

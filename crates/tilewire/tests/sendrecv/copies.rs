@@ -162,28 +162,6 @@ fn a_pair_sends_both_ways_without_sendrecv() {
     });
 }
 
-/// A transfer that any transport with the options of `SMALL` can do.
-fn any_shift(numbers: &mut Numbers, ranks: usize) -> Shift {
-    let way = match numbers.below(5) {
-        0 => Way::Packet,
-        1 => Way::Direct,
-        2 => Way::Chosen,
-        3 => {
-            let depth = 2 + numbers.below(7);
-            Way::bulk(16 * (1 + numbers.below((4096 / depth / 16).min(50))), depth)
-        }
-        _ => {
-            let depth = 2 + numbers.below(7);
-            // A multiple of every element's size.
-            Way::staged(8 * (1 + numbers.below((4096 / depth / 8).min(100))), depth)
-        }
-    };
-    let blocks = 1 + numbers.below(8);
-    // 512 bytes of packets for each block.
-    let most = if way == Way::Packet { 64 } else { numbers.one_of(&[20, 200, 5000]) };
-    Shift { len: numbers.below(most + 1), by: 1 + numbers.below(ranks - 1), blocks, way }
-}
-
 #[test]
 fn a_seeded_sample_of_everything() {
     let (worlds, transfers) = if everything() { (500, 40) } else { (8, 12) };
@@ -193,7 +171,7 @@ fn a_seeded_sample_of_everything() {
         threads(ranks, &numbers, |world| {
             let (mut numbers, link) = (numbers.clone(), ShmTransport::rendezvous(world, SMALL)?);
             for _ in 0..transfers {
-                let (shift, ty) = (any_shift(&mut numbers, ranks), numbers.below(TYPES));
+                let (shift, ty) = (Shift::any(&mut numbers, ranks), numbers.below(TYPES));
                 shift.run_as(ty, world, &link, numbers.next())?;
             }
             Ok(link.close()?)

@@ -2,13 +2,17 @@
 //! broken transport says so on every call.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
+use crate::ranks::words;
+use std::cell::Cell;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tilewire::collective::Timeout;
+use tilewire::collective::{Link, Timeout};
 use tilewire::transport::{
-    AbortCode, Cause, Rank, RankError, ShmTransport, TransferError, TransportError, Window, World,
+    AbortCode, Cause, P2pTransport, PeerEndpoint, Rank, RankError, ShmTransport, Signals, TransferError,
+    TransportError, Window, World,
 };
-use tilewire::{LaunchError, RunError, Tensor, recv, send, sendrecv};
+use tilewire::{LaunchError, Memory, RunError, Tensor, kernel, recv, send, sendrecv};
 
 const SHORT: Duration = Duration::from_millis(200);
 const FIRST: Rank = Rank::new(0);
@@ -60,11 +64,20 @@ fn assert_broken(error: &RunError, code: AbortCode, rank: Rank) {
     }
 }
 
-/// A receiver that waits for a sender that has built, and does not run.
-fn receiver_waits(way: Way, blocks: usize) -> Timeout {
+/// The line of the schedule that a wait stands in.
+#[track_caller]
+fn line_of(timeout: &Timeout) -> String {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join(timeout.at.file)).unwrap();
+    text.lines().nth(timeout.at.line as usize - 1).expect("the file has the line").to_string()
+}
+
+/// A receiver that waits for a sender that has built, and does not run. `sent` is what the sender does by hand before.
+fn receiver_waits(way: Way, blocks: usize, sent: impl Fn(&Signals) + Sync) -> Timeout {
     let [first, second] = in_vain(
         LONG,
         |link, window| {
+            sent(&link.endpoint(FIRST).send);
             let x = Tensor::<u32>::zeros(100);
             let give = send(link, &x, FIRST).config(way.config(blocks));
             if way == Way::Direct { give.window(window).build() } else { give.build() }
@@ -81,18 +94,96 @@ fn receiver_waits(way: Way, blocks: usize) -> Timeout {
 
 #[test]
 fn a_receiver_says_what_it_waits_for() {
-    for (way, op, expected) in
-        [(Way::Packet, "packet", 1 << 31), (Way::staged(128, 2), "tail", 1), (Way::Direct, "done", 1)]
-    {
+    for (way, op, expected, line) in [
+        (Way::Packet, "packet", 1 << 31, "packet_get("),
+        (Way::staged(128, 2), "tail", 1, ".step("),
+        (Way::bulk(128, 2), "tail", 1, ".wait_filled("),
+        (Way::Direct, "done", 1, "recv_direct("),
+    ] {
         for blocks in [1, 3] {
-            let error = receiver_waits(way, blocks);
+            let error = receiver_waits(way, blocks, |_| ());
             assert_eq!((error.rank, error.peer, &*error.role, error.after), (FIRST, SECOND, "receive", SHORT));
-            assert_eq!((error.expected, error.seen), (expected, 0), "{error}");
-            assert!(error.block < blocks && error.op.contains(op) && error.at.line > 0, "{error}");
+            assert_eq!((error.block, error.slot, error.expected, error.seen), (0, 0, expected, 0), "{error}");
+            assert!(error.op.contains(op) && line_of(&error).contains(line), "{error}: {}", line_of(&error));
             let words = error.to_string();
             assert!(words.starts_with("rank 0 waited 200ms for rank 1: ") && words.contains(error.at.file), "{words}");
         }
     }
+}
+
+#[test]
+fn a_receiver_says_which_block_and_slot_it_waits_for() {
+    // A signal of the sender, by hand.
+    let signal = |memory: &Memory, slot: usize, value| {
+        words(memory)[slot * PeerEndpoint::SLOT_STRIDE as usize / 8].store(value, Ordering::Release)
+    };
+    // Four tiles for two blocks: the first has all of its two, the second has one and waits for its last, in slot 1 of its eight.
+    let of_slot = |send: &Signals| {
+        for (slot, value) in [(0, 1), (1, 2), (SMALL.max_slots, 1)] {
+            signal(&send.tail, slot, value);
+        }
+    };
+    let error = receiver_waits(Way::staged(128, 2), 2, of_slot);
+    let slot = SMALL.max_slots as i64 + 1;
+    assert_eq!((error.block, error.slot, error.expected, error.seen), (1, slot, 2, 0), "{error}");
+    assert!(error.op.contains(&format!("[{slot}]")), "{error}");
+    // A window that the first two blocks of the sender have written.
+    let error =
+        receiver_waits(Way::Direct, 3, |send| [0, 1].into_iter().for_each(|block| signal(&send.done, block, 1)));
+    assert_eq!((error.block, error.slot, error.expected, error.seen), (2, 2, 1, 0), "{error}");
+}
+
+#[test]
+fn what_a_wait_has_seen_is_of_the_launches_before() {
+    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by step 13.
+    let errors = World::threads(2).deadline(LONG).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let (x, config) = (Tensor::<u32>::zeros(160), Way::staged(128, 2).config(1));
+        let build = |deadline| {
+            let first = world.rank() == FIRST;
+            let leg = if first { recv(&link, &x, SECOND) } else { send(&link, &x, FIRST) };
+            leg.config(config).deadline(deadline).build()
+        };
+        let mut before = build(LONG)?;
+        (0..3).try_for_each(|_| before.run())?;
+        let mut last = build(SHORT)?;
+        world.bootstrap().barrier("built", LONG.into())?;
+        let early = (world.rank() == FIRST).then(|| last.run().unwrap_err());
+        world.bootstrap().barrier("failed", LONG.into())?;
+        Ok(early.unwrap_or_else(|| last.run().unwrap_err()))
+    });
+    let [first, second] = errors.unwrap().try_into().expect("two ranks");
+    assert_broken(&second, AbortCode::TimedOut, FIRST);
+    let error = timeout(first);
+    assert_eq!((error.slot, error.expected, error.seen), (1, 16, 14), "{error}");
+}
+
+#[test]
+fn a_wait_of_ones_own_kernel_names_the_line_of_the_user() {
+    let result = World::threads(2).deadline(Duration::from_secs(1)).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let (peer, line) = (world.rank().after(1, 2), Cell::new(0));
+        let tail = [link.endpoint(peer).recv.tail];
+        let traced = kernel("own", |k| {
+            let tail = k.slots("tail", &tail, PeerEndpoint::SLOT_STRIDE);
+            k.role("watch", 1).run(|r| {
+                line.set(line!() + 1);
+                r.wait(tail.slot(0, 5), 7);
+            });
+        })?;
+        if world.rank() == FIRST {
+            let error = link.prepare(&traced)?.run().unwrap_err();
+            let RunError::Launch(LaunchError::Timeout { index, expected, seen, by, at, .. }) = error.clone() else {
+                panic!("{error}")
+            };
+            assert_eq!((index, expected, seen, by.block, &*by.role), (Some(5), 7, 0, 0, "watch"), "{error}");
+            assert_eq!((at.file, at.line), (file!(), line.get()), "{error}");
+        }
+        world.bootstrap().barrier("failed", LONG.into())?;
+        assert!(link.is_broken());
+        Ok(())
+    });
+    result.unwrap();
 }
 
 /// A sender that waits for a receiver that has built, and does not run.
@@ -119,13 +210,16 @@ fn sender_waits(way: Way, launches: usize) -> Timeout {
 #[test]
 fn a_sender_says_what_it_waits_for() {
     // Of the four steps, two find a free slot; of packets, eight messages find room; a window must be offered first.
-    for (way, launches, op, expected) in
-        [(Way::staged(128, 2), 1, "head", 1), (Way::Packet, 9, "packet head", 4), (Way::Direct, 1, "ready", 1)]
-    {
+    for (way, launches, op, expected, line) in [
+        (Way::staged(128, 2), 1, "head", 1, ".wait("),
+        (Way::bulk(128, 2), 1, "head", 1, ".wait("),
+        (Way::Packet, 9, "packet head", 4, ".wait("),
+        (Way::Direct, 1, "ready", 1, "send_direct"),
+    ] {
         let error = sender_waits(way, launches);
-        assert_eq!((error.rank, error.peer, error.block, &*error.role), (FIRST, SECOND, 0, "send"));
-        assert_eq!((error.expected, error.seen), (expected, 0), "{error}");
-        assert!(error.op.contains(op), "{error}");
+        assert_eq!((error.rank, error.peer, &*error.role, error.after), (FIRST, SECOND, "send", SHORT));
+        assert_eq!((error.block, error.slot, error.expected, error.seen), (0, 0, expected, 0), "{error}");
+        assert!(error.op.contains(op) && line_of(&error).contains(line), "{error}: {}", line_of(&error));
     }
 }
 
@@ -230,7 +324,7 @@ fn waits_end_when_a_launch_of_a_rank_fails() {
         use tilewire::hook::Captured;
         let give = send(link, &x, FIRST).produce(|c| c.input.load(index.at(c.pos())));
         let traced = give.trace()?;
-        let error = tilewire::collective::Link::prepare(link, &traced)?.run().unwrap_err();
+        let error = link.prepare(&traced)?.run().unwrap_err();
         let RunError::Launch(LaunchError::OutOfBounds { name, index, len, .. }) = &error else { panic!("{error}") };
         assert_eq!((&**name, *index, *len), ("input", 9, 4));
         assert_broken(&send(link, &x, FIRST).run().unwrap_err(), AbortCode::Failed, SECOND);

@@ -1,7 +1,8 @@
 //! Memory that is not of the message stays as it was.
 
-use crate::case::{SMALL, Way, assert_same, bits, data, poison, seed, threads};
+use crate::case::{SMALL, Shift, Way, assert_same, bits, data, poison, seed, threads};
 use crate::ranks::words;
+use crate::untouched;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tilewire::ir::scalar::Element;
@@ -62,6 +63,43 @@ fn windows_of_others_are_untouched() {
         let must = if world.rank() == receiver { &sent } else { &untouched };
         assert_same(&window.tensor().to_vec(), must, world.rank());
         assert_same(&other.tensor().to_vec(), &untouched, "another window");
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn bytes_behind_a_window_are_untouched() {
+    // Ends within a word, a vector and a line; several blocks end within one line.
+    threads(2, "behind windows", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        for len in [1, 3, 15, 77, 131, 1023] {
+            for blocks in [1, 2, 3, 8] {
+                let shift = Shift { len, by: 1, blocks, way: Way::Direct };
+                shift.run::<u8>(world, &link, seed())?;
+                shift.run::<u16>(world, &link, seed())?;
+                shift.run::<f32>(world, &link, seed())?;
+                shift.run::<u64>(world, &link, seed())?;
+            }
+        }
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn bytes_behind_a_window_that_is_shorter_than_others_are_untouched() {
+    // The segments of all are as long as the longest; what is sent is as long as the window of the receiver.
+    let len = |of: Rank| [77, 500, 21][of.index()];
+    threads(3, "windows of their own lengths", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
+        let window = Window::<u16>::allocate(&link, len(me))?;
+        let behind = untouched::behind(window.tensor().memory());
+        untouched::poison(&behind);
+        let inp = Tensor::from_slice(&data::<u16>(seed(), me, len(to)));
+        // READY comes after the poison, so no barrier is needed.
+        sendrecv(&link, window.tensor(), &inp, to, from).window(&window).blocks(2).run()?;
+        assert_eq!(untouched::spoilt(&behind), None, "a byte behind the window of {me}");
+        assert_same(&window.tensor().to_vec(), &data::<u16>(seed(), from, len(me)), me);
         Ok(link.close()?)
     });
 }

@@ -5,6 +5,8 @@
 mod job;
 #[path = "../support/ranks.rs"]
 mod ranks;
+#[path = "../support/untouched.rs"]
+mod untouched;
 
 mod case;
 mod copies;

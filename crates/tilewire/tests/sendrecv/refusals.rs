@@ -1,6 +1,8 @@
-//! What cannot be is refused, on every rank, with its own error that names the values; and the transport can still be used.
+//! What cannot be is refused, on every rank, with its own error that names the values; nothing is written, neither outputs and windows nor
+//! staging and signals, and the transport can still be used.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
+use crate::untouched::{self, output};
 use std::time::Duration;
 use tilewire::collective::{Link, Mismatch};
 use tilewire::hook::MisuseKind;
@@ -12,11 +14,17 @@ use tilewire::{
     Bf16, BuildError, Config, F8E4M3, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
 };
 
-/// Runs `body` in two ranks, which must fail in both; then that the transport is as good as before. Gives the errors by rank.
+/// Runs `body` in two ranks, which must fail in both and write nothing; then that the transport is as good as before. Gives the errors by
+/// rank.
 fn refused(body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync) -> [RunError; 2] {
     let both = threads(2, "refusals", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
+        untouched::transport(world, &link)?;
         let error = body(world, &link).expect_err("must be refused");
+        // What a peer writes belatedly would be seen, too.
+        world.bootstrap().barrier("refused", world.deadline())?;
+        untouched::assert_untouched(&error);
+        world.bootstrap().barrier("looked at", world.deadline())?;
         for way in [Way::Packet, Way::staged(128, 2)] {
             Shift { len: 100, by: 1, blocks: 1, way }.run::<i32>(world, &link, seed())?;
         }
@@ -45,7 +53,7 @@ fn transport_refuses(
 
 fn swap(world: &World, link: &ShmTransport, len: usize, config: Config) -> Result<(), RunError> {
     let peer = world.rank().after(1, 2);
-    let (inp, out) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+    let (inp, out) = (Tensor::<f32>::zeros(len), output::<f32>(len));
     sendrecv(link, &out, &inp, peer, peer).config(config).run()
 }
 
@@ -66,7 +74,7 @@ fn rows_too_large_for_packets() {
     // Three rows of 65 elements for two blocks: the first has two rows, in 65 packets of eight bytes.
     transport_refuses(
         |world, link| {
-            let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(195), Tensor::<f32>::zeros(195));
+            let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(195), output::<f32>(195));
             let swap = sendrecv(link, &y, &x, peer, peer).config(Way::Packet.config(2));
             swap.chunk_shape(65, 3).produce(|c| c.input.at(c.col(), c.row())).run()
         },
@@ -129,23 +137,26 @@ fn peers_that_are_not_there_and_oneself() {
         |_| TransferError::NoSuchPeer { peer: stranger, world_size },
     );
     transport_refuses(
-        |_, link| recv(link, &x(), stranger).run(),
+        |_, link| recv(link, &output::<f32>(4), stranger).run(),
         |_| TransferError::NoSuchPeer { peer: stranger, world_size },
     );
     let itself = |rank| TransferError::SelfTransfer { rank };
-    transport_refuses(|world, link| recv(link, &x(), world.rank()).run(), itself);
-    transport_refuses(|world, link| sendrecv(link, &x(), &x(), world.rank(), world.rank().after(1, 2)).run(), itself);
+    transport_refuses(|world, link| recv(link, &output::<f32>(4), world.rank()).run(), itself);
+    transport_refuses(
+        |world, link| sendrecv(link, &output::<f32>(4), &x(), world.rank(), world.rank().after(1, 2)).run(),
+        itself,
+    );
 }
 
 // ---- what a protocol cannot do --------------------------------------------------------------------------------------
 
-/// A rank's own window of `len` elements, and a swap through it.
+/// A rank's own window, and a swap through it.
 fn through_window(
     world: &World,
     link: &ShmTransport,
     body: impl Fn(&Window<f32>, Rank) -> Result<(), RunError>,
 ) -> Result<(), RunError> {
-    let window = Window::<f32>::allocate(link, 16)?;
+    let window = untouched::window(world, link, 16).expect("a window");
     body(&window, world.rank().after(1, 2))
 }
 
@@ -176,7 +187,9 @@ fn what_direct_cannot_do() {
         })
     });
     unable("direct cannot: the output is not this rank's part of the window", |world, link| {
-        through_window(world, link, |window, peer| sendrecv(link, &x(), &x(), peer, peer).window(window).run())
+        through_window(world, link, |window, peer| {
+            sendrecv(link, &output::<f32>(16), &x(), peer, peer).window(window).run()
+        })
     });
     unable("direct cannot: the output is not this rank's part of the window", |world, link| {
         through_window(world, link, |window, peer| {
@@ -188,7 +201,7 @@ fn what_direct_cannot_do() {
 #[test]
 fn slots_of_several_parts_that_begin_anywhere() {
     unable("staged cannot: the parts of a slot begin on 64 bytes", |world, link| {
-        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), output::<f32>(64));
         sendrecv(link, &y, &x, peer, peer)
             .config(Way::staged(1001, 2).config(1))
             .produce2(|c| (c.input.load(c.pos()), c.input.load(c.pos())))
@@ -201,7 +214,7 @@ fn slots_of_several_parts_that_begin_anywhere() {
 fn an_output_that_lies_over_the_input() {
     transport_refuses(
         |world, link| {
-            let (peer, x) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64));
+            let (peer, x) = (world.rank().after(1, 2), output::<f32>(64));
             sendrecv(link, &x.slice(32..64), &x.slice(0..33), peer, peer).run()
         },
         |_| TransferError::Overlap { bytes: 33 * 4 },
@@ -212,8 +225,9 @@ fn an_output_that_lies_over_the_input() {
 fn an_output_that_is_longer_than_its_shape() {
     threads(2, "long output", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(8), Tensor::<f32>::zeros(16));
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(8), output::<f32>(16));
         let error = sendrecv(&link, &y, &x, peer, peer).chunk_shape(2, 4).run().unwrap_err();
+        untouched::assert_untouched(&error);
         assert!(matches!(error, RunError::Build(_)), "{error}");
         Ok(link.close()?)
     });
@@ -223,11 +237,11 @@ fn an_output_that_is_longer_than_its_shape() {
 fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
     threads(2, "half refused", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u64>::zeros(4), Tensor::<u64>::zeros(4));
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<u64>::zeros(4), output::<u64>(4));
         if world.rank() == Rank::new(0) {
             // Its send agrees and needs nobody; were its step counted here alone, every later message would be the wrong one.
             let sent = send(&link, &x, peer).run();
-            let received = recv(&link, &Tensor::<u64>::zeros(5), peer).run();
+            let received = recv(&link, &output::<u64>(5), peer).run();
             assert!(sent.is_ok() || matches!(sent, Err(RunError::Transfer(TransferError::Broken { .. }))), "{sent:?}");
             assert!(received.is_err());
         } else {
@@ -241,6 +255,7 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
             again.unwrap_err(),
             RunError::Transport(_) | RunError::Transfer(TransferError::Broken { .. })
         ));
+        untouched::assert_untouched("half refused");
         Ok(())
     });
 }
@@ -264,7 +279,7 @@ fn a_transfer_that_is_dropped_before_its_launch_breaks_the_transport() {
 #[test]
 fn slots_that_hold_no_element() {
     unable("staged cannot: not one element fits a slot", |world, link| {
-        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+        let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(64), output::<f32>(64));
         sendrecv(link, &y, &x, peer, peer)
             .config(Way::staged(64, 2).config(1))
             .produce2(|c| (c.input.load(c.pos()), c.input.load(c.pos())))
@@ -329,18 +344,22 @@ fn differ(
 fn two_sides_that_mean_different_messages() {
     let x = Tensor::<f32>::zeros;
     let size = "the number of elements";
-    differ((size, "10", "11"), |link, to| send(link, &x(10), to).run(), |link, from| recv(link, &x(11), from).run());
+    differ(
+        (size, "10", "11"),
+        |link, to| send(link, &x(10), to).run(),
+        |link, from| recv(link, &output::<f32>(11), from).run(),
+    );
     let types = "the element types on the wire";
     differ(
         (types, "f32", "i32"),
         |link, to| send(link, &x(10), to).run(),
-        |link, from| recv(link, &Tensor::<i32>::zeros(10), from).run(),
+        |link, from| recv(link, &output::<i32>(10), from).run(),
     );
     differ(
         (types, "bf16", "f32 and bf16"),
         |link, to| send(link, &x(10), to).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run(),
         |link, from| {
-            let take = recv(link, &x(10), from).carries::<(f32, Bf16)>();
+            let take = recv(link, &output::<f32>(10), from).carries::<(f32, Bf16)>();
             take.consume(|c, (x, _)| c.output.store(c.pos(), x)).run()
         },
     );
@@ -348,13 +367,13 @@ fn two_sides_that_mean_different_messages() {
     differ(
         ("the neighbours that share the last value (last_per)", "32", "1"),
         |link, to| send(link, &x(64), to).produce2(hooks::quantise(F8E4M3::MAX, 32)).last_per(32).run(),
-        |link, from| recv(link, &x(64), from).carries::<(F8E4M3, f32)>().consume(hooks::dequantise()).run(),
+        |link, from| recv(link, &output::<f32>(64), from).carries::<(F8E4M3, f32)>().consume(hooks::dequantise()).run(),
     );
     let shape = "the shape of the output chunk";
     differ(
         (shape, "[5, 2]", "[2, 5]"),
         |link, to| send(link, &x(10), to).chunk_shape(2, 5).produce(|c| c.input.at(c.col(), c.row())).run(),
-        |link, from| recv(link, &x(10), from).chunk_shape(5, 2).run(),
+        |link, from| recv(link, &output::<f32>(10), from).chunk_shape(5, 2).run(),
     );
 }
 
@@ -365,7 +384,7 @@ fn two_sides_that_mean_different_ways() {
         differ(
             expected,
             move |link, to| send(link, &x(), to).config(give).run(),
-            move |link, from| recv(link, &x(), from).config(take).run(),
+            move |link, from| recv(link, &output::<f32>(100), from).config(take).run(),
         );
     };
     let staged = |slot_bytes, depth, blocks| Way::staged(slot_bytes, depth).config(blocks);
@@ -404,7 +423,7 @@ fn hooks_that_cannot_be_meant() {
     let x = Tensor::<f32>::zeros;
     for error in refused(|world, link| {
         let peer = world.rank().after(1, 2);
-        sendrecv(link, &x(4), &x(5), peer, peer).send_len(4).run()
+        sendrecv(link, &output::<f32>(4), &x(5), peer, peer).send_len(4).run()
     }) {
         assert_eq!(
             misuse(error),
@@ -413,7 +432,7 @@ fn hooks_that_cannot_be_meant() {
     }
     for error in refused(|world, link| {
         let peer = world.rank().after(1, 2);
-        sendrecv(link, &x(4), &x(4), peer, peer).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run()
+        sendrecv(link, &output::<f32>(4), &x(4), peer, peer).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run()
     }) {
         assert_eq!(misuse(error), MisuseKind::NeedsConsume { carries: &[Type::BF16], output: Type::F32 });
     }
@@ -431,7 +450,7 @@ fn hooks_that_cannot_be_meant() {
     }
     for error in refused(|world, link| {
         let peer = world.rank().after(1, 2);
-        sendrecv(link, &x(6), &x(6), peer, peer).chunk_shape(2, 4).run()
+        sendrecv(link, &output::<f32>(6), &x(6), peer, peer).chunk_shape(2, 4).run()
     }) {
         let RunError::Build(error) = error else { panic!("{error}") };
         let shape = |kind: &MisuseKind| matches!(kind, MisuseKind::ChunkShape { elements: 8, len: 6 });
@@ -479,7 +498,7 @@ fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError
     let mut errors = world
         .run(|world| {
             let link = ShmTransport::rendezvous(&world, SMALL)?;
-            let window = Window::<f32>::allocate(&link, if world.rank().index() == 0 { 100 } else { 50 })?;
+            let window = untouched::window(&world, &link, if world.rank().index() == 0 { 100 } else { 50 })?;
             let error = match world.rank().index() {
                 0 => give(&link, &window, Rank::new(1)).unwrap_err(),
                 _ => {
@@ -493,6 +512,7 @@ fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError
             };
             // Nobody leaves before the other has heard.
             world.bootstrap().barrier("over", LONG.into())?;
+            untouched::assert_untouched(&error);
             Ok(error)
         })
         .unwrap();

@@ -1,7 +1,6 @@
 //! Launch after launch on one transport: nothing is reset, and nothing of one launch is left for the next.
 
-use crate::case::{Numbers, SMALL, Shift, Way, assert_same, data, everything, poison, seed, threads};
-use std::time::Duration;
+use crate::case::{Numbers, SMALL, Shift, Way, assert_same, data, everything, pause, poison, seed, threads};
 use tilewire::collective::PreparedExchange;
 use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
 use tilewire::{Tensor, recv, send, sendrecv};
@@ -36,12 +35,6 @@ impl<'l> Repeated<'l> {
         self.exchange.run()?;
         assert_same(&self.out.to_vec(), &data::<u32>(seed, self.from, self.shift.len), (me, self.shift, seed));
         Ok(())
-    }
-}
-
-fn pause(numbers: &mut Numbers) {
-    if numbers.below(4) == 0 {
-        std::thread::sleep(Duration::from_micros(numbers.next() % 1000));
     }
 }
 

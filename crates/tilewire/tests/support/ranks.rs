@@ -15,14 +15,25 @@ pub fn in_threads(ranks: usize, body: Body) {
 
 /// Runs the test of this name again in `ranks` processes, and `body` in each.
 pub fn in_processes(test: &str, ranks: usize, body: Body) {
+    in_worlds(test, [ranks], body);
+}
+
+/// The same in worlds of so many processes, one after the other. `TILEWIRE_SENDRECV=full` does more, and gives it more time.
+pub fn in_worlds(test: &str, ranks: impl IntoIterator<Item = usize>, body: Body) {
+    let full = std::env::var("TILEWIRE_SENDRECV").is_ok_and(|value| value == "full");
     if let Some(mut member) = Member::of_this_process() {
-        let world = join(&mut member);
+        let world = join_within(&mut member, if full { "10m" } else { "10s" });
         let result = body(&world).map_err(|error| error.to_string());
         return member.report(format!("{result:?}"));
     }
-    let (mut job, _store) = start(test, ranks);
-    job.expect(0..ranks, "Ok(())");
-    job.finish();
+    for ranks in ranks {
+        let (mut job, _store) = start(test, ranks);
+        if full {
+            job.allow(Duration::from_secs(3600));
+        }
+        job.expect(0..ranks, "Ok(())");
+        job.finish();
+    }
 }
 
 /// The processes, and the store they meet at, which lives in the parent.

@@ -1,9 +1,10 @@
 //! Transfers made from a seed: who sends what to whom, and what must arrive. Every rank makes the same list.
 #![allow(dead_code)] // every test file uses its own part
 
+use crate::untouched;
 use tilewire::collective::PreparedExchange;
 use tilewire::transport::{P2pTransport, RankError, ShmTransport, Window};
-use tilewire::{Config, F8E4M3, Primitive, Rank, RunError, Tensor, sendrecv};
+use tilewire::{Config, F8E4M3, Memory, Primitive, Rank, RunError, Tensor, sendrecv};
 
 /// Elements before and after an output; they must stay as they are.
 pub const GUARD: usize = 32;
@@ -68,7 +69,7 @@ impl Case {
             }
             _ => random.one_of(&[(0, 1), (1, 1), (1, 17), (31, 33), (128, 65), (1, 20_000), (301, 257)]),
         };
-        let mut config = Config { primitive, blocks: Some(random.one_of(&[1, 2, 3, 8])), ..Config::default() };
+        let mut config = Config { primitive, blocks: Some(1 + random.below(8)), ..Config::default() };
         config.granule = (hook == Hook::Quantise).then_some(GROUP);
         if matches!(primitive, Some(Primitive::Staged | Primitive::Bulk)) && random.below(2) == 0 {
             config.slot_bytes = Some(random.one_of(&[512, 2048, 16384]));
@@ -117,7 +118,9 @@ pub struct Ready<'l> {
     op: PreparedExchange<'l, ShmTransport>,
     inp: Tensor<f32>,
     around: Tensor<f32>,
+    /// None around a window, which has bytes behind it instead.
     guard: usize,
+    behind: Option<Memory>,
 }
 
 impl<'l> Ready<'l> {
@@ -130,6 +133,7 @@ impl<'l> Ready<'l> {
         let guard = if direct { 0 } else { GUARD };
         let around = window.as_ref().map_or_else(|| Tensor::zeros(case.len() + 2 * guard), |w| w.tensor().clone());
         let (out, inp) = (around.slice(guard..guard + case.len()), Tensor::zeros(case.len()));
+        let behind = window.as_ref().map(|window| untouched::behind(window.tensor().memory()));
         let exchange = sendrecv(link, &out, &inp, to, from).config(case.config);
         let exchange = window.iter().fold(exchange, |exchange, window| exchange.window(window));
         let op = match case.hook {
@@ -148,13 +152,14 @@ impl<'l> Ready<'l> {
                 .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
                 .build(),
         }?;
-        Ok(Ready { case, me, from, op, inp, around, guard })
+        Ok(Ready { case, me, from, op, inp, around, guard, behind })
     }
 
     /// New data, and an output of poison.
     pub fn fill(&self, turn: u64) {
         (0..self.case.len()).for_each(|i| self.inp.set(i, self.case.sent(turn, self.me.index(), i)));
         self.around.fill(POISON);
+        self.behind.iter().for_each(untouched::poison);
     }
 
     pub fn launch(&mut self) -> Result<(), RunError> {
@@ -182,6 +187,9 @@ impl<'l> Ready<'l> {
         let guards = all[..self.guard].iter().chain(&all[all.len() - self.guard..]);
         if let Some(x) = guards.copied().find(|x| x.to_bits() != POISON.to_bits()) {
             return Err(format!("turn {turn}: a guard is {x}").into());
+        }
+        if let Some(at) = self.behind.as_ref().and_then(untouched::spoilt) {
+            return Err(format!("turn {turn}: byte {at} behind the window was written").into());
         }
         match (0..self.case.len()).find(|&i| self.inp.get(i) != self.case.sent(turn, self.me.index(), i)) {
             Some(i) => Err(format!("turn {turn}: element {i} of the input has changed").into()),

@@ -1,141 +1,13 @@
-//! Transfers among real processes: every bit right, the same as among threads, and a typed error for every survivor of a rank
-//! that dies, panics, leaves or never comes.
-#![cfg(target_os = "linux")]
+//! Ranks that fail: every survivor is told who, nothing outside the message is written, and nothing stays behind.
 
-#[path = "support/job.rs"]
-mod job;
-#[path = "support/ranks.rs"]
-mod ranks;
-#[path = "support/transfers.rs"]
-mod transfers;
-
-use job::Member;
-use ranks::{in_processes, in_threads, join, join_within, start};
+use crate::case::{SMALL, Way, seed};
+use crate::job::Member;
+use crate::ranks::{join, join_within, start};
+use crate::transfers::{Case, Hook, Random, Ready};
 use std::time::{Duration, Instant};
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, TransferError, TransportError, World};
-use tilewire::{Config, LaunchError, Primitive, RunError};
-use transfers::{Case, Hook, Random, Ready};
-
-const SEED: u64 = 0x5eed_0003;
-
-/// Random cases, several of them alive at a time, launched in turns with new data.
-fn random_transfers(world: &World, seed: u64, cases: usize) -> Result<Vec<u64>, RankError> {
-    let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
-    let mut random = Random(seed);
-    let (mut alive, mut digests) = (Vec::new(), Vec::new());
-    for number in 0..cases {
-        let case = Case::random(&mut random, world.size());
-        let context = |error: String| format!("seed {seed:#x}, case {number}, {case:?}: {error}");
-        alive.push((case, Ready::build(&link, case).map_err(|error| context(error.to_string()))?));
-        for turn in 0..4 {
-            // Mostly the newest, now and then one whose geometry was used before others.
-            let which = if turn < 3 { alive.len() - 1 } else { random.below(alive.len()) };
-            let (case, ready) = &mut alive[which];
-            let turn = number as u64 * 4 + turn;
-            let context = |error: String| format!("seed {seed:#x}, case {number}, {case:?}: {error}");
-            ready.fill(turn);
-            ready.launch().map_err(|error| context(error.to_string()))?;
-            ready.check(turn).map_err(|error| context(error.to_string()))?;
-            digests.push(digest(&ready.arrived()));
-        }
-        if alive.len() > 5 {
-            alive.remove(random.below(5));
-        }
-    }
-    drop(alive);
-    link.close()?;
-    Ok(digests)
-}
-
-fn digest(bits: &[u32]) -> u64 {
-    bits.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &x| (sum ^ u64::from(x)).wrapping_mul(0x100_0000_01b3))
-}
-
-fn sample(world: &World) -> Result<(), RankError> {
-    random_transfers(world, SEED + world.size() as u64, 40).map(drop)
-}
-
-#[test]
-fn random_transfers_between_two_processes_are_right_to_the_bit() {
-    in_processes("random_transfers_between_two_processes_are_right_to_the_bit", 2, sample);
-}
-
-#[test]
-fn random_transfers_among_three_processes_are_right_to_the_bit() {
-    in_processes("random_transfers_among_three_processes_are_right_to_the_bit", 3, sample);
-}
-
-#[test]
-fn random_transfers_among_four_processes_are_right_to_the_bit() {
-    in_processes("random_transfers_among_four_processes_are_right_to_the_bit", 4, sample);
-}
-
-#[test]
-fn random_transfers_among_four_threads_are_right_to_the_bit() {
-    in_threads(4, sample);
-}
-
-#[test]
-fn a_packet_share_that_is_no_whole_number_of_words_is_received_as_it_was_sent() {
-    in_threads(2, |world| {
-        let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
-        // The output is [6, 3]: each of 6 blocks has 3 elements of 4 bytes, all of it 9 words.
-        let config = Config { primitive: Some(Primitive::Packet), blocks: Some(6), ..Config::default() };
-        let mut ready = Ready::build(&link, Case { hook: Hook::Transpose, rows: 3, cols: 6, shift: 1, config })?;
-        ready.fill(0);
-        ready.launch()?;
-        ready.check(0)
-    });
-}
-
-#[test]
-fn processes_and_threads_receive_the_same() {
-    let test = "processes_and_threads_receive_the_same";
-    let said = |digests: Vec<u64>| format!("{digests:x?}");
-    if let Some(mut member) = Member::of_this_process() {
-        let world = join(&mut member);
-        return member.report(said(random_transfers(&world, SEED, 15).unwrap()));
-    }
-    let threads = World::threads(3).run(|world| random_transfers(&world, SEED, 15)).unwrap();
-    let (mut job, _store) = start(test, 3);
-    for (rank, digests) in threads.into_iter().enumerate() {
-        assert_eq!(job.report(rank), said(digests), "rank {rank}");
-    }
-    job.finish();
-}
-
-#[test]
-fn a_thousand_launches_alternate_protocol_and_geometry() {
-    in_processes("a_thousand_launches_alternate_protocol_and_geometry", 2, |world| {
-        let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
-        let case = |hook, (rows, cols), primitive, blocks, slot_bytes, depth| {
-            let config =
-                Config { primitive: Some(primitive), blocks: Some(blocks), slot_bytes, depth, ..Config::default() };
-            Case { hook, rows, cols, shift: 1, config }
-        };
-        let cases = [
-            case(Hook::Copy, (1, 100), Primitive::Packet, 1, None, None),
-            case(Hook::Scale, (1, 1000), Primitive::Staged, 2, Some(512), Some(2)),
-            case(Hook::Transpose, (30, 41), Primitive::Staged, 1, Some(1024), Some(8)),
-            case(Hook::Transpose, (30, 41), Primitive::Bulk, 2, Some(1024), Some(8)),
-            case(Hook::Copy, (1, 999), Primitive::Direct, 3, None, None),
-            case(Hook::Scale, (1, 17), Primitive::Packet, 8, None, None),
-        ];
-        let built = cases.map(|case| Ready::build(&link, case));
-        let mut ready = built.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut random = Random(SEED);
-        for turn in 0..1000 {
-            let one = random.below(ready.len());
-            ready[one].fill(turn);
-            ready[one].launch()?;
-            ready[one].check(turn)?;
-        }
-        drop(ready);
-        Ok(link.close()?)
-    });
-}
-
-// ---- ranks that fail ------------------------------------------------------------------------------------------------
+use tilewire::collective::Timeout;
+use tilewire::transport::{ShmOptions, ShmTransport, TransferError, TransportError, World};
+use tilewire::{Config, LaunchError, Primitive, RunError, Tensor, recv, send};
 
 /// What a survivor tells: its error, and the error of the call after that.
 fn told(error: &RunError) -> String {
@@ -198,10 +70,10 @@ fn names_in_dev_shm() -> Vec<String> {
 
 /// The transfer of a round of killing, and the ranks in it.
 fn round(number: u64) -> (usize, usize, Case, Duration) {
-    let mut random = Random(SEED ^ number << 8);
+    let mut random = Random(seed() ^ number << 8);
     let ranks = 2 + random.below(3);
     let victim = random.below(ranks);
-    let primitive = random.one_of(&[Primitive::Staged, Primitive::Staged, Primitive::Direct, Primitive::Packet]);
+    let primitive = random.one_of(&[Primitive::Staged, Primitive::Bulk, Primitive::Direct, Primitive::Packet]);
     let (rows, cols) = if primitive == Primitive::Packet { (10, 20) } else { (300, 401) };
     let blocks = Some(random.one_of(&[1, 2, 4]));
     let config = Config { primitive: Some(primitive), blocks, ..Config::default() };
@@ -212,14 +84,14 @@ fn round(number: u64) -> (usize, usize, Case, Duration) {
 
 #[test]
 fn every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind() {
-    let test = "every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind";
+    let test = "failures::every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind";
     if let Some(mut member) = Member::of_this_process() {
         let world = join(&mut member);
         let number = String::from_utf8(member.hear()).unwrap().parse().unwrap();
         return transfer_until_it_fails(&mut member, world, round(number).2);
     }
     let rounds = std::env::var("TILEWIRE_KILLS").map_or(100, |kills| kills.parse().unwrap());
-    println!("seed {SEED:#x}, {rounds} kills");
+    println!("seed {}, {rounds} kills", seed());
     for number in 0..rounds {
         let (ranks, victim, case, after) = round(number);
         let (mut job, store) = start(test, ranks);
@@ -231,7 +103,7 @@ fn every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind() {
             std::hint::spin_loop();
         }
         job.kill(victim);
-        let context = format!("seed {SEED:#x}, round {number}, {ranks} ranks, {case:?}, killed after {after:?}");
+        let context = format!("seed {}, round {number}, {ranks} ranks, {case:?}, killed after {after:?}", seed());
         for rank in (0..ranks).filter(|&rank| rank != victim) {
             let report = job.report(rank);
             let died = format!("rank {victim} died");
@@ -291,18 +163,18 @@ fn ends_of_rank_1(test: &str, end: fn(), cause: &str) {
 #[test]
 fn a_peer_that_panics_ends_the_transfers_of_the_others() {
     let panics = || std::panic::resume_unwind(Box::new("without a message"));
-    ends_of_rank_1("a_peer_that_panics_ends_the_transfers_of_the_others", panics, "rank 1 panicked");
+    ends_of_rank_1("failures::a_peer_that_panics_ends_the_transfers_of_the_others", panics, "rank 1 panicked");
 }
 
 #[test]
 fn a_peer_that_exits_ends_the_transfers_of_the_others() {
     let exits = || std::process::exit(1);
-    ends_of_rank_1("a_peer_that_exits_ends_the_transfers_of_the_others", exits, "rank 1 died");
+    ends_of_rank_1("failures::a_peer_that_exits_ends_the_transfers_of_the_others", exits, "rank 1 died");
 }
 
 #[test]
 fn a_peer_that_never_builds_is_named_at_the_deadline() {
-    let test = "a_peer_that_never_builds_is_named_at_the_deadline";
+    let test = "failures::a_peer_that_never_builds_is_named_at_the_deadline";
     if let Some(mut member) = Member::of_this_process() {
         let world = join_within(&mut member, "1s");
         let link = ShmTransport::rendezvous(&world, ShmOptions::default()).unwrap();
@@ -327,7 +199,7 @@ fn a_peer_that_never_builds_is_named_at_the_deadline() {
 
 #[test]
 fn a_peer_that_stops_calling_is_named_at_the_deadline() {
-    let test = "a_peer_that_stops_calling_is_named_at_the_deadline";
+    let test = "failures::a_peer_that_stops_calling_is_named_at_the_deadline";
     if let Some(mut member) = Member::of_this_process() {
         let world = join_within(&mut member, "1s");
         let link = ShmTransport::rendezvous(&world, ShmOptions::default()).unwrap();
@@ -346,6 +218,44 @@ fn a_peer_that_stops_calling_is_named_at_the_deadline() {
     }
     let (mut job, _store) = start(test, 2);
     job.expect([0], "timeout: 1");
+    job.expect(0..2, "done");
+    (0..2).for_each(|rank| job.tell(rank, b"go on"));
+    job.expect(0..2, "broken: a wait of rank 0 expired");
+    job.finish();
+}
+
+#[test]
+fn a_wait_that_expires_says_where_and_for_what() {
+    let test = "failures::a_wait_that_expires_says_where_and_for_what";
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join(&mut member);
+        let link = ShmTransport::rendezvous(&world, SMALL).unwrap();
+        let (x, config) = (Tensor::<u32>::zeros(160), Way::staged(128, 2).config(1));
+        let build = |deadline: Duration| {
+            let peer = world.rank().after(1, 2);
+            let leg = if world.rank().index() == 0 { recv(&link, &x, peer) } else { send(&link, &x, peer) };
+            leg.config(config).deadline(deadline).build().unwrap()
+        };
+        let mut before = build(Duration::from_secs(10));
+        (0..3).for_each(|_| before.run().unwrap());
+        let mut last = build(Duration::from_millis(300));
+        world.bootstrap().barrier("built", world.deadline()).unwrap();
+        if member.rank == 0 {
+            let RunError::Timeout(it) = last.run().unwrap_err() else { panic!("no timeout") };
+            let Timeout { rank, peer, block, role, op, slot, expected, seen, after, at, .. } = *it;
+            member.report(format!(
+                "{rank} for {peer}, block {block}, {role}: {op}, {slot}, {seen} of {expected}, {after:?}"
+            ));
+            member.report(at.file);
+        }
+        member.report("done");
+        member.hear();
+        return member.report(told(&last.run().unwrap_err()));
+    }
+    let (mut job, _store) = start(test, 2);
+    // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by step 13.
+    job.expect([0], "0 for 1, block 0, receive: wait tail of rank 1[1], 1, 14 of 16, 300ms");
+    assert!(job.report(0).ends_with("schedule/staged.rs"));
     job.expect(0..2, "done");
     (0..2).for_each(|rank| job.tell(rank, b"go on"));
     job.expect(0..2, "broken: a wait of rank 0 expired");

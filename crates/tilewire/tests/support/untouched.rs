@@ -1,0 +1,125 @@
+//! Memory that must stay as it is: it is poisoned or remembered before a call, and looked at after it.
+//!
+//! A rank is a thread or a process, so what it watches is kept by the thread.
+#![allow(dead_code)] // every test file uses its own part
+
+use crate::ranks::words;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use tilewire::ir::scalar::Element;
+use tilewire::transport::{RankError, ShmTransport, Window, World};
+use tilewire::{Memory, Tensor};
+
+/// Elements before and after an output.
+pub const GUARD: usize = 64;
+const POISON: u8 = 0xa5;
+/// Segments are whole pages.
+const PAGE: usize = 4096;
+
+/// A memory, and its bytes when it was watched first.
+type Watched = (String, Memory, Vec<u8>);
+
+thread_local! {
+    static WATCHED: RefCell<Vec<Watched>> = const { RefCell::new(Vec::new()) };
+}
+
+/// From now on these bytes are to stay as they are.
+pub fn watch(what: impl Into<String>, memory: &Memory) {
+    WATCHED.with_borrow_mut(|watched| watched.push((what.into(), memory.clone(), memory.read())));
+}
+
+/// An output of poison within more poison, watched.
+pub fn output<T: Element>(len: usize) -> Tensor<T> {
+    let all = guarded(len);
+    watch(format!("an output of {len} {}, {GUARD} elements before it and after it", T::TYPE), all.memory());
+    inside(&all)
+}
+
+/// A window of poison, watched, with what lies behind it in its segment. Collective.
+pub fn window<T: Element>(world: &World, link: &ShmTransport, len: usize) -> Result<Window<T>, RankError> {
+    let window = Window::<T>::allocate(link, len)?;
+    window.tensor().fill(poisoned());
+    poison(&behind(window.tensor().memory()));
+    watch("a window", window.tensor().memory());
+    watch("bytes behind a window", &behind(window.tensor().memory()));
+    // Nobody goes on before all are watched.
+    world.bootstrap().barrier("windows are watched", world.deadline())?;
+    Ok(window)
+}
+
+/// Staging and packets full of poison, and all signals and counters as they are, watched. Collective, on a transport that nobody has used.
+pub fn transport(world: &World, link: &ShmTransport) -> Result<(), RankError> {
+    let (table, me) = (link.table(), world.rank().index());
+    for (what, memory) in [("staging", &table.staging[me]), ("packets", &table.packets[me])] {
+        words(memory).iter().for_each(|word| word.store(0x5a5a_0000_0000_0000, Ordering::Release));
+        watch(what, memory);
+    }
+    let slots = &table.slots[me];
+    for (what, memory) in [
+        ("TAIL", &slots.tail),
+        ("HEAD", &slots.head),
+        ("HEAD of packets", &slots.packet_head),
+        ("READY", &slots.ready),
+        ("DONE", &slots.done),
+        ("the start counters", &table.starts),
+    ] {
+        watch(what, memory);
+    }
+    Ok(world.bootstrap().barrier("the transport is watched", world.deadline())?)
+}
+
+/// All that this rank watches is as it was; nothing is watched any more.
+#[track_caller]
+pub fn assert_untouched(context: impl std::fmt::Debug) {
+    for (what, memory, before) in WATCHED.take() {
+        let now = memory.read();
+        if let Some(at) = (0..now.len()).find(|&at| now[at] != before[at]) {
+            panic!("byte {at} of {what} is {:#x}, was {:#x}: {context:?}", now[at], before[at]);
+        }
+    }
+}
+
+/// Poison with room for `len` elements inside.
+pub fn guarded<T: Element>(len: usize) -> Tensor<T> {
+    let all = Tensor::zeros(len + 2 * GUARD);
+    all.fill(poisoned());
+    all
+}
+
+/// What is not guard.
+pub fn inside<T: Element>(all: &Tensor<T>) -> Tensor<T> {
+    all.slice(GUARD..all.len() - GUARD)
+}
+
+/// The first element of the guards that is no longer poison.
+pub fn spoilt_guard<T: Element>(all: &Tensor<T>) -> Option<usize> {
+    let mut guards = (0..GUARD).chain(all.len() - GUARD..all.len());
+    guards.find(|&at| all.get(at).to_bits() != poisoned::<T>().to_bits())
+}
+
+fn poisoned<T: Element>() -> T {
+    T::from_bits(u64::from_ne_bytes([POISON; 8]))
+}
+
+/// The bytes behind a window, up to the end of the page.
+pub fn behind(window: &Memory) -> Memory {
+    let bytes = window.bytes().next_multiple_of(PAGE) - window.bytes();
+    // SAFETY: a window begins on a page of a segment, which is whole pages (`Mapping::total`) and initialised, so these bytes are valid as
+    // long as the handle that is passed along. They are given out as `Memory` only: nobody holds references to them.
+    unsafe { Memory::shared(window.start().add(window.bytes()), bytes, Rc::new(window.clone())) }
+}
+
+/// Fills shared memory with poison.
+pub fn poison(memory: &Memory) {
+    assert!(memory.is_shared());
+    for at in 0..memory.bytes() {
+        // SAFETY: inside, alive as long as the handle; shared memory is touched by atomics only.
+        unsafe { AtomicU8::from_ptr(memory.start().as_ptr().add(at)) }.store(POISON, Ordering::Release);
+    }
+}
+
+/// The first byte of shared memory that is no longer poison.
+pub fn spoilt(memory: &Memory) -> Option<usize> {
+    memory.read().iter().position(|&byte| byte != POISON)
+}
