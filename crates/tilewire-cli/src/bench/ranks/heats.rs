@@ -117,6 +117,14 @@ impl Heat {
         best(&self.outcomes, limit, place, self.least).map(|(_, ns)| ns)
     }
 
+    /// How many times as fast as the best of Open MPI so many nanoseconds are, at a place.
+    pub fn times_open_mpi(&self, ns: f64, place: Place) -> Option<f64> {
+        let lines = self.lines();
+        let peers = lines.iter().filter(|line| line.protocol == MPI && line.name.starts_with("Open MPI"));
+        let best = peers.filter_map(|line| Some(line.medians[place as usize]?.1)).min_by(f64::total_cmp);
+        best.map(|peer| peer / ns)
+    }
+
     /// Gigabytes a second, all directions together.
     pub fn gbps(&self, ns: f64) -> Option<f64> {
         self.step.volume.filter(|&bytes| bytes > 0).map(|bytes| bytes as f64 / ns)

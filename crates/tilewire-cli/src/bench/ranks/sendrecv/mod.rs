@@ -121,7 +121,8 @@ fn both<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let buffers = Buffers::allocate(link, Pattern::Both, bytes)?;
     let mut sides = buffers.one_copy();
     sides.extend(buffers.two_copy()?);
-    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, Aim::Ratio(0.9)).side(&buffers)?);
+    let aim = if bytes < MIB { Aim::Ratio(0.9) } else { Aim::Ahead { times: 2.0, ratio: Some(0.9) } };
+    sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, aim).side(&buffers)?);
     sides.push(Race::new("staged", Primitive::Staged, Limit::TwoCopy, Aim::None).side(&buffers)?);
     Ok(sides)
 }

@@ -7,7 +7,7 @@ use crate::bench::ranks::side::{Aim, Limit, Part, Run, Side};
 use anyhow::{Result, bail};
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
-use tilewire::{F8E4M3, Prepared, Primitive, Tensor, kernel, recv, send, sendrecv};
+use tilewire::{F8E4M3, Prepared, Primitive, Tensor, kernel, map, recv, send, sendrecv};
 
 /// What races, and how far it should come.
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +121,8 @@ fn other(link: &ShmTransport) -> Rank {
 
 /// One way with a hook, f32 in: a launch, and what must arrive.
 struct Hooked<'l> {
+    /// A pass of its own before the message, where the hook is none of the launch.
+    before: Option<Prepared>,
     launch: Prepares<'l>,
     inp: Tensor<f32>,
     /// None for a rank that only sends.
@@ -132,7 +134,10 @@ type Fault = Box<dyn Fn(&Tensor<f32>) -> Option<usize>>;
 
 impl Run for Hooked<'_> {
     fn run(&mut self, steps: u64) -> Result<()> {
-        (0..steps).try_for_each(|_| Ok(self.launch.run()?))
+        (0..steps).try_for_each(|_| {
+            self.before.as_mut().map_or(Ok(()), Prepared::run)?;
+            Ok(self.launch.run()?)
+        })
     }
 
     fn fill(&mut self) {
@@ -155,48 +160,70 @@ fn ramp(k: usize) -> f32 {
 /// Rows of the chunk that is transposed.
 const ROWS: usize = 1024;
 
-/// Staged transfers of so many bytes of f32, plain and with hooks. Both ranks fill the same input, so the receiver knows what must come.
+/// Staged transfers of so many bytes of f32: plain, with hooks, and with the same done in a pass of its own before a plain one. Both ranks fill the same
+/// input, so the receiver knows what must come.
 pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let count = (bytes / 4).next_multiple_of(ROWS);
     let (rows, cols) = (ROWS, count / ROWS);
     let (inp, out, narrow) = (Tensor::<f32>::zeros(count), Tensor::<f32>::zeros(count), Tensor::<F8E4M3>::zeros(count));
     let (peer, sends) = (other(link), link.rank().index() == 0);
-    let launches: [Prepares<'l>; 4] = if sends {
+    let (done, narrowed) = (Tensor::<f32>::zeros(count), Tensor::<F8E4M3>::zeros(count));
+    let launches: [(Option<Prepared>, Prepares<'l>); 7] = if sends {
         let send = || send(link, &inp, peer).primitive(Primitive::Staged);
+        let then_send = || tilewire::send(link, &done, peer).primitive(Primitive::Staged).build();
+        let scales = map(&done, &inp).produce(|c| c.input.load(c.pos()) * 2.0).build()?;
+        let quantises = map(&narrowed, &inp).produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).build()?;
+        let transposes = map(&done, &inp).chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).build()?;
         [
-            send().build()?,
-            send().produce(|c| c.input.load(c.pos()) * 2.0).build()?,
-            send().produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).build()?,
-            send().chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).build()?,
+            (None, send().build()?),
+            (None, send().produce(|c| c.input.load(c.pos()) * 2.0).build()?),
+            (None, send().produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).build()?),
+            (None, send().chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).build()?),
+            (Some(scales), then_send()?),
+            (Some(quantises), tilewire::send(link, &narrowed, peer).primitive(Primitive::Staged).build()?),
+            (Some(transposes), then_send()?),
         ]
     } else {
         let recv_wide = || recv(link, &out, peer).primitive(Primitive::Staged);
-        [
+        let recv_narrow = || recv(link, &narrow, peer).primitive(Primitive::Staged);
+        let all = [
             recv_wide().build()?,
             recv_wide().build()?,
-            recv(link, &narrow, peer).primitive(Primitive::Staged).build()?,
+            recv_narrow().build()?,
             recv_wide().chunk_shape(rows, cols).build()?,
-        ]
+            recv_wide().build()?,
+            recv_narrow().build()?,
+            recv_wide().build()?,
+        ];
+        all.map(|launch| (None, launch))
     };
     let wide = |must: fn(&Tensor<f32>, usize, usize, usize) -> f32| -> Fault {
         let out = out.clone();
         Box::new(move |inp| (0..out.len()).find(|&k| out.get(k) != must(inp, k, rows, cols)))
     };
-    let narrowed: Fault = Box::new(move |inp| {
-        (0..narrow.len()).find(|&k| narrow.get(k).to_bits() != F8E4M3::from_f32(inp.get(k)).to_bits())
-    });
+    let as_narrow = || -> Fault {
+        let narrow = narrow.clone();
+        Box::new(move |inp| {
+            (0..narrow.len()).find(|&k| narrow.get(k).to_bits() != F8E4M3::from_f32(inp.get(k)).to_bits())
+        })
+    };
+    let scaled = || wide(|inp, k, _, _| inp.get(k) * 2.0);
+    // The output has `cols` rows of `rows` elements.
+    let transposed = || wide(|inp, k, rows, cols| inp.get(k % rows * cols + k / rows));
     let faults = [
         ("staged copy", wide(|inp, k, _, _| inp.get(k))),
-        ("scale f32", wide(|inp, k, _, _| inp.get(k) * 2.0)),
-        ("quantise f32 to f8e4m3", narrowed),
-        // The output has `cols` rows of `rows` elements.
-        ("transpose f32", wide(|inp, k, rows, cols| inp.get(k % rows * cols + k / rows))),
+        ("scale f32", scaled()),
+        ("quantise f32 to f8e4m3", as_narrow()),
+        ("transpose f32", transposed()),
+        ("scale, then send", scaled()),
+        ("quantise, then send", as_narrow()),
+        ("transpose, then send", transposed()),
     ];
     let racer = Part::Racer { against: Limit::Plain, aim: Aim::None, protocol: "staged" };
-    let sides = launches.into_iter().zip(faults).enumerate().map(|(k, (launch, (name, fault)))| Side {
+    let sides = launches.into_iter().zip(faults).enumerate().map(|(k, ((before, launch), (name, fault)))| Side {
         name: name.into(),
         part: if k == 0 { Part::Limit(Limit::Plain) } else { racer.clone() },
-        run: Box::new(Hooked { launch, inp: inp.clone(), fault: (!sends).then_some(fault) }),
+        run: Box::new(Hooked { before, launch, inp: inp.clone(), fault: (!sends).then_some(fault) }),
     });
     Ok(sides.collect())
 }
