@@ -74,18 +74,9 @@ fn two_values_go_round_side_by_side() {
         if way == Way::staged(256, 2) {
             return Ok(()); // not 32 elements fit a slot with their scales
         }
-        let len = 320;
+        let len = 960;
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), len));
         let out = Tensor::<f32>::zeros(world.size() * len);
-        let gathering = all_gather(link, &out, &inp).config(way.config(blocks)).algorithm(Algorithm::Ring).granule(32);
-        gathering
-            .produce2(|c| {
-                let x = c.input.load(c.pos());
-                let scale = x.abs().group_max(32) / 448.0;
-                ((x / scale).cast::<F8E4M3>(), scale)
-            })
-            .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
-            .run()?;
         let quantised = |from| {
             let sent = floats(seed(), from, len);
             let group = |xs: &[f32]| {
@@ -95,7 +86,20 @@ fn two_values_go_round_side_by_side() {
             sent.chunks(32).flat_map(group).collect::<Vec<_>>()
         };
         let must: Vec<f32> = Rank::all(world.size()).flat_map(quantised).collect();
-        assert_same(&out.to_vec(), &must, (way, blocks));
+        // A scale for every element, and one for its group: then more elements fit a slot.
+        for shared in [1, 32] {
+            out.fill(0.0);
+            let ring = all_gather(link, &out, &inp).config(way.config(blocks)).algorithm(Algorithm::Ring).granule(32);
+            ring.produce2(|c| {
+                let x = c.input.load(c.pos());
+                let scale = x.abs().group_max(32) / 448.0;
+                ((x / scale).cast::<F8E4M3>(), scale)
+            })
+            .last_per(shared)
+            .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
+            .run()?;
+            assert_same(&out.to_vec(), &must, (way, blocks, shared));
+        }
         Ok(())
     });
 }
