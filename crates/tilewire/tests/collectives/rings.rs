@@ -1,8 +1,10 @@
 //! All-gathers that go round a ring give what those that go straight give, and hooks see the same.
 
 use crate::case::{SMALL, Way, assert_same, data, floats, poison, seed, threads};
+use tilewire::ir::{Op, Region, simplify};
+use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
-use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, all_gather};
+use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_gather, all_reduce};
 
 /// Worlds of all sizes, with some geometries.
 fn every(body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankError> + Sync) {
@@ -117,4 +119,39 @@ fn a_ring_gathers_in_place() {
         assert_same(&out.to_vec(), &must, me);
         Ok(link.close()?)
     });
+}
+
+/// What a ring does to memory for every element of a tile, region by region: loads, gets, stores, puts.
+fn touches(traced: &Traced) -> Vec<[usize; 4]> {
+    // As an engine meets it: what is read twice without need is read once by then.
+    let kernel = simplify(&traced.kernel);
+    let each =
+        kernel.insts.values().filter_map(|inst| if let Op::Each { body, .. } = inst.op { Some(body) } else { None });
+    let of = |body: Region| {
+        let count =
+            |is: fn(&Op) -> bool| kernel.regions[body].iter().filter(|&&inst| is(&kernel.insts[inst].op)).count();
+        [
+            count(|op| matches!(op, Op::Load { .. })),
+            count(|op| matches!(op, Op::Get { .. })),
+            count(|op| matches!(op, Op::Store { .. })),
+            count(|op| matches!(op, Op::Put { .. })),
+        ]
+    };
+    each.map(of).collect()
+}
+
+#[test]
+fn what_a_ring_passes_on_is_read_once_and_written_twice() {
+    let link = &Rehearsal::small(4, 2).ranks()[1];
+    let (one, all) = (Tensor::<f32>::zeros(100), Tensor::<f32>::zeros(400));
+    let gathered = all_gather(link, &all, &one).algorithm(Algorithm::Ring).trace().unwrap();
+    // The own chunk; two that go on; the last, which does not.
+    assert_eq!(touches(&gathered), [[1, 0, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 0]]);
+
+    let whole = Tensor::<f32>::zeros(400);
+    let reduced = all_reduce(link, &whole, &all).algorithm(Algorithm::Ring).trace().unwrap();
+    // What this rank adds to goes on; its own shard is kept too; then as above.
+    let adds = [[1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 0, 1]];
+    let (own, gathers) = ([1, 1, 1, 1], [[0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 0]]);
+    assert_eq!(touches(&reduced), [&adds[..], &[own], &gathers].concat());
 }
