@@ -70,7 +70,8 @@ pub fn reduce_scatter<'h, 'l, L: Link, In: Element, Out: Element>(
 /// ```
 ///
 /// Hooks see the whole tensors, whatever the algorithm does with them: `c.pos()` is the position in the output, `c.shard()` the rank whose
-/// shard it is in; where they reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
+/// shard it is in; where they reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated in the
+/// order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
 #[track_caller]
 pub fn all_reduce<'h, 'l, L: Link, In: Element, Out: Element>(
     link: &'l L,

@@ -32,8 +32,9 @@ pub struct Ring<'o, O> {
     pub ranks: usize,
 }
 
-/// Gathers the chunks of all ranks; `packing` says where the parts of an element lie in a slot, which must hold those of a tile. `produce` gives what this rank sends for a position, `keep` gets what each rank sent; its first
-/// argument says how many ranks before this one it comes from, 0 for its own.
+/// Gathers the chunks of all ranks; `packing` says where the parts of an element lie in a slot, which must hold those of a tile.
+/// `produce` gives what this rank sends for a position, `keep` gets what each rank sent; its first argument says how many ranks before
+/// this one it comes from, 0 for its own.
 #[track_caller]
 pub fn ring_gather<'t, R: Regs, O: Ops<'t>>(
     r: &RoleCtx<'t>,
