@@ -134,6 +134,17 @@ impl Hook {
         self.is_of_floats() || matches!(self, Hook::Cast | Hook::Accumulate | Hook::Permute)
     }
 
+    /// Bytes that travel in packets for an element of this type.
+    pub fn travels(self, ty: Type) -> usize {
+        match self {
+            Hook::Quantise | Hook::QuantiseI8 => 1 + Type::F32.size(),
+            Hook::Narrow => Type::BF16.size(),
+            // To floats of four bytes, or from them.
+            Hook::Cast => ty.size().max(Type::F32.size()),
+            _ => ty.size(),
+        }
+    }
+
     /// Elements of the input for one of the output.
     pub(super) fn inputs(self) -> usize {
         if self == Hook::Swiglu { 2 } else { 1 }

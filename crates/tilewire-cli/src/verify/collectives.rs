@@ -250,7 +250,7 @@ fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
     let mut random = Random::new(seed ^ (ranks as u64) << 32);
     for cell in cells(ranks, quick) {
         let Cell { collective, hook, dtype, primitive, algorithm } = cell;
-        let (small, large) = lens(dtype, primitive, quick);
+        let (small, large) = lens(hook.travels(dtype), dtype, primitive, quick);
         let one_of = |lens: &[usize], random: &mut Random| lens.get(random.below(lens.len().max(1))).copied();
         let chosen = match (hook, quick) {
             (Hook::Copy, _) => [small, large].concat(),
@@ -305,11 +305,12 @@ fn cells(ranks: usize, quick: bool) -> Vec<Cell> {
 }
 
 /// Elements of a message: none, one, odd, a kibibyte; and above the staging, a mebibyte.
-fn lens(dtype: Type, primitive: Option<Primitive>, quick: bool) -> (Vec<usize>, Vec<usize>) {
+/// Packets hold a message as a whole, with all that `travels` for an element.
+fn lens(travels: usize, dtype: Type, primitive: Option<Primitive>, quick: bool) -> (Vec<usize>, Vec<usize>) {
     let size = dtype.size();
     match (primitive, quick) {
         (Some(Primitive::Packet), true) => (vec![1, 31], vec![]),
-        (Some(Primitive::Packet), false) => (vec![0, 1, 31, 512 / size], vec![]),
+        (Some(Primitive::Packet), false) => (vec![0, 1, 31, 512 / travels], vec![]),
         (_, true) => (vec![0, 1001], vec![]),
         (_, false) => (vec![0, 1, 1001, 1024 / size], vec![(300 << 10) / size + 1, (1 << 20) / size]),
     }
