@@ -23,11 +23,13 @@ usage:
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
   tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
-                  [--sample N | --share K/N] [--world threads|processes] [--quick]
+                  [--sample N | --share K/N] [--world threads|processes] [--quick] [--progress]
                                             random programs on an engine against their definition, and every
-                                            collective against a plain computation, bit for bit; or only the
-                                            collectives that are named
-  tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook copy|scale|transpose|quantise]
+                                            collective with every hook against a plain computation, bit for bit; or
+                                            only the collectives that are named. With --engine cuda a sample of 150
+                                            plans for each number of ranks unless --sample or --share says
+                                            otherwise: --share 1/1 is all of them
+  tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook HOOK]
                [--protocol packet|staged|bulk|direct] [--algorithm one-shot|two-phase|ring] [--op OP]
                [--blocks K] [--rounds roles|blocks|legs] [--world threads|processes|env] [--engine cpu|cuda]
                [--launches L] [--seed S]
@@ -58,6 +60,8 @@ usage:
   FILE   where the JSON report goes (- is stdout, in place of the table), or the plot: an SVG of speed as a share of the limit
   COLLECTIVE  sendrecv (a ring shift), all_to_all, all_gather, reduce_scatter, all_reduce, broadcast, gather, scatter;
          of check also barrier
+  HOOK   of the library: copy, scale, transpose, quantise, quantise-i8, cast, narrow, permute, gather, scatter, accumulate,
+         bias-gelu, swiglu, rms-norm, mask, keep, compose
   OP     of a reduction: sum, min, max, product, average
   SIZE   bytes that one rank sends to another (of an all_reduce: of the tensor): 4096, 64KiB, 8MiB
   T      element type: bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, f8e4m3, f8e5m2
@@ -179,6 +183,7 @@ fn verify(mut words: Words) -> Result<Command, String> {
             "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
             "--seed" => request.seed = number("--seed", words.value("--seed")?)?,
             "--quick" => request.quick = true,
+            "--progress" => request.progress = true,
             "--sample" => request.sample = Some(number("--sample", words.value("--sample")?)? as usize),
             "--share" => request.share = Some(share(&words.value("--share")?)?),
             "--world" => {
@@ -432,7 +437,7 @@ mod tests {
             ("run sendrecv --hook fold", "there is no hook 'fold'"),
             ("run sendrecv --hook scale --dtype bool", "--hook scale does not take elements of type bool"),
             ("run sendrecv --hook quantise --protocol direct", "--hook quantise with --protocol direct"),
-            ("run all_reduce --hook transpose", "takes the hooks copy and scale"),
+            ("run all_reduce --hook narrow", "values of one type"),
             ("run all_reduce --op xor", "there is no op 'xor'; there are sum"),
             ("run all_gather --op sum", "unknown word '--op'"),
             ("run all_to_all --algorithm ring", "there is no ring all_to_all; there are one-shot"),

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -350,4 +350,34 @@ fn a_rank_that_dies_ends_the_job_with_its_status() {
     let (code, out, err) = ranks(3, "die");
     assert_eq!(code, 128 + 6, "{out}{err}");
     assert!(err.contains("rank 2 was ended by signal 6"), "{err}");
+}
+
+#[path = "../../tilewire/examples/08_processes.rs"]
+mod example;
+
+const EXAMPLE: &str = "the_example_of_processes_runs_under_the_launcher";
+
+/// The last example, as its first lines say to start it. `cargo test --workspace` builds it; where this package alone is tested, this program
+/// runs again as every rank and does the same.
+#[test]
+fn the_example_of_processes_runs_under_the_launcher() {
+    if std::env::var_os("TILEWIRE_RANK").is_some() {
+        example::rank(&World::from_env().unwrap()).unwrap();
+        return;
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_tilewire"));
+    let built = program.parent().expect("a program lies in a folder").join("examples/08_processes");
+    let mut command = Command::new(program);
+    command.args(["launch", "-n", "4", "--"]);
+    if built.exists() {
+        command.arg(built);
+    } else {
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", EXAMPLE, "--nocapture"]);
+    }
+    let (code, out, err) = run(command);
+    assert_eq!(code, 0, "{out}{err}");
+    for rank in 0..4 {
+        let line = format!("rank {rank} of 4 received 100000 numbers from rank {}, all right", (rank + 3) % 4);
+        assert!(out.lines().any(|said| said.starts_with(&format!("[{rank}] ")) && said.contains(&line)), "{out}");
+    }
 }

@@ -71,6 +71,39 @@ fn every_hook_and_protocol_is_run_in_both_worlds() {
     }
 }
 
+/// Those that the test above does not have, each with a protocol and a collective.
+#[test]
+fn every_hook_of_the_library_is_run() {
+    let hooks = "quantise-i8 cast narrow permute gather scatter accumulate bias-gelu swiglu rms-norm mask keep compose";
+    let how = [("all_to_all", "staged"), ("sendrecv", "packet"), ("broadcast", "bulk"), ("all_gather", "auto")];
+    for (k, hook) in hooks.split(' ').enumerate() {
+        let (collective, protocol) = how[k % how.len()];
+        let protocol = if protocol == "auto" { String::new() } else { format!("--protocol {protocol}") };
+        let shown = row(&format!("run {collective} --ranks 2 --bytes 1004 --hook {hook} {protocol} --launches 2"));
+        assert!(shown.contains(&format!(" {hook} ")), "{shown}");
+    }
+    row("run all_to_all --ranks 3 --bytes 4096 --hook swiglu --protocol direct --launches 2");
+    row("run reduce_scatter --ranks 3 --bytes 4096 --hook accumulate --protocol direct --launches 2");
+    row("run all_reduce --ranks 2 --bytes 4096 --hook rms-norm --algorithm ring --launches 2");
+    refuses("run all_to_all --hook scatter --protocol direct", &["nobody runs a consume hook"]);
+    refuses("run all_reduce --hook quantise-i8", &["values of one type"]);
+    refuses("run all_to_all --hook fly", &["no hook 'fly'", "rms-norm"]);
+}
+
+/// A sample, with two numbers of processes; how far it is comes through the launcher.
+#[test]
+fn collectives_are_verified_among_processes() {
+    let line = "verify all_to_all all_reduce --world processes --ranks 2,3 --quick --sample 10 --progress";
+    let (code, out, err) = run(line);
+    assert_eq!(code, 0, "{out}{err}");
+    for word in ["2 processes", "3 processes", "all_to_all", "all_reduce"] {
+        assert!(out.contains(word), "no '{word}' in\n{out}");
+    }
+    assert!(err.contains("[1/10] 2 ranks, all_") && err.contains("[1/10] 3 ranks, all_"), "{err}");
+    let (_, _, quiet) = run(&line.replace(" --progress", ""));
+    assert_eq!(quiet, "");
+}
+
 #[test]
 fn every_element_type_is_run() {
     for dtype in "bool i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2".split(' ') {

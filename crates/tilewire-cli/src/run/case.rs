@@ -1,45 +1,15 @@
 //! One transfer, prepared for any element type: tensors, hook, launches, checks.
 
-use super::data::{Data, F8_MAX, GROUP, POISON};
+use super::data::{Data, POISON};
+use super::hook::Hook;
+use super::library::{Given, Sample, cast_exchange};
 use super::place::Wire;
 use std::fmt;
 use tilewire::collective::{Exchange, PreparedExchange, Rounds};
 use tilewire::ir::Type;
-use tilewire::ir::scalar::{Element, Number};
+use tilewire::ir::scalar::Element;
 use tilewire::transport::{P2pTransport, Rank, Window};
-use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Scalar, Tensor, Value, recv, send, sendrecv};
-
-/// What happens to the elements on their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
-    /// Nothing.
-    Copy,
-    /// They are multiplied by a factor that is read at launch.
-    Scale,
-    /// A chunk arrives transposed.
-    Transpose,
-    /// They travel as f8e4m3, with one scale for 32 neighbours.
-    Quantise,
-}
-
-impl Hook {
-    /// All, in the order of the help text.
-    pub const ALL: [Hook; 4] = [Hook::Copy, Hook::Scale, Hook::Transpose, Hook::Quantise];
-
-    /// As the command line has it.
-    pub fn name(self) -> &'static str {
-        ["copy", "scale", "transpose", "quantise"][self as usize]
-    }
-
-    /// Whether it is defined for elements of this type.
-    pub fn takes(self, ty: Type) -> bool {
-        match self {
-            Hook::Copy | Hook::Transpose => true,
-            Hook::Scale => ty != Type::Bool,
-            Hook::Quantise => ty.is_float() && ty.size() > 1,
-        }
-    }
-}
+use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// How a transfer can travel: as is chosen for it, or as is said.
 pub const PROTOCOLS: [Option<Primitive>; 5] =
@@ -58,14 +28,6 @@ pub struct Case {
     pub config: Config,
     /// How the rounds share a launch, where it is said.
     pub rounds: Option<Rounds>,
-}
-
-impl Case {
-    /// Rows and columns of the chunk that `transpose` sends: as square as the number of elements allows.
-    pub fn shape(&self) -> (usize, usize) {
-        let rows = (1..=self.len.isqrt()).rev().find(|rows| self.len.is_multiple_of(*rows)).unwrap_or(1);
-        (rows, self.len / rows)
-    }
 }
 
 impl fmt::Display for Case {
@@ -157,28 +119,61 @@ pub fn prepare<'l>(link: &'l Wire, case: &Case, peers: Peers, seed: u64) -> Resu
     }
 }
 
-fn typed<'l, T: Scaled>(
+fn typed<'l, T: Sample>(
     link: &'l Wire,
     case: &Case,
     peers: Peers,
     seed: u64,
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
+    if case.hook == Hook::Cast {
+        let Peers { to: Some(to), from: Some(from) } = peers else {
+            unreachable!("{:?} is not for one side alone, whose tensors are of one type", case.hook)
+        };
+        return pair::<T, T::Other>(link, case, peers, seed, |tensors| {
+            cast_exchange::<T>(tensors.known(sendrecv(link, &tensors.out, &tensors.inp, to, from), case)).map(Some)
+        });
+    }
+    pair::<T, T>(link, case, peers, seed, |tensors| {
+        let exchange = match peers {
+            Peers { to: Some(to), from: Some(from) } => sendrecv(link, &tensors.out, &tensors.inp, to, from),
+            Peers { to: Some(to), from: None } => send(link, &tensors.inp, to),
+            Peers { to: None, from: Some(from) } => recv(link, &tensors.out, from),
+            Peers { to: None, from: None } => return Ok(None),
+        };
+        // A side that does not send never calls `produce`, so both sides say the same.
+        T::exchange(tensors.known(exchange, case), &Given { link, case }).map(Some)
+    })
+}
+
+/// What a transfer of a pair goes between.
+struct Tensors<In: Element, Out: Element> {
+    window: Option<Window<Out>>,
+    out: Tensor<Out>,
+    inp: Tensor<In>,
+}
+
+impl<In: Element, Out: Element> Tensors<In, Out> {
+    /// The exchange with all but its hook.
+    fn known<'h, 'l>(&self, exchange: Exchange<'h, 'l, Wire, In, Out>, case: &Case) -> Exchange<'h, 'l, Wire, In, Out> {
+        let exchange = self.window.iter().fold(exchange.config(case.config), |exchange, w| exchange.window(w));
+        case.rounds.into_iter().fold(exchange, |exchange, rounds| exchange.rounds(rounds))
+    }
+}
+
+fn pair<'l, In: Sample, Out: Sample>(
+    link: &'l Wire,
+    case: &Case,
+    peers: Peers,
+    seed: u64,
+    build: impl FnOnce(&Tensors<In, Out>) -> Result<Option<PreparedExchange<'l, Wire>>, RunError>,
+) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let direct = case.config.primitive == Some(Primitive::Direct);
-    let window = if direct { Some(link.window::<T>(case.len)?) } else { None };
+    let window = if direct { Some(link.window::<Out>(case.len)?) } else { None };
     let (around, guard) = guarded(link, window.as_ref(), case.len)?;
-    let (out, inp) = (around.slice(guard..guard + case.len), link.zeros(case.len)?);
-    let exchange = match peers {
-        Peers { to: Some(to), from: Some(from) } => Some(sendrecv(link, &out, &inp, to, from)),
-        Peers { to: Some(to), from: None } => Some(send(link, &inp, to)),
-        Peers { to: None, from: Some(from) } => Some(recv(link, &out, from)),
-        Peers { to: None, from: None } => None,
-    };
-    let exchange = exchange.map(|exchange| {
-        let exchange = exchange.config(case.config);
-        window.iter().fold(exchange, |exchange, window| exchange.window(window))
-    });
-    let op = exchange.map(|exchange| hooked(exchange, case)).transpose()?;
-    Ok(Box::new(Typed { case: *case, seed, me: link.rank(), from: peers.from, op, inp, around, guard }))
+    let (out, inp) = (around.slice(guard..guard + case.len), link.zeros(case.len * case.hook.inputs())?);
+    let tensors = Tensors { window, out, inp };
+    let op = build(&tensors)?;
+    Ok(Box::new(Typed { case: *case, seed, me: link.rank(), from: peers.from, op, inp: tensors.inp, around, guard }))
 }
 
 /// An output of `len` elements with its guards, and how long those are. Windows are received into as a whole; elsewhere elements before
@@ -194,96 +189,32 @@ pub(super) fn guarded<T: Element>(
     })
 }
 
-/// The exchange with its hook. A side that does not send never calls `produce`, so both sides say the same.
-pub(super) fn hooked<'l, T: Scaled>(
-    exchange: Exchange<'_, 'l, Wire, T, T>,
-    case: &Case,
-) -> Result<PreparedExchange<'l, Wire>, RunError> {
-    let exchange = case.rounds.into_iter().fold(exchange, |exchange, rounds| exchange.rounds(rounds));
-    match case.hook {
-        Hook::Copy => exchange.build(),
-        Hook::Scale => {
-            let factor = Scalar::new(Data::factor::<T>());
-            exchange.produce(move |c| T::scaled(c.input.load(c.pos()), &factor)).build()
-        }
-        Hook::Transpose => {
-            let (rows, cols) = case.shape();
-            exchange.chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).build()
-        }
-        Hook::Quantise => exchange
-            .produce2(|c| {
-                let x = c.input.load(c.pos()).cast::<f32>();
-                let most = x.abs().group_max(GROUP as u32);
-                let scale: Value<f32> = most.eq(0.0).select(1.0, most / F8_MAX);
-                ((x / scale).cast::<F8E4M3>(), scale)
-            })
-            .consume(|c, (x, scale)| c.output.store(c.pos(), (x.cast::<f32>() * scale).cast::<T>()))
-            .build(),
-    }
-}
-
-/// Elements that can be multiplied by a factor; `bool` stands here only so that there is one list of types.
-pub(super) trait Scaled: Element {
-    fn scaled<'t>(x: Value<'t, Self>, factor: &Scalar<Self>) -> Value<'t, Self>;
-    /// The same on the host.
-    fn times(self, factor: Self) -> Self;
-}
-
-macro_rules! scaled {
-    ($($number:ty)*) => {$(
-        impl Scaled for $number {
-            fn scaled<'t>(x: Value<'t, Self>, factor: &Scalar<Self>) -> Value<'t, Self> {
-                product(x, factor)
-            }
-
-            fn times(self, factor: Self) -> Self {
-                Number::mul(self, factor)
-            }
-        }
-    )*};
-}
-
-scaled!(i8 i16 i32 i64 u8 u16 u32 u64 F16 Bf16 f32 f64 F8E4M3 F8E5M2);
-
-impl Scaled for bool {
-    fn scaled<'t>(_: Value<'t, bool>, _: &Scalar<bool>) -> Value<'t, bool> {
-        unreachable!("{:?} does not take bool, and whoever makes a case asks", Hook::Scale)
-    }
-
-    fn times(self, _: bool) -> bool {
-        unreachable!("{:?} does not take bool, and whoever makes a case asks", Hook::Scale)
-    }
-}
-
-fn product<'t, T: Number>(x: Value<'t, T>, factor: &Scalar<T>) -> Value<'t, T> {
-    x * factor
-}
-
 /// Elements before and after an output.
 const GUARD: usize = 64;
 
-struct Typed<'l, T: Scaled> {
+struct Typed<'l, In: Sample, Out: Sample> {
     case: Case,
     seed: u64,
     me: Rank,
     from: Option<Rank>,
     op: Option<PreparedExchange<'l, Wire>>,
-    inp: Tensor<T>,
+    inp: Tensor<In>,
     /// The output with its guards.
-    around: Tensor<T>,
+    around: Tensor<Out>,
     guard: usize,
 }
 
-impl<T: Scaled> Typed<'_, T> {
+impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
     fn data(&self, turn: u64, rank: Rank) -> Data {
         Data::new(self.case, self.seed, turn, rank.index())
     }
 }
 
-impl<T: Scaled> Transfer for Typed<'_, T> {
+impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
     fn fill(&self, turn: u64) {
-        self.inp.copy_from(&self.data(turn, self.me).sent::<T>());
-        self.around.fill(T::from_bits(POISON));
+        let data = self.data(turn, self.me);
+        self.inp.copy_from(&data.sent::<In>());
+        prepare_output(&self.around, self.guard, data, 1);
     }
 
     fn launch(&mut self) -> Result<(), RunError> {
@@ -294,11 +225,20 @@ impl<T: Scaled> Transfer for Typed<'_, T> {
 
     fn check(&self, turn: u64) -> Result<(), Wrong> {
         let around = self.around.to_vec();
-        let arrived = inside(&around, self.guard)?;
+        let out = inside(&around, self.guard)?;
         match self.from {
-            None => untouched("element of an output nobody writes", arrived),
-            Some(from) => chunk("element", 0, arrived, self.data(turn, from)),
+            None => untouched("element of an output nobody writes", out),
+            Some(from) => chunk::<In, Out>("element", 0, out, self.data(turn, from)),
         }
+    }
+}
+
+/// An output of some chunks as it must be before a launch: poison, or what is added to.
+pub(super) fn prepare_output<Out: Element>(around: &Tensor<Out>, guard: usize, data: Data, chunks: usize) {
+    around.fill(Out::from_bits(POISON));
+    if data.accumulates() {
+        let before = data.before::<Out>().repeat(chunks);
+        around.slice(guard..guard + before.len()).copy_from(&before);
     }
 }
 
@@ -318,10 +258,15 @@ pub(super) fn untouched<T: Element>(what: &'static str, part: &[T]) -> Result<()
     at.map_or(Ok(()), |at| Err(Wrong { what, at, is: part[at].to_bits(), must }))
 }
 
-/// A chunk must have arrived as this data says; it starts at this element of the output.
-pub(super) fn chunk<T: Scaled>(what: &'static str, start: usize, arrived: &[T], data: Data) -> Result<(), Wrong> {
-    let differs = data.differs(arrived);
-    differs.map_or(Ok(()), |(i, must)| Err(Wrong { what, at: start + i, is: arrived[i].to_bits(), must }))
+/// A chunk of the output, which starts at this element of it, must be what comes of this data.
+pub(super) fn chunk<In: Sample, Out: Sample>(
+    what: &'static str,
+    start: usize,
+    out: &[Out],
+    data: Data,
+) -> Result<(), Wrong> {
+    let differs = data.differs(out, data.arrives::<In, Out>(), data.is_exact());
+    differs.map_or(Ok(()), |(i, must)| Err(Wrong { what, at: start + i, is: out[i].to_bits(), must }))
 }
 
 #[cfg(test)]
@@ -339,8 +284,9 @@ mod tests {
             let peers = Peers { to: Some(peer), from: Some(peer) };
             let around = Tensor::<f32>::zeros(case.len + 2 * GUARD);
             let (out, inp) = (around.slice(GUARD..GUARD + case.len), Tensor::zeros(case.len));
-            let op = Some(hooked(sendrecv(&link, &out, &inp, peer, peer), &case)?);
-            let mut turn = Typed { case, seed: 1, me: world.rank(), from: peers.from, op, inp, around, guard: GUARD };
+            let op = Some(f32::exchange(sendrecv(&link, &out, &inp, peer, peer), &Given { link: &link, case: &case })?);
+            let mut turn =
+                Typed::<f32, f32> { case, seed: 1, me: world.rank(), from: peers.from, op, inp, around, guard: GUARD };
             turn.fill(7);
             turn.launch()?;
             assert_eq!(turn.check(7), Ok(()));
@@ -355,15 +301,5 @@ mod tests {
             Ok(())
         };
         World::threads(2).run(ring).unwrap();
-    }
-
-    #[test]
-    fn a_chunk_is_as_square_as_it_can_be() {
-        let (dtype, config) = (Type::F32, Config::default());
-        let shape = |len| Case { dtype, hook: Hook::Transpose, len, config, rounds: None }.shape();
-        assert_eq!(
-            (shape(0), shape(1), shape(7), shape(12), shape(1 << 20)),
-            ((1, 0), (1, 1), (1, 7), (3, 4), (1024, 1024))
-        );
     }
 }

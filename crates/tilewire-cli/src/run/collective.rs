@@ -1,16 +1,18 @@
 //! The collectives of `tilewire run` and `tilewire verify`: which there are, and one prepared for any element type.
 
-use super::case::{Case, Hook, Scaled, Transfer, Wrong, chunk, guarded, hooked, inside, untouched};
-use super::data::{Data, POISON, agree};
+use super::case::{Case, Transfer, Wrong, chunk, guarded, inside, prepare_output, untouched};
+use super::data::Data;
+use super::hook::{Hook, Leg};
+use super::library::{Given, Sample, cast_exchange, cast_reduction};
 use super::place::Wire;
 use std::fmt;
-use tilewire::collective::{PreparedExchange, Reducible, Reduction};
+use tilewire::collective::{Exchange, PreparedExchange, Reduction};
 use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{BinaryOp, Type};
-use tilewire::transport::{P2pTransport, Rank, Window};
+use tilewire::transport::{P2pTransport, Rank};
 use tilewire::{
-    Algorithm, Bf16, F8E4M3, F8E5M2, F16, Primitive, ReduceOp, RunError, Scalar, Tensor, all_gather, all_reduce,
-    all_to_all, broadcast, gather, reduce_scatter, scatter,
+    Algorithm, Bf16, F8E4M3, F8E5M2, F16, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all,
+    broadcast, gather, reduce_scatter, scatter,
 };
 
 /// A collective by name.
@@ -64,20 +66,22 @@ impl Collective {
         matches!(self, Collective::ReduceScatter | Collective::AllReduce)
     }
 
-    /// Why it cannot have this hook, protocol and type together, if so.
+    /// Why it cannot have this hook, protocol and type together, if so: what README's table of collectives leaves out.
     pub fn refuses(self, case: &Case) -> Option<&'static str> {
         let Case { dtype, hook, config, .. } = case;
-        match (hook, config.primitive) {
-            (Hook::Quantise, Some(Primitive::Direct)) => {
-                Some("what travels is not what is stored; use staged or packet")
-            }
-            _ if !self.reduces() => None,
-            (Hook::Transpose | Hook::Quantise, _) => Some("a reduction here takes the hooks copy and scale"),
+        if !self.reduces() {
+            return hook.refused_by_exchange(config.primitive);
+        }
+        match (hook.leg(), config.primitive) {
+            (Leg::Both, _) => Some("a reduction combines values of one type; use a hook of one leg"),
             (_, Some(Primitive::Bulk)) => Some("a reduction combines what arrives; use staged, packet or direct"),
-            (Hook::Scale, Some(Primitive::Direct)) => {
+            (Leg::Send, Some(Primitive::Direct)) => {
                 Some("peers read the input where it lies, and nobody runs the hook; use staged or packet")
             }
-            _ if *dtype == Type::Bool => Some("a reduction takes numbers"),
+            (Leg::Receive, Some(Primitive::Direct)) if self == Collective::AllReduce => {
+                Some("peers write the output, and nobody runs the hook; use staged or packet")
+            }
+            _ if *dtype == Type::Bool && *hook != Hook::Cast => Some("a reduction takes numbers"),
             _ => None,
         }
     }
@@ -121,6 +125,15 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Whether so many ranks must refuse it for its size alone: a shard of an all-reduce would begin within a group of neighbours.
+    pub fn tears_groups(&self, ranks: usize) -> bool {
+        let (len, share) = (self.case.len, self.case.len.div_ceil(ranks));
+        let torn = |group| share < len && !share.is_multiple_of(group);
+        self.collective == Collective::AllReduce && self.case.hook.group(len).is_some_and(torn)
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.collective.name(), self.case)?;
@@ -152,162 +165,113 @@ pub fn prepare_all<'l>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn
     }
 }
 
-fn typed<'l, T: Reduced>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+fn typed<'l, T: Sample>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+    let given = Given { link, case: &plan.case };
+    match plan.case.hook {
+        Hook::Cast => collective::<T, T::Other>(link, plan, seed, cast_exchange::<T>, cast_reduction::<T>),
+        _ => collective::<T, T>(link, plan, seed, |e| T::exchange(e, &given), |r| T::reduction(r, &given)),
+    }
+}
+
+fn collective<'l, In: Sample, Out: Sample>(
+    link: &'l Wire,
+    plan: &Plan,
+    seed: u64,
+    exchange: impl FnOnce(Exchange<'_, 'l, Wire, In, Out>) -> Result<PreparedExchange<'l, Wire>, RunError>,
+    reduction: impl FnOnce(Reduction<'_, 'l, Wire, In, Out>) -> Result<PreparedExchange<'l, Wire>, RunError>,
+) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let (ranks, len) = (link.world_size(), plan.case.len);
     let root = Rank::new(ranks as u32 - 1);
-    let chunks = |many: bool| if many { len * ranks } else { len };
     let (sent, received) = match plan.collective {
-        Collective::AllToAll => (chunks(true), chunks(true)),
-        Collective::AllGather | Collective::Gather => (len, chunks(true)),
-        Collective::ReduceScatter | Collective::Scatter => (chunks(true), len),
-        Collective::AllReduce | Collective::Broadcast | Collective::Sendrecv => (len, len),
+        Collective::AllToAll => (ranks, ranks),
+        Collective::AllGather | Collective::Gather => (1, ranks),
+        Collective::ReduceScatter | Collective::Scatter => (ranks, 1),
+        Collective::AllReduce | Collective::Broadcast | Collective::Sendrecv => (1, 1),
     };
     let direct = plan.case.config.primitive == Some(Primitive::Direct);
-    let window_if = |wanted: bool, len| (direct && wanted).then(|| link.window::<T>(len)).transpose();
     // A reduction reads its peers' inputs; only a reduce-scatter keeps what it has to itself.
-    let input_window = window_if(plan.collective.reduces(), sent)?;
-    let window = window_if(plan.collective != Collective::ReduceScatter, received)?;
-    let (around, guard) = guarded(link, window.as_ref(), received)?;
-    let out = around.slice(guard..guard + received);
-    let inp = input_window.as_ref().map_or_else(|| link.zeros(sent), |window| Ok(window.tensor().clone()))?;
-    let exchange = match plan.collective {
-        Collective::AllToAll => Some(all_to_all(link, &out, &inp)),
-        Collective::AllGather => Some(all_gather(link, &out, &inp)),
-        Collective::Broadcast => Some(broadcast(link, &out, &inp, root)),
-        Collective::Gather => Some(gather(link, &out, &inp, root)),
-        Collective::Scatter => Some(scatter(link, &out, &inp, root)),
-        Collective::ReduceScatter | Collective::AllReduce | Collective::Sendrecv => None,
+    let is_read = direct && plan.collective.reduces();
+    let is_written = direct && plan.collective != Collective::ReduceScatter;
+    let sent_len = sent * len * plan.case.hook.inputs();
+    let input_window = is_read.then(|| link.window::<In>(sent_len)).transpose()?;
+    let window = is_written.then(|| link.window::<Out>(received * len)).transpose()?;
+    let (around, guard) = guarded(link, window.as_ref(), received * len)?;
+    let out = around.slice(guard..guard + received * len);
+    let inp = input_window.as_ref().map_or_else(|| link.zeros(sent_len), |window| Ok(window.tensor().clone()))?;
+    let moved = |builder: Exchange<'_, 'l, Wire, In, Out>| {
+        let builder = window.iter().fold(builder.config(plan.case.config), |builder, w| builder.window(w));
+        let builder = plan.case.rounds.into_iter().fold(builder, |builder, rounds| builder.rounds(rounds));
+        exchange(plan.algorithm.into_iter().fold(builder, |builder, way| builder.algorithm(way)))
     };
-    let op = match exchange {
-        Some(exchange) => {
-            let exchange = window.iter().fold(exchange.config(plan.case.config), |exchange, w| exchange.window(w));
-            let exchange = plan.algorithm.into_iter().fold(exchange, |exchange, way| exchange.algorithm(way));
-            hooked(exchange, &plan.case)?
-        }
-        None => T::reduced(link, &out, &inp, [&input_window, &window], plan)?,
+    let combined = |builder: Reduction<'_, 'l, Wire, In, Out>| {
+        let builder = input_window.iter().fold(builder.op(plan.op).config(plan.case.config), |b, w| b.window(w));
+        let builder = window.iter().fold(builder, |builder, w| builder.window(w));
+        let builder = plan.case.rounds.into_iter().fold(builder, |builder, rounds| builder.rounds(rounds));
+        reduction(plan.algorithm.into_iter().fold(builder, |builder, way| builder.algorithm(way)))
     };
-    Ok(Box::new(Typed { plan: *plan, seed, me: link.rank(), ranks, root, op, inp, around, guard }))
+    let op = match plan.collective {
+        Collective::AllToAll => moved(all_to_all(link, &out, &inp))?,
+        Collective::AllGather => moved(all_gather(link, &out, &inp))?,
+        Collective::Broadcast => moved(broadcast(link, &out, &inp, root))?,
+        Collective::Gather => moved(gather(link, &out, &inp, root))?,
+        Collective::Scatter => moved(scatter(link, &out, &inp, root))?,
+        Collective::ReduceScatter => combined(reduce_scatter(link, &out, &inp))?,
+        Collective::AllReduce => combined(all_reduce(link, &out, &inp))?,
+        Collective::Sendrecv => unreachable!("a ring shift is prepared elsewhere"),
+    };
+    let chunks = [sent, received];
+    Ok(Box::new(Typed::<In, Out> { plan: *plan, seed, me: link.rank(), ranks, root, op, inp, around, guard, chunks }))
 }
 
-/// Elements that can be reduced; `bool` stands here only so that there is one list of types.
-trait Reduced: Scaled {
-    fn reduced<'l>(
-        link: &'l Wire,
-        out: &Tensor<Self>,
-        inp: &Tensor<Self>,
-        windows: [&Option<Window<Self>>; 2],
-        plan: &Plan,
-    ) -> Result<PreparedExchange<'l, Wire>, RunError>;
-}
-
-macro_rules! reduced {
-    ($($number:ty)*) => {$(
-        impl Reduced for $number {
-            fn reduced<'l>(
-                link: &'l Wire,
-                out: &Tensor<Self>,
-                inp: &Tensor<Self>,
-                windows: [&Option<Window<Self>>; 2],
-                plan: &Plan,
-            ) -> Result<PreparedExchange<'l, Wire>, RunError> {
-                let reduction = match plan.collective {
-                    Collective::ReduceScatter => reduce_scatter(link, out, inp),
-                    _ => all_reduce(link, out, inp),
-                };
-                build(windows.into_iter().flatten().fold(reduction, |reduction, window| reduction.window(window)), plan)
-            }
-        }
-    )*};
-}
-
-reduced!(i8 i16 i32 i64 u8 u16 u32 u64 F16 Bf16 f32 f64 F8E4M3 F8E5M2);
-
-impl Reduced for bool {
-    fn reduced<'l>(
-        _: &'l Wire,
-        _: &Tensor<bool>,
-        _: &Tensor<bool>,
-        _: [&Option<Window<bool>>; 2],
-        plan: &Plan,
-    ) -> Result<PreparedExchange<'l, Wire>, RunError> {
-        unreachable!("{} does not take bool, and whoever makes a plan asks", plan.collective.name())
-    }
-}
-
-fn build<'l, T: Reducible + Scaled>(
-    reduction: Reduction<'_, 'l, Wire, T, T>,
-    plan: &Plan,
-) -> Result<PreparedExchange<'l, Wire>, RunError> {
-    let reduction = reduction.op(plan.op).config(plan.case.config);
-    let reduction = plan.case.rounds.into_iter().fold(reduction, |reduction, rounds| reduction.rounds(rounds));
-    let reduction = plan.algorithm.into_iter().fold(reduction, |reduction, way| reduction.algorithm(way));
-    match plan.case.hook {
-        Hook::Scale => {
-            let factor = Scalar::new(Data::factor::<T>());
-            reduction.produce(move |c| T::scaled(c.input.load(c.pos()), &factor)).build()
-        }
-        _ => reduction.build(),
-    }
-}
-
-struct Typed<'l, T: Scaled> {
+struct Typed<'l, In: Sample, Out: Sample> {
     plan: Plan,
     seed: u64,
     me: Rank,
     ranks: usize,
     root: Rank,
     op: PreparedExchange<'l, Wire>,
-    inp: Tensor<T>,
+    inp: Tensor<In>,
     /// The output with its guards.
-    around: Tensor<T>,
+    around: Tensor<Out>,
     guard: usize,
+    /// Of the input and of the output.
+    chunks: [usize; 2],
 }
 
-impl<T: Scaled> Typed<'_, T> {
+impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
     /// Chunk `k` of what a rank has in this turn.
     fn data(&self, turn: u64, rank: usize, k: usize) -> Data {
         Data::new(self.plan.case, self.seed, turn, rank * self.ranks + k)
     }
 
     /// The output must have chunk `k` of every rank, one after the other.
-    fn has_of_all(&self, out: &[T], turn: u64, k: usize) -> Result<(), Wrong> {
+    fn has_of_all(&self, out: &[Out], turn: u64, k: usize) -> Result<(), Wrong> {
         let len = self.plan.case.len;
         (0..self.ranks).try_for_each(|rank| {
             let start = rank * len;
-            chunk("element", start, &out[start..start + len], self.data(turn, rank, k))
+            chunk::<In, Out>("element", start, &out[start..start + len], self.data(turn, rank, k))
         })
     }
 
     /// The output must have what the chunks `k` of all ranks come to; `shard` says to which shard a position belongs.
-    fn has_reduced(&self, out: &[T], turn: u64, k: usize, shard: impl Fn(usize) -> usize) -> Result<(), Wrong> {
-        let arrive = |rank: usize| {
-            let mut all = Vec::with_capacity(out.len());
-            self.data(turn, rank, k).arrive::<T, ()>(|_, x| {
-                all.push(x.to_bits());
-                None
-            });
-            all
-        };
-        let of_ranks: Vec<_> = (0..self.ranks).map(arrive).collect();
-        for (at, x) in out.iter().enumerate() {
-            let must = T::from_bits(self.reduced(shard(at), |rank| of_ranks[rank][at]));
-            if !agree(false, *x, must) {
-                return Err(Wrong { what: "element", at, is: x.to_bits(), must: must.to_bits() });
-            }
-        }
-        Ok(())
+    fn has_reduced(&self, out: &[Out], turn: u64, k: usize, shard: impl Fn(usize) -> usize) -> Result<(), Wrong> {
+        let of_ranks: Vec<Vec<Out>> =
+            (0..self.ranks).map(|rank| self.data(turn, rank, k).arrives::<In, Out>()).collect();
+        let whole = |at| Out::from_bits(self.reduced(shard(at), |rank| of_ranks[rank][at].to_bits()));
+        let differs = self.data(turn, 0, k).differs(out, (0..out.len()).map(whole).collect(), false);
+        differs.map_or(Ok(()), |(at, must)| Err(Wrong { what: "element", at, is: out[at].to_bits(), must }))
     }
 
     /// What the ranks have for a position of shard `s`: in the order `s + 1`, …, `s`, narrow floats in f32.
     fn reduced(&self, s: usize, of: impl Fn(usize) -> u64) -> u64 {
-        let wide = if T::TYPE.is_float() && T::TYPE.size() < 4 { Type::F32 } else { T::TYPE };
+        let wide = if Out::TYPE.is_float() && Out::TYPE.size() < 4 { Type::F32 } else { Out::TYPE };
         let op = match self.plan.op {
             ReduceOp::Min => BinaryOp::Min,
             ReduceOp::Max => BinaryOp::Max,
             ReduceOp::Product => BinaryOp::Mul,
             _ => BinaryOp::Add,
         };
-        let order = (1..=self.ranks).map(|k| dynamic::cast(T::TYPE, wide, of((s + k) % self.ranks)));
+        let order = (1..=self.ranks).map(|k| dynamic::cast(Out::TYPE, wide, of((s + k) % self.ranks)));
         let sum = order.reduce(|a, b| dynamic::binary(op, wide, a, b)).expect("at least one rank");
         let whole = match self.plan.op {
             ReduceOp::Average => {
@@ -315,18 +279,20 @@ impl<T: Scaled> Typed<'_, T> {
             }
             _ => sum,
         };
-        dynamic::cast(wide, T::TYPE, whole)
+        dynamic::cast(wide, Out::TYPE, whole)
     }
 }
 
-impl<T: Scaled> Transfer for Typed<'_, T> {
+impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
     fn fill(&self, turn: u64) {
         // In one piece: memory of a device is written by a copy, and a copy for each element takes minutes.
         let mut sent = Vec::with_capacity(self.inp.len());
-        let chunks = self.inp.len() / self.plan.case.len.max(1);
-        (0..chunks).for_each(|k| sent.extend(self.data(turn, self.me.index(), k).sent::<T>()));
+        let [chunks, received] = self.chunks;
+        (0..chunks).for_each(|k| sent.extend(self.data(turn, self.me.index(), k).sent::<In>()));
         self.inp.copy_from(&sent);
-        self.around.fill(T::from_bits(POISON));
+        // Where a rank receives nothing, nothing is to be added to.
+        let writes = self.plan.collective != Collective::Gather || self.me == self.root;
+        prepare_output(&self.around, self.guard, self.data(turn, 0, 0), if writes { received } else { 0 });
     }
 
     fn launch(&mut self) -> Result<(), RunError> {
@@ -342,8 +308,8 @@ impl<T: Scaled> Transfer for Typed<'_, T> {
             Collective::AllToAll => self.has_of_all(out, turn, me),
             Collective::Gather if me != root => untouched("element of an output nobody writes", out),
             Collective::AllGather | Collective::Gather => self.has_of_all(out, turn, 0),
-            Collective::Broadcast => chunk("element", 0, out, self.data(turn, root, 0)),
-            Collective::Scatter => chunk("element", 0, out, self.data(turn, root, me)),
+            Collective::Broadcast => chunk::<In, Out>("element", 0, out, self.data(turn, root, 0)),
+            Collective::Scatter => chunk::<In, Out>("element", 0, out, self.data(turn, root, me)),
             Collective::ReduceScatter => self.has_reduced(out, turn, me, |_| me),
             Collective::AllReduce => {
                 let share = len.div_ceil(self.ranks).max(1);

@@ -8,7 +8,9 @@
 //! | file | holds |
 //! |---|---|
 //! | `options.rs` | [`Run`]: the words of the command line |
-//! | `case.rs` | [`Case`], [`Hook`]: one transfer, prepared for any element type |
+//! | `hook.rs` | [`Hook`]: the hooks by name, and what each is given |
+//! | `library.rs` | hooks of the library, given to exchanges and reductions of any element type |
+//! | `case.rs` | [`Case`]: one transfer, prepared for any element type |
 //! | `collective.rs` | [`Collective`], [`Plan`]: a collective of all ranks, prepared for any element type |
 //! | `place.rs` | [`Wire`]: the transport, whichever it is |
 //! | `data.rs` | what is sent, and a plain computation of what must arrive |
@@ -18,14 +20,17 @@
 mod case;
 mod collective;
 mod data;
+mod hook;
+mod library;
 mod options;
 mod place;
 mod turns;
 mod worlds;
 
-pub use case::{Case, Hook, PROTOCOLS, Peers, Transfer, prepare};
+pub use case::{Case, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};
+pub use hook::Hook;
 pub use options::{Run, number_of, parse};
 pub use place::Wire;
 pub use turns::{gpu_options, run};

@@ -1,7 +1,8 @@
 //! The words of `tilewire run`.
 
-use super::case::{Case, Hook, protocol_name, rounds_name};
+use super::case::{Case, protocol_name, rounds_name};
 use super::collective::{Collective, Plan};
+use super::hook::Hook;
 use super::worlds::Ranks;
 use crate::args::Words;
 use crate::bench::Size;

@@ -3,19 +3,23 @@
 use crate::bench::Progress;
 use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, gpu_options, prepare, prepare_all};
 use anyhow::Result;
+use std::io::{Write, stderr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tilewire::cuda::Device;
 use tilewire::ir::Type;
 use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, TransferError, World};
-use tilewire::{Config, Primitive, ReduceOp, RunError};
+use tilewire::{Algorithm, Config, Primitive, ReduceOp, RunError};
 
 /// What came of all plans of one collective.
 #[derive(Default)]
 pub struct Outcome {
     /// Right, to the bit.
     pub agree: u64,
-    /// Refused: why.
+    /// Refused, as they must be: why.
     pub refused: Vec<String>,
+    /// Refused, though README says that they work: what, and why.
+    pub denied: Vec<String>,
     /// Wrong: what, and where.
     pub differ: Vec<String>,
 }
@@ -42,15 +46,20 @@ pub struct Asked<'a> {
     /// Of all plans, those whose number leaves the first when divided by the second.
     pub share: (usize, usize),
     pub seed: u64,
+    /// Whether lines on stderr say how far it is.
+    pub progress: bool,
     /// The device, or the CPU where there is none.
     pub device: Option<&'a Arc<Device>>,
 }
 
 /// Runs the plans in a world of so many threads; the outcomes by collective, in the order of [`Collective::ALL`].
 pub fn collectives(ranks: usize, asked: Asked<'_>) -> Result<Vec<Outcome>> {
-    let plans = plans(ranks, asked);
-    let of_ranks = World::threads(ranks).run(|world| verdicts(&world, &plans, asked))?;
-    Ok(outcomes(ranks, &plans, &of_ranks))
+    outcomes_of(ranks, &plans(ranks, asked), asked)
+}
+
+fn outcomes_of(ranks: usize, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Outcome>> {
+    let of_ranks = World::threads(ranks).run(|world| verdicts(&world, plans, asked))?;
+    Ok(outcomes(ranks, plans, &of_ranks))
 }
 
 /// Runs the plans in a world that is there already; every rank gets the outcomes of all.
@@ -66,7 +75,7 @@ pub fn collectives_of(world: &World, asked: Asked<'_>) -> Result<Vec<Outcome>, R
 fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdict>, RankError> {
     let Some(device) = asked.device else {
         let link = Wire::Shm(ShmTransport::rendezvous(world, OPTIONS)?);
-        let verdicts = judge(world, plans, asked.seed, |_| &link)?;
+        let verdicts = judge(world, plans, asked, |_| &link)?;
         link.close()?;
         return Ok(verdicts);
     };
@@ -81,21 +90,26 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
     let alone = Wire::Nvl(NvlTransport::rendezvous(world, device, options(1))?);
     let copied = Wire::Nvl(NvlTransport::rendezvous(world, device, options(4))?);
     let which = |plan: &Plan| if gpu_options(plan).copies == 1 { &alone } else { &copied };
-    let verdicts = judge(world, plans, asked.seed, which)?;
+    let verdicts = judge(world, plans, asked, which)?;
     alone.close()?;
     copied.close()?;
     Ok(verdicts)
 }
 
-/// What the ranks find together: what one finds wrong is wrong; what is refused is refused by all.
+/// What the ranks find together: what one finds wrong is wrong; what is refused is refused by all. Plans are made of what README's table of
+/// collectives allows, so a refusal is a fault unless the plan's size says otherwise.
 fn outcomes(ranks: usize, plans: &[Plan], of_ranks: &[Vec<Verdict>]) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Collective::ALL.iter().map(|_| Outcome::default()).collect();
     for (number, plan) in plans.iter().enumerate() {
         let outcome = &mut outcomes[plan.collective as usize];
         let verdicts = of_ranks.iter().map(|verdicts| &verdicts[number]);
         match verdicts.max_by_key(|verdict| verdict.weight()).expect("at least one rank") {
+            Verdict::Agrees if plan.tears_groups(ranks) => {
+                outcome.differ.push(format!("{ranks} ranks, {plan}: not refused, though it tears groups apart"));
+            }
             Verdict::Agrees => outcome.agree += 1,
-            Verdict::Refused(why) => outcome.refused.push(why.clone()),
+            Verdict::Refused(why) if plan.tears_groups(ranks) => outcome.refused.push(why.clone()),
+            Verdict::Refused(why) => outcome.denied.push(format!("{ranks} ranks, {plan}: {why}")),
             Verdict::Differs(what) => outcome.differ.push(format!("{ranks} ranks, {plan}: {what}")),
         }
     }
@@ -145,16 +159,19 @@ impl Verdict {
 fn judge<'l>(
     world: &World,
     plans: &[Plan],
-    seed: u64,
+    asked: Asked<'_>,
     link_of: impl Fn(&Plan) -> &'l Wire,
 ) -> Result<Vec<Verdict>, RankError> {
     let (me, size) = (world.rank(), world.size());
-    let mut progress = (me.index() == 0).then(|| Progress::new(plans.len()));
+    let seed = asked.seed;
+    let mut progress = (me.index() == 0 && !asked.progress).then(|| Progress::new(plans.len()));
+    let mut lines = (me.index() == 0 && asked.progress).then_some(Lines { said: None, total: plans.len() });
     let mut verdicts = Vec::with_capacity(plans.len());
-    for plan in plans {
+    for (number, plan) in plans.iter().enumerate() {
         if let Some(progress) = &mut progress {
             progress.step(&format!("{size} ranks, {plan}"));
         }
+        lines.iter_mut().for_each(|lines| lines.step(number, size, plan));
         let link = link_of(plan);
         let prepared = match plan.collective {
             Collective::Sendrecv => {
@@ -189,11 +206,26 @@ fn judge<'l>(
     Ok(verdicts)
 }
 
+/// How far it is, in lines that a launcher can pass on: the first, and one every other second.
+struct Lines {
+    said: Option<Instant>,
+    total: usize,
+}
+
+impl Lines {
+    fn step(&mut self, number: usize, size: usize, plan: &Plan) {
+        if self.said.is_none_or(|said| said.elapsed() >= Duration::from_secs(2)) {
+            self.said = Some(Instant::now());
+            _ = writeln!(stderr(), "[{}/{}] {size} ranks, {plan}", number + 1, self.total);
+        }
+    }
+}
+
 /// The plans for a world of so many ranks, the same on all of them.
 fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     let (share, shares) = asked.share;
     let named = |plan: &Plan| asked.only.is_empty() || asked.only.contains(&plan.collective);
-    let all = all_plans(ranks, asked.quick).into_iter().filter(named);
+    let all = all_plans(ranks, asked.quick, asked.seed).into_iter().filter(named);
     let mut plans: Vec<Plan> = all.skip(share).step_by(shares).collect();
     let mut random = Random::new(asked.seed ^ (ranks as u64) << 32);
     while plans.len() > asked.sample.unwrap_or(usize::MAX) {
@@ -202,40 +234,85 @@ fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     plans
 }
 
-fn all_plans(ranks: usize, quick: bool) -> Vec<Plan> {
-    let dtypes: &[Type] = if quick { &[Type::F32, Type::BF16, Type::U8] } else { &Type::ALL };
+/// What is tried of one collective, hook, type, protocol and algorithm.
+struct Cell {
+    collective: Collective,
+    hook: Hook,
+    dtype: Type,
+    primitive: Option<Primitive>,
+    algorithm: Option<Algorithm>,
+}
+
+/// Every hook with every type and protocol in every collective that takes them, in some sizes each: all sizes for copies, and for the others
+/// as many as keep a full run to minutes, another one in every cell.
+fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
-    for collective in Collective::ALL.into_iter().filter(|&c| ranks > 1 || c != Collective::Sendrecv) {
-        for (&dtype, hook) in dtypes.iter().flat_map(|dtype| Hook::ALL.map(|hook| (dtype, hook))) {
-            for primitive in PROTOCOLS {
-                for &algorithm in collective.algorithms() {
-                    for len in lens(dtype, primitive, quick) {
-                        // Two blocks in every second size, each op in turn.
-                        let number = plans.len();
-                        let config = Config { primitive, blocks: Some(1 + number % 2), ..Config::default() };
-                        let case = Case { dtype, hook, len, config, rounds: None };
-                        let op = ReduceOp::ALL[number % ReduceOp::ALL.len()];
-                        let algorithm = Some(algorithm).filter(|_| collective.algorithms().len() > 1);
-                        let plan = Plan { collective, case, op, algorithm };
-                        if hook.takes(dtype) && collective.refuses(&case).is_none() && plan.is_possible() {
-                            plans.push(plan);
-                        }
-                    }
-                }
+    let mut random = Random::new(seed ^ (ranks as u64) << 32);
+    for cell in cells(ranks, quick) {
+        let Cell { collective, hook, dtype, primitive, algorithm } = cell;
+        let (small, large) = lens(hook.travels(dtype), dtype, primitive, quick);
+        let one_of = |lens: &[usize], random: &mut Random| lens.get(random.below(lens.len().max(1))).copied();
+        let chosen = match (hook, quick) {
+            (Hook::Copy, _) => [small, large].concat(),
+            (_, true) => one_of(&small, &mut random).into_iter().collect(),
+            (_, false) => {
+                // Exchanges of the first kind have all small sizes; what is computed on the host takes its time, so that large ones are few.
+                let small = if collective == Collective::AllToAll {
+                    small
+                } else {
+                    one_of(&small, &mut random).into_iter().collect()
+                };
+                let every = if hook.is_costly() { 12 } else { 4 };
+                let large = one_of(&large, &mut random).filter(|_| random.below(every) == 0);
+                small.into_iter().chain(large).collect()
             }
+        };
+        for len in chosen {
+            // Two blocks in every second size, each op in turn.
+            let number = plans.len();
+            let config = Config { primitive, blocks: Some(1 + number % 2), ..Config::default() };
+            let case = Case { dtype, hook, len, config, rounds: None };
+            plans.push(Plan { collective, case, op: ReduceOp::ALL[number % ReduceOp::ALL.len()], algorithm });
         }
     }
     plans
 }
 
-/// Elements of a message: none, one, odd, a kibibyte, a mebibyte, and above the staging.
-fn lens(dtype: Type, primitive: Option<Primitive>, quick: bool) -> Vec<usize> {
+/// All that can be: what a collective, a hook, a protocol or an algorithm does not take stands in [`Collective::refuses`] and its like.
+fn cells(ranks: usize, quick: bool) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for collective in Collective::ALL.into_iter().filter(|&c| ranks > 1 || c != Collective::Sendrecv) {
+        for (hook, dtype) in Hook::ALL.into_iter().flat_map(|hook| Type::ALL.map(|dtype| (hook, dtype))) {
+            for (p, primitive) in PROTOCOLS.into_iter().enumerate() {
+                for &algorithm in collective.algorithms() {
+                    let algorithm = Some(algorithm).filter(|_| collective.algorithms().len() > 1);
+                    let config = Config { primitive, ..Config::default() };
+                    let case = Case { dtype, hook, len: 0, config, rounds: None };
+                    let plan = Plan { collective, case, op: ReduceOp::Sum, algorithm };
+                    let is_possible = hook.takes(dtype) && collective.refuses(&case).is_none() && plan.is_possible();
+                    // Quickly: two types for the hooks of old, and one for the others, another with every protocol.
+                    let types = &[Type::F32, Type::BF16, Type::U8, Type::F16][..];
+                    let few = [types[p % 2], types[2 + (p + hook as usize) % 2]];
+                    let few = if Hook::FEW.contains(&hook) { &few[..] } else { &few[..1] };
+                    if is_possible && (!quick || few.contains(&dtype)) {
+                        cells.push(Cell { collective, hook, dtype, primitive, algorithm });
+                    }
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// Elements of a message: none, one, odd, a kibibyte; and above the staging, a mebibyte.
+/// Packets hold a message as a whole, with all that `travels` for an element.
+fn lens(travels: usize, dtype: Type, primitive: Option<Primitive>, quick: bool) -> (Vec<usize>, Vec<usize>) {
     let size = dtype.size();
     match (primitive, quick) {
-        (Some(Primitive::Packet), true) => vec![1, 31],
-        (Some(Primitive::Packet), false) => vec![0, 1, 31, 512 / size],
-        (_, true) => vec![0, 1001],
-        (_, false) => vec![0, 1, 1001, 1024 / size, (300 << 10) / size + 1, (1 << 20) / size],
+        (Some(Primitive::Packet), true) => (vec![1, 31], vec![]),
+        (Some(Primitive::Packet), false) => (vec![0, 1, 31, 512 / travels], vec![]),
+        (_, true) => (vec![0, 1001], vec![]),
+        (_, false) => (vec![0, 1, 1001, 1024 / size], vec![(300 << 10) / size + 1, (1 << 20) / size]),
     }
 }
 
@@ -253,7 +330,8 @@ mod tests {
         assert_eq!(arrived, verdicts);
     }
 
-    const ALL: Asked<'static> = Asked { quick: true, only: &[], sample: None, share: (0, 1), seed: 1, device: None };
+    const ALL: Asked<'static> =
+        Asked { quick: true, only: &[], sample: None, share: (0, 1), seed: 1, progress: false, device: None };
 
     #[test]
     fn those_that_are_named_keep_their_plans() {
@@ -268,6 +346,68 @@ mod tests {
     fn a_sample_is_the_same_on_every_rank_and_another_with_another_seed() {
         let sample = |seed| plans(3, Asked { sample: Some(40), quick: false, seed, ..ALL });
         assert_eq!((sample(1).len(), sample(1) == sample(1), sample(1) == sample(2)), (40, true, false));
+    }
+
+    /// More blocks than there is room for: as if something that works were refused.
+    #[test]
+    fn a_plan_that_is_wrongly_refused_is_named_and_fails() {
+        let mut plan = plans(2, ALL)[0];
+        plan.case.config.blocks = Some(OPTIONS.max_blocks_per_peer + 1);
+        let outcomes = outcomes_of(2, &[plan], ALL).unwrap();
+        let mut tally = super::super::Tally::default();
+        for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {
+            tally.collective(collective.name(), outcome);
+        }
+        let text = tally.text();
+        assert!(!tally.holds(), "{text}");
+        assert!(text.contains(&format!("REFUSED {}: 2 ranks, {plan}: ", plan.collective.name())), "{text}");
+        assert!(text.contains("9 blocks"), "{text}");
+    }
+
+    /// Rows of 13 and shards of 334: refused. Rows of 64 and shards of 512: not.
+    #[test]
+    fn an_all_reduce_whose_shards_tear_rows_apart_must_be_refused() {
+        let of = |len, ranks| {
+            let config = Config { primitive: Some(Primitive::Staged), ..Config::default() };
+            let case = Case { dtype: Type::F32, hook: Hook::RmsNorm, len, config, rounds: None };
+            let plan = Plan { collective: Collective::AllReduce, case, op: ReduceOp::Sum, algorithm: None };
+            let outcome = outcomes_of(ranks, &[plan], ALL).unwrap().swap_remove(Collective::AllReduce as usize);
+            (outcome.agree, outcome.refused.len(), outcome.denied, outcome.differ)
+        };
+        assert_eq!(of(1001, 3), (0, 1, vec![], vec![]));
+        assert_eq!(of(1024, 2), (1, 0, vec![], vec![]));
+    }
+
+    /// Of a full run: every hook of the library with every type it takes and every protocol that allows it, whatever the seed.
+    #[test]
+    fn every_hook_type_and_protocol_is_met_in_every_world() {
+        for (ranks, seed) in [(2, 1), (3, 9)] {
+            let plans = plans(ranks, Asked { quick: false, seed, ..ALL });
+            let met = |collective, hook, dtype, primitive| {
+                plans.iter().any(|plan: &Plan| {
+                    let Case { hook: h, dtype: t, config, .. } = plan.case;
+                    (plan.collective, h, t, config.primitive) == (collective, hook, dtype, primitive)
+                })
+            };
+            for (hook, dtype) in Hook::ALL.into_iter().flat_map(|hook| Type::ALL.map(|dtype| (hook, dtype))) {
+                for primitive in PROTOCOLS {
+                    let stored_as_sent = hook.refused_by_exchange(primitive).is_none();
+                    let must = hook.takes(dtype) && stored_as_sent;
+                    assert_eq!(
+                        met(Collective::AllToAll, hook, dtype, primitive),
+                        must,
+                        "{hook:?} {dtype} {primitive:?}"
+                    );
+                }
+                let reduces = !matches!(hook, Hook::Quantise | Hook::QuantiseI8 | Hook::Narrow);
+                let must = hook.takes(dtype) && reduces && (dtype != Type::Bool || hook == Hook::Cast);
+                assert_eq!(
+                    met(Collective::ReduceScatter, hook, dtype, Some(Primitive::Staged)),
+                    must,
+                    "{hook:?} {dtype}"
+                );
+            }
+        }
     }
 
     #[test]

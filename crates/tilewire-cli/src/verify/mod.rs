@@ -15,7 +15,8 @@ use crate::programs::{Hosted, ParamSpec, Program};
 use crate::run::{Collective, Ranks, everywhere, in_processes};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -69,6 +70,8 @@ pub struct Request {
     pub share: Option<(usize, usize)>,
     /// Nothing but these collectives, where any are named.
     pub only: Vec<Collective>,
+    /// Whether lines on stderr say how far the collectives are, even where that is no terminal.
+    pub progress: bool,
     /// Where the ranks of the collectives run. As processes, nothing but collectives is verified.
     pub world: Ranks,
 }
@@ -89,6 +92,7 @@ impl Default for Request {
             sample: None,
             share: None,
             only: Vec::new(),
+            progress: false,
             world: Ranks::Threads,
         }
     }
@@ -114,27 +118,60 @@ impl Request {
     }
 
     fn asked<'d>(&'d self, device: Option<&'d Arc<Device>>) -> Asked<'d> {
-        let sample = self.sample.or_else(|| device.filter(|_| self.share.is_none()).map(|_| DEVICE_SAMPLE));
+        let sample = self.sample.or_else(|| device.filter(|_| self.samples_unasked()).map(|_| DEVICE_SAMPLE));
         let (quick, only, share) = (self.quick, self.only.as_slice(), self.share.unwrap_or((0, 1)));
-        Asked { quick, only, sample, share, seed: self.seed, device }
+        Asked { quick, only, sample, share, seed: self.seed, progress: self.progress, device }
     }
 }
 
-/// Verifies; status 1 when anything differs.
+impl Request {
+    /// Whether it takes a sample that nobody asked for.
+    fn samples_unasked(&self) -> bool {
+        self.engine == Engine::Cuda && self.sample.is_none() && self.share.is_none()
+    }
+
+    /// What it says of that.
+    fn sample_note(&self) -> Option<String> {
+        self.samples_unasked().then(|| {
+            format!(
+                "a sample: {DEVICE_SAMPLE} plans of collectives for each number of ranks, by seed {}; all of them: --share 1/1, or --share K/N \
+                 in N runs",
+                self.seed
+            )
+        })
+    }
+}
+
+/// Verifies; status 1 when anything differs, or is refused that should work.
 pub fn verify(request: &Request) -> Result<ExitCode> {
     match request.world {
         Ranks::Threads => all(request),
         Ranks::Env => everywhere(Ranks::Env, None, |world| rank(world, request)),
         Ranks::Processes => {
-            for ranks in &request.ranks {
-                let status = in_processes(*ranks, &["--ranks", &ranks.to_string()])?;
-                if status != ExitCode::SUCCESS {
-                    return Ok(status);
-                }
-            }
-            Ok(ExitCode::SUCCESS)
+            // A rank's stderr is a pipe to this process, which passes on whole lines.
+            let progress = stderr().is_terminal().then_some("--progress");
+            one_by_one(&request.ranks, |ranks| {
+                let number = ranks.to_string();
+                let more: Vec<&str> = ["--ranks", &number].into_iter().chain(progress).collect();
+                in_processes(ranks, &more)
+            })
         }
     }
+}
+
+/// Runs with every number of ranks: what one does wrong says nothing of the others. The status is the first that failed.
+fn one_by_one(ranks: &[usize], run: impl Fn(usize) -> Result<ExitCode>) -> Result<ExitCode> {
+    let mut failed = Vec::new();
+    for &ranks in ranks {
+        let status = run(ranks)?;
+        if status != ExitCode::SUCCESS {
+            failed.push((ranks.to_string(), status));
+        }
+    }
+    let Some((_, status)) = failed.first() else { return Ok(ExitCode::SUCCESS) };
+    let numbers: Vec<&str> = failed.iter().map(|(ranks, _)| ranks.as_str()).collect();
+    _ = writeln!(stderr(), "tilewire: does not hold with these numbers of processes: {}", numbers.join(", "));
+    Ok(*status)
 }
 
 /// The collectives, as one of the processes of a job.
@@ -147,6 +184,7 @@ fn rank(world: &World, request: &Request) -> Result<bool, RankError> {
     }
     if world.rank().index() == 0 {
         println!("{} processes", world.size());
+        request.sample_note().into_iter().for_each(|note| println!("{note}"));
         tally.print(start)?;
     }
     Ok(tally.holds())
@@ -158,6 +196,9 @@ fn all(request: &Request) -> Result<ExitCode> {
     let mut out = stdout();
     if let Some(device) = &device {
         writeln!(out, "{} ({}, {} multiprocessors)", device.name(), device.target(), device.multiprocessors())?;
+    }
+    if let Some(note) = request.sample_note() {
+        writeln!(out, "{note}")?;
     }
     let start = Instant::now();
     let mut tally = Tally::default();
@@ -230,38 +271,54 @@ struct Tally {
     /// Agree, refused, differ.
     rows: BTreeMap<&'static str, [u64; 3]>,
     refusals: BTreeMap<String, u64>,
+    /// What was refused and should not have been.
+    denials: Vec<String>,
     differences: Vec<String>,
 }
 
+/// Lines of each kind of fault that are kept.
+const MOST_LINES: usize = 20;
+
 impl Tally {
-    fn print(&self, start: Instant) -> std::io::Result<()> {
-        let mut out = stdout();
-        writeln!(out, "{:<30}{:>8}{:>8}{:>9}{:>9}", "engine", "cases", "agree", "refused", "differ")?;
+    fn text(&self) -> String {
+        let mut text = format!("{:<30}{:>8}{:>8}{:>9}{:>9}\n", "engine", "cases", "agree", "refused", "differ");
         for (engine, row) in &self.rows {
             let [agree, refused, differ] = *row;
-            writeln!(out, "{engine:<30}{:>8}{agree:>8}{refused:>9}{differ:>9}", agree + refused + differ)?;
+            _ = writeln!(text, "{engine:<30}{:>8}{agree:>8}{refused:>9}{differ:>9}", agree + refused + differ);
         }
         for (reason, times) in &self.refusals {
-            writeln!(out, "refused {times} times: {reason}")?;
+            _ = writeln!(text, "refused {times} times: {reason}");
+        }
+        for what in &self.denials {
+            _ = writeln!(text, "REFUSED {what}");
         }
         for what in &self.differences {
-            writeln!(out, "DIFFERS {what}")?;
+            _ = writeln!(text, "DIFFERS {what}");
         }
-        writeln!(out, "{:.1} s", start.elapsed().as_secs_f32())
+        text
+    }
+
+    fn print(&self, start: Instant) -> std::io::Result<()> {
+        writeln!(stdout(), "{}{:.1} s", self.text(), start.elapsed().as_secs_f32())
     }
 
     fn holds(&self) -> bool {
-        self.rows.values().all(|row| row[2] == 0)
+        self.denials.is_empty() && self.rows.values().all(|row| row[2] == 0)
     }
 
     fn collective(&mut self, name: &'static str, outcome: collectives::Outcome) {
+        let collectives::Outcome { agree, refused, denied, differ } = outcome;
         // Nothing was asked of it in this world.
-        if outcome.agree == 0 && outcome.refused.is_empty() && outcome.differ.is_empty() {
+        if agree == 0 && refused.is_empty() && denied.is_empty() && differ.is_empty() {
             return;
         }
-        self.rows.entry(name).or_default()[0] += outcome.agree;
-        outcome.refused.into_iter().for_each(|why| self.count(name, Outcome::Refused(why)));
-        outcome.differ.into_iter().for_each(|what| self.count(name, Outcome::Differs(what)));
+        let row = self.rows.entry(name).or_default();
+        row[0] += agree;
+        row[1] += denied.len() as u64;
+        let room = MOST_LINES.saturating_sub(self.denials.len());
+        self.denials.extend(denied.into_iter().take(room).map(|what| format!("{name}: {what}")));
+        refused.into_iter().for_each(|why| self.count(name, Outcome::Refused(why)));
+        differ.into_iter().for_each(|what| self.count(name, Outcome::Differs(what)));
     }
 
     fn count(&mut self, engine: &'static str, outcome: Outcome) {
@@ -276,7 +333,7 @@ impl Tally {
             }
             Outcome::Differs(what) => {
                 row[2] += 1;
-                if self.differences.len() < 20 {
+                if self.differences.len() < MOST_LINES {
                     self.differences.push(format!("{engine}: {what}"));
                 }
             }
@@ -330,4 +387,33 @@ fn compare(name: &str, program: &Program, got: &[Vec<Vec<u8>>], expected: &[Vec<
         }
     }
     Outcome::Agrees
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn one_number_of_processes_that_fails_does_not_keep_the_others_from_being_tried() {
+        let tried = RefCell::new(Vec::new());
+        let run = |ranks| {
+            tried.borrow_mut().push(ranks);
+            Ok(if ranks == 2 { ExitCode::from(3) } else { ExitCode::SUCCESS })
+        };
+        assert_eq!(one_by_one(&[1, 2, 4], run).unwrap(), ExitCode::from(3));
+        assert_eq!(*tried.borrow(), [1, 2, 4]);
+        assert_eq!(one_by_one(&[1, 4], run).unwrap(), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn a_sample_that_nobody_asked_for_is_said_to_be_one() {
+        let cuda = Request { engine: Engine::Cuda, ..Request::default() };
+        let note = cuda.sample_note().unwrap();
+        assert!(note.contains("150 plans") && note.contains("--share 1/1"), "{note}");
+        for asked in [Request { share: Some((0, 1)), ..cuda.clone() }, Request { sample: Some(3), ..cuda.clone() }] {
+            assert_eq!(asked.sample_note(), None);
+        }
+        assert_eq!(Request::default().sample_note(), None);
+    }
 }

@@ -109,6 +109,8 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     send_len: Option<usize>,
     pub(super) algorithm: Option<Algorithm>,
     rounds: Option<Rounds>,
+    /// Whether the own chunk is kept while another is sent wherever the kernel can, whatever its size and the processor: for rehearsals.
+    keeps: bool,
     pub(super) terms: Terms<'l, L>,
     pub(super) hooks: Hooks<'h, In, Out, R>,
 }
@@ -130,7 +132,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element> Exchange<'h, 'l, L, In, Out, In
     pub(super) fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, pattern: Pattern, at: SourceLine) -> Self {
         let (out, inp) = (out.clone(), inp.clone());
         let (terms, hooks) = (Terms::new(link), Hooks::copy(at));
-        Exchange { out, inp, pattern, send_len: None, algorithm: None, rounds: None, terms, hooks }
+        Exchange { out, inp, pattern, send_len: None, algorithm: None, rounds: None, keeps: false, terms, hooks }
     }
 }
 
@@ -140,8 +142,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
 
     #[track_caller]
     fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Exchange<'h, 'l, L, In, Out, Q> {
-        let Exchange { out, inp, pattern, send_len, algorithm, rounds, terms, hooks } = self;
-        Exchange { out, inp, pattern, send_len, algorithm, rounds, terms, hooks: hooks.with_produce(produce) }
+        let Exchange { out, inp, pattern, send_len, algorithm, rounds, keeps, terms, hooks } = self;
+        Exchange { out, inp, pattern, send_len, algorithm, rounds, keeps, terms, hooks: hooks.with_produce(produce) }
     }
 
     /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.
@@ -220,6 +222,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         self
     }
 
+    /// Keeps the own chunk while another is sent, as large chunks are kept on some processors: so that the checker sees that form on all.
+    pub(crate) fn rehearsed_keeper(mut self) -> Self {
+        self.keeps = true;
+        self
+    }
+
     /// Traces, verifies and compiles, and tells the peers what is to come; the result is launched any number of times.
     ///
     /// Nothing waits here: the sides are compared by the first launch, so that ranks may build transfers with different peers in any order.
@@ -289,12 +297,13 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let is_direct = matches!(leg.protocol, Protocol::Direct { .. }) && self.terms.link.seat().is_none();
         let same = kept.is(sent);
         let from = if same { KEPT_FROM } else { Settings::default().stream_from / 3 };
-        let alike = own.tiling.len() == leg.tiling.len() && sent.bytes() >= from;
+        let alike = own.tiling.len() == leg.tiling.len();
         // Blocks and rounds of their own may have threads of their own, and what is not memory takes its time to say that it is ready.
         let alone = leg.tiling.blocks() == 1 && self.layout() == Rounds::Roles;
         let is_memory = self.terms.link.link_kind(leg.peer) == LinkKind::Shm;
         // Intel's processors stream by other loops, and were not measured.
-        (copies && is_direct && is_memory && alike && alone && !is_intel()).then_some(Keeper { leg, same })
+        let pays = self.keeps || sent.bytes() >= from && !is_intel();
+        (copies && is_direct && is_memory && alike && alone && pays).then_some(Keeper { leg, same })
     }
 
     /// Builds and launches once.

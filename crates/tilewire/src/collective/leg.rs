@@ -15,6 +15,7 @@ use crate::schedule::Tiling;
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, TransferError};
+use std::ops::Range;
 
 /// One leg of an exchange: what is sent to, or received from, a peer, or passed to oneself.
 pub(super) struct Leg<In: Element, Out: Element> {
@@ -185,8 +186,7 @@ pub(super) fn check_groups<'t>(
     traced: &Traced,
     tilings: impl Iterator<Item = &'t Tiling>,
 ) -> Result<(), TransferError> {
-    let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
-    let groups: Vec<usize> = traced.kernel.insts.values().filter_map(|inst| group(&inst.op)).collect();
+    let groups: Vec<usize> = groups(traced).collect();
     for tiling in tilings {
         let tile = tiling.tile_cols();
         for &group in &groups {
@@ -196,4 +196,19 @@ pub(super) fn check_groups<'t>(
         }
     }
     Ok(())
+}
+
+/// Groups are counted from where a shard begins: one that begins within a group would have others for neighbours than the hook means.
+pub(super) fn check_shards(traced: &Traced, shards: &[Range<usize>]) -> Result<(), TransferError> {
+    let torn = |group: usize| shards.iter().any(|shard| !shard.is_empty() && !shard.start.is_multiple_of(group));
+    match groups(traced).find(|&group| torn(group)) {
+        Some(group) => Err(TransferError::TornGroup { group, tile: shards[0].len() }),
+        None => Ok(()),
+    }
+}
+
+/// How many neighbours the group ops of a kernel go over.
+fn groups(traced: &Traced) -> impl Iterator<Item = usize> {
+    let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
+    traced.kernel.insts.values().filter_map(move |inst| group(&inst.op))
 }

@@ -85,6 +85,7 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
     let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).whole();
+    let packing = Packing::new(R::TYPES, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
     // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
@@ -94,7 +95,7 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
     k.role("ring", warps).run(|r| {
         let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.context(r, at));
-        ring_gather::<R, _>(r, &ring, produce, |which, at, regs| {
+        ring_gather::<R, _>(r, &ring, packing, produce, |which, at, regs| {
             if let Some(kept) = &kept[which] {
                 hooks.consume(&kept.scene.context(r, at), regs);
             }

@@ -5,7 +5,7 @@ use super::algorithm::{Algorithm, ReduceOp, Reducible};
 use super::config::{Config, Decision, Primitive};
 use super::hooks::{Hooks, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
-use super::leg::check_groups;
+use super::leg::{check_groups, check_shards};
 use super::link::{Link, Streams};
 use super::pair::Card;
 use super::reduction_kernel::roles;
@@ -70,7 +70,8 @@ pub fn reduce_scatter<'h, 'l, L: Link, In: Element, Out: Element>(
 /// ```
 ///
 /// Hooks see the whole tensors, whatever the algorithm does with them: `c.pos()` is the position in the output, `c.shard()` the rank whose
-/// shard it is in. Shard `s` is accumulated in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
+/// shard it is in; where they reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated in the
+/// order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
 #[track_caller]
 pub fn all_reduce<'h, 'l, L: Link, In: Element, Out: Element>(
     link: &'l L,
@@ -198,6 +199,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             roles(self, k, course);
         })?;
         check_groups(&traced, course.tilings.iter())?;
+        check_shards(&traced, &course.shards)?;
         Ok(traced)
     }
 

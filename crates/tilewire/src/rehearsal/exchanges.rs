@@ -1,4 +1,4 @@
-//! Plans for the exchanges of all ranks: each by every protocol and both ways of sharing a launch, and one after the other.
+//! Plans for the exchanges of all ranks: each by every protocol, all ways of sharing a launch, and one after the other.
 
 use super::shipped::{Case, launch};
 use super::{Rehearsal, RehearsalRank, before};
@@ -26,8 +26,10 @@ struct Form {
     kind: Kind,
     primitive: Primitive,
     rounds: Rounds,
-    /// Slot bytes and depth, for `staged`.
+    /// Slot bytes and depth, for `staged` and `bulk`.
     slots: (usize, usize),
+    /// Whether it is a plain copy that keeps the own chunk while it sends another.
+    keeps: bool,
 }
 
 /// The cases of all exchanges of all ranks.
@@ -50,6 +52,11 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     )?;
     case("all_to_all", "direct", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Roles, 3))?;
     case("all_to_all", "direct, rounds as blocks", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Blocks, 3))?;
+    case("all_to_all", "packet, legs as blocks", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Legs, MESSAGES))?;
+    case("all_to_all", "direct, legs as blocks", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Legs, 3))?;
+    case("all_to_all", "bulk", bulk(Kind::AllToAll, Rounds::Roles))?;
+    case("all_to_all", "bulk, rounds as blocks", bulk(Kind::AllToAll, Rounds::Blocks))?;
+    case("all_to_all", "bulk, legs as blocks", bulk(Kind::AllToAll, Rounds::Legs))?;
     for (collective, kind) in [
         ("all_gather", Kind::AllGather),
         ("broadcast", Kind::Broadcast),
@@ -57,10 +64,17 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
         ("scatter", Kind::Scatter),
     ] {
         case(collective, "staged", staged(kind, Rounds::Roles))?;
+        case(collective, "staged, legs as blocks", staged(kind, Rounds::Legs))?;
+        case(collective, "bulk", bulk(kind, Rounds::Roles))?;
+        case(collective, "packet", repeated(kind, Primitive::Packet, Rounds::Roles, MESSAGES))?;
         case(collective, "direct", repeated(kind, Primitive::Direct, Rounds::Roles, 3))?;
     }
-    case("all_gather", "packet", repeated(Kind::AllGather, Primitive::Packet, Rounds::Roles, MESSAGES))?;
     case("all_to_all", MEDLEY, medley())?;
+    for (collective, kind) in [("all_to_all", Kind::AllToAll), ("all_gather", Kind::AllGather)] {
+        // By one block, as it is done.
+        let plan = plan(ranks, 1, &keeping(kind))?;
+        cases.push(Case { collective, name: "direct, kept while sent".to_string(), plan });
+    }
     cases.push(Case { collective: "barrier", name: "packet".to_string(), plan: barriers(ranks)? });
     Ok(cases)
 }
@@ -70,17 +84,30 @@ const MEDLEY: &str = "after and before others";
 const MESSAGES: usize = 13;
 
 fn staged(kind: Kind, rounds: Rounds) -> Vec<Form> {
-    let form = |slots| Form { kind, primitive: Primitive::Staged, rounds, slots };
+    in_slots(kind, Primitive::Staged, rounds)
+}
+
+fn bulk(kind: Kind, rounds: Rounds) -> Vec<Form> {
+    in_slots(kind, Primitive::Bulk, rounds)
+}
+
+fn in_slots(kind: Kind, primitive: Primitive, rounds: Rounds) -> Vec<Form> {
+    let form = |slots| Form { kind, primitive, rounds, slots, keeps: false };
     [(64, 2), (128, 2), (64, 4)].map(form).to_vec()
+}
+
+/// Plain copies into windows, the own chunk with the first of them.
+fn keeping(kind: Kind) -> Vec<Form> {
+    vec![Form { kind, primitive: Primitive::Direct, rounds: Rounds::Roles, slots: (64, 2), keeps: true }; 3]
 }
 
 /// Slots enough that senders wait for several at once, in launches that end within a group.
 fn in_groups(kind: Kind) -> Vec<Form> {
-    vec![Form { kind, primitive: Primitive::Staged, rounds: Rounds::Roles, slots: (16, 8) }; 3]
+    vec![Form { kind, primitive: Primitive::Staged, rounds: Rounds::Roles, slots: (16, 8), keeps: false }; 3]
 }
 
 fn repeated(kind: Kind, primitive: Primitive, rounds: Rounds, launches: usize) -> Vec<Form> {
-    vec![Form { kind, primitive, rounds, slots: (64, 2) }; launches]
+    vec![Form { kind, primitive, rounds, slots: (64, 2), keeps: false }; launches]
 }
 
 /// All kinds in turn, staged and direct, over one transport; and all once more, so that each begins where it left off.
@@ -91,6 +118,7 @@ fn medley() -> Vec<Form> {
         primitive: if i % 3 == 1 { Primitive::Direct } else { Primitive::Staged },
         rounds: if i % 2 == 0 { Rounds::Roles } else { Rounds::Blocks },
         slots: if i % 2 == 0 { (64, 2) } else { (128, 4) },
+        keeps: false,
     };
     let turn: Vec<Form> = kinds.into_iter().enumerate().map(form).collect();
     [&turn[..], &turn].concat()
@@ -157,7 +185,7 @@ fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>
     let exchange = of_kind(form.kind, link, &out, &inp);
     let exchange = if direct { exchange.rehearsed_window(&windows) } else { exchange };
     let (slot_bytes, depth) = form.slots;
-    let staged = form.primitive == Primitive::Staged;
+    let staged = matches!(form.primitive, Primitive::Staged | Primitive::Bulk);
     let config = Config {
         primitive: Some(form.primitive),
         blocks: Some(blocks),
@@ -166,7 +194,11 @@ fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>
         granule: Some(1),
         warps: None,
     };
-    exchange.config(config).rounds(form.rounds).produce(|c| c.input.load(c.pos()) * 0.5).trace()
+    let exchange = exchange.config(config).rounds(form.rounds);
+    if form.keeps {
+        return exchange.rehearsed_keeper().trace();
+    }
+    exchange.produce(|c| c.input.load(c.pos()) * 0.5).trace()
 }
 
 fn of_kind<'h, 'l>(
@@ -182,5 +214,25 @@ fn of_kind<'h, 'l>(
         Kind::Broadcast => broadcast(link, out, inp, root),
         Kind::Gather => gather(link, out, inp, root),
         Kind::Scatter => scatter(link, out, inp, root),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On any processor; the own chunk has no role, and is stored in the pass that sends.
+    #[test]
+    fn what_is_kept_while_it_is_sent_has_no_leg_of_its_own() {
+        for kind in [Kind::AllToAll, Kind::AllGather] {
+            let (links, windows) = (Rehearsal::small(3, 1).ranks(), vec![Tensor::zeros(3 * chunk(1)); 3]);
+            let roles = |keeps| {
+                let form = Form { keeps, ..keeping(kind)[0] };
+                let traced = trace(&links[0], 1, form, &windows).unwrap();
+                traced.kernel.roles.values().map(|role| role.name.clone()).collect::<Vec<_>>()
+            };
+            assert!(roles(false).contains(&"own".to_string()), "{:?}", roles(false));
+            assert!(!roles(true).contains(&"own".to_string()), "{:?}", roles(true));
+        }
     }
 }

@@ -29,6 +29,8 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     case("reduce_scatter", "staged", plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))?);
     let name = "staged, rounds as blocks";
     case("reduce_scatter", name, plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Blocks))?);
+    let name = "staged, legs as blocks";
+    case("reduce_scatter", name, plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Legs))?);
     case("reduce_scatter", "packet", plan(packets, |l, n| scatter(l, n, (OneShot, Primitive::Packet), Rounds::Roles))?);
     case("reduce_scatter", "ring", plan(ring, |l, n| scatter(l, n, (Ring, Primitive::Staged), Rounds::Roles))?);
     let all = |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds, in_place: bool| {
@@ -40,6 +42,7 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     let two = (TwoPhase, Primitive::Staged);
     case("all_reduce", "two-phase", plan(staged, |l, n| all(l, n, two, Rounds::Roles, false))?);
     case("all_reduce", "two-phase, rounds as blocks", plan(staged, |l, n| all(l, n, two, Rounds::Blocks, false))?);
+    case("all_reduce", "two-phase, legs as blocks", plan(staged, |l, n| all(l, n, two, Rounds::Legs, false))?);
     case("all_reduce", "two-phase, in place", plan(staged, |l, n| all(l, n, two, Rounds::Roles, true))?);
     case("all_reduce", "ring", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
     case("all_reduce", "ring, in place", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))?);

@@ -2,7 +2,7 @@
 
 use super::{Rehearsal, RehearsalRank, before, exchanges, reductions};
 use crate::check::Plan;
-use crate::collective::{Config, Link, Primitive, RunError, sendrecv};
+use crate::collective::{Config, Link, Primitive, Rounds, RunError, sendrecv};
 use crate::hook::{Regs, Traced, kernel};
 use crate::schedule::{BulkPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_tiles, send_bulk, send_tiles};
 use crate::tensor::{Memory, Tensor};
@@ -23,6 +23,7 @@ pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     let mut cases = Vec::new();
     let mut case = |name: String, plan: Plan| cases.push(Case { collective: "sendrecv", name, plan });
     case("staged".into(), staged(ranks, blocks, [Primitive::Staged; 3])?);
+    case("staged, legs as blocks".into(), split(ranks, blocks)?);
     case("bulk".into(), staged(ranks, blocks, [Primitive::Bulk; 3])?);
     case("staged between bulk".into(), staged(ranks, blocks, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])?);
     case("staged and bulk, in groups".into(), in_groups(ranks, blocks)?);
@@ -75,6 +76,16 @@ fn staged(ranks: usize, blocks: usize, primitives: [Primitive; 3]) -> Result<Pla
         let (to, from) = link.neighbours();
         let config = in_slots(primitives[launch], blocks, GEOMETRIES[launch]);
         sendrecv(link, &y, &x, to, from).config(config).trace()
+    })
+}
+
+/// Who sends and who receives have blocks of their own.
+fn split(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+    Rehearsal::small(ranks, blocks).plan(GEOMETRIES.len(), |link, launch| {
+        let (x, y) = (Tensor::<f32>::zeros(blocks * 560), Tensor::<f32>::zeros(blocks * 560));
+        let (to, from) = link.neighbours();
+        let config = in_slots(Primitive::Staged, blocks, GEOMETRIES[launch]);
+        sendrecv(link, &y, &x, to, from).config(config).rounds(Rounds::Legs).trace()
     })
 }
 

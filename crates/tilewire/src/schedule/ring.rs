@@ -32,17 +32,18 @@ pub struct Ring<'o, O> {
     pub ranks: usize,
 }
 
-/// Gathers the chunks of all ranks: `produce` gives what this rank sends for a position, `keep` gets what each rank sent; its first
-/// argument says how many ranks before this one it comes from, 0 for its own.
+/// Gathers the chunks of all ranks; `packing` says where the parts of an element lie in a slot, which must hold those of a tile.
+/// `produce` gives what this rank sends for a position, `keep` gets what each rank sent; its first argument says how many ranks before
+/// this one it comes from, 0 for its own.
 #[track_caller]
 pub fn ring_gather<'t, R: Regs, O: Ops<'t>>(
     r: &RoleCtx<'t>,
     ring: &Ring<'_, O>,
+    packing: Packing,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
     keep: impl Fn(usize, &Leg<'t>, R::Of<'t>),
 ) {
     let Ring { next, previous, plan, tiling, ranks } = *ring;
-    let packing = Packing::new(R::TYPES, tiling.tile_len());
     let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
     let rounds = ranks as i64 - 1;

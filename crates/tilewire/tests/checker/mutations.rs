@@ -1,4 +1,5 @@
-//! Mutations of what does not ship yet: a pipeline of bulk copies. Every one that applies is caught.
+//! Mutations of a pipeline of bulk copies as somebody would write it by hand, through one slot: every one that applies is caught. (Those of the
+//! schedules that ship are in `shipped.rs`.)
 
 use crate::{check, clean, plan};
 use tilewire::check::{Mutation, Settings};

@@ -196,6 +196,18 @@ fn ways_that_a_collective_cannot_go() {
     assert_eq!(transfer_errors(blocks), vec![TransferError::Blocks { blocks: 10, max: 8 }; 3]);
 }
 
+/// Shards of 30: the second would begin within a group of 4, whose first half another role has.
+#[test]
+fn an_all_reduce_whose_shards_tear_groups_apart() {
+    for algorithm in [Algorithm::OneShot, Algorithm::TwoPhase, Algorithm::Ring] {
+        let errors = refused(|_, l| {
+            let reduction = all_reduce(l, &zeros(90), &zeros(90)).algorithm(algorithm);
+            reduction.produce(|c| c.input.load(c.pos()).group_max(4)).run()
+        });
+        assert_eq!(transfer_errors(errors), vec![TransferError::TornGroup { group: 4, tile: 30 }; 3], "{algorithm:?}");
+    }
+}
+
 #[test]
 fn reductions_through_windows_say_what_is_missing() {
     type Body<'b> = dyn Fn(&ShmTransport, &Window<f32>) -> Result<(), RunError> + Sync + 'b;

@@ -1,8 +1,10 @@
 //! All-gathers that go round a ring give what those that go straight give, and hooks see the same.
 
 use crate::case::{SMALL, Way, assert_same, data, floats, poison, seed, threads};
+use tilewire::ir::{Op, Region, simplify};
+use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
-use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, all_gather};
+use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_gather, all_reduce};
 
 /// Worlds of all sizes, with some geometries.
 fn every(body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankError> + Sync) {
@@ -74,18 +76,9 @@ fn two_values_go_round_side_by_side() {
         if way == Way::staged(256, 2) {
             return Ok(()); // not 32 elements fit a slot with their scales
         }
-        let len = 320;
+        let len = 960;
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), len));
         let out = Tensor::<f32>::zeros(world.size() * len);
-        let gathering = all_gather(link, &out, &inp).config(way.config(blocks)).algorithm(Algorithm::Ring).granule(32);
-        gathering
-            .produce2(|c| {
-                let x = c.input.load(c.pos());
-                let scale = x.abs().group_max(32) / 448.0;
-                ((x / scale).cast::<F8E4M3>(), scale)
-            })
-            .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
-            .run()?;
         let quantised = |from| {
             let sent = floats(seed(), from, len);
             let group = |xs: &[f32]| {
@@ -95,7 +88,20 @@ fn two_values_go_round_side_by_side() {
             sent.chunks(32).flat_map(group).collect::<Vec<_>>()
         };
         let must: Vec<f32> = Rank::all(world.size()).flat_map(quantised).collect();
-        assert_same(&out.to_vec(), &must, (way, blocks));
+        // A scale for every element, and one for its group: then more elements fit a slot.
+        for shared in [1, 32] {
+            out.fill(0.0);
+            let ring = all_gather(link, &out, &inp).config(way.config(blocks)).algorithm(Algorithm::Ring).granule(32);
+            ring.produce2(|c| {
+                let x = c.input.load(c.pos());
+                let scale = x.abs().group_max(32) / 448.0;
+                ((x / scale).cast::<F8E4M3>(), scale)
+            })
+            .last_per(shared)
+            .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
+            .run()?;
+            assert_same(&out.to_vec(), &must, (way, blocks, shared));
+        }
         Ok(())
     });
 }
@@ -113,4 +119,39 @@ fn a_ring_gathers_in_place() {
         assert_same(&out.to_vec(), &must, me);
         Ok(link.close()?)
     });
+}
+
+/// What a ring does to memory for every element of a tile, region by region: loads, gets, stores, puts.
+fn touches(traced: &Traced) -> Vec<[usize; 4]> {
+    // As an engine meets it: what is read twice without need is read once by then.
+    let kernel = simplify(&traced.kernel);
+    let each =
+        kernel.insts.values().filter_map(|inst| if let Op::Each { body, .. } = inst.op { Some(body) } else { None });
+    let of = |body: Region| {
+        let count =
+            |is: fn(&Op) -> bool| kernel.regions[body].iter().filter(|&&inst| is(&kernel.insts[inst].op)).count();
+        [
+            count(|op| matches!(op, Op::Load { .. })),
+            count(|op| matches!(op, Op::Get { .. })),
+            count(|op| matches!(op, Op::Store { .. })),
+            count(|op| matches!(op, Op::Put { .. })),
+        ]
+    };
+    each.map(of).collect()
+}
+
+#[test]
+fn what_a_ring_passes_on_is_read_once_and_written_twice() {
+    let link = &Rehearsal::small(4, 2).ranks()[1];
+    let (one, all) = (Tensor::<f32>::zeros(100), Tensor::<f32>::zeros(400));
+    let gathered = all_gather(link, &all, &one).algorithm(Algorithm::Ring).trace().unwrap();
+    // The own chunk; two that go on; the last, which does not.
+    assert_eq!(touches(&gathered), [[1, 0, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 0]]);
+
+    let whole = Tensor::<f32>::zeros(400);
+    let reduced = all_reduce(link, &whole, &all).algorithm(Algorithm::Ring).trace().unwrap();
+    // What this rank adds to goes on; its own shard is kept too; then as above.
+    let adds = [[1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 0, 1]];
+    let (own, gathers) = ([1, 1, 1, 1], [[0, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 0]]);
+    assert_eq!(touches(&reduced), [&adds[..], &[own], &gathers].concat());
 }

@@ -1,0 +1,190 @@
+//! Hooks of the library, given to exchanges and reductions of any element type.
+
+use super::case::Case;
+use super::data::{GROUP, bias_of, factor, number, weight_of};
+use super::hook::{Hook, axes, gathered_from, norm_row, scattered_to, square};
+use super::place::Wire;
+use tilewire::collective::{Exchange, PreparedExchange, Reducible, Reduction};
+use tilewire::hooks::{self, Accumulates, Compose};
+use tilewire::ir::scalar::{Element, Float, Number};
+use tilewire::{Bf16, F8E4M3, F8E5M2, F16, RunError, Scalar, Tensor};
+
+type Built<'l> = Result<PreparedExchange<'l, Wire>, RunError>;
+
+/// What a hook is to be given to.
+pub(super) struct Given<'a> {
+    pub link: &'a Wire,
+    pub case: &'a Case,
+}
+
+impl Given<'_> {
+    /// A tensor where the kernels want it.
+    fn tensor<T: Element>(&self, len: usize, of: impl Fn(usize) -> T) -> Result<Tensor<T>, RunError> {
+        let tensor = self.link.zeros(len)?;
+        tensor.copy_from(&(0..len).map(of).collect::<Vec<T>>());
+        Ok(tensor)
+    }
+}
+
+/// Elements of any type there is. What is not defined for one stands here only so that there is one list of types: whoever makes a case asks
+/// [`Hook::takes`].
+pub(super) trait Sample: Element {
+    /// What [`Hook::Cast`] makes of them.
+    type Other: Sample + Reducible;
+    /// The exchange with its hook.
+    fn exchange<'l>(builder: Exchange<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l>;
+    /// The reduction with its hook.
+    fn reduction<'l>(builder: Reduction<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l>;
+    /// On the host.
+    fn plus(self, other: Self) -> Self;
+    /// On the host.
+    fn times(self, other: Self) -> Self;
+}
+
+/// Casts on the way.
+pub(super) fn cast_exchange<'l, T: Sample>(builder: Exchange<'_, 'l, Wire, T, T::Other>) -> Built<'l> {
+    builder.produce(hooks::cast()).build()
+}
+
+/// Casts, and reduces what the casts give.
+pub(super) fn cast_reduction<'l, T: Sample>(builder: Reduction<'_, 'l, Wire, T, T::Other>) -> Built<'l> {
+    builder.produce(hooks::cast()).build()
+}
+
+/// The hooks that exchanges and reductions have in common: the builders are of two types that have the same methods.
+macro_rules! hooks_of {
+    ($Builder:ident: $places:ident $Any:path, $numbers:ident $Number:path, $floats:ident $Float:path) => {
+        /// Hooks that choose.
+        fn $places<'l, T: $Any>(builder: $Builder<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+            let len = given.case.len;
+            match given.case.hook {
+                Hook::Copy => builder.build(),
+                Hook::Transpose => {
+                    let (rows, cols) = square(len);
+                    builder.chunk_shape(rows, cols).produce(hooks::transpose()).build()
+                }
+                Hook::Permute => builder.produce(hooks::permute(axes(len), [2, 0, 1])).build(),
+                Hook::Gather => {
+                    let index = given.tensor(len, |pos| gathered_from(len, pos) as i32)?;
+                    builder.produce(hooks::gather_by(&index)).build()
+                }
+                Hook::Scatter => {
+                    let index = given.tensor(len, |pos| scattered_to(len, pos) as u32)?;
+                    builder.consume(hooks::scatter_by(&index)).build()
+                }
+                Hook::Mask => builder.produce(hooks::mask(|c| (c.pos() % 5).ne(0), factor::<T>())).build(),
+                Hook::Keep => builder.consume(hooks::keep(|c| (c.pos() % 3).ne(0))).build(),
+                other => unreachable!("{other:?} is not for {}", T::TYPE),
+            }
+        }
+
+        /// Hooks that compute with any number.
+        fn $numbers<'l, T: $Number>(builder: $Builder<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+            match given.case.hook {
+                Hook::Scale => {
+                    let factor = Scalar::new(factor::<T>());
+                    builder.produce(hooks::scale(&factor)).build()
+                }
+                Hook::Accumulate => builder.consume(hooks::accumulate()).build(),
+                Hook::Compose => {
+                    let last = given.case.len as i64 - 1;
+                    builder.produce(hooks::gather(|c| last - c.pos()).then(|x| x + x)).build()
+                }
+                _ => $places(builder, given),
+            }
+        }
+
+        /// Hooks that compute with floats.
+        fn $floats<'l, T: $Float>(builder: $Builder<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+            let ((rows, cols), row) = (square(given.case.len), norm_row(given.case.len));
+            match given.case.hook {
+                Hook::BiasGelu => {
+                    let bias = given.tensor(cols, |col| number::<T>(bias_of(col)))?;
+                    let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
+                    builder.chunk_shape(rows, cols).output_shape(rows, cols).produce(hook).build()
+                }
+                Hook::Swiglu => {
+                    builder.chunk_shape(rows, 2 * cols).output_shape(rows, cols).produce(hooks::swiglu()).build()
+                }
+                Hook::RmsNorm => {
+                    let weight = given.tensor(row, weight_of)?;
+                    builder.granule(row).produce(hooks::rms_norm(&weight, EPSILON)).build()
+                }
+                _ => $numbers(builder, given),
+            }
+        }
+    };
+}
+
+hooks_of!(Exchange: places Element, numbers Accumulating, floats Floating);
+hooks_of!(Reduction: reduced_places Reducible, reduced_numbers Accumulating, reduced_floats Floating);
+
+/// What is added to a mean of squares.
+pub(super) const EPSILON: f32 = 1e-5;
+
+/// Numbers that can be reduced and accumulated: all of them.
+trait Accumulating: Accumulates + Reducible {}
+impl<T: Accumulates + Reducible> Accumulating for T {}
+
+/// All floats.
+trait Floating: Accumulating + Float {}
+impl<T: Accumulating + Float> Floating for T {}
+
+/// Hooks on both legs, between which something else travels.
+fn packed<'l, T: Floating>(builder: Exchange<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+    match given.case.hook {
+        Hook::Quantise => {
+            builder.produce2(hooks::quantise(F8E4M3::MAX, GROUP)).last_per(GROUP).consume(hooks::dequantise()).build()
+        }
+        Hook::QuantiseI8 => builder.produce2(hooks::quantise(i8::MAX, GROUP)).consume(hooks::dequantise()).build(),
+        Hook::Narrow => builder.produce(hooks::copy().then(|x| x.cast::<Bf16>())).consume(hooks::store()).build(),
+        _ => floats(builder, given),
+    }
+}
+
+macro_rules! samples {
+    ($exchange:ident, $reduction:ident: $($name:ty => $other:ty),*) => {$(
+        impl Sample for $name {
+            type Other = $other;
+
+            fn exchange<'l>(builder: Exchange<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l> {
+                $exchange(builder, given)
+            }
+
+            fn reduction<'l>(builder: Reduction<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l> {
+                $reduction(builder, given)
+            }
+
+            fn plus(self, other: Self) -> Self {
+                Number::add(self, other)
+            }
+
+            fn times(self, other: Self) -> Self {
+                Number::mul(self, other)
+            }
+        }
+    )*};
+}
+
+samples!(numbers, reduced_numbers: i8 => f32, i16 => f32, i32 => f32, i64 => f32, u8 => f32, u16 => f32, u32 => f32, u64 => f32);
+samples!(packed, reduced_floats: F16 => f32, Bf16 => f32, f32 => Bf16, f64 => f32, F8E4M3 => f32, F8E5M2 => f32);
+
+impl Sample for bool {
+    type Other = f32;
+
+    fn exchange<'l>(builder: Exchange<'_, 'l, Wire, bool, bool>, given: &Given<'_>) -> Built<'l> {
+        places(builder, given)
+    }
+
+    fn reduction<'l>(_: Reduction<'_, 'l, Wire, bool, bool>, given: &Given<'_>) -> Built<'l> {
+        unreachable!("{} of bool is not reduced", given.case)
+    }
+
+    fn plus(self, _: bool) -> bool {
+        unreachable!("bool is no number")
+    }
+
+    fn times(self, _: bool) -> bool {
+        unreachable!("bool is no number")
+    }
+}
