@@ -1,7 +1,7 @@
 //! The turns of a run: new data, a launch, a check; and the table of what came of them.
 
 use super::case::{Peers, prepare, protocol_name};
-use super::collective::{Collective, Plan, prepare_all};
+use super::collective::{Collective, prepare_all};
 use super::options::Run;
 use super::place::Wire;
 use super::worlds::{Ranks, everywhere};
@@ -33,7 +33,7 @@ struct Outcome {
 fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
     let link = match run.engine {
         Engine::Cpu => Wire::Shm(ShmTransport::rendezvous(world, options(world.size()))?),
-        Engine::Cuda => Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, gpu_options(&run.plan))?),
+        Engine::Cuda => Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, NvlOptions::default())?),
     };
     let held = turns_over(&link, world, run)?;
     link.close()?;
@@ -44,12 +44,6 @@ fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
 fn gpu(world: &World) -> Result<Arc<Device>, RankError> {
     let local = world.local_rank().unwrap_or(world.rank().index()) as u32;
     Ok(Device::open(local % Device::count()?.max(1))?)
-}
-
-/// The usual transport; for what goes round a ring or is reduced, one without copies of roles.
-pub fn gpu_options(plan: &Plan) -> NvlOptions {
-    let whole = plan.collective.reduces() || plan.algorithm == Some(tilewire::Algorithm::Ring);
-    NvlOptions { copies: if whole { 1 } else { NvlOptions::default().copies }, ..NvlOptions::default() }
 }
 
 fn turns_over(link: &Wire, world: &World, run: &Run) -> Result<bool, RankError> {

@@ -1,7 +1,7 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain computations on the host.
 
 use crate::bench::Progress;
-use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, gpu_options, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, prepare, prepare_all};
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Arc;
@@ -73,26 +73,21 @@ pub fn collectives_of(world: &World, asked: Asked<'_>) -> Result<Vec<Outcome>, R
 
 /// What one rank finds.
 fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdict>, RankError> {
-    let Some(device) = asked.device else {
-        let link = Wire::Shm(ShmTransport::rendezvous(world, OPTIONS)?);
-        let verdicts = judge(world, plans, asked, |_| &link)?;
-        link.close()?;
-        return Ok(verdicts);
+    let link = match asked.device {
+        None => Wire::Shm(ShmTransport::rendezvous(world, OPTIONS)?),
+        Some(device) => {
+            let options = NvlOptions {
+                per_peer_bytes: OPTIONS.per_peer_bytes,
+                max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
+                max_slots: OPTIONS.max_slots,
+                packet_bytes: OPTIONS.packet_bytes,
+                ..NvlOptions::default()
+            };
+            Wire::Nvl(NvlTransport::rendezvous(world, device, options)?)
+        }
     };
-    // What goes round a ring or is reduced takes its steps in one role.
-    let options = |copies| NvlOptions {
-        per_peer_bytes: OPTIONS.per_peer_bytes,
-        max_blocks_per_peer: OPTIONS.max_blocks_per_peer,
-        max_slots: OPTIONS.max_slots,
-        packet_bytes: OPTIONS.packet_bytes,
-        copies,
-    };
-    let alone = Wire::Nvl(NvlTransport::rendezvous(world, device, options(1))?);
-    let copied = Wire::Nvl(NvlTransport::rendezvous(world, device, options(4))?);
-    let which = |plan: &Plan| if gpu_options(plan).copies == 1 { &alone } else { &copied };
-    let verdicts = judge(world, plans, asked, which)?;
-    alone.close()?;
-    copied.close()?;
+    let verdicts = judge(world, plans, asked, &link)?;
+    link.close()?;
     Ok(verdicts)
 }
 
@@ -156,12 +151,7 @@ impl Verdict {
     }
 }
 
-fn judge<'l>(
-    world: &World,
-    plans: &[Plan],
-    asked: Asked<'_>,
-    link_of: impl Fn(&Plan) -> &'l Wire,
-) -> Result<Vec<Verdict>, RankError> {
+fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &Wire) -> Result<Vec<Verdict>, RankError> {
     let (me, size) = (world.rank(), world.size());
     let seed = asked.seed;
     let mut progress = (me.index() == 0 && !asked.progress).then(|| Progress::new(plans.len()));
@@ -172,7 +162,6 @@ fn judge<'l>(
             progress.step(&format!("{size} ranks, {plan}"));
         }
         lines.iter_mut().for_each(|lines| lines.step(number, size, plan));
-        let link = link_of(plan);
         let prepared = match plan.collective {
             Collective::Sendrecv => {
                 let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
