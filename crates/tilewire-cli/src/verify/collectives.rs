@@ -1,5 +1,6 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain computations on the host.
 
+use super::meets::meets;
 use crate::bench::Progress;
 use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, prepare, prepare_all};
 use anyhow::Result;
@@ -87,6 +88,7 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
         }
     };
     let verdicts = judge(world, plans, asked, &link)?;
+    meets(world, &link, asked.seed)?;
     link.close()?;
     Ok(verdicts)
 }

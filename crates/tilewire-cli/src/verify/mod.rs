@@ -6,6 +6,7 @@
 
 mod collectives;
 mod graphs;
+mod meets;
 mod ring;
 mod shifts;
 
