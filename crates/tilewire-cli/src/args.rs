@@ -18,8 +18,9 @@ tilewire: write what happens to one tile, tilewire sends it
 
 usage:
   tilewire                                  a short demonstration
-  tilewire emit KERNEL --ir [--simplified] [--lines]
-                                            print a kernel's intermediate representation
+  tilewire emit KERNEL|COLLECTIVE --ir [--simplified] [--lines]
+                                            print a kernel's intermediate representation; a collective's with the
+                                            options of run (--ranks, --hook, --dtype, --protocol, ..), of rank 0
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
   tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
@@ -92,6 +93,13 @@ pub enum Command {
         /// What of it.
         parts: Parts,
     },
+    /// Print the text of what a collective launches.
+    EmitCollective {
+        /// The collective, and how.
+        run: Run,
+        /// What of it.
+        parts: Parts,
+    },
     /// Compare an engine with the definition of the language.
     Verify(Request),
     /// Look for races and deadlocks.
@@ -136,6 +144,8 @@ impl Command {
 
 fn emit(mut words: Words) -> Result<Command, String> {
     let (mut kernel, mut parts, mut arch) = (None, Parts::default(), None);
+    // How a collective is to be run, as the words of `run`.
+    let mut how = Vec::new();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--ir" => parts.ir = true,
@@ -146,13 +156,20 @@ fn emit(mut words: Words) -> Result<Command, String> {
             "--arch" => {
                 arch = Some(words.value("--arch")?.parse::<Target>().map_err(|error| format!("emit: {error}"))?)
             }
-            option if option.starts_with('-') => return Err(format!("emit: unknown option '{option}'")),
+            option if option.starts_with('-') => {
+                let value = words.value(option).map_err(|_| format!("emit: unknown option '{option}'"))?;
+                how.extend([word, value]);
+            }
             _ if kernel.is_none() => kernel = Some(word),
             _ => return Err(format!("emit: '{word}' is one word too many")),
         }
     }
-    // An empty name is no kernel's, so the answer lists those there are.
-    let kernel = named(&kernel.unwrap_or_default()).map_err(|error| format!("emit: {error}"))?;
+    let name = kernel.unwrap_or_default();
+    let kernel = match Collective::named(&name) {
+        Some(_) => None,
+        // An empty name is no kernel's, so the answer lists those there are.
+        None => Some(named(&name).map_err(|error| format!("emit: {error}\nand the collectives that run has"))?),
+    };
     if let Some(arch) = arch {
         parts.ptx = Some(parts.ptx.and(Some(arch)).ok_or("emit: --arch is for --ptx")?);
     }
@@ -162,7 +179,18 @@ fn emit(mut words: Words) -> Result<Command, String> {
         }
         Parts { ir: false, simplified: true, .. } => Err("emit: --simplified is for --ir".into()),
         Parts { ir: false, lines: true, .. } => Err("emit: --lines is for --ir".into()),
-        parts => Ok(Command::Emit { kernel, parts }),
+        parts => match (kernel, how.first()) {
+            (Some(kernel), None) => Ok(Command::Emit { kernel, parts }),
+            (Some(_), Some(option)) => Err(format!("emit: {option} is for collectives")),
+            (None, _) => {
+                how.insert(0, name);
+                let run = run::parse(Words::of(how)).map_err(|why| why.replacen("run:", "emit:", 1))?;
+                match run.ranks {
+                    None => Ok(Command::EmitCollective { run, parts }),
+                    Some(_) => Err("emit: its ranks are threads; leave --world out".into()),
+                }
+            }
+        },
     }
 }
 
@@ -355,6 +383,9 @@ mod tests {
         assert_eq!(parse("emit --bytecode --lines scale --simplified --ir"), Ok(Command::Emit { kernel, parts }));
         let parts = Parts { ptx: Some(Target::Sm120), ..Parts::default() };
         assert_eq!(parse("emit scale --ptx --arch sm_120"), Ok(Command::Emit { kernel, parts }));
+        let Ok(Command::Run(run)) = parse("run all_to_all --ranks 3 --hook transpose") else { panic!("it is read") };
+        let line = "emit --ptx all_to_all --ranks 3 --arch sm_120 --hook=transpose";
+        assert_eq!(parse(line), Ok(Command::EmitCollective { run, parts }));
         let (ranks, quick) = (vec![2, 4], true);
         let request = Request {
             engine: Engine::Cuda,
@@ -440,6 +471,10 @@ mod tests {
             ("run all_reduce --hook narrow", "values of one type"),
             ("run all_reduce --op xor", "there is no op 'xor'; there are sum"),
             ("run all_gather --op sum", "unknown word '--op'"),
+            ("emit scale --ir --ranks 3", "emit: --ranks is for collectives"),
+            ("emit all_to_all --ir --hook nothing", "emit: there is no hook 'nothing'"),
+            ("emit all_to_all --ir --world threads", "emit: its ranks are threads; leave --world out"),
+            ("emit all_to_all --ir --so", "emit: unknown option '--so'"),
             ("run all_to_all --algorithm ring", "there is no ring all_to_all; there are one-shot"),
             ("run reduce_scatter --dtype bool", "a reduction takes numbers"),
             ("run broadcast --ranks 0", "'0' is no number of ranks from 1 to"),

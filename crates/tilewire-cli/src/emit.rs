@@ -1,6 +1,7 @@
 //! `tilewire emit`: the text of a kernel on its way to an engine.
 
 use crate::kernels::Named;
+use crate::run::{Run, text_of};
 use anyhow::Result;
 use std::io::{Write, stdout};
 use tilewire::ir;
@@ -28,17 +29,28 @@ pub struct Parts {
 /// Prints a kernel to stdout.
 pub fn emit(kernel: &Named, parts: Parts) -> Result<()> {
     let traced = (kernel.build)(COUNT)?;
+    let bytecode = || Ok(Prepared::new(&traced.kernel, &traced.args)?.disassembly());
+    Ok(stdout().write_all(text(&traced.kernel, parts, bytecode)?.as_bytes())?)
+}
+
+/// Prints what rank 0 launches for a collective.
+pub fn emit_collective(run: &Run, parts: Parts) -> Result<()> {
+    let text = text_of(run, |op| Ok(text(op.kernel(), parts, || Ok(op.disassembly()))?))?;
+    Ok(stdout().write_all(text.as_bytes())?)
+}
+
+fn text(kernel: &ir::Kernel, parts: Parts, bytecode: impl FnOnce() -> Result<String>) -> Result<String> {
     let mut text = String::new();
     if parts.ir {
-        let simplified = parts.simplified.then(|| ir::simplify(&traced.kernel));
-        let kernel = simplified.as_ref().unwrap_or(&traced.kernel);
+        let simplified = parts.simplified.then(|| ir::simplify(kernel));
+        let kernel = simplified.as_ref().unwrap_or(kernel);
         text += &if parts.lines { format!("{kernel:#}") } else { kernel.to_string() };
     }
     if parts.bytecode {
-        text += &Prepared::new(&traced.kernel, &traced.args)?.disassembly();
+        text += &bytecode()?;
     }
     if let Some(target) = parts.ptx {
-        text += &ptx::emit(&ir::simplify(&traced.kernel), ptx::Options::new(target))?.text;
+        text += &ptx::emit(&ir::simplify(kernel), ptx::Options::new(target))?.text;
     }
-    Ok(stdout().write_all(text.as_bytes())?)
+    Ok(text)
 }

@@ -48,6 +48,7 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Topo => topo::topo()?,
         Command::Doctor => return topo::doctor(),
         Command::Emit { kernel, parts } => emit::emit(kernel, parts)?,
+        Command::EmitCollective { run, parts } => emit::emit_collective(&run, parts)?,
         Command::Verify(request) => return verify::verify(&request),
         Command::Check(task) => return check::check(&task),
         Command::Launch(job) => return launch::launch(&job),

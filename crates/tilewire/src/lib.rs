@@ -136,6 +136,7 @@ mod guide {
         Tuning: "tuning.md";
         Troubleshooting: "troubleshooting.md";
         Launching: "launching.md";
+        Gpus: "gpus.md";
         Checking: "checking.md";
     }
 }

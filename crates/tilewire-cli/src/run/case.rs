@@ -80,6 +80,8 @@ pub trait Transfer {
     fn launch(&mut self) -> Result<(), RunError>;
     /// Compares what has arrived, and what stands around it.
     fn check(&self, turn: u64) -> Result<(), Wrong>;
+    /// The launch, where this rank has one.
+    fn prepared(&self) -> Option<&PreparedExchange<'_, Wire>>;
 }
 
 /// The first thing that is not as it must be.
@@ -230,6 +232,10 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
             None => untouched("element of an output nobody writes", out),
             Some(from) => chunk::<In, Out>("element", 0, out, self.data(turn, from)),
         }
+    }
+
+    fn prepared(&self) -> Option<&PreparedExchange<'_, Wire>> {
+        self.op.as_ref()
     }
 }
 

@@ -300,6 +300,10 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
         self.op.sync()
     }
 
+    fn prepared(&self) -> Option<&PreparedExchange<'_, Wire>> {
+        Some(&self.op)
+    }
+
     fn check(&self, turn: u64) -> Result<(), Wrong> {
         let around = self.around.to_vec();
         let out = inside(&around, self.guard)?;

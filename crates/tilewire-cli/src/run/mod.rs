@@ -33,5 +33,5 @@ pub use data::{GROUP, Random};
 pub use hook::Hook;
 pub use options::{Run, number_of, parse};
 pub use place::Wire;
-pub use turns::run;
+pub use turns::{run, text_of};
 pub use worlds::{Ranks, everywhere, in_processes};

@@ -1,6 +1,6 @@
 //! The turns of a run: new data, a launch, a check; and the table of what came of them.
 
-use super::case::{Peers, prepare, protocol_name};
+use super::case::{Peers, Transfer, prepare, protocol_name};
 use super::collective::{Collective, prepare_all};
 use super::options::Run;
 use super::place::Wire;
@@ -13,6 +13,8 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tilewire::RunError;
+use tilewire::collective::PreparedExchange;
 use tilewire::cuda::Device;
 use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
 
@@ -31,13 +33,48 @@ struct Outcome {
 }
 
 fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
-    let link = match run.engine {
-        Engine::Cpu => Wire::Shm(ShmTransport::rendezvous(world, options(world.size()))?),
-        Engine::Cuda => Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, NvlOptions::default())?),
-    };
+    let link = link_of(world, run)?;
     let held = turns_over(&link, world, run)?;
     link.close()?;
     Ok(held)
+}
+
+/// What it is that rank 0 of some threads launches, once it has been launched: `text` says what of it.
+pub fn text_of(
+    run: &Run,
+    text: impl Fn(&PreparedExchange<'_, Wire>) -> Result<String, RankError> + Sync,
+) -> Result<String> {
+    let ranks = World::threads(run.count.unwrap_or(2));
+    let mut texts = ranks.run(|world| {
+        let link = link_of(&world, run)?;
+        let mut op = prepared(&link, &world, run)?;
+        op.fill(0);
+        op.launch()?;
+        let text = op.prepared().filter(|_| world.rank().index() == 0).map_or(Ok(String::new()), &text)?;
+        drop(op);
+        link.close()?;
+        Ok(text)
+    })?;
+    Ok(texts.swap_remove(0))
+}
+
+fn link_of(world: &World, run: &Run) -> Result<Wire, RankError> {
+    Ok(match run.engine {
+        Engine::Cpu => Wire::Shm(ShmTransport::rendezvous(world, options(world.size()))?),
+        Engine::Cuda => Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, NvlOptions::default())?),
+    })
+}
+
+fn prepared<'l>(link: &'l Wire, world: &World, run: &Run) -> Result<Box<dyn Transfer + 'l>, RunError> {
+    let (me, size) = (world.rank(), world.size());
+    match run.plan.collective {
+        // A ring shift: every rank sends to the next and receives from the one before.
+        Collective::Sendrecv => {
+            let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
+            prepare(link, &run.plan.case, peers, run.seed)
+        }
+        _ => prepare_all(link, &run.plan, run.seed),
+    }
 }
 
 /// The GPU of a rank: one each if there are as many, otherwise ranks share.
@@ -47,15 +84,7 @@ fn gpu(world: &World) -> Result<Arc<Device>, RankError> {
 }
 
 fn turns_over(link: &Wire, world: &World, run: &Run) -> Result<bool, RankError> {
-    let (me, size) = (world.rank(), world.size());
-    let mut op = match run.plan.collective {
-        // A ring shift: every rank sends to the next and receives from the one before.
-        Collective::Sendrecv => {
-            let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
-            prepare(link, &run.plan.case, peers, run.seed)?
-        }
-        _ => prepare_all(link, &run.plan, run.seed)?,
-    };
+    let (me, mut op) = (world.rank(), prepared(link, world, run)?);
     let (mut times, mut wrong) = (Vec::new(), None);
     for turn in 0..run.launches {
         op.fill(turn);

@@ -6,7 +6,7 @@ use super::link::{How, Launch, Link};
 use super::pair::{Card, Pending};
 use crate::cuda::{CudaError, Stopped};
 use crate::hook::Traced;
-use crate::ir::Param;
+use crate::ir::{Kernel, Param};
 use crate::tensor::Arg;
 use crate::transport::layout::Side;
 use crate::transport::{AbortCode, Cause, PeerEndpoint, Rank};
@@ -82,6 +82,26 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Waits until all launches have ended, and says how. On the CPU they have.
     pub fn sync(&mut self) -> Result<(), RunError> {
         self.launch.sync().map_err(|error| self.name_peer(error))
+    }
+
+    /// The kernel as it was traced: to be printed, or written as PTX by [`ptx::emit`](crate::ptx::emit).
+    ///
+    /// ```
+    /// use tilewire::transport::{ShmOptions, ShmTransport, World};
+    /// use tilewire::{Tensor, all_gather};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let (inp, out) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(8));
+    ///     let mut gather = all_gather(&link, &out, &inp).build()?;
+    ///     gather.run()?;
+    ///     assert!(gather.kernel().to_string().contains("packet_put"));
+    ///     drop(gather);
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn kernel(&self) -> &Kernel {
+        self.launch.kernel()
     }
 
     /// The bytecode, or the PTX, for people.

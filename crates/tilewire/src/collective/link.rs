@@ -4,7 +4,7 @@ use super::RunError;
 use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
-use crate::ir::simplify;
+use crate::ir::{Kernel, simplify};
 use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
 use crate::transport::layout::Side;
@@ -148,6 +148,8 @@ impl Link for NvlTransport {
 pub struct Launch<'l> {
     hosts: Vec<&'l dyn Host>,
     engine: Engine,
+    /// What was compiled: for people and tools.
+    kernel: Box<Kernel>,
 }
 
 /// What runs the kernel.
@@ -209,6 +211,7 @@ impl<'l> Launch<'l> {
     pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
         let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
+        let kernel = Box::new(traced.kernel.clone());
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
             let same = |host: &&dyn Host| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
@@ -223,7 +226,7 @@ impl<'l> Launch<'l> {
             };
             let ends = leg_ends(*first, &traced.args);
             let launch = cuda::Launch::new(&simplify(&traced.kernel), &traced.args, seat, settings, &ends)?;
-            return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)) });
+            return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)), kernel });
         }
         let watching = if watched { hosts } else { &[] };
         let settings = Settings {
@@ -238,7 +241,7 @@ impl<'l> Launch<'l> {
             ..Settings::default()
         };
         let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;
-        Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Cpu(prepared) })
+        Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Cpu(prepared), kernel })
     }
 
     /// Runs the kernel: on the CPU to the end; on a GPU it is started, and [`Launch::sync`] or a later call says how it ended.
@@ -274,6 +277,11 @@ impl<'l> Launch<'l> {
             Engine::Cpu(_) => Ok(()),
             Engine::Gpu(launch) => launch.sync().map_err(|error| self.gpu_failed(error)),
         }
+    }
+
+    /// The kernel as it was traced.
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
     }
 
     /// The bytecode, or the PTX, for people.
