@@ -20,7 +20,8 @@ usage:
   tilewire                                  a short demonstration
   tilewire emit KERNEL|COLLECTIVE --ir [--simplified] [--lines]
                                             print a kernel's intermediate representation; a collective's with the
-                                            options of run (--ranks, --hook, --dtype, --protocol, ..), of rank 0
+                                            options of run (--ranks, --hook, --dtype, --protocol, ..), of rank 0;
+                                            gather is the kernel unless there are some
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
   tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
@@ -166,9 +167,10 @@ fn emit(mut words: Words) -> Result<Command, String> {
     }
     let name = kernel.unwrap_or_default();
     let kernel = match Collective::named(&name) {
-        Some(_) => None,
+        // A gather is both: the kernel, unless it is said how to run it.
+        Some(_) if !how.is_empty() || named(&name).is_err() => None,
         // An empty name is no kernel's, so the answer lists those there are.
-        None => Some(named(&name).map_err(|error| format!("emit: {error}\nand the collectives that run has"))?),
+        _ => Some(named(&name).map_err(|error| format!("emit: {error}\nand the collectives that run has"))?),
     };
     if let Some(arch) = arch {
         parts.ptx = Some(parts.ptx.and(Some(arch)).ok_or("emit: --arch is for --ptx")?);
@@ -383,6 +385,10 @@ mod tests {
         assert_eq!(parse("emit --bytecode --lines scale --simplified --ir"), Ok(Command::Emit { kernel, parts }));
         let parts = Parts { ptx: Some(Target::Sm120), ..Parts::default() };
         assert_eq!(parse("emit scale --ptx --arch sm_120"), Ok(Command::Emit { kernel, parts }));
+        let (kernel, both) = (named("gather").unwrap(), "gather --ptx --arch sm_120");
+        assert_eq!(parse(&format!("emit {both}")), Ok(Command::Emit { kernel, parts }));
+        let Ok(Command::Run(run)) = parse("run gather --ranks 3") else { panic!("it is read") };
+        assert_eq!(parse(&format!("emit {both} --ranks 3")), Ok(Command::EmitCollective { run, parts }));
         let Ok(Command::Run(run)) = parse("run all_to_all --ranks 3 --hook transpose") else { panic!("it is read") };
         let line = "emit --ptx all_to_all --ranks 3 --arch sm_120 --hook=transpose";
         assert_eq!(parse(line), Ok(Command::EmitCollective { run, parts }));

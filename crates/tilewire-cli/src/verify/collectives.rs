@@ -1,6 +1,7 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain computations on the host.
 
 use super::meets::meets;
+use super::unequal::unequal;
 use crate::bench::Progress;
 use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, prepare, prepare_all};
 use anyhow::Result;
@@ -89,6 +90,7 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
     };
     let verdicts = judge(world, plans, asked, &link)?;
     meets(world, &link, asked.seed)?;
+    unequal(world, &link, asked.seed)?;
     link.close()?;
     Ok(verdicts)
 }

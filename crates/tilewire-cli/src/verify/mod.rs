@@ -9,6 +9,7 @@ mod graphs;
 mod meets;
 mod ring;
 mod shifts;
+mod unequal;
 
 use self::collectives::{Asked, collectives, collectives_of};
 use crate::programs::data::Random;

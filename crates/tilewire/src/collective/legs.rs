@@ -32,6 +32,9 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
     let one_each = sends <= 1 && receives <= 1;
     let keeper = exchange.keeper(legs);
+    // What is sent and what is received may go by more blocks, or in other ways: then some have nothing to do in one of them.
+    let blocks = legs.all().map(|leg| leg.tiling.blocks()).max().unwrap_or(1);
+    let copies = if legs.all().any(in_turns) { exchange.terms.link.copies() } else { 1 };
     let code = |leg| {
         let mut body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::new(exchange, k, leg);
         let leg: &Leg<In, Out> = leg;
@@ -44,7 +47,16 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
             Side::Send => format!("send to {peer}"),
             Side::Receive => format!("receive from {peer}"),
         };
-        LegCode { name, trace: Box::new(move |r| body.run(r)) }
+        let (few, once) = (leg.tiling.blocks() < blocks, copies > 1 && !in_turns(leg));
+        let run = move |r: &RoleCtx<'t>| match (few, once) {
+            (false, false) => body.run(r),
+            (true, false) => r.if_(r.block().lt(leg.tiling.blocks() as i64), || body.run(r)),
+            (false, true) => r.if_(r.copy().eq(0), || body.run(r)),
+            (true, true) => {
+                r.if_(r.block().lt(leg.tiling.blocks() as i64) & r.copy().eq(0), || body.run(r));
+            }
+        };
+        LegCode { name, trace: Box::new(run) }
     };
     let own = legs.own.as_ref().filter(|_| keeper.is_none()).map(|leg| {
         let body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::own(exchange, k, leg);
@@ -55,10 +67,10 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let all = RoundsCode {
         own,
         rounds: rounds.collect(),
-        blocks: legs.all().next().map_or(1, |leg| leg.tiling.blocks()),
+        blocks,
         packets: legs.rounds.iter().flatten().flatten().all(|leg| leg.protocol == Protocol::Packet),
         windows: legs.rounds.iter().flatten().flatten().all(|leg| matches!(leg.protocol, Protocol::Direct { .. })),
-        copies: if legs.all().any(in_turns) { exchange.terms.link.copies() } else { 1 },
+        copies,
         warps: exchange.terms.config.warps,
         combines: false,
         on_gpu: exchange.terms.link.seat().is_some(),
@@ -84,7 +96,7 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let (next, previous) =
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
-    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).whole();
+    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
     let packing = Packing::new(R::TYPES, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
     // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.

@@ -35,7 +35,7 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
         _ if kernel.ranks == 1 => kernel.alone(),
         (Protocol::Packet, _) => kernel.packets(),
         (Protocol::Staged { slot_bytes, depth }, algorithm) => {
-            let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks).whole();
+            let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks);
             if algorithm == Algorithm::Ring { kernel.ring(plan) } else { kernel.all_at_once(plan) }
         }
         (Protocol::Direct { .. }, _) => {

@@ -48,6 +48,11 @@ impl<'t> RoleCtx<'t> {
         RoleCtx { trace, role, name, share: None, brand: PhantomData }
     }
 
+    /// Copies of this role, as declared: what engines run may be fewer.
+    pub(crate) fn declared_copies(&self) -> u32 {
+        self.trace.copies_of(self.role)
+    }
+
     /// This role as one of `blocks` blocks that share some work: what is traced with it takes `block`, from 0, for its number. So a
     /// schedule written for all blocks of a launch can be given some of them, and a launch can serve several peers at once.
     ///

@@ -212,6 +212,10 @@ impl Trace {
         Some(role)
     }
 
+    pub(super) fn copies_of(&self, role: RoleId) -> u32 {
+        self.state().builder.kernel().roles[role].copies
+    }
+
     pub(super) fn close_role(&self) {
         let mut state = self.state();
         state.leave();

@@ -83,7 +83,8 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
         let end = first + tile.cols();
         // One range in one tile is all of it, and all its numbers are known; and of tiles that lie in one range each, how long they are.
         let whole = tiling.tiles() == 1 && tiling.blocks() == 1;
-        let apart = ranges.iter().all(|range| range.start.is_multiple_of(tiling.tile_len()));
+        let between = |at: usize| at == tiling.len() || at.is_multiple_of(tiling.tile_len());
+        let apart = ranges.iter().all(|range| between(range.start) && between(range.end));
         for (number, range) in ranges.iter().enumerate() {
             let (start, stop) = (range.start as i64, range.end as i64);
             let (from, count) = if whole {

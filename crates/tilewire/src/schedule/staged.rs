@@ -43,8 +43,6 @@ pub struct StagedPlan {
     pub first_block: usize,
     /// Copies of a role that the transport shares the slots out to: the same in all launches over it.
     pub copies: u32,
-    /// Whether one role takes all the steps, however many copies there are elsewhere.
-    pub whole: bool,
     /// Slots the transport has for a block.
     pub max_slots: usize,
     /// Blocks the transport has room for.
@@ -57,7 +55,8 @@ impl StagedPlan {
     /// A plan with the constants of a transport. `blocks` is the number of blocks of the kernel.
     ///
     /// # Panics
-    /// When the slots do not fit what the transport has for a block: they would lie over those of the next.
+    /// When the slots do not fit what the transport has for a block: they would lie over those of the next. A schedule with this plan panics in a role that has several copies, and not as many as
+    /// the transport ([`P2pTransport::copies`]); one copy is always right.
     pub fn new(transport: &impl P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
         let (max_slots, room) = (transport.max_slots(), transport.block_bytes());
         assert!((2..=max_slots).contains(&depth), "a depth of {depth}, of 2 to {max_slots}");
@@ -71,7 +70,6 @@ impl StagedPlan {
             blocks,
             first_block: 0,
             copies,
-            whole: false,
             max_slots: transport.max_slots(),
             max_blocks: transport.max_blocks_per_peer(),
             block_bytes: transport.block_bytes(),
@@ -87,11 +85,6 @@ impl StagedPlan {
         StagedPlan { first_block: first, ..self }
     }
 
-    /// The same for a role without copies: one that takes steps of several peers in an order of its own, as rings and reductions do. Launches of both kinds may follow each other.
-    pub fn whole(self) -> StagedPlan {
-        StagedPlan { whole: true, ..self }
-    }
-
     /// What the geometry word says of this plan; never 0, which is that of no launch.
     fn word(&self) -> u64 {
         (self.slot_bytes as u64) << 16 | self.depth as u64
@@ -102,11 +95,16 @@ impl StagedPlan {
         if self.copies == 1 && self.depth >= 2 * GROUP && self.depth.is_multiple_of(GROUP) { GROUP } else { 1 }
     }
 
-    fn shape(&self) -> Shape {
-        let keeps = match self.copies {
-            1 => Keeps::One,
-            copies if self.whole => Keeps::OfAll(copies),
-            _ => Keeps::OfCopy,
+    /// Whose counters a role keeps: its copies' own, or, if it has none and takes all the steps itself, those of all. The latter is for roles that take
+    /// steps of several peers in an order of their own, as rings and reductions do; launches of both kinds may follow each other.
+    fn shape(&self, r: &RoleCtx<'_>) -> Shape {
+        let keeps = match (self.copies, r.declared_copies()) {
+            (1, 1) => Keeps::One,
+            (all, 1) => Keeps::OfAll(all),
+            (all, own) => {
+                assert_eq!(all, own, "a role of {own} copies over a transport that shares its slots out to {all}");
+                Keeps::OfCopy
+            }
         };
         Shape { max_blocks: self.max_blocks, keeps }
     }
@@ -144,7 +142,7 @@ impl StagedPlan {
     /// The steps of this copy of a role: the first, and how many to the next. Copy c takes the steps that are c modulo the copies, counted
     /// from the first launch on, so that a slot has the same owner in all launches of copies. `None` where one role takes all steps.
     fn turns<'t>(&self, r: &RoleCtx<'t>, start: Value<'t, u64>) -> Option<(Value<'t, i64>, Value<'t, i64>)> {
-        (self.copies > 1 && !self.whole).then(|| {
+        (r.declared_copies() > 1).then(|| {
             let copies = r.copies();
             // Without a sign, so that it is known of the first that it is a small number.
             let [copy, all] = [r.copy(), copies].map(|x| x.cast::<u64>());
@@ -199,7 +197,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     /// Reads the counters, and drains the slots of the last launch if they were others.
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
         let block = plan.block(r);
-        let counters = Counters::of(r, ops, block, Side::Send, plan.shape());
+        let counters = Counters::of(r, ops, block, Side::Send, plan.shape(r));
         // All at once: on a GPU a load takes a microsecond, and several no longer. Who waits by groups asks for the last one that seldom.
         let start = counters.get(StartWord::Step);
         let geometry = counters.get(StartWord::Geometry);
@@ -293,7 +291,7 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// Reads the counter.
     pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
         let block = plan.block(r);
-        let counters = Counters::of(r, ops, block, Side::Receive, plan.shape());
+        let counters = Counters::of(r, ops, block, Side::Receive, plan.shape(r));
         let start = counters.get(StartWord::Step);
         StagedRecv { r, ops, plan, counters, block, start }
     }

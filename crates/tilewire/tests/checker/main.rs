@@ -1,5 +1,6 @@
 //! The checker, as a specification: litmus tests of its memory model, bugs it must find and programs it must pass.
 
+mod beside_copies;
 mod brute;
 mod bugs;
 mod collectives;

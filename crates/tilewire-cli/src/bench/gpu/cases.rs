@@ -39,8 +39,9 @@ pub fn check_key(key: &str) -> Result<(), String> {
 struct Bench<'a> {
     device: Arc<Device>,
     stream: Arc<Stream>,
-    frozen: Frozen,
     hold: Graph,
+    /// After what launches its kernels.
+    frozen: Frozen,
     pair: Pair<'a>,
     plan: &'a Plan,
     rows: Vec<Row>,
@@ -261,7 +262,8 @@ impl Bench<'_> {
             for bytes in [1 << 10, 16 << 10, 64 << 10] {
                 let config = Config { blocks, ..self.plan.config };
                 let sides = [group.all_reduce(bytes, config)?, self.frozen.empty_on(&group.streams())?];
-                let (mut sides, mut kept) = (Vec::from(sides), Vec::new());
+                // Graphs go before the memory they use.
+                let (mut kept, mut sides) = (Vec::new(), Vec::from(sides));
                 for blocks in [1, 8, 16, 32] {
                     if bytes / 8 / blocks >= 64 {
                         let (side, memory) = self.frozen.packet_reduce(&group.streams(), bytes, blocks)?;

@@ -230,8 +230,8 @@ impl Frozen {
     }
 
     fn launch(&self, entry: &ForeignEntry, stream: &Arc<Stream>, grid: Grid, words: &[u64]) -> Result<(), CudaError> {
-        // SAFETY: every caller in this file passes what `frozen.cu` says its entry takes; a `Scheme` keeps the memory, and whoever has one
-        // drops it after its graphs were waited for.
+        // SAFETY: every caller in this file passes what `frozen.cu` says its entry takes; a `Scheme` or a `Reduced` keeps the memory, and
+        // whoever has one drops it after its graphs were waited for.
         unsafe { entry.launch(stream, grid, words) }
     }
 
