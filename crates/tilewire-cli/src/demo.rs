@@ -67,9 +67,11 @@ pub fn demo() -> Result<()> {
 
 const NEXT: &str = "
 Try next:
-  tilewire emit transpose --ir --lines      the kernel a hook becomes, with the source line of every instruction
-  tilewire run sendrecv --ranks 4 --hook transpose --world processes
-                                            a ring of transfers among processes, every byte checked
+  tilewire run all_to_all --ranks 4 --hook transpose --world processes
+                                            the same among processes, every byte checked
+  tilewire emit all_to_all --hook transpose --ir --lines
+                                            what it launches, with the source line of every instruction
+  tilewire verify --quick                   every collective with every hook of the library, to the bit
   tilewire check all --ranks 3              races and deadlocks of all that ships
   tilewire bench kernels                    the CPU engine against hand-written loops
 and docs/README.md: the guide, and examples in the order to read them.

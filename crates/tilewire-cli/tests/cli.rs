@@ -199,3 +199,16 @@ fn a_closed_pipe_ends_it_quietly() {
     assert!(first.starts_with("tilewire"));
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// What a collective launches, for every collective and both texts; a hook's own op is in it.
+#[test]
+fn what_collectives_launch_is_emitted() {
+    for collective in ["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "scatter", "sendrecv"] {
+        for (how, word) in [("--ir", "kernel "), ("--bytecode", "role "), ("--ptx", ".visible .entry")] {
+            has(&succeeds(&format!("emit {collective} {how} --bytes 4KiB --ranks 3")), &[word]);
+        }
+    }
+    let plain = succeeds("emit all_to_all --ir --bytes 64KiB");
+    let scaled = succeeds("emit all_to_all --ir --bytes 64KiB --hook scale");
+    assert!(!plain.contains("lane f32 = mul") && scaled.contains("lane f32 = mul"), "{scaled}");
+}

@@ -12,6 +12,7 @@ const ERRORS: &[(&str, &str)] = &[
     ("TransferError", "transport/transfer.rs"),
     ("TransportError", "transport/rendezvous.rs"),
     ("SegmentError", "transport/error.rs"),
+    ("LocalBufferError", "transport/local_buffer.rs"),
     ("WorldError", "transport/world.rs"),
     ("BootstrapError", "transport/bootstrap/error.rs"),
     ("CudaError", "cuda/error.rs"),
