@@ -279,6 +279,57 @@ fn a_wait_in_vain_is_reported_and_ends_the_launch() {
     }
 }
 
+/// Packets of two peers are waited for together: who gives up tells of the one that is missing.
+#[test]
+fn of_packets_of_several_peers_the_missing_one_is_reported() {
+    const FLAG: u32 = 9;
+    let mut code = Code::new("two peers");
+    let areas = ["first", "second"].map(|name| code.buffer(name, Access::InOut, Type::U8, 64));
+    let sums = code.buffer("sums", Access::Out, Type::U64, 4);
+    code.role("waiter", 2, 1, |c, _| {
+        let (n, flag) = (c.int(4), c.constant(Type::U32, FLAG.into()));
+        c.each(&[n], |c, i| {
+            let [a, b] = areas.map(|area| c.value(Op::PacketGet { at: at(area, i[0]), flag }));
+            let sum = c.value(Op::Binary { op: tilewire::ir::BinaryOp::Add, a, b });
+            c.store(at(sums, i[0]), sum);
+        });
+    });
+    let kernel = code.finish();
+    let gets: Vec<u64> = (0..kernel.insts.len())
+        .filter(|&i| matches!(kernel.insts[tilewire::ir::Entity::new(i)].op, Op::PacketGet { .. }))
+        .map(|i| i as u64)
+        .collect();
+    let module = emit(&kernel, Options::new(Target::Sm90a)).unwrap();
+    // A packet is two words of four bytes and their flags.
+    let packets = |words: [u32; 4]| -> Vec<u8> {
+        words.iter().flat_map(|word| [*word, FLAG, 0, FLAG]).flat_map(u32::to_le_bytes).collect()
+    };
+    for missing in [None, Some((0, 3)), Some((1, 2)), Some((1, 0))] {
+        let mut memory = Memory::default();
+        let mut launch = Launch::new(&mut memory, 0, 1, 1_000_000);
+        let mut received = [packets([1, 2, 3, 4]), packets([10, 20, 30, 40])];
+        if let Some((area, packet)) = missing {
+            // Half of it has come.
+            received[area][16 * packet + 12..][..4].copy_from_slice(&5u32.to_le_bytes());
+        }
+        launch.words.extend(received.map(|bytes| memory.add(bytes)));
+        launch.words.push(memory.add(vec![0; 32]));
+        ptx_machine::run(&module, &launch.args(), &mut memory).unwrap_or_else(|fault| panic!("{}", fault.0));
+        let words = |piece: usize| -> Vec<u64> {
+            memory.pieces[piece].chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+        };
+        let report = words(launch.report);
+        match missing {
+            None => assert_eq!((report[0], words(memory.pieces.len() - 1)), (0, vec![11, 22, 33, 44])),
+            Some((area, packet)) => {
+                assert_eq!((report[0], report[4]), (2, gets[area]), "{missing:?}");
+                assert_eq!(report[5..], [area as u64, 0, packet as u64, FLAG.into(), 5], "{missing:?}");
+                assert_eq!(words(launch.abort), [abi::ABORTED_BY_TIMEOUT]);
+            }
+        }
+    }
+}
+
 /// `y[i + shift] = x[i]` for 100 elements of 100.
 fn shifted(shift: i64) -> Kernel {
     let mut code = Code::new("shifted");
