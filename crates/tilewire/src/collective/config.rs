@@ -51,7 +51,7 @@ pub(super) struct Decision {
 }
 
 /// What is chosen for an engine where the user says nothing.
-struct Choices {
+pub(super) struct Choices {
     /// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
     packets_up_to: usize,
     /// A block for each so many bytes, of packets and otherwise, up to the most blocks.
@@ -126,6 +126,17 @@ const GPU: Choices = Choices {
     ring: 0,
 };
 
+impl Choices {
+    /// For the kernels of a transport.
+    pub(super) fn of(transport: &impl Host) -> &'static Choices {
+        match transport.seat() {
+            Some(_) => &GPU,
+            None if is_intel() => &CPU,
+            None => &NOT_INTEL,
+        }
+    }
+}
+
 /// The largest slots, where the ring has no room for larger ones.
 const LARGEST_SLOT: usize = 64 << 10;
 /// Slots of a ring, unless more are better.
@@ -143,22 +154,6 @@ impl Config {
     /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours, beside as many others in the
     /// launch as make `at_once`. Never fails: what cannot be is refused by `check_transfer`.
     pub(super) fn decide(
-        &self,
-        transport: &impl Host,
-        types: &'static [Type],
-        (len, last_per): (usize, usize),
-        window_bytes: Option<usize>,
-        at_once: usize,
-    ) -> Decision {
-        let choices = match transport.seat() {
-            Some(_) => &GPU,
-            None if is_intel() => &CPU,
-            None => &NOT_INTEL,
-        };
-        self.decide_by(choices, transport, types, (len, last_per), window_bytes, at_once)
-    }
-
-    fn decide_by(
         &self,
         choices: &Choices,
         transport: &impl Host,
@@ -276,7 +271,7 @@ mod tests {
     }
 
     fn chosen(config: Config, choices: &Choices, link: &ShmTransport, len: usize, at_once: usize) -> Decision {
-        config.decide_by(choices, link, WORDS, (len, 1), None, at_once)
+        config.decide(choices, link, WORDS, (len, 1), None, at_once)
     }
 
     fn slots(decision: &Decision) -> (usize, usize) {

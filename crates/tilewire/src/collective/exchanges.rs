@@ -143,9 +143,9 @@ pub fn scatter<'h, 'l, L: Link, In: Element, Out: Element>(
     Exchange::new(link, out, inp, Pattern::Scatter { root }, SourceLine::caller())
 }
 
-/// A barrier, to be launched any number of times: a launch is over when all ranks have launched it. On the CPU that is when `run` returns, on a GPU
-/// what comes after it on the stream waits so long. What a rank's host wrote to shared
-/// memory before is not published by it: that is what the other collectives are for.
+/// A barrier, to be launched any number of times: a launch is over when all ranks have launched it. On the CPU that is when `run` returns;
+/// on a GPU what comes after it on the stream waits so long. What a rank's host wrote to shared memory before is not published by it: that
+/// is what the other collectives are for.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -48,12 +48,12 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
             Side::Receive => format!("receive from {peer}"),
         };
         let (few, once) = (leg.tiling.blocks() < blocks, copies > 1 && !in_turns(leg));
-        let run = move |r: &RoleCtx<'t>| match (few, once) {
-            (false, false) => body.run(r),
-            (true, false) => r.if_(r.block().lt(leg.tiling.blocks() as i64), || body.run(r)),
-            (false, true) => r.if_(r.copy().eq(0), || body.run(r)),
-            (true, true) => {
-                r.if_(r.block().lt(leg.tiling.blocks() as i64) & r.copy().eq(0), || body.run(r));
+        let run = move |r: &RoleCtx<'t>| {
+            let [takes_part, is_first] =
+                [few.then(|| r.block().lt(leg.tiling.blocks() as i64)), once.then(|| r.copy().eq(0))];
+            match takes_part.into_iter().chain(is_first).reduce(|a, b| a & b) {
+                Some(has_work) => r.if_(has_work, || body.run(r)),
+                None => body.run(r),
             }
         };
         LegCode { name, trace: Box::new(run) }

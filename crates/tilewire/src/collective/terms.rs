@@ -1,7 +1,7 @@
 //! What every builder over a link collects besides its tensors and hooks: the link, the knobs, a window, how long to wait.
 
 use super::RunError;
-use super::config::{Config, Decision, Primitive};
+use super::config::{Choices, Config, Decision, Primitive};
 use super::hooks::Shape;
 use super::link::{How, Link, Streams};
 use crate::ir::Type;
@@ -79,7 +79,8 @@ impl<'l, L: Link> Terms<'l, L> {
     ) -> Result<(Decision, Tiling), RunError> {
         let (link, Message { types, len, last_per, only, at_once, .. }) = (self.link, message);
         let config = Config { primitive: self.config.primitive.or(only.map(|(way, _)| way)), ..self.config };
-        let mut decision = config.decide(link, types, (len, last_per), reached, at_once);
+        let decide = |config: Config| config.decide(Choices::of(link), link, types, (len, last_per), reached, at_once);
+        let mut decision = decide(config);
         if let Some((way, why)) = only
             && config.primitive != Some(way)
         {
@@ -90,13 +91,7 @@ impl<'l, L: Link> Terms<'l, L> {
             && self.check_packets(types, &tiling(&decision, message)).is_err()
         {
             // Whole rows, or groups, may give a block more than its equal share.
-            decision = Config { primitive: Some(Primitive::Staged), ..config }.decide(
-                link,
-                types,
-                (len, last_per),
-                reached,
-                at_once,
-            );
+            decision = decide(Config { primitive: Some(Primitive::Staged), ..config });
         }
         let Decision { protocol, blocks, .. } = decision;
         if reached.is_none() && matches!(protocol, Protocol::Direct { .. }) {
