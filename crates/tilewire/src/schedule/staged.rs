@@ -55,8 +55,8 @@ impl StagedPlan {
     /// A plan with the constants of a transport. `blocks` is the number of blocks of the kernel.
     ///
     /// # Panics
-    /// When the slots do not fit what the transport has for a block: they would lie over those of the next. A schedule with this plan panics in a role that has several copies, and not as many as
-    /// the transport ([`P2pTransport::copies`]); one copy is always right.
+    /// When the slots do not fit what the transport has for a block: they would lie over those of the next. A schedule with this plan panics
+    /// in a role that has several copies, and not as many as the transport ([`P2pTransport::copies`]); one copy is always right.
     pub fn new(transport: &impl P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
         let (max_slots, room) = (transport.max_slots(), transport.block_bytes());
         assert!((2..=max_slots).contains(&depth), "a depth of {depth}, of 2 to {max_slots}");
@@ -95,8 +95,8 @@ impl StagedPlan {
         if self.copies == 1 && self.depth >= 2 * GROUP && self.depth.is_multiple_of(GROUP) { GROUP } else { 1 }
     }
 
-    /// Whose counters a role keeps: its copies' own, or, if it has none and takes all the steps itself, those of all. The latter is for roles that take
-    /// steps of several peers in an order of their own, as rings and reductions do; launches of both kinds may follow each other.
+    /// Whose counters a role keeps: its copies' own, or, if it has none and takes all the steps itself, those of all. The latter is for roles
+    /// that take steps of several peers in an order of their own, as rings and reductions do; launches of both kinds may follow each other.
     fn shape(&self, r: &RoleCtx<'_>) -> Shape {
         let keeps = match (self.copies, r.declared_copies()) {
             (1, 1) => Keeps::One,

@@ -160,8 +160,8 @@ fn ramp(k: usize) -> f32 {
 /// Rows of the chunk that is transposed.
 const ROWS: usize = 1024;
 
-/// Staged transfers of so many bytes of f32: plain, with hooks, and with the same done in a pass of its own before a plain one. Both ranks fill the same
-/// input, so the receiver knows what must come.
+/// Staged transfers of so many bytes of f32: plain, with hooks, and with the same done in a pass of its own before a plain one. Both ranks
+/// fill the same input, so the receiver knows what must come.
 pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let count = (bytes / 4).next_multiple_of(ROWS);
     let (rows, cols) = (ROWS, count / ROWS);
