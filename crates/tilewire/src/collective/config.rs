@@ -57,6 +57,7 @@ pub(super) struct Choices {
     /// A block for each so many bytes, of packets and otherwise, up to the most blocks.
     packets_for_block: usize,
     bytes_for_block: usize,
+    most_for_packets: usize,
     most_blocks: usize,
     /// Steps a block's share is cut into where it is large: fewer, larger steps then.
     steps: usize,
@@ -83,6 +84,7 @@ const CPU: Choices = Choices {
     packets_up_to: 512,
     packets_for_block: usize::MAX,
     bytes_for_block: usize::MAX,
+    most_for_packets: 1,
     most_blocks: 1,
     steps: 64,
     least_slot: 32 << 10,
@@ -116,6 +118,7 @@ const GPU: Choices = Choices {
     packets_up_to: 128 << 10,
     packets_for_block: 2 << 10,
     bytes_for_block: 64 << 10,
+    most_for_packets: 32,
     most_blocks: 16,
     steps: 8,
     least_slot: 32 << 10,
@@ -172,9 +175,8 @@ impl Config {
         let sharers = transport.seat().map_or(1, |seat| seat.sharers.max(1)) as usize;
         // All blocks of all ranks of a device run at the same time.
         let room = |seat: &Seat| seat.stream.device().multiprocessors() as usize / sharers / at_once;
-        let most =
-            choices.most_blocks.min(transport.max_blocks_per_peer()).min(transport.seat().map_or(usize::MAX, room));
-        let most = most.max(1);
+        let most = if small { choices.most_for_packets } else { choices.most_blocks };
+        let most = most.min(transport.max_blocks_per_peer()).min(transport.seat().map_or(usize::MAX, room)).max(1);
         let blocks = self.blocks.unwrap_or_else(|| bytes.div_ceil(for_block).clamp(1, most));
         let share = len.div_ceil(blocks.max(1));
         let primitive = self.primitive.unwrap_or_else(|| {

@@ -85,10 +85,10 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         };
         let kept: Vec<_> = numbers.iter().map(|&s| self.part(message(self.me), None, None).of_shard(s)).collect();
         self.k.blocks(*blocks as u32);
-        // Few words for each peer: barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4 ranks of 16 blocks: 4 warps
-        // 10.9 µs, 8 warps 10.1, 16 warps 10.5).
+        // Few words for each peer: barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4 ranks of 32 blocks: 2 warps
+        // 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
         let terms = &self.reduction.terms;
-        self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 4)).run(|r| {
+        self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 8)).run(|r| {
             let produce =
                 |scene: &Scene<'t, In, Out>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
             let mine = tilings[self.me.index()];

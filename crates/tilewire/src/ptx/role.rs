@@ -7,6 +7,7 @@
 use super::bulk::{self, BulkState};
 use super::leader::MOST_PENDING;
 use super::text::{Label, Reg, Text};
+use super::wire::SlotWait;
 use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
 use crate::ir::access::SCRATCH_ALIGN;
 use crate::ir::{
@@ -251,13 +252,49 @@ impl<'k> RoleCode<'k> {
     }
 
     fn region(&mut self, region: Region) -> Result<(), PtxError> {
-        for &inst in &self.kernel.regions[region] {
-            self.inst(inst)?;
-        }
+        self.insts(&self.kernel.regions[region])?;
         // Nobody outside of a region knows its values.
         self.pending.clear();
         self.clean = false;
         Ok(())
+    }
+
+    /// Ops in their order, but waits in a row together.
+    fn insts(&mut self, mut insts: &'k [Inst]) -> Result<(), PtxError> {
+        while let Some((&inst, rest)) = insts.split_first() {
+            let run = self.waits_in_a_row(insts);
+            if run.is_empty() {
+                self.inst(inst)?;
+                insts = rest;
+                continue;
+            }
+            self.land();
+            let mut waits = Vec::new();
+            for &inst in run {
+                match &self.kernel.insts[inst].op {
+                    Op::Wait { slot, x } => waits.push(SlotWait { inst, slot, x: *x }),
+                    _ => self.op(inst)?,
+                }
+            }
+            self.clean = false;
+            self.wait(&waits);
+            insts = &insts[run.len()..];
+        }
+        Ok(())
+    }
+
+    /// The ops from a wait to the last one with nothing but values computed in between; none where there is no second.
+    fn waits_in_a_row(&self, insts: &'k [Inst]) -> &'k [Inst] {
+        let is_wait = |inst: &Inst| matches!(self.kernel.insts[*inst].op, Op::Wait { .. });
+        if !insts.first().is_some_and(is_wait) {
+            return &[];
+        }
+        let run = insts.iter().take_while(|inst| is_wait(inst) || is_pure(&self.kernel.insts[**inst].op));
+        let waits: Vec<usize> = run.enumerate().filter(|(_, inst)| is_wait(inst)).map(|(k, _)| k).take(32).collect();
+        match waits[..] {
+            [_, .., last] => &insts[..=last],
+            _ => &[],
+        }
     }
 
     fn inst(&mut self, inst: Inst) -> Result<(), PtxError> {
@@ -304,9 +341,7 @@ impl<'k> RoleCode<'k> {
                 let before = self.unsynced;
                 let (again, end) = (self.t.label(), self.t.label());
                 self.t.at(again);
-                for &inst in &kernel.regions[*head] {
-                    self.inst(inst)?;
-                }
+                self.insts(&kernel.regions[*head])?;
                 self.land();
                 let cond = self.value(*cond);
                 self.t.jump_unless(cond, end);
@@ -360,7 +395,7 @@ impl<'k> RoleCode<'k> {
             }
             Op::Signal { slot, x } => self.signal(slot, *x, "release"),
             Op::SignalCredit { slot, x } => self.signal(slot, *x, "relaxed"),
-            Op::Wait { slot, x } => self.wait(inst, slot, *x),
+            Op::Wait { slot, x } => self.wait(&[SlotWait { inst, slot, x: *x }]),
             Op::Test { slot, x } => {
                 let ok = self.test(inst, slot, *x);
                 self.define(inst, ok);

@@ -5,7 +5,8 @@
 //!            the release, and release is cumulative
 //!   credit   barrier, then a relaxed store: that the barrier completes the lanes' reads is an assumption outside of the
 //!            formal PTX model
-//!   wait     the leader polls ld.acquire.sys; the barrier after it passes what it saw on to the lanes
+//!   wait     the leader polls ld.acquire.sys; the barrier after it passes what it saw on to the lanes. Several waits in a row are one: lane k
+//!            polls for the k-th
 //! ```
 //!
 //! Every 32nd look that finds nothing also looks at the abort word and at the clock. When either ends the wait, the lane marks
@@ -30,6 +31,14 @@ struct Awaited {
     seen: Reg,
 }
 
+/// A wait, and where it stands in the kernel.
+#[derive(Clone, Copy)]
+pub(super) struct SlotWait<'k> {
+    pub inst: Inst,
+    pub slot: &'k Slot,
+    pub x: Value,
+}
+
 impl RoleCode<'_> {
     pub fn signal(&mut self, slot: &Slot, x: Value, order: &str) {
         let (address, _) = self.slot(slot);
@@ -39,11 +48,22 @@ impl RoleCode<'_> {
         self.progress();
     }
 
-    pub fn wait(&mut self, inst: Inst, slot: &Slot, x: Value) {
-        let (address, index) = self.slot(slot);
-        let expected = self.value(x);
+    /// Waits for all of these, side by side: a look takes as long as several, so lane k polls for the k-th.
+    pub fn wait(&mut self, waits: &[SlotWait<'_>]) {
+        let mut polled = Vec::new();
+        for &SlotWait { slot, x, .. } in waits {
+            let (address, index) = self.slot(slot);
+            polled.push([address, index, self.value(x)]);
+        }
         let (again, done) = (self.t.label(), self.t.label());
-        self.t.branch_unless(self.fixed.leader, done);
+        let polls = match waits.len() {
+            1 => self.fixed.leader,
+            some => self.t.p("setp.lt.u32", &[&self.fixed.lane, &some]),
+        };
+        self.t.branch_unless(polls, done);
+        let [addresses, indices, values]: [Vec<Reg>; 3] =
+            [0, 1, 2].map(|field| polled.iter().map(|of_wait: &[Reg; 3]| of_wait[field]).collect());
+        let (address, expected) = (self.by_lane(&addresses), self.by_lane(&values));
         let seen = self.t.new_d();
         let look = |code: &mut Self| {
             code.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{address}]")]);
@@ -57,11 +77,28 @@ impl RoleCode<'_> {
         look(self);
         let over = self.poll_rarely(looks, started, again);
         look(self);
-        let what = self.awaited(inst, (slot.slots.index(), slot.bank), index, expected, seen);
+        let mut whats = Vec::new();
+        for (SlotWait { inst, slot, .. }, index) in waits.iter().zip(indices) {
+            whats.push(self.awaited(*inst, (slot.slots.index(), slot.bank), index, expected, seen));
+        }
+        let mut of = |field: fn(&Awaited) -> Reg| self.by_lane(&whats.iter().map(field).collect::<Vec<_>>());
+        let (inst, param) = (of(|what| what.inst), of(|what| what.param));
+        let (bank, index) = (of(|what| what.bank), of(|what| what.index));
+        let what = Awaited { inst, param, bank, index, expected, seen };
         self.give_up(what, over);
         self.t.at(done);
         self.progress();
         self.leave_if_failed();
+    }
+
+    /// The k-th of these, for lane k.
+    fn by_lane(&mut self, values: &[Reg]) -> Reg {
+        let mut x = values[0];
+        for (k, other) in values.iter().enumerate().skip(1) {
+            let mine = self.t.p("setp.eq.u32", &[&self.fixed.lane, &k]);
+            x = self.t.d("selp.b64", &[other, &x, &mine]);
+        }
+        x
     }
 
     /// Whether the slot has the value now. A role may poll so in a loop: a test that fails ends the launch when aborted, or when

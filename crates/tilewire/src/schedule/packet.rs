@@ -115,35 +115,78 @@ impl<'t> Numbered<'t> {
 }
 
 impl<'t> Message<'t> {
-    /// Waits until there is room for this message and those up to the next that asks.
-    #[track_caller]
-    fn wait_free(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) {
-        let number = self.number;
-        r.if_((number & (HALF - 1)).eq(0), || {
-            let wrapped = (number & (FLAGS - 1)).eq(0);
-            ops.wait(r, Word::PacketHead(self.block), wrapped.select(number, number.max(HALF) - HALF));
-        });
+    /// Whether this message asks for credit, for itself and those up to the next that asks.
+    fn asks(&self) -> Value<'t, bool> {
+        (self.number & (HALF - 1)).eq(0)
     }
 
-    /// The receiver's credit, where one is due.
-    #[track_caller]
-    fn credit(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan) {
-        let next = self.next;
-        r.if_((next & (HALF - 1)).eq(0), || {
-            let head = Word::PacketHead(self.block);
-            let clears = || {
-                let first = self.block * plan.block_packets as i64;
-                r.each(plan.block_packets, |k| ops.packet_clear(first + k));
-                ops.signal(r, head, next);
-            };
-            r.if_else((next & (FLAGS - 1)).eq(0), clears, || ops.credit(r, head, next));
-        });
+    /// Waits for the credit of the last message that had to ask: this one, if it is `asking`.
+    fn wait_free(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>, asking: bool) {
+        let number = if asking { self.number } else { self.number & !(HALF - 1) };
+        let wrapped = (number & (FLAGS - 1)).eq(0);
+        ops.wait(r, Word::PacketHead(self.block), wrapped.select(number, number.max(HALF) - HALF));
+    }
+
+    /// Whether the receiver gives a credit with this message.
+    fn is_credited(&self) -> Value<'t, bool> {
+        (self.next & (HALF - 1)).eq(0)
+    }
+
+    /// Whether flags come again after this message.
+    fn is_last(&self) -> Value<'t, bool> {
+        (self.next & (FLAGS - 1)).eq(0)
+    }
+
+    fn credit(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) {
+        ops.credit(r, Word::PacketHead(self.block), self.next);
+    }
+
+    /// Clears all packets of the block, and gives the credit.
+    fn clear(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan) {
+        let first = self.block * plan.block_packets as i64;
+        r.each(plan.block_packets, |k| ops.packet_clear(first + k));
+        ops.signal(r, Word::PacketHead(self.block), self.next);
     }
 
     #[track_caller]
     fn end(self) {
         self.counters.set(StartWord::Packet, self.next);
     }
+}
+
+fn any<'t>(of: impl Iterator<Item = Value<'t, bool>>) -> Value<'t, bool> {
+    of.reduce(|a, b| a | b).expect("a message goes to somebody")
+}
+
+/// Waits until there is room for these messages and those up to the next that ask. If one must ask, all do: on a GPU waits in a row take as
+/// long as one, and who had room has it still.
+fn wait_free<'t, O: Ops<'t>>(r: &RoleCtx<'t>, to: &[O], messages: &[Message<'t>]) {
+    if to.is_empty() {
+        return;
+    }
+    r.if_(any(messages.iter().map(Message::asks)), || {
+        to.iter().zip(messages).for_each(|(ops, message)| message.wait_free(r, ops, to.len() == 1));
+    });
+}
+
+/// The receiver's credits for these messages, where one of them is due.
+fn credit<'t, O: Ops<'t>>(r: &RoleCtx<'t>, from: &[O], messages: &[Message<'t>], plan: PacketPlan) {
+    if from.is_empty() {
+        return;
+    }
+    let all = || from.iter().zip(messages);
+    r.if_(any(messages.iter().map(Message::is_credited)), || {
+        let clears = || match all().collect::<Vec<_>>()[..] {
+            [(ops, message)] => message.clear(r, ops, plan),
+            ref all => {
+                for (ops, message) in all {
+                    r.if_else(message.is_last(), || message.clear(r, *ops, plan), || message.credit(r, *ops));
+                }
+            }
+        };
+        let credits = || all().for_each(|(ops, message)| message.credit(r, ops));
+        r.if_else(any(messages.iter().map(Message::is_last)), clears, credits);
+    });
 }
 
 /// Sends this block's part of a message in packets. The tiling has a tile for each block.
@@ -187,9 +230,7 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
         });
     }
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
-    for (ops, message) in to.iter().zip(&messages) {
-        message.wait_free(r, ops);
-    }
+    wait_free(r, to, &messages);
     let put = |k: Value<'t, i64>, word: Value<'t, u64>| {
         for (ops, message) in to.iter().zip(&messages) {
             ops.packet_put(message.first + k, word, message.flag);
@@ -231,7 +272,7 @@ pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
             tile.each(r, |spot| consume(&leg(spot), R::get(&scratch.at(spot.index))));
         });
     }
-    message.credit(r, ops, plan);
+    credit(r, std::slice::from_ref(ops), std::slice::from_ref(&message), plan);
     message.end();
 }
 
@@ -280,9 +321,7 @@ impl<'t> Taken<'t> {
     /// Gives the credits that are due for messages from these peers, and counts them: nothing that is computed of them waits for that.
     #[track_caller]
     pub fn end<O: Ops<'t>>(self, r: &RoleCtx<'t>, from: &[O], plan: PacketPlan) {
-        for (ops, message) in from.iter().zip(&self.0) {
-            message.credit(r, ops, plan);
-        }
+        credit(r, from, &self.0, plan);
         for message in self.0 {
             message.end();
         }
