@@ -11,11 +11,11 @@ use support::programs::data::Random;
 use support::ptx_machine::{self, Memory};
 use support::simulated::{Launch, simulate, simulate_world};
 use tilewire::check::{self, Options as Schedule};
-use tilewire::ir::{Access, Kernel, Op, Param, Type, simplify};
+use tilewire::ir::{Access, Inst, Kernel, Op, Param, Type, simplify};
 use tilewire::ptx::{Options, PtxError, Target, abi, emit};
-use tilewire::rehearsal::Rehearsal;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
-use tilewire::{Algorithm, Memory as HostMemory, Tensor, all_reduce, kernel};
+use tilewire::{Algorithm, Bf16, Memory as HostMemory, Tensor, Traced, all_reduce, kernel};
 
 fn agree(program: &Program, target: Target, unroll: u32, [simplified, bounds]: [bool; 2]) {
     let (binding, memories) = program.bind();
@@ -164,39 +164,67 @@ fn ranks_in_a_ring_pass_their_tiles_on() {
 /// Ranks that put packets to all others look at those of several before they wait for any; blocks lie in one shard each, or in two.
 #[test]
 fn ranks_add_what_all_of_them_sent() {
-    for (ranks, len, blocks) in [(3, 100, 1), (4, 256, 2), (4, 999, 3), (5, 40, 1)] {
+    let cases = [(2, 64, 1), (3, 100, 1), (4, 256, 2), (4, 999, 3), (5, 40, 1), (5, 404, 3)];
+    for ((ranks, len, blocks), copies) in cases.into_iter().flat_map(|case| [1, 2].map(|copies| (case, copies))) {
         let rehearsal = Rehearsal::new(Geometry {
             world_size: ranks,
             per_peer_bytes: 8 << 10,
             max_blocks_per_peer: 4,
             max_slots: 2,
-            max_copies: 1,
+            max_copies: copies,
             packet_bytes: 256 << 10,
         });
-        let inputs: Vec<Tensor<f32>> =
-            (0..ranks).map(|rank| Tensor::from_fn(len, |k| ((rank + 1) * (k + 1)) as f32)).collect();
-        let traced: Vec<_> = rehearsal
-            .ranks()
-            .iter()
-            .zip(&inputs)
-            .map(|(link, x)| {
-                let y = Tensor::<f32>::zeros(len);
-                all_reduce(link, &y, x).algorithm(Algorithm::OneShot).blocks(blocks).granule(1).trace().unwrap()
-            })
-            .collect();
-        let text = emit(&simplify(&traced[0].kernel), Options::new(Target::Sm90a)).unwrap().text;
-        let pieces: Vec<&str> = text.split("ld.relaxed.sys.global.v2.b64").collect();
-        let together = pieces.split(|piece| piece.contains("bra ")).map(|looks| looks.len() + 1).max();
-        assert!(
-            together >= Some(ranks - 1),
-            "{together:?} looks of {ranks} ranks without a branch between them\n{text}"
-        );
-        let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
-        let sums: Vec<u8> = (0..len).flat_map(|k| ((ranks * (ranks + 1) / 2 * (k + 1)) as f32).to_le_bytes()).collect();
-        for (rank, (result, traced)) in results.iter().zip(&traced).enumerate() {
-            let is_output = |param: &Param| matches!(param, Param::Buffer { name, .. } if name == "output");
-            let output = traced.kernel.params.values().position(is_output).expect("an output");
-            assert!(result[output][0] == sums, "rank {rank} of {ranks}, {len} elements");
+        // With copies of roles as between GPUs: in one pass, where elements fill their packets.
+        let (links, what) =
+            (rehearsal.with_copies().ranks(), format!("{len} elements of {ranks} ranks, {copies} copies"));
+        let in_one_pass = copies > 1 && len % 2 == 0;
+        // Sums that depend on the order.
+        let number =
+            |rank: usize, k: usize| ((rank * 7919 + k * 104_729) % 1000) as f32 * 10f32.powi(rank as i32 * 3 - 4);
+        let floats = |rank: usize| Tensor::from_fn(len, |k| number(rank, k));
+        let halves = |rank: usize| Tensor::from_fn(len, |k| Bf16::from_f32(number(rank, k)));
+        let of_floats = |link: &RehearsalRank, rank| {
+            let (x, y) = (floats(rank), Tensor::<f32>::zeros(len));
+            all_reduce(link, &y, &x).algorithm(Algorithm::OneShot).blocks(blocks).granule(2 - len % 2).trace().unwrap()
+        };
+        let of_halves = |link: &RehearsalRank, rank| {
+            let (x, y) = (halves(rank), Tensor::<Bf16>::zeros(len));
+            let reduce = all_reduce(link, &y, &x).algorithm(Algorithm::OneShot).blocks(blocks).granule(4);
+            reduce.produce(|c| c.input.load(c.pos()) * Bf16::from_f32(3.0)).trace().unwrap()
+        };
+        let all = |trace: &dyn Fn(&RehearsalRank, usize) -> Traced| -> Vec<Traced> {
+            links.iter().enumerate().map(|(rank, link)| trace(link, rank)).collect()
+        };
+        // Shard s takes ranks s + 1, …, s.
+        let share = len.div_ceil(ranks);
+        let sum = |k: usize, of: &dyn Fn(usize) -> f32| {
+            (1..=ranks).map(|i| of((k / share + i) % ranks)).reduce(|a, b| a + b).expect("ranks")
+        };
+        let sums = (0..len).flat_map(|k| sum(k, &|rank| number(rank, k)).to_le_bytes()).collect::<Vec<u8>>();
+        let tripled = |rank: usize, k: usize| {
+            Bf16::from_f32(Bf16::from_f32(number(rank, k)).to_f32() * Bf16::from_f32(3.0).to_f32()).to_f32()
+        };
+        let rounded =
+            (0..len).flat_map(|k| Bf16::from_f32(sum(k, &|rank| tripled(rank, k))).to_bits().to_le_bytes()).collect();
+        for (traced, right, is_f32) in [(all(&of_floats), sums, true), (all(&of_halves), rounded, false)] {
+            let text = emit(&simplify(&traced[0].kernel), Options::new(Target::Sm90a)).unwrap().text;
+            let pieces: Vec<&str> = text.split("ld.relaxed.sys.global.v2.b64").collect();
+            let together = pieces.split(|piece| piece.contains("bra ")).map(|looks| looks.len() + 1).max();
+            assert!(together >= Some(ranks - 1), "{what}: {together:?} looks without a branch between them\n{text}");
+            if is_f32 {
+                let swaps = |body: &[Inst]| {
+                    let has = |wanted: fn(&Op) -> bool| body.iter().any(|&i| wanted(&traced[0].kernel.insts[i].op));
+                    has(|op| matches!(op, Op::PacketPut { .. })) && has(|op| matches!(op, Op::PacketGet { .. }))
+                };
+                let swapped = traced[0].kernel.regions.values().any(|body| swaps(body));
+                assert_eq!(swapped, in_one_pass, "{what}\n{}", traced[0].kernel);
+            }
+            let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{what}: {}", fault.0));
+            for (rank, (result, traced)) in results.iter().zip(&traced).enumerate() {
+                let is_output = |param: &Param| matches!(param, Param::Buffer { name, .. } if name == "output");
+                let output = traced.kernel.params.values().position(is_output).expect("an output");
+                assert!(result[output][0] == right, "rank {rank}: {what}");
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
         let loaded = if of_scratch { "ld.shared.b32" } else { "ld.global.b32" };
         let (loaded, fills) = (place(&format!("@%p0 {loaded}")), place("ld.global.v4.b32"));
         assert!(loaded < fills, "{text}");
-        assert_eq!(text[loaded..fills].matches("bar.sync").count(), if of_scratch { 2 } else { 0 }, "{text}");
+        assert_eq!(text[loaded..fills].matches("bar.sync").count(), if of_scratch { 1 } else { 0 }, "{text}");
     }
 }
 

@@ -18,8 +18,8 @@ use super::scene::Scene;
 use crate::hook::{Block, Ctx, RoleCtx, Value};
 use crate::ir::scalar::Element;
 use crate::schedule::{
-    Leg, PacketPlan, Packing, Ring, RingReduce, StagedPlan, WindowPeer, expect_packets, recv_tiles, reduce_packets,
-    reduce_tiles, reduce_windows, ring_reduce, send_packets, send_tiles, share_packets,
+    Leg, PacketPlan, Packing, Ring, RingReduce, Sent, StagedPlan, WindowPeer, expect_packets, recv_tiles,
+    reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_tiles, share_packets, swap_and_reduce, swapped,
 };
 use crate::transport::{Protocol, Rank};
 use std::rc::Rc;
@@ -92,18 +92,34 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             let produce =
                 |scene: &Scene<'t, In, Out>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
             let mine = tilings[self.me.index()];
-            let expected = expect_packets::<R, _>(r, &from, plan, mine);
-            if self.reduction.kind == Kind::AllReduce {
-                // The same for all of them.
-                share_packets::<R, _>(r, &to, plan, tilings[0], |at| produce(&out[0], at));
-            } else {
-                for ((ops, scene), peer) in to.iter().zip(&out).zip(&peers) {
-                    send_packets::<R, _>(r, ops, plan, tilings[peer.index()], |at| produce(scene, at));
-                }
+            if self.swaps() {
+                return swap_and_reduce::<R, _>(
+                    r,
+                    (&to, &from),
+                    plan,
+                    mine,
+                    |at| produce(&out[0], at),
+                    |at, own, got| {
+                        self.turned(r, &out[0], at, own, got);
+                    },
+                );
             }
+            let expected = expect_packets::<R, _>(r, &from, plan, mine);
+            let sent: Vec<_> = match self.reduction.kind {
+                // The same for all of them.
+                Kind::AllReduce => vec![share_packets::<R, _>(r, &to, plan, tilings[0], |at| produce(&out[0], at))],
+                Kind::ReduceScatter => {
+                    let each = to.chunks(1).zip(&out).zip(&peers);
+                    let send = |((ops, scene), peer): ((_, _), &Rank)| {
+                        share_packets::<R, _>(r, ops, plan, tilings[peer.index()], |at| produce(scene, at))
+                    };
+                    each.map(send).collect()
+                }
+            };
             reduce_packets::<R, _>(r, (&from, expected), plan, mine, &ranges, |which, at, got| {
                 self.result(r, &kept[which], numbers[which], at, got);
             });
+            sent.into_iter().for_each(Sent::end);
         });
     }
 
@@ -245,6 +261,42 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         let x = op.finish::<R>(r, x, self.ranks);
         hooks.consume(&c, x);
         x
+    }
+
+    /// Whether packets are sent, taken and combined in one pass, for several positions at once: on a GPU, whose lanes are few for them. A
+    /// `consume` hook may combine neighbours, and has positions one by one.
+    fn swaps(&self) -> bool {
+        let Reduction { kind, hooks, terms, .. } = self.reduction;
+        let on_gpu = terms.link.seat().is_some() || terms.link.copies() > 1;
+        on_gpu && *kind == Kind::AllReduce && hooks.stores() && swapped::<R>(self.course.tilings[0]).is_some()
+    }
+
+    /// Combines what this rank has for a position and what the others sent, in the order of `others`, and keeps it. The ranks, from this one
+    /// on, are turned until the first of the position's shard comes first: by 1, by 2, by 4, .. places, or not.
+    fn turned(
+        &self,
+        r: &RoleCtx<'t>,
+        scene: &Scene<'t, In, Out>,
+        at: &Leg<'t>,
+        own: Value<'t, R>,
+        got: &[Value<'t, R>],
+    ) {
+        let Reduction { hooks, op, .. } = self.reduction;
+        let Course { tilings, shards, .. } = self.course;
+        let (ranks, tile, len) = (self.ranks, tilings[0].tile_len(), tilings[0].len());
+        // Where a tile lies in one shard, so do all its positions.
+        let apart = shards.iter().all(|shard| shard.end == len || shard.end.is_multiple_of(tile));
+        let pos = if apart { at.tile * tile as i64 } else { at.pos };
+        let places = |s: usize| (s + 1 + ranks - self.me.index()) % ranks;
+        let before = |after: Value<'t, i64>, s: usize| pos.lt(shards[s].end as i64).select(places(s) as i64, after);
+        let places = (0..ranks - 1).rev().fold(r.constant(places(ranks - 1) as i64), before);
+        let mut all: Vec<_> = std::iter::once(own).chain(got.iter().copied()).map(|x| x.cast::<R::Partial>()).collect();
+        for by in std::iter::successors(Some(1), |by| Some(2 * by)).take_while(|&by| by < ranks) {
+            let turns = (places & by as i64).ne(0);
+            all = (0..ranks).map(|k| turns.select(all[(k + by) % ranks], all[k])).collect();
+        }
+        let x = all.into_iter().reduce(|a, b| op.combine(a, b)).expect("at least this rank");
+        hooks.consume(&scene.context(r, at), op.finish::<R>(r, x, ranks));
     }
 
     /// The scene of the hooks for a shard.

@@ -67,6 +67,19 @@ impl<'t, T: Element> Value<'t, T> {
         Value::new(word.trace, word.reinterpret(T::TYPE, at))
     }
 
+    /// Element `k` of those that lie side by side in a word, the first in its lowest bits.
+    #[track_caller]
+    pub(crate) fn in_word(word: Value<'t, u64>, k: usize) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        let low = if k == 0 { word } else { word >> (8 * T::TYPE.size() * k) as u64 };
+        match T::TYPE.size() {
+            1 => Value::new(word.trace, low.cast::<u8>().reinterpret(T::TYPE, &at)),
+            2 => Value::new(word.trace, low.cast::<u16>().reinterpret(T::TYPE, &at)),
+            4 => Value::new(word.trace, low.cast::<u32>().reinterpret(T::TYPE, &at)),
+            _ => Value::from_word(low, &at),
+        }
+    }
+
     fn reinterpret(self, to: Type, at: &SourceLine) -> ir::Value {
         if T::TYPE == to { self.ir } else { self.trace.raw(Op::Bitcast { x: self.ir, to }, at) }
     }

@@ -163,23 +163,28 @@ impl<'k> RoleCode<'k> {
     /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
     /// the loads of all of them first.
     fn elements(&mut self, each: Inst, body: &Body<'_>, turn: Turn<'_>) {
-        if turn.positions.len() > 1 && is_long(body.weight) {
+        // Packets of all vectors are put before the first is waited for.
+        let packets = body.insts.iter().any(|&inst| is_packet(self.kernel, inst));
+        if turn.positions.len() > 1 && is_long(body.weight) && !packets {
             return self.vector_by_vector(each, body, turn);
         }
         let mut batch = self.batch(each, turn.positions, turn.width, turn.end);
         batch.places = turn.places.clone();
-        self.looks(body, &mut batch);
-        for &inst in body.insts {
+        for (k, &inst) in body.insts.iter().enumerate() {
+            if gets_packet(self.kernel, inst) && !batch.looks.contains_key(&inst) {
+                self.looks(body, &mut batch, &body.insts[k..]);
+            }
             self.batch_op(body, &mut batch, inst);
         }
     }
 
-    /// Looks at the packets that several ops of a body get, and waits for all of them: a look takes as long as several.
-    fn looks(&mut self, body: &Body<'_>, batch: &mut Batch) {
+    /// Looks at the packets that several of these ops of a body get, and waits for all of them: a look takes as long as several.
+    fn looks(&mut self, body: &Body<'_>, batch: &mut Batch, insts: &[Inst]) {
         let kernel = self.kernel;
         let gets = |op: &Op| matches!(op, Op::PacketGet { .. });
         // A look passes nothing that touches memory of others; scratch is nobody else's.
-        let early = self.before(body, gets, |data| match &data.op {
+        let known = batch.lanes.keys().copied().collect();
+        let early = self.before(insts, known, gets, |data| match &data.op {
             Op::Load { at, .. } | Op::Get { at, .. } | Op::Store { at, .. } | Op::Put { at, .. } => {
                 matches!(at.base, Base::Param(_))
             }
@@ -239,16 +244,22 @@ impl<'k> RoleCode<'k> {
     /// The loads that nothing of the body must come before, and what computes their places.
     pub fn early(&self, body: &Body<'_>) -> Vec<Inst> {
         let loads = |op: &Op| matches!(op, Op::Load { mask: None, .. } | Op::Get { mask: None, .. });
-        self.before(body, loads, |data| {
+        self.before(body.insts, HashSet::new(), loads, |data| {
             data.result.is_none() || matches!(data.op, Op::AtomicAdd { .. } | Op::PacketGet { .. })
         })
     }
 
-    /// What is wanted of a body as long as nothing ends that, and what computes its places.
-    fn before(&self, body: &Body<'_>, wanted: impl Fn(&Op) -> bool, ends: impl Fn(&InstData) -> bool) -> Vec<Inst> {
+    /// What is wanted of some ops of a body as long as nothing ends that, and what computes its places of what is known.
+    fn before(
+        &self,
+        insts: &[Inst],
+        mut known: HashSet<Value>,
+        wanted: impl Fn(&Op) -> bool,
+        ends: impl Fn(&InstData) -> bool,
+    ) -> Vec<Inst> {
         let kernel = self.kernel;
-        let (mut known, mut early, mut ended): (HashSet<Value>, Vec<Inst>, bool) = Default::default();
-        for &inst in body.insts {
+        let (mut early, mut ended) = (Vec::new(), false);
+        for &inst in insts {
             let data = &kernel.insts[inst];
             ended |= ends(data);
             let places = data.op.operands();
@@ -502,7 +513,10 @@ impl<'k> RoleCode<'k> {
         }
         // The schedule around a body holds some fifty registers, of the 64 that a thread of a block of 1024 has.
         let threads = self.threads();
-        let packets = body.insts.iter().filter(|&&inst| is_packet(self.kernel, inst)).count();
+        let gets = body.insts.iter().filter(|&&inst| gets_packet(self.kernel, inst)).count();
+        let puts = body.insts.iter().filter(|&&inst| is_packet(self.kernel, inst)).count() - gets;
+        // What is put is gone.
+        let packets = gets.max(puts);
         // Bytes that one element moves, and those of them that it loads; what neighbours share is little.
         let moved = |access: &MemoryAccess, usual: usize| match access.class {
             Class::Broadcast | Class::Grouped { .. } => 0,
@@ -579,6 +593,10 @@ fn is_uniform(kernel: &Kernel, inst: Inst) -> bool {
 
 fn is_packet(kernel: &Kernel, inst: Inst) -> bool {
     matches!(kernel.insts[inst].op, Op::PacketPut { .. } | Op::PacketGet { .. })
+}
+
+fn gets_packet(kernel: &Kernel, inst: Inst) -> bool {
+    matches!(kernel.insts[inst].op, Op::PacketGet { .. })
 }
 
 pub(super) fn is_load(kernel: &Kernel, inst: Inst) -> bool {

@@ -142,7 +142,9 @@ impl RoleCode<'_> {
                 let place = |code: &Self, k: usize| format!("[{}+{}]", code.fixed.frame, code.mailbox as usize + 8 * k);
                 let bits = |x: Reg| if matches!(x, Reg::D(_)) { "b64" } else { "b32" };
                 // Everybody has taken what was there before.
-                self.barrier();
+                if std::mem::replace(&mut self.mailed, true) {
+                    self.barrier();
+                }
                 for (k, &x) in sent.iter().enumerate() {
                     let (leader, place) = (self.fixed.leader, place(self, k));
                     self.t.line(format_args!("@{leader} st.shared.{} {place}, {x};", bits(x)));

@@ -11,8 +11,8 @@ use super::wire::SlotWait;
 use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
 use crate::ir::access::SCRATCH_ALIGN;
 use crate::ir::{
-    Base, BinaryOp, Def, Entity, Facts, Inst, Kernel, Op, Order, Param, Region, Role, RoleId, Special, Type, Value,
-    inst_text,
+    Base, BinaryOp, Def, Entity, Facts, Inst, Kernel, Op, Order, Param, Region, Role, RoleId, Shape, Special, Type,
+    Value, inst_text,
 };
 use std::collections::HashSet;
 
@@ -39,6 +39,8 @@ pub(super) struct RoleCode<'k> {
     scratches: Vec<u32>,
     /// Where the leader leaves a value for the others.
     pub mailbox: u32,
+    /// Whether lanes may still have to take what the leader left there before.
+    pub mailed: bool,
     /// Where group ops exchange elements, and how many bytes they need there.
     pub exchange: u32,
     pub exchange_bytes: u32,
@@ -162,6 +164,7 @@ impl<'k> RoleCode<'k> {
             vars: vec![None; kernel.vars.len()],
             scratches,
             mailbox: end,
+            mailed: false,
             exchange: end + SCRATCH_ALIGN,
             exchange_bytes: 0,
             depot_bytes: 0,
@@ -235,6 +238,17 @@ impl<'k> RoleCode<'k> {
         let mut found = false;
         self.kernel.walk(region, &mut |inst| {
             found |= matches!(self.kernel.insts[inst].op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. });
+        });
+        found
+    }
+
+    /// Whether the leader may have something for the others in a region.
+    fn mails(&self, region: Region) -> bool {
+        let mut found = false;
+        self.kernel.walk(region, &mut |inst| {
+            let data = &self.kernel.insts[inst];
+            let uniform = data.result.is_some_and(|v| self.kernel.shape(v) == Shape::Uniform);
+            found |= uniform && !is_pure(&data.op);
         });
         found
     }
@@ -337,6 +351,7 @@ impl<'k> RoleCode<'k> {
             }
             Op::For { start, end, step, body } => self.for_loop(inst, [*start, *end, *step], *body)?,
             Op::While { head, cond, body } => {
+                self.mailed = true;
                 self.unsynced |= self.writes_alone(*head) || self.writes_alone(*body);
                 let before = self.unsynced;
                 let (again, end) = (self.t.label(), self.t.label());
@@ -417,6 +432,7 @@ impl<'k> RoleCode<'k> {
 
     fn for_loop(&mut self, inst: Inst, [start, end, step]: [Value; 3], body: Region) -> Result<(), PtxError> {
         let [start, end, step] = [start, end, step].map(|v| self.value(v));
+        self.mailed |= self.mails(body);
         self.unsynced |= self.writes_alone(body);
         let before = self.unsynced;
         let counter = self.kernel.insts[inst].indices[0];

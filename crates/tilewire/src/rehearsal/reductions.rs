@@ -46,10 +46,12 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     case("all_reduce", "two-phase, in place", plan(staged, |l, n| all(l, n, two, Rounds::Roles, true))?);
     case("all_reduce", "ring", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
     case("all_reduce", "ring, in place", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))?);
-    case("all_reduce", "one-shot", plan(packets, |link, _| one_shot(link, blocks))?);
+    case("all_reduce", "one-shot", plan(packets, |link, _| one_shot(link, blocks, 21))?);
     // Over transports on which others have copies of their roles.
     let copied = Shape { copies: true, ..staged };
     let around = Shape { copies: true, ..ring };
+    let in_one_pass = Shape { copies: true, ..packets };
+    case("all_reduce", "one-shot, in one pass", plan(in_one_pass, |link, _| one_shot(link, blocks, 20))?);
     case("all_gather", "ring, beside copies", plan(around, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))?);
     let name = "staged, beside copies";
     case("reduce_scatter", name, plan(copied, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))?);
@@ -182,9 +184,9 @@ fn reduce(
     reduction.algorithm(algorithm).rounds(rounds).config(config(primitive, blocks, slots)).trace()
 }
 
-/// A few elements for every block, of which several share a packet.
-fn one_shot(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
-    let (inp, out) = (Tensor::<i16>::zeros(blocks * 21), Tensor::<i16>::zeros(blocks * 21));
+/// A few elements for every block, of which several share a packet, or fill it.
+fn one_shot(link: &RehearsalRank, blocks: usize, each: usize) -> Result<Traced, RunError> {
+    let (inp, out) = (Tensor::<i16>::zeros(blocks * each), Tensor::<i16>::zeros(blocks * each));
     let config = config(Primitive::Packet, blocks, (0, 0));
     all_reduce(link, &out, &inp).algorithm(Algorithm::OneShot).config(config).trace()
 }

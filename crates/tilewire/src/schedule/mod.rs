@@ -25,7 +25,7 @@
 //! | `bulk.rs` | the same with asynchronous copies through scratch: [`send_bulk`], [`recv_bulk`] |
 //! | `packet.rs` | small messages whose flag travels with the data: [`send_packets`], [`share_packets`], [`recv_packets`] |
 //! | `ring.rs` | tiles that go on from rank to rank: [`ring_gather`], [`ring_reduce`] |
-//! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`reduce_windows`] |
+//! | `reduce.rs` | tiles of all peers combined in one pass: [`reduce_tiles`], [`reduce_packets`], [`swap_and_reduce`], [`reduce_windows`] |
 //! | `direct.rs` | one hop into the receiver's window: [`send_direct`], [`recv_direct`] |
 #![forbid(unsafe_code)]
 
@@ -43,9 +43,9 @@ mod tiling;
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
 pub use direct::{recv_direct, send_direct};
 pub use ops::{LoadStore, Ops, Span, Word};
-pub use packet::{Expected, PacketPlan, expect_packets, recv_packets, send_packets, share_packets};
+pub use packet::{Expected, PacketPlan, Sent, expect_packets, recv_packets, send_packets, share_packets};
 pub use packing::Packing;
-pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows};
+pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows, swap_and_reduce, swapped};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};
 pub use tiling::{Leg, Spot, Tile, Tiling};

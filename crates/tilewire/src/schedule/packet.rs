@@ -201,10 +201,24 @@ pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    share_packets::<R, O>(r, std::slice::from_ref(ops), plan, tiling, produce);
+    share_packets::<R, O>(r, std::slice::from_ref(ops), plan, tiling, produce).end();
 }
 
-/// Sends this block's part of one message to several peers: produced once, put to each of them.
+/// Messages that were put and are not counted yet: nothing that follows in the launch waits for that.
+#[must_use = "the next launch would send messages of the same numbers"]
+pub struct Sent<'t>(Vec<Message<'t>>);
+
+impl Sent<'_> {
+    /// Counts them.
+    #[track_caller]
+    pub fn end(self) {
+        for message in self.0 {
+            message.end();
+        }
+    }
+}
+
+/// Sends this block's part of one message to several peers: produced once, put to each of them. They are counted by [`Sent::end`].
 #[track_caller]
 pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
     r: &RoleCtx<'t>,
@@ -212,23 +226,13 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
     plan: PacketPlan,
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
-) {
+) -> Sent<'t> {
     let numbered = Numbered::next::<R, O>(r, to, plan, tiling, Side::Send);
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let elements = |tile: &Tile<'t>| tile.rows() * tile.cols();
-    let packed = match R::TYPES {
-        [ty] if ty.size() == 8 => None,
-        _ if tiling.is_empty() => None,
-        _ => Some(Packed::new::<R>(tiling, |bytes| r.passing_region(bytes))),
-    };
     // What is packed is so while the numbers are under way.
-    if let Some(scratch) = &packed {
-        tiling.for_tiles(r, |_, tile| {
-            scratch.pad(elements(&tile));
-            tile.each(r, |spot| R::put(produce(&leg(spot)), &scratch.at(spot.index)));
-        });
-    }
+    let packed = Packed::of::<R>(r, tiling, |spot| produce(&leg(spot)));
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
     wait_free(r, to, &messages);
     let put = |k: Value<'t, i64>, word: Value<'t, u64>| {
@@ -240,9 +244,44 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
         None => tile.each(r, |spot| R::put(produce(&leg(spot)), &ToWord(|word| put(spot.index, word)))),
         Some(scratch) => scratch.each_word(r, elements(&tile), |k, byte| put(k, scratch.bytes.get(0, byte))),
     });
-    for message in messages {
-        message.end();
-    }
+    Sent(messages)
+}
+
+/// Sends this block's part of one message to several peers and takes what they send of theirs, word by word in one pass: `take` gets the
+/// number of a word in a tile, the word that was sent and those that came. Elements are smaller than words, and fill them.
+///
+/// Nobody waits for a word before it has put its own, and on every engine a lane takes its words in ascending order. So of all words that
+/// somebody waits for, the first is put by everybody who comes to it, and nobody is held up on the way there: somebody gets on.
+#[track_caller]
+pub(super) fn swap_packets<'t, P: Element, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    (to, from): (&[O], &[O]),
+    plan: PacketPlan,
+    tiling: Tiling,
+    produce: impl Fn(&Leg<'t>) -> Value<'t, P>,
+    take: impl Fn(&Tile<'t>, Value<'t, i64>, Value<'t, u64>, &[Value<'t, u64>]),
+) {
+    let [expected, numbered] = [(from, Side::Receive), (to, Side::Send)]
+        .map(|(peers, side)| Numbered::next::<P, O>(r, peers, plan, tiling, side));
+    let zero = r.constant(0i64);
+    let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
+    let packed = Packed::of::<P>(r, tiling, |spot| produce(&leg(spot)));
+    let [taken, sent] = [expected, numbered]
+        .map(|numbered| numbered.into_iter().map(|numbered| numbered.message(plan)).collect::<Vec<_>>());
+    wait_free(r, to, &sent);
+    tiling.for_tiles(r, |_, tile| {
+        let packed = packed.as_ref().expect("elements smaller than words");
+        packed.each_word(r, tile.rows() * tile.cols(), |k, byte| {
+            let own = packed.bytes.get(0, byte);
+            for (ops, message) in to.iter().zip(&sent) {
+                ops.packet_put(message.first + k, own, message.flag);
+            }
+            let came = from.iter().zip(&taken).map(|(ops, message)| ops.packet_get(message.first + k, message.flag));
+            take(&tile, k, own, &came.collect::<Vec<_>>());
+        });
+    });
+    Taken(taken).end(r, from, plan);
+    Sent(sent).end();
 }
 
 /// Receives this block's part of a message in packets.
@@ -363,6 +402,23 @@ impl<'t> Packed<'t> {
         Packed { bytes, types: R::TYPES, elements }
     }
 
+    /// What is produced of a block's elements, in scratch, where they must be packed: elements of eight bytes are words by themselves.
+    #[track_caller]
+    fn of<R: Regs>(r: &RoleCtx<'t>, tiling: Tiling, produce: impl Fn(Spot<'t>) -> R::Of<'t>) -> Option<Packed<'t>> {
+        let whole = matches!(R::TYPES, [ty] if ty.size() == 8);
+        if whole || tiling.is_empty() {
+            return None;
+        }
+        let packed = Packed::new::<R>(tiling, |bytes| r.passing_region(bytes));
+        tiling.for_tiles(r, |_, tile| {
+            if !packed.is_full_of(tiling) {
+                packed.pad(tile.rows() * tile.cols());
+            }
+            tile.each(r, |spot| R::put(produce(spot), &packed.at(spot.index)));
+        });
+        Some(packed)
+    }
+
     /// First word of a part.
     fn first(&self, part: usize) -> i64 {
         PacketPlan::packets(&self.types[..part], self.elements) as i64
@@ -374,6 +430,11 @@ impl<'t> Packed<'t> {
             8 => elements,
             size => (elements * size + 7) / 8,
         }
+    }
+
+    /// Whether the elements of every tile fill their words.
+    fn is_full_of(&self, tiling: Tiling) -> bool {
+        self.types.iter().all(|ty| tiling.is_cut_by(8 / ty.size()))
     }
 
     /// Zeroes the last word of every part, which the elements may not fill.

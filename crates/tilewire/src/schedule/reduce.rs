@@ -21,7 +21,7 @@
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::direct::byte_of;
 use super::ops::{Ops, Word};
-use super::packet::{Expected, PacketPlan, hold_packets};
+use super::packet::{Expected, PacketPlan, hold_packets, swap_packets};
 use super::packing::Packing;
 use super::staged::{SlotAt, StagedPlan, StagedRecv, StagedSend};
 use super::tiling::{Leg, Spot, Tiling};
@@ -113,6 +113,42 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
         }
     });
     taken.end(r, peers, plan);
+}
+
+/// How many elements of this type a packet carries, where [`swap_and_reduce`] can have them: several, which fill the packets of every tile.
+pub fn swapped<P: Element>(tiling: Tiling) -> Option<usize> {
+    let count = 8 / P::TYPE.size();
+    // The code that combines is written for each of them.
+    ((2..=4).contains(&count) && tiling.is_cut_by(count)).then_some(count)
+}
+
+/// Sends this block's part of one message to all peers of `to` in packets, and combines it with the messages of the same kind that all of
+/// `from` send: a packet is sent, those of the others are waited for, and what they carry is combined, in one pass. `combine` gets what was
+/// sent for a position and what each peer sent. On a GPU, where every pass costs a barrier and a way through shared memory, less than
+/// half of the passes of [`share_packets`](super::share_packets) and [`reduce_packets`].
+///
+/// # Panics
+/// Where the tiling is not one of [`swapped`]: a build error, in a kernel being traced.
+#[track_caller]
+pub fn swap_and_reduce<'t, P: Element, O: Ops<'t>>(
+    r: &RoleCtx<'t>,
+    peers: (&[O], &[O]),
+    plan: PacketPlan,
+    tiling: Tiling,
+    produce: impl Fn(&Leg<'t>) -> Value<'t, P>,
+    combine: impl Fn(&Leg<'t>, Value<'t, P>, &[Value<'t, P>]),
+) {
+    let count = swapped::<P>(tiling).expect("elements that fill their packets");
+    let zero = r.constant(0i64);
+    swap_packets::<P, O>(r, peers, plan, tiling, produce, |tile, word, own, came| {
+        for k in 0..count {
+            let index = word * count as i64 + k as i64;
+            let spot = Spot { index, pos: tile.first(r) + index, place: None, tile: tile.index };
+            let of = |word: &Value<'t, u64>| Value::<P>::in_word(*word, k);
+            let leg = Leg { spot, step: zero, slot: None, region: None };
+            combine(&leg, of(&own), &came.iter().map(of).collect::<Vec<_>>());
+        }
+    });
 }
 
 /// A peer whose input is combined where it lies.

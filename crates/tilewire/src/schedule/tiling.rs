@@ -106,6 +106,11 @@ impl Tiling {
         self.tile_rows * self.tile_cols
     }
 
+    /// Whether every row of every tile has a multiple of so many positions.
+    pub(super) fn is_cut_by(&self, count: usize) -> bool {
+        self.cols.is_multiple_of(count) && self.tile_cols.is_multiple_of(count)
+    }
+
     /// How many tiles there are.
     pub fn tiles(&self) -> usize {
         if self.is_empty() { 0 } else { self.rows.div_ceil(self.tile_rows) * self.across() }
