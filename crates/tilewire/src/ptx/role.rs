@@ -253,16 +253,13 @@ impl<'k> RoleCode<'k> {
         found
     }
 
-    /// Whether a region writes by its leader alone.
+    /// Whether a region writes by its leader alone: what lanes write in an `each`, the barrier at its end publishes.
     fn writes_alone(&self, region: Region) -> bool {
-        let mut found = false;
-        self.kernel.walk(region, &mut |inst| {
-            found |= matches!(
-                self.kernel.insts[inst].op,
-                Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::BulkCopy { .. }
-            );
-        });
-        found
+        self.kernel.regions[region].iter().any(|&inst| match &self.kernel.insts[inst].op {
+            Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::BulkCopy { .. } => true,
+            Op::Each { .. } => false,
+            op => op.regions().iter().any(|&region| self.writes_alone(region)),
+        })
     }
 
     fn region(&mut self, region: Region) -> Result<(), PtxError> {
