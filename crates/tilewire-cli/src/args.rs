@@ -20,8 +20,9 @@ usage:
   tilewire                                  a short demonstration
   tilewire emit KERNEL|COLLECTIVE --ir [--simplified] [--lines]
                                             print a kernel's intermediate representation; a collective's with the
-                                            options of run (--ranks, --hook, --dtype, --protocol, ..), of rank 0;
-                                            gather is the kernel unless there are some
+                                            options of run (--ranks, --hook, --dtype, --protocol, ..), of rank 0,
+                                            with --transport nvl as a GPU here runs it; gather is the kernel unless
+                                            there are some
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
   tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
@@ -34,8 +35,9 @@ usage:
   tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook HOOK]
                [--protocol packet|staged|bulk|direct] [--algorithm one-shot|two-phase|ring] [--op OP]
                [--blocks K] [--rounds roles|blocks|legs] [--world threads|processes|env] [--engine cpu|cuda]
-               [--launches L] [--seed S]
-                                            a collective among N ranks with a hook, every byte checked
+               [--transport shm|nvl] [--launches L] [--seed S]
+                                            a collective among N ranks with a hook, every byte checked; the engine
+                                            cpu goes over shm and cuda over nvl, so that one of them is enough to say
   tilewire soak --minutes M [--ranks N] [--seed S]
                                             random transfers among N processes, every byte checked, nothing may grow
   tilewire bench kernels [--sizes LIST] [--cases NAME,..] [--quick] [--json FILE]
@@ -43,7 +45,8 @@ usage:
   tilewire bench sendrecv [--sizes LIST] [--cases NAME,..] [--world WORLD] [--quick] [--json FILE] [--plot FILE]
                                             two ranks against hand-written limits and MPI, in one run
   tilewire bench sendrecv --engine cuda [--sizes LIST] [--blocks LIST] [--cases NAME,..] [--slot SIZE] [--warps N] [--quick]
-                          [--json FILE]     two virtual ranks of a GPU against hand-written kernels, in one run;
+                          [--json FILE] [--plot FILE]
+                                            two virtual ranks of a GPU against hand-written kernels, in one run;
                                             bench all_to_all and all_reduce --engine cuda: four of them
   tilewire bench all_to_all|all_gather|reduce_scatter|all_reduce [--ranks N] [--sizes LIST] [--quick] [--json FILE]
                  [--plot FILE]              a collective against hand-written limits and MPI, in one run
@@ -187,9 +190,12 @@ fn emit(mut words: Words) -> Result<Command, String> {
             (None, _) => {
                 how.insert(0, name);
                 let run = run::parse(Words::of(how)).map_err(|why| why.replacen("run:", "emit:", 1))?;
-                match run.ranks {
-                    None => Ok(Command::EmitCollective { run, parts }),
-                    Some(_) => Err("emit: its ranks are threads; leave --world out".into()),
+                match run {
+                    Run { ranks: Some(_), .. } => Err("emit: its ranks are threads; leave --world out".into()),
+                    Run { engine: Engine::Cuda, .. } if parts.bytecode => {
+                        Err("emit: --bytecode is what the CPU engine runs, over shm; a GPU runs --ptx".into())
+                    }
+                    run => Ok(Command::EmitCollective { run, parts }),
                 }
             }
         },
@@ -392,6 +398,11 @@ mod tests {
         let Ok(Command::Run(run)) = parse("run all_to_all --ranks 3 --hook transpose") else { panic!("it is read") };
         let line = "emit --ptx all_to_all --ranks 3 --arch sm_120 --hook=transpose";
         assert_eq!(parse(line), Ok(Command::EmitCollective { run, parts }));
+        let Ok(Command::Run(run)) = parse("run all_to_all --engine cuda") else { panic!("it is read") };
+        assert_eq!(
+            parse("emit all_to_all --ptx --arch sm_120 --transport nvl"),
+            Ok(Command::EmitCollective { run, parts })
+        );
         let (ranks, quick) = (vec![2, 4], true);
         let request = Request {
             engine: Engine::Cuda,
@@ -489,6 +500,21 @@ mod tests {
             ("run sendrecv --world moon", "'moon' is no world"),
             ("run sendrecv --launches", "--launches needs a value"),
             ("run sendrecv --fast", "unknown word '--fast'"),
+            (
+                "run sendrecv --transport fabric",
+                "there is no transport 'fabric'; there are shm (of --engine cpu) and nvl",
+            ),
+            (
+                "run sendrecv --engine cpu --transport nvl",
+                "--engine cpu does not go over --transport nvl: cpu goes over",
+            ),
+            ("emit all_to_all --ir --transport mesh", "emit: there is no transport 'mesh'"),
+            (
+                "emit all_to_all --ir --engine cuda --transport shm",
+                "emit: --engine cuda does not go over --transport shm",
+            ),
+            ("emit all_to_all --bytecode --transport nvl", "emit: --bytecode is what the CPU engine runs"),
+            ("emit scale --ir --transport shm", "emit: --transport is for collectives"),
             ("soak", "--minutes M"),
             ("soak --minutes soon", "'soon' is no number of minutes"),
             ("soak --minutes 1 --ranks 99", "'99' is no number of ranks"),

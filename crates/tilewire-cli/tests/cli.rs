@@ -211,4 +211,16 @@ fn what_collectives_launch_is_emitted() {
     let plain = succeeds("emit all_to_all --ir --bytes 64KiB");
     let scaled = succeeds("emit all_to_all --ir --bytes 64KiB --hook scale");
     assert!(!plain.contains("lane f32 = mul") && scaled.contains("lane f32 = mul"), "{scaled}");
+    assert_eq!(succeeds("emit all_to_all --ir --bytes 64KiB --transport shm"), plain);
+    refuses("emit all_to_all --ir --transport mesh", &["emit: there is no transport 'mesh'", "shm", "nvl"]);
+    refuses("emit all_to_all --ir --transport nvl --engine cpu", &["emit: --engine cpu", "--transport nvl"]);
+    refuses("emit all_to_all --bytecode --transport nvl", &["emit: --bytecode", "--ptx"]);
+    // With a GPU it is what that runs, without one it says so.
+    match run("emit all_to_all --ptx --bytes 4KiB --transport nvl") {
+        (0, out, _) => has(&out, &[".visible .entry"]),
+        (code, _, err) => {
+            assert_eq!(code, 1);
+            has(&err, &["CUDA driver"]);
+        }
+    }
 }

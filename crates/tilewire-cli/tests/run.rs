@@ -159,6 +159,19 @@ fn what_cannot_be_is_refused_with_its_value() {
     refuses("soak --minutes never", &["'never'"]);
 }
 
+/// Words are read before anything is started; that there is no GPU is found afterwards, and is no matter of usage.
+#[test]
+fn a_transport_is_said_and_fits_its_engine() {
+    row("run all_to_all --transport shm --bytes 4KiB --launches 2");
+    row("run all_reduce --transport=shm --engine cpu --bytes 4KiB --launches 2 --world processes");
+    refuses("run sendrecv --transport nvl --engine cpu", &["--transport nvl", "--engine cpu", "cuda goes over nvl"]);
+    refuses("run sendrecv --transport fabric", &["no transport 'fabric'", "shm", "nvl", "tilewire --help"]);
+    match run("run sendrecv --transport nvl --bytes 4KiB --launches 2") {
+        (0, out, _) => assert!(out.contains("every byte right"), "{out}"),
+        (code, _, err) => assert!(code == 1 && err.contains("CUDA driver"), "{code}: {err}"),
+    }
+}
+
 #[test]
 fn a_short_soak_says_its_seed_and_what_every_rank_holds() {
     let (code, out, err) = run("soak --minutes 0.05 --ranks 3 --seed 5");

@@ -97,13 +97,21 @@ impl Bench {
             None => {}
         }
         if let Some(mut file) = plot {
-            file.write_all(plot::svg(&panels).as_bytes())?;
+            file.write_all(plot::svg(&panels, self.subject.undrawn()).as_bytes())?;
         }
         Ok(())
     }
 }
 
 impl Subject {
+    /// Why a plot of it would be empty.
+    fn undrawn(&self) -> &'static str {
+        match self {
+            Subject::Gpu(_) => "nothing was measured that goes by sizes",
+            _ => "nothing was measured at a known place: the machine was too busy",
+        }
+    }
+
     /// What is measured one after the other.
     fn parts(&self) -> Vec<Subject> {
         match self {
@@ -134,7 +142,7 @@ fn measure(subject: &Subject) -> Result<Measured> {
         Subject::Collectives(plan) => Ok(of_heats(ranks::collectives(plan)?, ranks::collective_table)),
         Subject::Gpu(plan) => {
             let rows = gpu::run(plan)?;
-            Ok(Measured { table: report::table(&rows), rows, panels: Vec::new() })
+            Ok(Measured { table: report::table(&rows), panels: gpu::panels(&rows), rows })
         }
         Subject::All { .. } => unreachable!("has parts"),
     }

@@ -142,7 +142,7 @@ fn on_a_gpu(mut words: Words, cases: Vec<String>) -> Result<Bench, String> {
             "--slot" => plan.config.slot_bytes = Some(Size::parse(&words.value("--slot")?)?.0),
             "--warps" => plan.config.warps = Some(number(&words.value("--warps")?)? as u32),
             "--quick" => plan.quick = true,
-            word => outputs.take(word, &mut words, false)?,
+            word => outputs.take(word, &mut words, true)?,
         }
     }
     Ok(outputs.of(Subject::Gpu(plan)))
@@ -189,6 +189,13 @@ mod tests {
         assert_eq!(parse("all-gather --quick"), parse("all_gather --quick"));
         assert_eq!(parse("all --quick"), Ok(bench(Subject::All { quick: true })));
         assert_eq!(parse("sendrecv --plot=x.svg").map(|bench| bench.plot), Ok(Some("x.svg".into())));
+        for name in ["all_to_all", "all_reduce"] {
+            let plan = gpu::Plan { cases: vec![name.to_string()], quick: true, ..gpu::Plan::default() };
+            let on_gpu = Bench { plot: Some("x.svg".into()), ..bench(Subject::Gpu(plan)) };
+            assert_eq!(parse(&format!("{name} --engine cuda --quick --plot x.svg")), Ok(on_gpu));
+        }
+        let on_gpu = Bench { plot: Some("x.svg".into()), ..bench(Subject::Gpu(gpu::Plan::default())) };
+        assert_eq!(parse("sendrecv --plot=x.svg --engine=cuda"), Ok(on_gpu));
     }
 
     #[test]

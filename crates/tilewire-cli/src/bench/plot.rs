@@ -182,8 +182,17 @@ impl Axes {
     }
 }
 
-/// All panels, two in a row.
-pub fn svg(panels: &[Panel]) -> String {
+/// The panel of this title, a new one where there is none.
+pub fn titled(panels: &mut Vec<Panel>, title: String) -> &mut Panel {
+    let at = panels.iter().position(|panel| panel.title == title).unwrap_or_else(|| {
+        panels.push(Panel::new(title));
+        panels.len() - 1
+    });
+    &mut panels[at]
+}
+
+/// All panels, two in a row; where there is nothing to draw, why.
+pub fn svg(panels: &[Panel], undrawn: &str) -> String {
     let drawn: Vec<&Panel> = panels.iter().filter(|panel| !panel.series.is_empty()).collect();
     let rows = drawn.len().div_ceil(COLUMNS).max(1);
     // Ours first, so that they have the same colours whoever they are compared with.
@@ -206,9 +215,7 @@ pub fn svg(panels: &[Panel]) -> String {
          (1.00)</text>\n"
     );
     if drawn.is_empty() {
-        svg.push_str(
-            "<text x=\"20\" y=\"60\">nothing was measured at a known place: the machine was too busy</text>\n",
-        );
+        _ = writeln!(svg, "<text x=\"20\" y=\"60\">{}</text>", escape(undrawn));
     }
     for (k, panel) in drawn.into_iter().enumerate() {
         panel.draw(&mut svg, &names, (k % COLUMNS) as f64 * WIDTH, HEAD + (k / COLUMNS) as f64 * HEIGHT);
@@ -254,12 +261,21 @@ mod tests {
     }
 
     #[test]
+    fn a_title_has_one_panel() {
+        let mut panels = Vec::new();
+        for (title, bytes) in [("a", 8), ("b", 8), ("a", 16)] {
+            titled(&mut panels, title.into()).add("x", false, bytes, 1.0);
+        }
+        assert_eq!(panels.iter().map(|panel| panel.series[0].points.len()).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
     fn a_name_has_one_colour_in_all_panels_and_ours_come_first() {
         let mut other = Panel::new("other".into());
         other.add("Open MPI", true, 8, 0.5);
         other.add("staged", false, 8, 0.5);
         other.add("direct", false, 8, 0.5);
-        let text = svg(&[panel(), other]);
+        let text = svg(&[panel(), other], "");
         for (name, colour) in [("direct", 0), ("staged", 1), ("Open MPI", 8)] {
             let lines: Vec<&str> = text.lines().filter(|line| line.contains(&format!(">{name}</text>"))).collect();
             assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(COLOURS[colour])), "{name}: {lines:?}");
@@ -272,7 +288,7 @@ mod tests {
     fn names_of_sizes_do_not_lie_over_each_other() {
         let mut panel = Panel::new("many".into());
         (3..=26).for_each(|log| panel.add("staged", false, 1 << log, 0.5));
-        let text = svg(&[panel]);
+        let text = svg(&[panel], "");
         assert!(text.contains(">64MiB</text>"));
         let named = text.matches("B</text>").count();
         assert!((4..=10).contains(&named), "{named}");
@@ -280,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_plot_has_axes_lines_and_a_legend() {
-        let text = svg(&[panel(), Panel::new("empty".into())]);
+        let text = svg(&[panel(), Panel::new("empty".into())], "too busy");
         for part in [
             "all_to_all &lt;2&gt;",
             ">64KiB<",
@@ -296,6 +312,6 @@ mod tests {
         assert_eq!(text.matches("<circle").count(), 4);
         assert!(!text.contains("empty") && !text.contains("NaN"));
         assert!(text.starts_with("<svg xmlns=") && text.ends_with("</svg>\n"));
-        assert!(svg(&[]).contains("nothing was measured"));
+        assert!(!text.contains("too busy") && svg(&[], "too busy").contains(">too busy<"));
     }
 }

@@ -51,12 +51,13 @@ fn read(mut words: Words) -> Result<Run, String> {
     let (mut op, mut algorithm, mut rounds) = (ReduceOp::Sum, None, None);
     let (mut count, mut ranks, mut bytes) = (None, None, Size(1 << 20));
     let (mut dtype, mut hook, mut config) = (Type::F32, Hook::Copy, Config::default());
-    let (mut launches, mut seed, mut engine) = (10, 1, Engine::Cpu);
+    let (mut launches, mut seed, mut engine, mut transport) = (10, 1, None, None);
     while let Some(word) = words.next() {
         let mut value = || words.value(&word);
         match word.as_str() {
             "--ranks" => count = Some(number_of(&value()?, "ranks", least..=MOST_RANKS as u64)? as usize),
-            "--engine" => engine = Engine::parse(&value()?)?,
+            "--engine" => engine = Some(Engine::parse(&value()?)?),
+            "--transport" => transport = Some(transport_of(&value()?)?),
             "--world" => ranks = Some(Ranks::parse(&value()?)?),
             "--bytes" => bytes = Size::parse(&value()?)?,
             "--dtype" => dtype = dtype_of(&value()?)?,
@@ -71,6 +72,7 @@ fn read(mut words: Words) -> Result<Run, String> {
             _ => return Err(format!("unknown word '{word}'")),
         }
     }
+    let engine = engine_over(engine, transport)?;
     if bytes > LARGEST {
         return Err(format!("--bytes {bytes}: at most {LARGEST}"));
     }
@@ -93,6 +95,26 @@ fn read(mut words: Words) -> Result<Run, String> {
 pub fn number_of(word: &str, what: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
     let number = word.parse().ok().filter(|number| range.contains(number));
     number.ok_or_else(|| format!("'{word}' is no number of {what} from {} to {}", range.start(), range.end()))
+}
+
+/// The transports there are, and the engine that goes over each: who says one has said the other.
+const TRANSPORTS: [(&str, Engine); 2] = [("shm", Engine::Cpu), ("nvl", Engine::Cuda)];
+
+fn transport_of(word: &str) -> Result<(&'static str, Engine), String> {
+    let names = || TRANSPORTS.map(|(name, engine)| format!("{name} (of --engine {})", engine.name())).join(" and ");
+    let found = TRANSPORTS.into_iter().find(|(name, _)| *name == word);
+    found.ok_or_else(|| format!("there is no transport '{word}'; there are {}", names()))
+}
+
+/// The engine that is said, or the one that the transport goes with.
+fn engine_over(engine: Option<Engine>, transport: Option<(&str, Engine)>) -> Result<Engine, String> {
+    match (engine, transport) {
+        (Some(engine), Some((transport, over))) if engine != over => {
+            let fits = TRANSPORTS.map(|(name, engine)| format!("{} goes over {name}", engine.name())).join(", ");
+            Err(format!("--engine {} does not go over --transport {transport}: {fits}", engine.name()))
+        }
+        _ => Ok(engine.or(transport.map(|(_, engine)| engine)).unwrap_or(Engine::Cpu)),
+    }
 }
 
 fn dtype_of(word: &str) -> Result<Type, String> {
@@ -139,5 +161,55 @@ fn protocol_of(word: &str) -> Result<Primitive, String> {
         "bulk" => Ok(Primitive::Bulk),
         "direct" => Ok(Primitive::Direct),
         _ => Err(format!("there is no protocol '{word}'; there are packet, staged, bulk, direct")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(line: &str) -> Result<Engine, String> {
+        parse(Words::of(line.split_whitespace().map(String::from).collect())).map(|run| run.engine)
+    }
+
+    #[test]
+    fn a_transport_goes_with_its_engine_whichever_is_said() {
+        assert_eq!(engine("all_to_all"), Ok(Engine::Cpu));
+        for (transport, of) in TRANSPORTS {
+            for line in [
+                format!("all_to_all --transport {transport}"),
+                format!("all_to_all --engine {}", of.name()),
+                format!("all_to_all --engine {} --transport={transport}", of.name()),
+                format!("all_to_all --transport {transport} --engine {}", of.name()),
+            ] {
+                assert_eq!(engine(&line), Ok(of), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_engine_and_a_transport_that_do_not_fit_are_both_named() {
+        let fits = "cpu goes over shm, cuda goes over nvl";
+        for (of, transport) in [("cpu", "nvl"), ("cuda", "shm")] {
+            let why = format!("run: --engine {of} does not go over --transport {transport}: {fits}");
+            for line in [
+                format!("sendrecv --engine {of} --transport {transport}"),
+                format!("sendrecv --transport {transport} --engine {of}"),
+            ] {
+                assert_eq!(engine(&line), Err(why.clone()), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_transport_there_is_not_is_answered_with_those_there_are() {
+        // Some of them are to come.
+        for word in ["fabric", "mesh", "tcp", "SHM", "cpu"] {
+            let why = format!(
+                "run: there is no transport '{word}'; there are shm (of --engine cpu) and nvl (of --engine cuda)"
+            );
+            assert_eq!(engine(&format!("sendrecv --transport {word}")), Err(why));
+        }
+        assert_eq!(engine("sendrecv --transport"), Err("run: --transport needs a value".into()));
     }
 }

@@ -46,6 +46,14 @@ impl Engine {
             other => Err(format!("there is no engine '{other}'; there are cpu and cuda")),
         }
     }
+
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Cpu => "cpu",
+            Engine::Cuda => "cuda",
+        }
+    }
 }
 
 /// What to verify.

@@ -15,12 +15,15 @@ use crate::schedule::{Tiling, recv_direct, send_direct};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::{P2pTransport, Protocol};
 
-/// Slot bytes and depth of [`staged`].
+/// Slot bytes and depth of [`staged`], usually.
 pub(super) const SLOTS: (usize, usize) = (64, 2);
 
 /// As many steps for every block as there are slots.
-pub(super) fn staged(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunError> {
-    let (slot_bytes, depth) = SLOTS;
+pub(super) fn staged(
+    link: &RehearsalRank,
+    blocks: usize,
+    (slot_bytes, depth): (usize, usize),
+) -> Result<Traced, RunError> {
     let len = blocks * depth * slot_bytes / size_of::<f32>();
     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
     let (to, from) = link.neighbours();

@@ -151,7 +151,7 @@ fn plan(ranks: usize, blocks: usize, forms: &[Form]) -> Result<Plan, RunError> {
                 launch(&mut plan, &links, |link| match form.primitive {
                     Primitive::Packet => before::packet(link, blocks),
                     Primitive::Direct => before::direct(link, blocks, &memories, chunk(blocks)),
-                    _ => before::staged(link, blocks),
+                    _ => before::staged(link, blocks, before::SLOTS),
                 })?;
             }
         }

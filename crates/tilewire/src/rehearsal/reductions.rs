@@ -17,10 +17,20 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     let mut case = |collective, name: &str, plan: Plan| {
         cases.push(Case { collective, name: name.to_string(), plan });
     };
-    let staged = Shape { ranks, blocks, primitive: Primitive::Staged, copies: false, launches: 3, before_others: 0 };
+    let staged = Shape {
+        ranks,
+        blocks,
+        primitive: Primitive::Staged,
+        copies: false,
+        launches: 3,
+        before_others: 0,
+        slots_of_others: before::SLOTS,
+    };
     let ring = Shape { before_others: 1, ..staged };
     let packets = Shape { primitive: Primitive::Packet, launches: 13, ..staged };
     case("all_gather", "ring", plan(ring, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))?);
+    let two_parts = Shape { slots_of_others: SHARED_SLOTS, ..ring };
+    case("all_gather", "ring, two values, one shared", plan(two_parts, |link, n| shared_ring_gather(link, blocks, n))?);
     let scatter = |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds| {
         let one = chunk(blocks);
         let (inp, out) = (Tensor::<f32>::zeros(link.world_size() * one), Tensor::<f32>::zeros(one));
@@ -122,6 +132,8 @@ struct Shape {
     launches: usize,
     /// So many of them come before the launch of others.
     before_others: usize,
+    /// Slot bytes and depth of that.
+    slots_of_others: (usize, usize),
 }
 
 /// Slot bytes and depths of the launches. The first one's bytes lie where the launch before them left some that are not read.
@@ -145,7 +157,7 @@ fn chunk(blocks: usize) -> usize {
 
 /// Launches over a transport that has two channels for every block: what comes back has one of its own.
 fn plan(shape: Shape, trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, RunError>) -> Result<Plan, RunError> {
-    let Shape { ranks, blocks, primitive, copies, launches, before_others } = shape;
+    let Shape { ranks, blocks, primitive, copies, launches, before_others, slots_of_others } = shape;
     let world = Rehearsal::with_slots(ranks, 2 * blocks, 8.max(2 * ranks));
     // Two, and as few slots as otherwise: each is needed again soon.
     let world = Rehearsal { copies: if copies { 2 } else { 1 }, ..world };
@@ -154,7 +166,7 @@ fn plan(shape: Shape, trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, Ru
         if number == before_others {
             launch(&mut plan, &links, |link| match primitive {
                 Primitive::Packet => before::packet(link, blocks),
-                _ => before::staged(link, 2 * blocks),
+                _ => before::staged(link, 2 * blocks, slots_of_others),
             })?;
         }
         launch(&mut plan, &links, |link| trace(link, number))?;
@@ -196,4 +208,31 @@ fn ring_gather(link: &RehearsalRank, blocks: usize, slots: (usize, usize)) -> Re
     let (inp, out) = (Tensor::<f32>::zeros(one), Tensor::<f32>::zeros(link.world_size() * one));
     let config = config(Primitive::Staged, blocks, slots);
     all_gather(link, &out, &inp).algorithm(Algorithm::Ring).config(config).trace()
+}
+
+/// Neighbours that share the second of two values: so many that a tile does not fit its slot unless they do.
+const SHARERS: usize = 32;
+
+/// The smallest slots for two values, each of which begins on 64 bytes: one group of 16 bits each.
+const SHARED_SLOTS: (usize, usize) = (128, 2);
+
+/// A payload and what its neighbours have in common, as a quantised gather has them.
+fn shared_ring_gather(link: &RehearsalRank, blocks: usize, launch: usize) -> Result<Traced, RunError> {
+    // As those of all rings, of which a block's staging has 16 here. The tiles of the third launch are two groups, of which the shared
+    // values lie where the second launch left its last payload.
+    let slots = [(128, (2 * link.world_size()).min(16)), SHARED_SLOTS, (320, 2)][launch];
+    // An even number of tiles for every block again, and a last group that is not whole.
+    let one = blocks * 4 * SHARERS - 3;
+    let (inp, out) = (Tensor::<f32>::zeros(one), Tensor::<f32>::zeros(link.world_size() * one));
+    let config = Config { granule: Some(SHARERS), ..config(Primitive::Staged, blocks, slots) };
+    all_gather(link, &out, &inp)
+        .algorithm(Algorithm::Ring)
+        .config(config)
+        .produce2(|c| {
+            let x = c.input.load(c.pos());
+            (x.cast::<i16>(), x.abs().group_max(SHARERS as u32))
+        })
+        .last_per(SHARERS)
+        .consume(|c, (payload, scale)| c.output.store(c.pos(), payload.cast::<f32>() * scale))
+        .trace()
 }

@@ -12,6 +12,7 @@ mod links;
 mod litmus;
 mod mutations;
 mod residency;
+mod shared_values;
 mod shipped;
 mod size;
 

@@ -239,13 +239,22 @@ impl Bench<'_> {
         self.row(&format!("{name} blocks each, two hops"), "staged", 0, bytes, &sides[..limits], &times[..limits], 0.9);
         let alone = [0, limits].map(|k| times[k]);
         let limit = (format!("{}, nothing beside", sides[limits].name), alone[1]);
-        self.push("the same, own chunks not counted", "staged", 0, bytes, alone[0], limit, String::new(), 0.9);
+        self.push(
+            &format!("{name} blocks each, own chunks not counted"),
+            "staged",
+            0,
+            bytes,
+            alone[0],
+            limit,
+            String::new(),
+            0.9,
+        );
 
         let plain = group.all_to_all(bytes, config, Way::Staged, rotation)?;
         let sides =
             [group.all_to_all(bytes, config, Way::Quantised, rotation)?, Side { name: "plain".into(), ..plain }];
         let times = race(&self.device, &self.stream, &self.hold, &sides, self.samples())?;
-        self.row("all-to-all of bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
+        self.row("all-to-all of 4 ranks, bf16 as fp8, against plain", "staged", 0, bytes, &sides, &times, 1.0 / 0.85);
         self.rows.iter_mut().rev().take(4).for_each(|row| row.ranks = ranks);
         Ok(())
     }
@@ -276,7 +285,7 @@ impl Bench<'_> {
                 let (name, blocks) = ("all-reduce of 4 ranks, against nothing", blocks.unwrap_or(0));
                 self.row(name, "packet", blocks, bytes, &sides[..2], &times[..2], 1.0 / 1.6);
                 let hand = without(1, sides, times);
-                self.row("the same, against packets", "packet", blocks, bytes, &hand.0, &hand.1, 0.9);
+                self.row("all-reduce of 4 ranks, against packets", "packet", blocks, bytes, &hand.0, &hand.1, 0.9);
             }
         }
         self.rows[before..].iter_mut().for_each(|row| row.ranks = ranks);

@@ -1,7 +1,7 @@
 //! Virtual ranks on one GPU measured against frozen hand-written kernels, in one run.
 //!
 //! ```text
-//!   cases ──▶ sides: graphs of ours, of the frozen kernels, of nothing ──▶ race: replays in turn ──▶ medians ──▶ table, JSON rows
+//!   cases ──▶ sides: graphs of ours, of the frozen kernels, of nothing ──▶ race: replays in turn ──▶ medians ──▶ table, JSON rows, plots
 //! ```
 //! - **In**: which cases, sizes and numbers of blocks. **Out**: medians, and ratios to the limit of the same blocks.
 //! - **How**: a sample is some replays of captured graphs in which both ranks run side by side, so it is the slower rank that counts.
@@ -15,14 +15,17 @@
 //! | `collectives.rs` | graphs of collectives among four ranks |
 //! | `frozen.rs` | graphs of the hand-written kernels (`frozen.cu`, `frozen.ptx`) |
 //! | `race.rs` | sides in turn |
+//! | `panels.rs` | rows as pictures |
 
 mod cases;
 mod collectives;
 mod frozen;
 mod ours;
+mod panels;
 mod race;
 
 pub use cases::{Plan, check_key};
+pub use panels::panels;
 
 use super::report::Row;
 use anyhow::Result;

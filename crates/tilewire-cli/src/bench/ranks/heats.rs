@@ -9,7 +9,7 @@ use super::place::Place;
 use super::side::{Aim, Limit, Part, Side};
 use super::world::{self, Kind};
 use crate::bench::Size;
-use crate::bench::plot::Panel;
+use crate::bench::plot::{Panel, titled};
 use crate::bench::progress::Progress;
 use crate::bench::report::Row;
 use anyhow::Result;
@@ -177,11 +177,7 @@ pub fn panels(heats: &[Heat]) -> Vec<Panel> {
         for line in heat.lines().iter().filter(|line| line.protocol != BY_HAND) {
             let (median, limit) = (line.medians[place as usize], heat.limit_ns(line.against, place));
             let Some(((_, ns), limit)) = median.zip(limit) else { continue };
-            let at = panels.iter().position(|panel| panel.title == title).unwrap_or_else(|| {
-                panels.push(Panel::new(title.clone()));
-                panels.len() - 1
-            });
-            panels[at].add(&line.name, line.protocol == MPI, heat.step.bytes, limit / ns);
+            titled(&mut panels, title.clone()).add(&line.name, line.protocol == MPI, heat.step.bytes, limit / ns);
         }
     }
     panels
