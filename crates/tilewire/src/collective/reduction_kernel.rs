@@ -1,7 +1,7 @@
 //! The kernels of reductions.
 //!
 //! ```text
-//!   OneShot, packets    reduce                 sends to all, holds what all send, combines
+//!   OneShot, packets    reduce                 sends to all, holds what all send, combines; an all-reduce on a GPU packet by packet, in one pass
 //!   OneShot, staged     send to 1, 2, … ; reduce: the own shard, of all peers' tiles in one pass
 //!   TwoPhase            the same, and reduce passes the result on to all; receive from 1, 2, …
 //!   Ring                ring
