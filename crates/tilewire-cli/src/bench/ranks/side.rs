@@ -28,7 +28,7 @@ pub enum Limit {
     CacheLine,
     /// Small messages that carry their flags, or are followed by one.
     SmallMessage,
-    /// Every chunk copied once, the own one too, into windows.
+    /// Every chunk copied once, the own one too unless it is in place, into windows.
     Moved,
     /// Every chunk transposed once, the own one too, into windows.
     Transposed,

@@ -43,9 +43,13 @@ impl Figures<'_> {
     /// Whether what is aimed at is reached; nothing where there is nothing to compare with. What misses by less than the figures show
     /// does not miss.
     fn verdict(&self, aim: Aim) -> &'static str {
-        let Aim::Ahead { times, ratio } = aim else { return "" };
+        let (times, ratio) = match aim {
+            Aim::Ahead { times, ratio } => (Some(times), ratio),
+            Aim::Ratio(ratio) => (None, Some(ratio)),
+            Aim::None | Aim::Time(..) => return "",
+        };
         let reached = |aim: Option<f64>, is: Option<f64>| aim.zip(is).map(|(aim, is)| is >= aim - 0.005);
-        match (reached(Some(times), self.times()), reached(ratio, self.ratio())) {
+        match (reached(times, self.times()), reached(ratio, self.ratio())) {
             (None, None) => "",
             (Some(false), _) | (_, Some(false)) => "missed",
             _ => "met",
@@ -57,7 +61,8 @@ fn aim(aim: Aim) -> String {
     match aim {
         Aim::Ahead { times, ratio: Some(ratio) } => format!("{times}x, {ratio:.2}"),
         Aim::Ahead { times, ratio: None } => format!("{times}x"),
-        _ => String::new(),
+        Aim::Ratio(ratio) => format!("{ratio:.2}"),
+        Aim::None | Aim::Time(..) => String::new(),
     }
 }
 
@@ -121,6 +126,8 @@ mod tests {
         assert_eq!(figures.verdict(ahead(2.0, Some(0.95))), "missed");
         assert_eq!(figures.verdict(ahead(2.5, None)), "met");
         assert_eq!(figures.verdict(Aim::None), "");
+        assert_eq!([0.85, 0.95].map(|ratio| figures.verdict(Aim::Ratio(ratio))), ["met", "missed"]);
+        assert_eq!(Figures { limit_ns: None, ..figures }.verdict(Aim::Ratio(0.85)), "");
         let alone = Figures { peer: None, ..figures };
         assert_eq!(alone.verdict(ahead(2.0, Some(0.85))), "met");
         assert_eq!(alone.verdict(ahead(2.0, None)), "");
