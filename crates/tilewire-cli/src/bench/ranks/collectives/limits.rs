@@ -10,7 +10,7 @@
 //! this is its part.
 
 use super::sum::{STRIP, accumulate, add};
-use super::work::{Data, ELEMENT, ROOT, Step, Steps, Work, shape};
+use super::work::{Data, ELEMENT, ROOT, Step, Steps, Work, shape, stamp};
 use crate::bench::ranks::copy::{Copy, has_turns, in_turns};
 use crate::bench::ranks::side::{Limit, Side};
 use crate::bench::ranks::words::{Word, Words};
@@ -112,6 +112,13 @@ impl<'l> Buffers<'l> {
         }
     }
 
+    /// As many bytes as every chunk has, stored where the limit writes them, and nothing read. Not a limit to judge others
+    /// by.
+    pub fn stores_alone(&self) -> Vec<Side<'l>> {
+        let streams = Copy::available().into_iter().filter(|copy| copy.streams());
+        streams.map(|copy| self.moving(Mover::Stores(copy), None)).collect()
+    }
+
     fn moving(&self, mover: Mover, turns: Option<[bool; 2]>) -> Side<'l> {
         let out = self.outputs.tensor();
         let inp = self.source(out);
@@ -124,7 +131,11 @@ impl<'l> Buffers<'l> {
             ready: (0..ranks).map(|_| self.words.next()).collect(),
             done: (0..ranks * ranks).map(|_| self.words.next()).collect(),
         };
-        let limit = if self.work == Work::Transposing { Limit::Transposed } else { Limit::Moved };
+        let limit = match mover {
+            Mover::Copy(_) => Limit::Moved,
+            Mover::Transposition { .. } => Limit::Transposed,
+            Mover::Stores(_) => Limit::Stores,
+        };
         let name = match turns {
             Some(turns) => format!(
                 "in turns{}",
@@ -151,13 +162,19 @@ impl<'l> Buffers<'l> {
 #[derive(Clone, Copy, Debug)]
 enum Mover {
     Copy(Copy),
-    Transposition { streams: bool, down: bool },
+    Transposition {
+        streams: bool,
+        down: bool,
+    },
+    /// Not at all: the number of the step is stored in its place.
+    Stores(Copy),
 }
 
 impl Mover {
     fn name(self) -> String {
         match self {
             Mover::Copy(copy) => format!("sender{}", copy.suffix()),
+            Mover::Stores(copy) => format!("stores{}", copy.suffix()),
             Mover::Transposition { streams, down } => {
                 format!("sender{}{}", if down { ", down" } else { "" }, if streams { ", streamed" } else { "" })
             }
@@ -165,13 +182,19 @@ impl Mover {
     }
 
     /// # Safety
-    /// Nobody writes the elements of `source` from `from` on, and nobody else touches those of `target` from `to` on, before this rank's
-    /// next signal.
-    unsafe fn run(self, target: &Memory, to: usize, source: &Memory, from: usize, elements: usize) {
+    /// Nobody writes the elements of `source` from there on, and nobody else touches those of `target` from there on,
+    /// before this rank's next signal.
+    unsafe fn run(self, target: (&Memory, usize), source: (&Memory, usize), elements: usize, number: u64) {
+        let ((target, to), (source, from)) = (target, source);
         match self {
             // SAFETY: the caller vouches for it.
             Mover::Copy(copy) => unsafe {
                 copy.run(target, to * ELEMENT, source, from * ELEMENT, elements * ELEMENT);
+            },
+            // SAFETY: the same.
+            Mover::Stores(copy) => unsafe {
+                let bits = u64::from(stamp(number).to_bits());
+                copy.fill(target, to * ELEMENT, elements * ELEMENT, bits | bits << 32);
             },
             Mover::Transposition { streams, down } => {
                 let (rows, cols) = shape(elements);
@@ -255,11 +278,15 @@ impl Step for Moving<'_> {
             }
             // SAFETY: the input is this rank's; the peer has allowed this step, and touches neither this chunk of its output before `done`,
             // nor does another rank at any time.
-            unsafe { self.mover.run(&self.outputs[peer], to, inp.memory(), from, chunk) };
+            unsafe { self.mover.run((&self.outputs[peer], to), (inp.memory(), from), chunk, number) };
             self.done[rank * ranks + peer].store(number, Release);
         }
         let mut senders = (0..ranks).filter(|&peer| work.route(peer, rank).is_some());
         senders.try_for_each(|peer| self.done[peer * ranks + rank].wait(number))
+    }
+
+    fn fills(&self) -> bool {
+        matches!(self.mover, Mover::Stores(_))
     }
 }
 
@@ -366,5 +393,28 @@ impl Step for Exchange<'_> {
             store(0, sum);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewire::transport::{ShmOptions, World};
+
+    /// At any size: contests have them only where they take long.
+    #[test]
+    fn stores_alone_write_what_copies_write() {
+        let worked = World::threads(3).run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            for work in [Work::AllToAll, Work::AllGather, Work::Scatter] {
+                for mut side in Buffers::allocate(&link, work, 4096)?.stores_alone() {
+                    side.run.fill();
+                    side.run.run(3)?;
+                    side.run.verify()?;
+                }
+            }
+            Ok(link.close()?)
+        });
+        worked.unwrap();
     }
 }

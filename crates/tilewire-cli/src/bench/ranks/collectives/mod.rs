@@ -28,6 +28,8 @@ const MIB: usize = 1 << 20;
 const SMALL: usize = 8;
 /// Bytes of a chunk, or of the tensor of an all-reduce.
 const SIZES: &[usize] = &[SMALL, 64 * KIB, MIB, 8 * MIB];
+/// From here on what is written does not fit caches, and tables say what memory takes of it.
+const STORES_FROM: usize = 8 * MIB;
 
 /// One kind of work.
 struct Case {
@@ -107,6 +109,9 @@ pub const SUBJECTS: [&str; 7] =
 fn sides<'l>(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Vec<Side<'l>>> {
     let buffers = Buffers::allocate(link, work, bytes)?;
     let mut sides = buffers.limits();
+    if bytes >= STORES_FROM && matches!(work, Work::AllToAll | Work::AllGather) {
+        sides.extend(buffers.stores_alone());
+    }
     for race in races(work, bytes, link.world_size()) {
         sides.push(race.side(&buffers)?);
     }
