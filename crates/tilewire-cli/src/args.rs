@@ -48,8 +48,9 @@ usage:
                           [--json FILE] [--plot FILE]
                                             two virtual ranks of a GPU against hand-written kernels, in one run;
                                             bench all_to_all and all_reduce --engine cuda: four of them
-  tilewire bench all_to_all|all_gather|reduce_scatter|all_reduce [--ranks N] [--sizes LIST] [--quick] [--json FILE]
-                 [--plot FILE]              a collective against hand-written limits and MPI, in one run
+  tilewire bench all_to_all|all_gather|reduce_scatter|all_reduce|broadcast|gather|scatter [--ranks N] [--sizes LIST]
+                 [--quick] [--json FILE] [--plot FILE]
+                                            a collective against hand-written limits and MPI, in one run
   tilewire bench all [--quick] [--json FILE] [--plot FILE]
                                             kernels, sendrecv and the collectives, on the CPU
   tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--json FILE] [--svg FILE]

@@ -73,7 +73,66 @@ impl Copy {
             _ => target.copy_from_slice(source),
         }
     }
+
+    /// Stores a word all over `bytes` bytes from offset `to` of `target`, around the cache where the copy does, and
+    /// reads nothing; a release store publishes them.
+    ///
+    /// # Panics
+    /// When they do not lie inside.
+    ///
+    /// # Safety
+    /// Nobody else touches those bytes before this rank's next signal.
+    pub unsafe fn fill(self, target: &Memory, to: usize, bytes: usize, word: u64) {
+        assert!(to + bytes <= target.bytes());
+        // SAFETY: as for `run`.
+        let target = unsafe { std::slice::from_raw_parts_mut(target.start().as_ptr().add(to), bytes) };
+        let rest = match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: AVX2 was detected.
+            Copy::Streamed if is_x86_feature_detected!("avx2") => unsafe { fill_256(target, word) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: who has such a copy has it from `available`, which found AVX-512.
+            Copy::WideStreamed => unsafe { fill_512(target, word) },
+            _ => target,
+        };
+        rest.chunks_mut(8).for_each(|to| to.copy_from_slice(&word.to_ne_bytes()[..to.len()]));
+    }
 }
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! fill {
+    ($name:ident, $feature:literal, $vector:ty, $set:ident, $store:ident, $stream:ident) => {
+        /// Fills whole groups of four vectors, and gives what is left. Off vector borders stores are ordinary.
+        ///
+        /// # Safety
+        /// There is the feature.
+        #[target_feature(enable = $feature)]
+        unsafe fn $name(target: &mut [u8], word: u64) -> &mut [u8] {
+            use std::arch::x86_64::*;
+            const VECTOR: usize = size_of::<$vector>();
+            let streams = (target.as_ptr() as usize).is_multiple_of(VECTOR);
+            let (whole, rest) = target.split_at_mut(target.len() / (4 * VECTOR) * (4 * VECTOR));
+            let vector = $set(word as i64);
+            for group in whole.chunks_exact_mut(4 * VECTOR) {
+                for k in 0..4 {
+                    // SAFETY: a group has four vectors; a streamed store is aligned.
+                    unsafe {
+                        let to = group.as_mut_ptr().add(k * VECTOR).cast::<$vector>();
+                        if streams { $stream(to, vector) } else { $store(to, vector) }
+                    }
+                }
+            }
+            if streams {
+                _mm_sfence();
+            }
+            rest
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+fill!(fill_256, "avx2", std::arch::x86_64::__m256i, _mm256_set1_epi64x, _mm256_storeu_si256, _mm256_stream_si256);
+#[cfg(target_arch = "x86_64")]
+fill!(fill_512, "avx512f", std::arch::x86_64::__m512i, _mm512_set1_epi64, _mm512_storeu_si512, _mm512_stream_si512);
 
 /// Whether [`in_turns`] can be used.
 pub fn has_turns() -> bool {
@@ -201,6 +260,20 @@ mod tests {
                     assert_eq!(got[to..to + bytes], sent[from..from + bytes], "{streams:?}");
                     assert!(got[..to].iter().chain(&got[to + bytes..]).all(|&byte| byte == 0), "{streams:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_fills_what_it_is_for_at_any_alignment_and_nothing_else() {
+        for copy in Copy::available() {
+            for (bytes, to) in [(0, 0), (5, 3), (512, 0), (5000, 64), (5000, 1)] {
+                let (target, word) = (tilewire::Tensor::<u8>::zeros(to + bytes + 1), 0x0807_0605_0403_0201);
+                // SAFETY: it belongs to this test alone.
+                unsafe { copy.fill(target.memory(), to, bytes, word) };
+                let got = target.to_vec();
+                assert!((0..bytes).all(|k| got[to + k] == word.to_ne_bytes()[k % 8]), "{copy:?}");
+                assert!(got[..to].iter().chain(&got[to + bytes..]).all(|&byte| byte == 0), "{copy:?}");
             }
         }
     }

@@ -85,6 +85,12 @@ pub struct Line<'h> {
 /// How the messages of limits and of MPI programs travel, in reports.
 pub const BY_HAND: &str = "by hand";
 pub const MPI: &str = "mpi";
+/// How the names of those begin that aims of transfers are about.
+pub const OPEN_MPI: &str = "Open MPI";
+
+/// What tables say below about a side that is neither ours nor a limit to judge by.
+pub const STORES_ALONE: &str = "stores alone: not ours, and not judged. The same ranks store as many bytes in the same \
+    places around the caches, and read nothing: where caches do not hold what is moved, no copy is faster.\n";
 
 impl Heat {
     /// The best of each limit, and all that race.
@@ -119,10 +125,19 @@ impl Heat {
 
     /// How many times as fast as the best of Open MPI so many nanoseconds are, at a place.
     pub fn times_open_mpi(&self, ns: f64, place: Place) -> Option<f64> {
-        let lines = self.lines();
-        let peers = lines.iter().filter(|line| line.protocol == MPI && line.name.starts_with("Open MPI"));
-        let best = peers.filter_map(|line| Some(line.medians[place as usize]?.1)).min_by(f64::total_cmp);
-        best.map(|peer| peer / ns)
+        self.times_mpi(OPEN_MPI, ns, place).map(|(_, times)| times)
+    }
+
+    /// The best MPI at a place, of those whose names begin so, and how many times as fast so many nanoseconds are.
+    pub fn times_mpi(&self, make: &str, ns: f64, place: Place) -> Option<(String, f64)> {
+        let peers = self.lines().into_iter().filter(|line| line.protocol == MPI && line.name.starts_with(make));
+        let timed = peers.filter_map(|line| Some((line.medians[place as usize]?.1 / ns, line.name)));
+        timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(times, name)| (name, times))
+    }
+
+    /// Whether stores alone were measured, which tables then [explain](STORES_ALONE).
+    pub fn has_stores(&self) -> bool {
+        self.outcomes.iter().any(|outcome| outcome.is(Limit::Stores))
     }
 
     /// Gigabytes a second, all directions together.

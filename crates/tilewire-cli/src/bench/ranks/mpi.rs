@@ -160,8 +160,8 @@ impl Job {
     fn start(program: &Folder, launcher: &str, ranks: usize, options: &[&str]) -> Result<Job> {
         let folder = Folder::new()?;
         let [fifo, page, complaints] = ["commands", "page", "stderr"].map(|name| folder.0.join(name));
-        // Two words of each rank and two of probes, on lines of their own.
-        fs::write(&page, vec![0; (2 * ranks + 2) * LINE])?;
+        // Three words of each rank and two of probes, on lines of their own.
+        fs::write(&page, vec![0; (3 * ranks + 2) * LINE])?;
         for rank in 0..ranks {
             make_fifo(&folder.0.join(format!("commands{rank}")))?;
         }
@@ -285,7 +285,16 @@ mod tests {
     /// Where MPI is installed, its side moves what it says it moves.
     #[test]
     fn the_program_answers_where_it_can_run() {
-        let all = ["all_to_all", "transposing", "all_gather", "reduce_scatter", "all_reduce"];
+        let all = [
+            "all_to_all",
+            "transposing",
+            "all_gather",
+            "reduce_scatter",
+            "all_reduce",
+            "broadcast",
+            "gather",
+            "scatter",
+        ];
         for (ranks, works) in [(2, [&["stream", "pingpong", "both"], &all[..]].concat()), (3, all.to_vec())] {
             let mut jobs = match Peer::start(ranks) {
                 Peer::Missing(why) => return println!("SKIP: MPI {why}"),

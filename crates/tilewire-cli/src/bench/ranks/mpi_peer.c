@@ -5,6 +5,7 @@
  *   WORK of two ranks: stream | pingpong | both                                       of messages of so many bytes
  *        of all ranks: all_to_all | transposing | all_gather | reduce_scatter         of chunks of so many bytes, of floats
  *                      | all_reduce                                                   of a tensor of so many bytes
+ *                      | broadcast | gather | scatter                                 of chunks, the root is rank 0
  *
  * The answer is "ok NANOSECONDS PROBE PROBE" (of all steps; of a cache line, one way, before and after) or "wrong REASON".
  * Arguments: the path of FIFOs to the ranks (a rank's number is appended; what rank 0 reads it forwards to the others), and a file that
@@ -26,7 +27,7 @@
 enum { MOST_RANKS = 64 };
 
 struct word { _Atomic uint64_t value; char alone[120]; };
-/* Then `ready` and `done` of every rank; of rank 0, that a probe is over. */
+/* Then `ready` and `done` of every rank (of rank 0, that a probe is over), and what each `has`. */
 struct shared { struct word ping, pong, ranks[]; };
 
 static struct shared *shared;
@@ -265,6 +266,26 @@ static int all_reduce(void) {
     return expected(1, 1);
 }
 
+/* The root does here what it does with ours: of a broadcast, which has one buffer, it copies nothing; its own chunk of a
+ * gather and of a scatter it does copy (they are not in place). */
+static int broadcast(void) {
+    if (rank == 0) stamp(1);
+    MPI_Bcast(rank == 0 ? source : target, (int)chunk, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    return rank == 0 || expected(1, 0);
+}
+
+static int gather(void) {
+    stamp(1);
+    MPI_Gather(source, (int)chunk, MPI_FLOAT, target, (int)chunk, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    return rank != 0 || expected(ranks, 0);
+}
+
+static int scatter(void) {
+    if (rank == 0) stamp(ranks);
+    MPI_Scatter(source, (int)chunk, MPI_FLOAT, target, (int)chunk, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    return expected(1, 0);
+}
+
 /* ---- what there is, and doing it ---- */
 
 /* What element k of output chunk p must be, if it is neither the first nor the last. */
@@ -285,17 +306,39 @@ static float must_all_reduce(size_t p, size_t k) {
 
 static float must_reduce_scatter(size_t p, size_t k) { return must_all_reduce(p + rank, k); }
 
-struct work { const char *name; int (*step)(void); float (*must)(size_t p, size_t k); };
+static float must_broadcast(size_t p, size_t k) { return value_of(0, p * chunk + k); }
+
+static float must_scatter(size_t p, size_t k) { return value_of(0, (p + rank) * chunk + k); }
+
+/* Chunks of what this rank receives. */
+static int of_all(void) { return ranks; }
+static int one(void) { return 1; }
+static int but_root(void) { return rank != 0; }
+static int at_root(void) { return rank == 0 ? ranks : 0; }
+
+/* Who sends to ranks that send it nothing: it could run ahead of them. */
+enum ahead { NOBODY, ROOT, OTHERS };
+
+struct work {
+    const char *name;
+    int (*step)(void);
+    float (*must)(size_t p, size_t k);
+    int (*chunks)(void);
+    enum ahead ahead;
+};
 
 static const struct work WORKS[] = {
-    {"stream", stream, NULL},
-    {"pingpong", pingpong, NULL},
-    {"both", both, NULL},
-    {"all_to_all", all_to_all, must_all_to_all},
-    {"transposing", transposing, must_transposing},
-    {"all_gather", all_gather, must_all_gather},
-    {"reduce_scatter", reduce_scatter, must_reduce_scatter},
-    {"all_reduce", all_reduce, must_all_reduce},
+    {"stream", stream, NULL, NULL, NOBODY},
+    {"pingpong", pingpong, NULL, NULL, NOBODY},
+    {"both", both, NULL, NULL, NOBODY},
+    {"all_to_all", all_to_all, must_all_to_all, of_all, NOBODY},
+    {"transposing", transposing, must_transposing, of_all, NOBODY},
+    {"all_gather", all_gather, must_all_gather, of_all, NOBODY},
+    {"reduce_scatter", reduce_scatter, must_reduce_scatter, one, NOBODY},
+    {"all_reduce", all_reduce, must_all_reduce, one, NOBODY},
+    {"broadcast", broadcast, must_broadcast, but_root, ROOT},
+    {"gather", gather, must_all_gather, at_root, OTHERS},
+    {"scatter", scatter, must_scatter, one, ROOT},
 };
 enum { MESSAGES = 3, ALL = sizeof WORKS / sizeof *WORKS };
 
@@ -305,12 +348,22 @@ static int find(const char *name) {
     return -1;
 }
 
+/* A step is over when all have what it sent, as in `collectives/work.rs` and by the same means: a root that broadcasts
+ * would be ahead of the others by as many steps as MPI's buffers hold, and the figure would be how often it can send. */
+static void keep_pace(enum ahead ahead) {
+    struct word *has = &shared->ranks[2 * ranks];
+    publish(&has[rank], number);
+    if (ahead == ROOT && rank == 0) for (int p = 1; p < ranks; p++) await(&has[p], number);
+    if (ahead == OTHERS && rank > 0) await(&has[0], number);
+}
+
 /* Runs steps; whether all that arrived was expected. */
 static int run(int work, uint64_t steps) {
     int right = 1;
     for (uint64_t k = 0; k < steps; k++) {
         number++;
         right &= WORKS[work].step();
+        if (WORKS[work].ahead != NOBODY) keep_pace(WORKS[work].ahead);
     }
     return right;
 }
@@ -343,7 +396,7 @@ static int check_collective(int work) {
     for (size_t k = 0; k < chunk * ranks; k++) inp[k] = value_of(rank, k), out[k] = -1;
     meet();
     int right = run(work, 2);
-    size_t chunks = strstr(WORKS[work].name, "reduce") ? 1 : ranks;
+    size_t chunks = WORKS[work].chunks();
     for (size_t p = 0; p < chunks; p++)
         for (size_t k = 1; k + 1 < chunk; k++) right &= out[p * chunk + k] == WORKS[work].must(p, k);
     left();
@@ -357,7 +410,7 @@ int main(int argc, char **argv) {
     if (argc < 3 || ranks > MOST_RANKS) return 2;
     pin();
     int page = open(argv[2], O_RDWR);
-    shared = mmap(NULL, (2 * ranks + 2) * sizeof(struct word), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
+    shared = mmap(NULL, (3 * ranks + 2) * sizeof(struct word), PROT_READ | PROT_WRITE, MAP_SHARED, page, 0);
     FILE *commands = NULL, *forward[MOST_RANKS] = {0};
     /* In order: opening a FIFO waits for its other end. */
     for (int p = 0; p < ranks; p++) {

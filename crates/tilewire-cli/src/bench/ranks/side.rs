@@ -28,7 +28,7 @@ pub enum Limit {
     CacheLine,
     /// Small messages that carry their flags, or are followed by one.
     SmallMessage,
-    /// Every chunk copied once, the own one too, into windows.
+    /// Every chunk copied once, the own one too unless it is in place, into windows.
     Moved,
     /// Every chunk transposed once, the own one too, into windows.
     Transposed,
@@ -36,6 +36,9 @@ pub enum Limit {
     Reduced,
     /// One word to each of the others.
     Words,
+    /// What is written, and nothing read, around the caches: nothing is judged by it, but where it all goes to memory
+    /// no copy is faster.
+    Stores,
     /// Our own work without what the others have in addition.
     Plain,
 }
@@ -53,6 +56,7 @@ impl Limit {
             Limit::Transposed => "one transposition of every chunk",
             Limit::Reduced => "one pass over every input",
             Limit::Words => "a word to each",
+            Limit::Stores => "stores alone",
             Limit::Plain => "plain",
         }
     }

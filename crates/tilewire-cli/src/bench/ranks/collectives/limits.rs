@@ -6,10 +6,11 @@
 //!   Reducing   ready k │ wait ready k of all │ sum the own shard of all inputs into the outputs it is for │ done k │ wait done k of all
 //!   Words      to each: the chunk, then k beside it │ from each: wait k │ move or sum
 //! ```
-//! `ready` says that the output may be written, or that the input is there.
+//! `ready` says that the output may be written, or that the input is there. Where there is a root, a rank does what of
+//! this is its part.
 
 use super::sum::{STRIP, accumulate, add};
-use super::work::{Data, ELEMENT, Step, Steps, Work, shape};
+use super::work::{Data, ELEMENT, ROOT, Step, Steps, Work, shape, stamp};
 use crate::bench::ranks::copy::{Copy, has_turns, in_turns};
 use crate::bench::ranks::side::{Limit, Side};
 use crate::bench::ranks::words::{Word, Words};
@@ -43,7 +44,8 @@ impl<'l> Buffers<'l> {
     /// For chunks of so many bytes, rounded up to whole elements. Collective.
     pub fn allocate(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Buffers<'l>> {
         let chunk = bytes.div_ceil(ELEMENT).max(1);
-        let (inputs, outputs) = work.chunks(link.world_size());
+        // As much on every rank as on the one that needs most: windows are alike on all.
+        let (inputs, outputs) = work.chunks(ROOT, link.world_size());
         Ok(Buffers {
             link,
             work,
@@ -58,21 +60,28 @@ impl<'l> Buffers<'l> {
     }
 
     /// The data of sides that read and write these tensors.
-    pub fn data(&self, inp: &Tensor<f32>, out: &Tensor<f32>) -> Data {
+    fn data(&self, inp: &Tensor<f32>, out: &Tensor<f32>) -> Data {
         Data::new(self.work, self.link, self.chunk, inp, out)
+    }
+
+    /// What is read by sides that write `out` and read nothing of others: memory of this rank alone, unless the work is
+    /// done in place.
+    pub fn source<'b>(&'b self, out: &'b Tensor<f32>) -> &'b Tensor<f32> {
+        if self.work == Work::Broadcast { out } else { &self.inp }
+    }
+
+    /// Steps of a side that reads and writes these tensors.
+    pub fn steps<S: Step>(&self, step: S, inp: &Tensor<f32>, out: &Tensor<f32>) -> Steps<'l, S> {
+        Steps::new(step, self.data(inp, out), &self.words)
     }
 
     /// The limits of the work, in several forms.
     pub fn limits(&self) -> Vec<Side<'l>> {
         if self.chunk * ELEMENT <= 8 {
-            let data = self.data(&self.inp, &self.out);
+            let (inp, out) = (self.source(&self.out), &self.out);
             let words = (0..self.link.world_size().pow(2)).map(|_| [self.words.next(), self.words.next()]).collect();
-            return vec![side(
-                "two words of a line".into(),
-                Limit::Words,
-                Exchange { words, data: data.clone() },
-                data,
-            )];
+            let exchange = self.steps(Exchange { words, data: self.data(inp, out) }, inp, out);
+            return vec![Side::limit("two words of a line", Limit::Words, exchange)];
         }
         let streams = self.chunk * ELEMENT >= STREAMED_FROM;
         let copies = Copy::available().into_iter().filter(|copy| streams || !copy.streams());
@@ -82,7 +91,9 @@ impl<'l> Buffers<'l> {
                 let ways = ways.into_iter().filter(|&(way, _)| !way || streams);
                 ways.map(|(streams, down)| self.moving(Mover::Transposition { streams, down }, None)).collect()
             }
-            Work::AllToAll | Work::AllGather => {
+            // In these no rank writes two chunks, of which one is its own.
+            Work::Broadcast | Work::Gather => copies.map(|copy| self.moving(Mover::Copy(copy), None)).collect(),
+            Work::AllToAll | Work::AllGather | Work::Scatter => {
                 let turns = [[false, false], [false, true], [true, true]].into_iter().filter(|_| has_turns());
                 let turns = turns.filter(|ways| streams || !ways.contains(&true));
                 copies
@@ -101,18 +112,30 @@ impl<'l> Buffers<'l> {
         }
     }
 
+    /// As many bytes as every chunk has, stored where the limit writes them, and nothing read. Not a limit to judge others
+    /// by.
+    pub fn stores_alone(&self) -> Vec<Side<'l>> {
+        let streams = Copy::available().into_iter().filter(|copy| copy.streams());
+        streams.map(|copy| self.moving(Mover::Stores(copy), None)).collect()
+    }
+
     fn moving(&self, mover: Mover, turns: Option<[bool; 2]>) -> Side<'l> {
-        let data = self.data(&self.inp, self.outputs.tensor());
+        let out = self.outputs.tensor();
+        let inp = self.source(out);
         let ranks = self.link.world_size();
         let moving = Moving {
             mover,
             turns,
-            data: data.clone(),
+            data: self.data(inp, out),
             outputs: self.outputs.peers().to_vec(),
             ready: (0..ranks).map(|_| self.words.next()).collect(),
             done: (0..ranks * ranks).map(|_| self.words.next()).collect(),
         };
-        let limit = if self.work == Work::Transposing { Limit::Transposed } else { Limit::Moved };
+        let limit = match mover {
+            Mover::Copy(_) => Limit::Moved,
+            Mover::Transposition { .. } => Limit::Transposed,
+            Mover::Stores(_) => Limit::Stores,
+        };
         let name = match turns {
             Some(turns) => format!(
                 "in turns{}",
@@ -120,35 +143,38 @@ impl<'l> Buffers<'l> {
             ),
             None => mover.name(),
         };
-        side(name, limit, moving, data)
+        Side::limit(name, limit, self.steps(moving, inp, out))
     }
 
     fn reducing(&self, copy: Copy, streams: bool, whole: bool) -> Side<'l> {
-        let data = self.data(self.inputs.tensor(), self.outputs.tensor());
+        let (inp, out) = (self.inputs.tensor(), self.outputs.tensor());
         let words = || (0..self.link.world_size()).map(|_| self.words.next()).collect();
         let (inputs, outputs) = (self.inputs.peers().to_vec(), self.outputs.peers().to_vec());
-        let reducing =
-            Reducing { data: data.clone(), copy, streams, whole, inputs, outputs, ready: words(), done: words() };
+        let data = self.data(inp, out);
+        let reducing = Reducing { data, copy, streams, whole, inputs, outputs, ready: words(), done: words() };
         let name = if whole { "all of it by each" } else { "a shard by each" };
-        side(format!("{name}{}", if streams { ", streamed" } else { copy.suffix() }), Limit::Reduced, reducing, data)
+        let name = format!("{name}{}", if streams { ", streamed" } else { copy.suffix() });
+        Side::limit(name, Limit::Reduced, self.steps(reducing, inp, out))
     }
-}
-
-fn side<'l, S: Step + 'l>(name: String, limit: Limit, step: S, data: Data) -> Side<'l> {
-    Side::limit(name, limit, Steps::new(step, data))
 }
 
 /// How a chunk gets into an output.
 #[derive(Clone, Copy, Debug)]
 enum Mover {
     Copy(Copy),
-    Transposition { streams: bool, down: bool },
+    Transposition {
+        streams: bool,
+        down: bool,
+    },
+    /// Not at all: the number of the step is stored in its place.
+    Stores(Copy),
 }
 
 impl Mover {
     fn name(self) -> String {
         match self {
             Mover::Copy(copy) => format!("sender{}", copy.suffix()),
+            Mover::Stores(copy) => format!("stores{}", copy.suffix()),
             Mover::Transposition { streams, down } => {
                 format!("sender{}{}", if down { ", down" } else { "" }, if streams { ", streamed" } else { "" })
             }
@@ -156,13 +182,19 @@ impl Mover {
     }
 
     /// # Safety
-    /// Nobody writes the elements of `source` from `from` on, and nobody else touches those of `target` from `to` on, before this rank's
-    /// next signal.
-    unsafe fn run(self, target: &Memory, to: usize, source: &Memory, from: usize, elements: usize) {
+    /// Nobody writes the elements of `source` from there on, and nobody else touches those of `target` from there on,
+    /// before this rank's next signal.
+    unsafe fn run(self, target: (&Memory, usize), source: (&Memory, usize), elements: usize, number: u64) {
+        let ((target, to), (source, from)) = (target, source);
         match self {
             // SAFETY: the caller vouches for it.
             Mover::Copy(copy) => unsafe {
                 copy.run(target, to * ELEMENT, source, from * ELEMENT, elements * ELEMENT);
+            },
+            // SAFETY: the same.
+            Mover::Stores(copy) => unsafe {
+                let bits = u64::from(stamp(number).to_bits());
+                copy.fill(target, to * ELEMENT, elements * ELEMENT, bits | bits << 32);
             },
             Mover::Transposition { streams, down } => {
                 let (rows, cols) = shape(elements);
@@ -224,14 +256,15 @@ impl Step for Moving<'_> {
     fn step(&mut self, number: u64) -> Result<()> {
         let Data { work, rank, ranks, chunk, ref inp, .. } = self.data;
         self.ready[rank].store(number, Release);
-        let from = |peer: usize| if work == Work::AllGather { 0 } else { peer * chunk };
-        let peers = (0..ranks).map(|i| (rank + i) % ranks);
-        let at_once = match self.turns {
-            Some(streams) if ranks > 1 => {
-                let peer = (rank + 1) % ranks;
+        // Elements of the input, and where they belong in the peer's output.
+        let route = |peer: usize| work.route(rank, peer).map(|(sent, becomes)| (sent * chunk, becomes * chunk));
+        let routes = (0..ranks).map(|i| (rank + i) % ranks).filter_map(|peer| Some((peer, route(peer)?)));
+        let peer = (rank + 1) % ranks;
+        let at_once = match (self.turns, route(rank), route(peer)) {
+            (Some(streams), Some((own_from, own_to)), Some((from, to))) if ranks > 1 => {
                 self.ready[peer].wait(number)?;
-                let targets = [rank, peer].map(|peer| (&self.outputs[peer], rank * chunk * ELEMENT));
-                let sources = [rank, peer].map(|peer| (inp.memory(), from(peer) * ELEMENT));
+                let targets = [(rank, own_to), (peer, to)].map(|(peer, to)| (&self.outputs[peer], to * ELEMENT));
+                let sources = [own_from, from].map(|from| (inp.memory(), from * ELEMENT));
                 // SAFETY: as below, for both.
                 unsafe { in_turns(targets, sources, chunk * ELEMENT, streams) };
                 [rank, peer].iter().for_each(|peer| self.done[rank * ranks + peer].store(number, Release));
@@ -239,17 +272,21 @@ impl Step for Moving<'_> {
             }
             _ => 0,
         };
-        for peer in peers.skip(at_once) {
+        for (peer, (from, to)) in routes.skip(at_once) {
             if peer != rank {
                 self.ready[peer].wait(number)?;
             }
-            let from = from(peer);
             // SAFETY: the input is this rank's; the peer has allowed this step, and touches neither this chunk of its output before `done`,
             // nor does another rank at any time.
-            unsafe { self.mover.run(&self.outputs[peer], rank * chunk, inp.memory(), from, chunk) };
+            unsafe { self.mover.run((&self.outputs[peer], to), (inp.memory(), from), chunk, number) };
             self.done[rank * ranks + peer].store(number, Release);
         }
-        (0..ranks).try_for_each(|peer| self.done[peer * ranks + rank].wait(number))
+        let mut senders = (0..ranks).filter(|&peer| work.route(peer, rank).is_some());
+        senders.try_for_each(|peer| self.done[peer * ranks + rank].wait(number))
+    }
+
+    fn fills(&self) -> bool {
+        matches!(self.mover, Mover::Stores(_))
     }
 }
 
@@ -323,23 +360,25 @@ struct Exchange<'l> {
 impl Step for Exchange<'_> {
     fn step(&mut self, number: u64) -> Result<()> {
         let Data { work, rank, ranks, chunk, ref inp, ref out } = self.data;
-        let pair = |tensor: &Tensor<f32>, first: usize| [tensor.get(first), tensor.get(first + chunk - 1)];
-        let store = |first: usize, [a, b]: [f32; 2]| {
-            out.set(first, a);
-            out.set(first + chunk - 1, b);
+        let pair = |chunks: &Tensor<f32>, k: usize| [chunks.get(k * chunk), chunks.get((k + 1) * chunk - 1)];
+        let store = |k: usize, [a, b]: [f32; 2]| {
+            out.set(k * chunk, a);
+            out.set((k + 1) * chunk - 1, b);
         };
         let turn = number as usize % 2;
-        let own_for = |peer: usize| if matches!(work, Work::AllGather | Work::AllReduce) { 0 } else { peer * chunk };
         for peer in (0..ranks).filter(|&peer| peer != rank) {
-            let (line, [a, b]) = (&self.words[rank * ranks + peer][turn], pair(inp, own_for(peer)));
+            let Some((sent, _)) = work.route(rank, peer) else { continue };
+            let (line, [a, b]) = (&self.words[rank * ranks + peer][turn], pair(inp, sent));
             line.beside().store(u64::from(a.to_bits()) | u64::from(b.to_bits()) << 32, Relaxed);
             line.store(number, Release);
         }
-        let mut sum = pair(inp, own_for(rank));
-        if !work.reduces() {
-            store(rank * chunk, sum);
+        let own = work.route(rank, rank).map(|(kept, becomes)| (pair(inp, kept), becomes));
+        let mut sum = own.map_or([0.0; 2], |(own, _)| own);
+        if let Some((own, becomes)) = own.filter(|_| !work.reduces()) {
+            store(becomes, own);
         }
         for peer in (0..ranks).filter(|&peer| peer != rank) {
+            let Some((_, becomes)) = work.route(peer, rank) else { continue };
             let line = &self.words[peer * ranks + rank][turn];
             line.wait(number)?;
             let word = line.beside().load(Relaxed);
@@ -347,12 +386,35 @@ impl Step for Exchange<'_> {
             if work.reduces() {
                 sum = [sum[0] + got[0], sum[1] + got[1]];
             } else {
-                store(peer * chunk, got);
+                store(becomes, got);
             }
         }
         if work.reduces() {
             store(0, sum);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewire::transport::{ShmOptions, World};
+
+    /// At any size: contests have them only where they take long.
+    #[test]
+    fn stores_alone_write_what_copies_write() {
+        let worked = World::threads(3).run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            for work in [Work::AllToAll, Work::AllGather, Work::Scatter] {
+                for mut side in Buffers::allocate(&link, work, 4096)?.stores_alone() {
+                    side.run.fill();
+                    side.run.run(3)?;
+                    side.run.verify()?;
+                }
+            }
+            Ok(link.close()?)
+        });
+        worked.unwrap();
     }
 }

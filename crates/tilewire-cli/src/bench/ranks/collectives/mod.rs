@@ -1,4 +1,4 @@
-//! `tilewire bench all_to_all|all_gather|reduce_scatter|all_reduce`: what is done, what it is compared with, and what is aimed at.
+//! `tilewire bench` of a collective: what is done, what it is compared with, and what is aimed at.
 
 mod limits;
 mod ours;
@@ -28,6 +28,8 @@ const MIB: usize = 1 << 20;
 const SMALL: usize = 8;
 /// Bytes of a chunk, or of the tensor of an all-reduce.
 const SIZES: &[usize] = &[SMALL, 64 * KIB, MIB, 8 * MIB];
+/// From here on what is written does not fit caches, and tables say what memory takes of it.
+const STORES_FROM: usize = 8 * MIB;
 
 /// One kind of work.
 struct Case {
@@ -76,15 +78,40 @@ const CASES: &[Case] = &[
         sizes: &[SMALL, 64 * KIB, MIB, 8 * MIB, 64 * MIB],
         sides: |link, bytes| sides(link, Work::AllReduce, bytes),
     },
+    Case {
+        subject: "broadcast",
+        name: "broadcast",
+        work: Work::Broadcast,
+        sizes: SIZES,
+        sides: |link, bytes| sides(link, Work::Broadcast, bytes),
+    },
+    Case {
+        subject: "gather",
+        name: "gather",
+        work: Work::Gather,
+        sizes: SIZES,
+        sides: |link, bytes| sides(link, Work::Gather, bytes),
+    },
+    Case {
+        subject: "scatter",
+        name: "scatter",
+        work: Work::Scatter,
+        sizes: SIZES,
+        sides: |link, bytes| sides(link, Work::Scatter, bytes),
+    },
 ];
 
 /// The collectives that can be measured.
-pub const SUBJECTS: [&str; 4] = ["all_to_all", "all_gather", "reduce_scatter", "all_reduce"];
+pub const SUBJECTS: [&str; 7] =
+    ["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "gather", "scatter"];
 
 /// Limits and ours. Collective.
 fn sides<'l>(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Vec<Side<'l>>> {
     let buffers = Buffers::allocate(link, work, bytes)?;
     let mut sides = buffers.limits();
+    if bytes >= STORES_FROM && matches!(work, Work::AllToAll | Work::AllGather) {
+        sides.extend(buffers.stores_alone());
+    }
     for race in races(work, bytes, link.world_size()) {
         sides.push(race.side(&buffers)?);
     }
@@ -96,7 +123,7 @@ fn sides<'l>(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Vec<Sid
 fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
     let against = match work {
         _ if bytes <= SMALL => Limit::Words,
-        Work::AllToAll | Work::AllGather => Limit::Moved,
+        Work::AllToAll | Work::AllGather | Work::Broadcast | Work::Gather | Work::Scatter => Limit::Moved,
         Work::Transposing => Limit::Transposed,
         Work::ReduceScatter | Work::AllReduce => Limit::Reduced,
     };
@@ -114,6 +141,8 @@ fn aim(work: Work, bytes: usize, ranks: usize) -> Aim {
         // Where ranks share cores nothing is won but that it does not collapse; a single word goes no faster than it goes.
         _ if ranks > cores() || bytes <= SMALL => ahead(1.0, None),
         Work::AllToAll | Work::AllGather => ahead(if bytes < MIB { 3.0 } else { 2.0 }, Some(0.85)),
+        // How far ahead of MPI is not aimed at.
+        Work::Broadcast | Work::Gather | Work::Scatter => Aim::Ratio(0.85),
         _ if bytes < MIB => Aim::None,
         Work::Transposing => ahead(3.0, None),
         Work::ReduceScatter | Work::AllReduce => ahead(2.0, None),
@@ -183,6 +212,15 @@ mod tests {
         let sizes = Some(vec![Size(5), Size(100)]);
         assert_eq!(of(&Plan { sizes, ..Plan::of(&["all_gather"]) }), [("all_gather", 8), ("all_gather", 104)]);
         assert_eq!(of(&Plan { quick: true, ..Plan::of(&["all_reduce"]) }).len(), 3);
+    }
+
+    #[test]
+    fn collectives_with_a_root_are_judged_by_their_limits_and_small_ones_by_mpi() {
+        let alone = cores() < 2;
+        for work in [Work::Broadcast, Work::Gather, Work::Scatter] {
+            assert_eq!(aim(work, SMALL, 2), Aim::Ahead { times: 1.0, ratio: None });
+            assert!(alone || [64 * KIB, 8 * MIB].iter().all(|&bytes| aim(work, bytes, 2) == Aim::Ratio(0.85)));
+        }
     }
 
     /// Every side of every collective, checked and measured. Places are the machine's affair: there may be none on a busy one.

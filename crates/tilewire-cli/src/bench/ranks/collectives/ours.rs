@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::limits::Buffers;
-use super::work::{Step, Steps, Work, shape};
+use super::work::{ROOT, Step, Work, shape};
 use crate::bench::ranks::side::{Aim, Limit, Part, Side};
 use anyhow::Result;
 use tilewire::collective::{Exchange, PreparedExchange, Reduction};
-use tilewire::transport::ShmTransport;
-use tilewire::{Primitive, all_gather, all_reduce, all_to_all, reduce_scatter};
+use tilewire::transport::{Rank, ShmTransport};
+use tilewire::{Primitive, all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter, scatter};
 
 /// What races, and how far it should come.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,10 @@ impl Race {
     pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
         let direct = self.primitive == Some(Primitive::Direct);
         // What peers reach: the inputs of a reduction, and outputs. A reduce-scatter keeps its own to itself.
-        let inp = if direct && buffers.work.reduces() { buffers.inputs.tensor() } else { &buffers.inp };
         let writes_peers = direct && buffers.work != Work::ReduceScatter;
         let out = if writes_peers { buffers.outputs.tensor() } else { &buffers.out };
+        let inp = if direct && buffers.work.reduces() { buffers.inputs.tensor() } else { buffers.source(out) };
+        let root = Rank::new(ROOT as u32);
         let launch = match buffers.work {
             Work::AllToAll => self.exchange(all_to_all(buffers.link, out, inp), buffers)?,
             Work::Transposing => {
@@ -40,9 +41,12 @@ impl Race {
             Work::AllGather => self.exchange(all_gather(buffers.link, out, inp), buffers)?,
             Work::ReduceScatter => self.reduction(reduce_scatter(buffers.link, out, inp), buffers)?,
             Work::AllReduce => self.reduction(all_reduce(buffers.link, out, inp), buffers)?,
+            Work::Broadcast => self.exchange(broadcast(buffers.link, out, inp, root), buffers)?,
+            Work::Gather => self.exchange(gather(buffers.link, out, inp, root), buffers)?,
+            Work::Scatter => self.exchange(scatter(buffers.link, out, inp, root), buffers)?,
         };
         let part = Part::Racer { against: self.against, aim: self.aim, protocol: self.name };
-        let run = Steps::new(Launch(launch), buffers.data(inp, out));
+        let run = buffers.steps(Launch(launch), inp, out);
         Ok(Side { name: self.name.into(), part, run: Box::new(run) })
     }
 

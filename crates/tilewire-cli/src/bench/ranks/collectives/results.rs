@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::Size;
-use crate::bench::ranks::heats::{BY_HAND, Heat, MPI};
+use crate::bench::ranks::heats::{BY_HAND, Heat, MPI, STORES_ALONE};
 use crate::bench::ranks::place::Place;
-use crate::bench::ranks::side::Aim;
+use crate::bench::ranks::side::{Aim, Limit};
 use crate::bench::report::{aligned, duration};
 
 const HEAD: [&str; 12] = [
@@ -43,9 +43,13 @@ impl Figures<'_> {
     /// Whether what is aimed at is reached; nothing where there is nothing to compare with. What misses by less than the figures show
     /// does not miss.
     fn verdict(&self, aim: Aim) -> &'static str {
-        let Aim::Ahead { times, ratio } = aim else { return "" };
+        let (times, ratio) = match aim {
+            Aim::Ahead { times, ratio } => (Some(times), ratio),
+            Aim::Ratio(ratio) => (None, Some(ratio)),
+            Aim::None | Aim::Time(..) => return "",
+        };
         let reached = |aim: Option<f64>, is: Option<f64>| aim.zip(is).map(|(aim, is)| is >= aim - 0.005);
-        match (reached(Some(times), self.times()), reached(ratio, self.ratio())) {
+        match (reached(times, self.times()), reached(ratio, self.ratio())) {
             (None, None) => "",
             (Some(false), _) | (_, Some(false)) => "missed",
             _ => "met",
@@ -57,7 +61,8 @@ fn aim(aim: Aim) -> String {
     match aim {
         Aim::Ahead { times, ratio: Some(ratio) } => format!("{times}x, {ratio:.2}"),
         Aim::Ahead { times, ratio: None } => format!("{times}x"),
-        _ => String::new(),
+        Aim::Ratio(ratio) => format!("{ratio:.2}"),
+        Aim::None | Aim::Time(..) => String::new(),
     }
 }
 
@@ -66,6 +71,9 @@ pub fn table(heats: &[Heat]) -> String {
     let mut rows = vec![HEAD.map(String::from)];
     heats.iter().for_each(|heat| rows.extend(rows_of(heat)));
     let mut out = aligned(&rows, &[0, 3, 4, 8, 11]);
+    if heats.iter().any(Heat::has_stores) {
+        out.push_str(STORES_ALONE);
+    }
     if let Some(why) = heats.iter().find_map(|heat| heat.absent.as_ref()) {
         out.push_str(&format!("MPI: {why}\n"));
     }
@@ -74,15 +82,20 @@ pub fn table(heats: &[Heat]) -> String {
 
 fn rows_of(heat: &Heat) -> Vec<[String; 12]> {
     let lines = heat.lines();
-    let (peers, ours): (Vec<_>, Vec<_>) =
-        lines.iter().filter(|line| line.protocol != BY_HAND).partition(|line| line.protocol == MPI);
+    // Stores alone have a row of their own, after ours; limits stand beside ours.
+    let (stores, shown): (Vec<_>, Vec<_>) = lines
+        .iter()
+        .filter(|line| line.protocol != BY_HAND || line.against == Limit::Stores)
+        .partition(|line| line.against == Limit::Stores);
+    let (peers, ours): (Vec<_>, Vec<_>) = shown.into_iter().partition(|line| line.protocol == MPI);
     let mut rows = Vec::new();
-    for line in ours {
+    for line in ours.into_iter().chain(stores) {
         for place in Place::EVERY {
             let Some((_, ours_ns)) = line.medians[place as usize] else { continue };
             let of_peers = peers.iter().filter_map(|peer| Some((peer.name.as_str(), peer.medians[place as usize]?.1)));
             let peer = of_peers.min_by(|a, b| a.1.total_cmp(&b.1));
-            let figures = Figures { ours_ns, limit_ns: heat.limit_ns(line.against, place), peer };
+            let limit_ns = heat.limit_ns(line.against, place).filter(|_| line.protocol != BY_HAND);
+            let figures = Figures { ours_ns, limit_ns, peer };
             let time = |ns: Option<f64>| ns.map_or("-".into(), |ns| duration(ns / 1e3));
             let share = |share: Option<f64>| share.map_or("-".into(), |share| format!("{share:.2}"));
             rows.push([
@@ -109,7 +122,7 @@ mod tests {
     use super::*;
     use crate::bench::ranks::contest::Outcome;
     use crate::bench::ranks::heats::Step;
-    use crate::bench::ranks::side::{Limit, Part};
+    use crate::bench::ranks::side::Part;
     use crate::bench::ranks::world::Kind;
 
     #[test]
@@ -121,6 +134,8 @@ mod tests {
         assert_eq!(figures.verdict(ahead(2.0, Some(0.95))), "missed");
         assert_eq!(figures.verdict(ahead(2.5, None)), "met");
         assert_eq!(figures.verdict(Aim::None), "");
+        assert_eq!([0.85, 0.95].map(|ratio| figures.verdict(Aim::Ratio(ratio))), ["met", "missed"]);
+        assert_eq!(Figures { limit_ns: None, ..figures }.verdict(Aim::Ratio(0.85)), "");
         let alone = Figures { peer: None, ..figures };
         assert_eq!(alone.verdict(ahead(2.0, Some(0.85))), "met");
         assert_eq!(alone.verdict(ahead(2.0, None)), "");
@@ -146,6 +161,7 @@ mod tests {
         };
         let outcomes = vec![
             outcome("sender", Part::Limit(against), 1800.0, 4000.0),
+            outcome("stores", Part::Limit(Limit::Stores), 1500.0, 3000.0),
             outcome("direct", racer(Aim::Ahead { times: 3.0, ratio: Some(0.85) }, "direct"), 2000.0, 5000.0),
             outcome("A", racer(Aim::None, MPI), 9000.0, 40_000.0),
             outcome("B", racer(Aim::None, MPI), 12_000.0, 30_000.0),
@@ -159,6 +175,10 @@ mod tests {
         let far = ["far", "5.00", "µs", "4.00", "µs", "0.80", "B", "30.00", "µs", "6.00", "3x,", "0.85", "missed"];
         assert_eq!(lines[1], [&start[..], &near[..]].concat());
         assert_eq!(lines[2], [&start[..], &far[..]].concat());
+        let start = ["all_to_all", "2", "64KiB", "stores", "alone"];
+        let near = ["near", "1.50", "µs", "-", "-", "A", "9.00", "µs", "6.00"];
+        assert_eq!(lines[3], [&start[..], &near[..]].concat());
+        assert!(text.contains("stores alone: not ours"));
         assert_eq!(text.lines().last(), Some("MPI: of no use"));
     }
 }

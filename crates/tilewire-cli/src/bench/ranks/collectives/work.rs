@@ -2,12 +2,16 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::ranks::side::Run;
+use crate::bench::ranks::words::{Word, Words};
 use anyhow::{Result, bail};
+use std::sync::atomic::Ordering::Release;
 use tilewire::Tensor;
 use tilewire::transport::{P2pTransport, ShmTransport};
 
 /// Bytes of an element: all are f32.
 pub const ELEMENT: usize = 4;
+/// The rank that has or gets everything, of collectives that have one.
+pub const ROOT: usize = 0;
 
 /// A collective, plain or with a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,12 @@ pub enum Work {
     AllGather,
     ReduceScatter,
     AllReduce,
+    /// In place at the root: MPI's has one buffer, so the root copies nothing for itself, and neither does ours.
+    Broadcast,
+    /// Not in place: the root copies its own chunk, as it does under MPI.
+    Gather,
+    /// The same.
+    Scatter,
 }
 
 impl Work {
@@ -29,7 +39,15 @@ impl Work {
             Work::AllGather => "all_gather",
             Work::ReduceScatter => "reduce_scatter",
             Work::AllReduce => "all_reduce",
+            Work::Broadcast => "broadcast",
+            Work::Gather => "gather",
+            Work::Scatter => "scatter",
         }
+    }
+
+    /// Whether one rank is other than the rest.
+    pub fn is_rooted(self) -> bool {
+        matches!(self, Work::Broadcast | Work::Gather | Work::Scatter)
     }
 
     /// Whether what the ranks have is summed.
@@ -37,17 +55,36 @@ impl Work {
         matches!(self, Work::ReduceScatter | Work::AllReduce)
     }
 
-    /// Chunks of a rank's input and of its output.
-    pub fn chunks(self, ranks: usize) -> (usize, usize) {
+    /// Chunks of a rank's input and of its output. No rank has more than the root.
+    pub fn chunks(self, rank: usize, ranks: usize) -> (usize, usize) {
+        let at_root = |chunks: usize| if rank == ROOT { chunks } else { 0 };
         match self {
             Work::AllToAll | Work::Transposing => (ranks, ranks),
             Work::AllGather => (1, ranks),
             Work::ReduceScatter => (ranks, 1),
             Work::AllReduce => (1, 1),
+            Work::Broadcast => (at_root(1), 1),
+            Work::Gather => (1, at_root(ranks)),
+            Work::Scatter => (at_root(ranks), 1),
         }
     }
 
-    /// Bytes that a rank sends to others, where chunks are of so many: what the speed of a collective is told by.
+    /// Which chunk of a rank's input goes to a rank, itself included, and which chunk of the output there it becomes or
+    /// is summed into; none where nothing goes.
+    pub fn route(self, rank: usize, to: usize) -> Option<(usize, usize)> {
+        match self {
+            Work::AllToAll | Work::Transposing => Some((to, rank)),
+            Work::AllGather => Some((0, rank)),
+            Work::ReduceScatter => Some((to, 0)),
+            Work::AllReduce => Some((0, 0)),
+            Work::Broadcast => (rank == ROOT && to != ROOT).then_some((0, 0)),
+            Work::Gather => (to == ROOT).then_some((0, rank)),
+            Work::Scatter => (rank == ROOT).then_some((to, 0)),
+        }
+    }
+
+    /// Bytes that a rank sends to others (of a gather: that the root gets of them), where chunks are of so many: what
+    /// the speed of a collective is told by.
     pub fn volume(self, bytes: usize, ranks: usize) -> usize {
         // An all-reduce is a reduce-scatter and an all-gather of its shards.
         if self == Work::AllReduce { 2 * bytes / ranks * (ranks - 1) } else { bytes * (ranks - 1) }
@@ -84,10 +121,12 @@ pub struct Data {
 }
 
 impl Data {
-    /// Of tensors with room for the chunks of the work.
+    /// Of tensors with room for the chunks of the work, of which a rank other than the root may have fewer.
     pub fn new(work: Work, link: &ShmTransport, chunk: usize, inp: &Tensor<f32>, out: &Tensor<f32>) -> Data {
         let (rank, ranks) = (link.rank().index(), link.world_size());
-        Data { work, rank, ranks, chunk, inp: inp.clone(), out: out.clone() }
+        let (inputs, outputs) = work.chunks(rank, ranks);
+        let (inp, out) = (inp.slice(0..inputs * chunk), out.slice(0..outputs * chunk));
+        Data { work, rank, ranks, chunk, inp, out }
     }
 
     /// Makes the input another than the last one: the first and the last element of every chunk are the number of the step.
@@ -116,8 +155,9 @@ impl Data {
     }
 
     fn fill(&self) {
-        (0..self.inp.len()).for_each(|k| self.inp.set(k, value(self.rank, k)));
+        // The input last: in place it is the output.
         self.out.fill(-1.0);
+        (0..self.inp.len()).for_each(|k| self.inp.set(k, value(self.rank, k)));
     }
 
     /// Element `k` of chunk `p` of the output, if it is neither the first nor the last.
@@ -130,25 +170,30 @@ impl Data {
                 let (rows, cols) = shape(self.chunk);
                 value(p, own + k % rows * cols + k / rows)
             }
-            Work::AllGather => value(p, k),
+            Work::AllGather | Work::Gather => value(p, k),
             Work::ReduceScatter => sum(own + k),
             Work::AllReduce => sum(k),
+            Work::Broadcast => value(ROOT, k),
+            Work::Scatter => value(ROOT, own + k),
         }
     }
 
-    fn verify(&self, number: u64) -> Result<()> {
+    /// Whether all of the output is what it must be; `fills`: the number of the step, all over.
+    fn verify(&self, number: u64, fills: bool) -> Result<()> {
         self.expect(number)?;
         for (at, got) in self.out.to_vec().into_iter().enumerate() {
             let (p, k) = (at / self.chunk, at % self.chunk);
-            if k != 0 && k != self.chunk - 1 && got != self.must(p, k) {
-                bail!("the result is wrong: element {k} of chunk {p} is {got} and not {}", self.must(p, k));
+            let must = if fills { stamp(number) } else { self.must(p, k) };
+            if k != 0 && k != self.chunk - 1 && got != must {
+                bail!("the result is wrong: element {k} of chunk {p} is {got} and not {must}");
             }
         }
         Ok(())
     }
 }
 
-fn stamp(number: u64) -> f32 {
+/// The number of a step as an element.
+pub fn stamp(number: u64) -> f32 {
     (number % 4096) as f32
 }
 
@@ -156,28 +201,69 @@ fn stamp(number: u64) -> f32 {
 pub trait Step {
     /// Does it; when it returns, the input may be changed and the output is there.
     fn step(&mut self, number: u64) -> Result<()>;
-}
 
-/// Steps over data, each other than the last. Generic, so that a step costs no indirect call.
-pub struct Steps<S> {
-    step: S,
-    data: Data,
-    number: u64,
-}
-
-impl<S: Step> Steps<S> {
-    pub fn new(step: S, data: Data) -> Steps<S> {
-        Steps { step, data, number: 0 }
+    /// Whether it reads no input, and writes the number of the step instead.
+    fn fills(&self) -> bool {
+        false
     }
 }
 
-impl<S: Step> Run for Steps<S> {
+/// What keeps a rank from running ahead of those that it sends to, where they send it nothing.
+///
+/// ```text
+///   sender:    step k ───┬─▶ wait for `has k` of all it sends to ──▶ step k + 1
+///   receiver:  step k ◀──┘ look at it │ has k ──┘
+/// ```
+/// A broadcast's root is done when it has sent. With room in between (slots, packets, the eager buffers of MPI) it would
+/// be many steps ahead, and the figure would be how often it can send, not how long a broadcast takes. So a step is over
+/// when all have it, on every side of a contest: ours, limits and MPI (`mpi_peer.c`), by the same word on a line of its
+/// own, whose way all pay alike. Work in which every rank hears from every other needs none.
+struct Pace<'l> {
+    rank: usize,
+    /// Of each rank.
+    has: Vec<Word<'l>>,
+    /// To whom this rank sends.
+    receivers: Vec<usize>,
+}
+
+impl<'l> Pace<'l> {
+    fn of(data: &Data, words: &Words<'l>) -> Option<Pace<'l>> {
+        let Data { work, rank, ranks, .. } = *data;
+        let sends_to = |&peer: &usize| peer != rank && work.route(rank, peer).is_some();
+        let has = || (0..ranks).map(|_| words.next()).collect();
+        work.is_rooted().then(|| Pace { rank, has: has(), receivers: (0..ranks).filter(sends_to).collect() })
+    }
+
+    #[inline]
+    fn keep(&self, number: u64) -> Result<()> {
+        self.has[self.rank].store(number, Release);
+        self.receivers.iter().try_for_each(|&peer| self.has[peer].wait(number))
+    }
+}
+
+/// Steps over data, each other than the last. Generic, so that a step costs no indirect call.
+pub struct Steps<'l, S> {
+    step: S,
+    data: Data,
+    pace: Option<Pace<'l>>,
+    number: u64,
+}
+
+impl<'l, S: Step> Steps<'l, S> {
+    /// All ranks ask for the words in the same order.
+    pub fn new(step: S, data: Data, words: &Words<'l>) -> Steps<'l, S> {
+        Steps { step, pace: Pace::of(&data, words), data, number: 0 }
+    }
+}
+
+impl<S: Step> Run for Steps<'_, S> {
     fn run(&mut self, steps: u64) -> Result<()> {
         for _ in 0..steps {
             self.number += 1;
             self.data.stamp(self.number);
             self.step.step(self.number)?;
             self.data.expect(self.number)?;
+            self.pace.as_ref().map_or(Ok(()), |pace| pace.keep(self.number))?;
         }
         Ok(())
     }
@@ -187,13 +273,16 @@ impl<S: Step> Run for Steps<S> {
     }
 
     fn verify(&mut self) -> Result<()> {
-        self.data.verify(self.number)
+        self.data.verify(self.number, self.step.fills())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::SeqCst;
+    use tilewire::transport::{ShmOptions, World};
 
     #[test]
     fn chunks_are_about_square_and_whole() {
@@ -215,9 +304,113 @@ mod tests {
         assert!(data.expect(9).unwrap_err().to_string().contains("chunk 0 is [-1.0, -1.0]"));
         let right = [9.0, 35.0, 42.0, 9.0, 9.0, 48.0, 55.0, 9.0];
         right.iter().enumerate().for_each(|(k, &x)| data.out.set(k, x));
-        data.verify(9).unwrap();
+        data.verify(9, false).unwrap();
+        assert!(data.verify(9, true).unwrap_err().to_string().contains("element 1 of chunk 0 is 35 and not 9"));
         data.out.set(6, 0.0);
-        assert!(data.verify(9).unwrap_err().to_string().contains("element 2 of chunk 1 is 0 and not 55"));
+        assert!(data.verify(9, false).unwrap_err().to_string().contains("element 2 of chunk 1 is 0 and not 55"));
+        data.out.fill(9.0);
+        data.verify(9, true).unwrap();
+    }
+
+    const ALL: [Work; 8] = [
+        Work::AllToAll,
+        Work::Transposing,
+        Work::AllGather,
+        Work::ReduceScatter,
+        Work::AllReduce,
+        Work::Broadcast,
+        Work::Gather,
+        Work::Scatter,
+    ];
+
+    #[test]
+    fn every_chunk_of_an_output_comes_from_one_rank_or_is_a_sum_of_all() {
+        for (work, ranks) in ALL.into_iter().flat_map(|work| (1..5).map(move |ranks| (work, ranks))) {
+            for rank in 0..ranks {
+                let outputs = work.chunks(rank, ranks).1;
+                let mut sources = vec![0; outputs];
+                for from in 0..ranks {
+                    let Some((sent, becomes)) = work.route(from, rank) else { continue };
+                    assert!(sent < work.chunks(from, ranks).0, "{work:?}: {from} has no chunk {sent}");
+                    sources[becomes] += 1;
+                }
+                // What the root of a broadcast has is there already.
+                let there = usize::from(work == Work::Broadcast && rank == ROOT);
+                let must = if work.reduces() { ranks } else { 1 - there };
+                assert_eq!(sources, vec![must; outputs], "{work:?}, rank {rank} of {ranks}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_rank_has_more_than_the_root() {
+        for work in ALL {
+            let root = work.chunks(ROOT, 4);
+            let others = (0..4).map(|rank| work.chunks(rank, 4));
+            assert!(others.into_iter().all(|(inp, out)| inp <= root.0 && out <= root.1), "{work:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_place_is_filled_and_stays() {
+        let x = Tensor::zeros(4);
+        let data = |rank, inp: &Tensor<f32>| Data {
+            work: Work::Broadcast,
+            rank,
+            ranks: 2,
+            chunk: 4,
+            inp: inp.clone(),
+            out: x.clone(),
+        };
+        let root = data(ROOT, &x);
+        root.fill();
+        root.stamp(3);
+        root.verify(3, false).unwrap();
+        // Another rank has no input, and what it got before is no result.
+        let other = data(1, &Tensor::zeros(0));
+        other.fill();
+        other.stamp(3);
+        assert!(other.expect(3).is_err());
+        [3.0, 7.0, 14.0, 3.0].into_iter().enumerate().for_each(|(k, value)| x.set(k, value));
+        other.verify(3, false).unwrap();
+    }
+
+    /// Says when it was received, if it is; who sends waits for nobody.
+    struct Careless<'a> {
+        receives: bool,
+        received: &'a AtomicU64,
+        out: Tensor<f32>,
+    }
+
+    impl Step for Careless<'_> {
+        fn step(&mut self, number: u64) -> Result<()> {
+            if self.receives {
+                self.out.fill(stamp(number));
+                self.received.store(number, SeqCst);
+            } else {
+                assert!(self.received.load(SeqCst) >= number - 1, "step {number} begins before the last is over");
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_sends_does_not_run_ahead_of_who_receives() {
+        for work in [Work::Broadcast, Work::Gather, Work::Scatter] {
+            let received = AtomicU64::new(0);
+            let worked = World::threads(2).run(|world| {
+                let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+                let (x, words) = (Tensor::zeros(4), Words::allocate(&link)?);
+                let data = Data::new(work, &link, 2, &x, &x);
+                let receives = (data.rank == ROOT) == (work == Work::Gather);
+                let step = Careless { receives, received: &received, out: data.out.clone() };
+                // Nothing is sent: who only sends has nothing to find in its output.
+                let data = if receives { data } else { Data { out: Tensor::zeros(0), ..data } };
+                Steps::new(step, data, &words).run(1000)?;
+                Ok(link.close()?)
+            });
+            worked.unwrap();
+        }
     }
 
     #[test]
@@ -225,5 +418,6 @@ mod tests {
         assert_eq!(Work::AllToAll.volume(100, 4), 300);
         assert_eq!(Work::AllReduce.volume(100, 2), 100);
         assert_eq!(Work::AllReduce.volume(100, 4), 150);
+        assert_eq!(Work::Scatter.volume(100, 4), 300);
     }
 }

@@ -22,6 +22,8 @@ use tilewire::transport::ShmTransport;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+/// From here on messages both ways do not fit caches, and tables say what memory takes of them.
+const STORES_FROM: usize = 64 * MIB;
 
 /// One kind of work.
 #[derive(Debug)]
@@ -120,6 +122,9 @@ fn stream<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
 fn both<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let buffers = Buffers::allocate(link, Pattern::Both, bytes)?;
     let mut sides = buffers.one_copy();
+    if bytes >= STORES_FROM {
+        sides.extend(buffers.stores_alone());
+    }
     sides.extend(buffers.two_copy()?);
     let aim = if bytes < MIB { Aim::Ratio(0.9) } else { Aim::Ahead { times: 2.0, ratio: Some(0.9) } };
     sides.push(Race::new("direct", Primitive::Direct, Limit::OneCopy, aim).side(&buffers)?);
@@ -227,6 +232,7 @@ mod tests {
     use super::*;
     use crate::args::Command;
     use crate::bench::{Bench, Subject};
+    use tilewire::transport::{ShmOptions, World};
 
     fn plan(cases: &[&str], sizes: &[usize]) -> Plan {
         let sizes = (!sizes.is_empty()).then(|| sizes.iter().copied().map(Size).collect());
@@ -261,6 +267,23 @@ mod tests {
             let bench = Bench { subject: Subject::Sendrecv(expected), json: None, plot: None };
             assert_eq!(Command::parse(plan.words()), Ok(Command::Bench(bench)));
         }
+    }
+
+    /// At any size: contests have them only where they take long.
+    #[test]
+    fn stores_alone_write_what_one_copy_writes() {
+        let worked = World::threads(2).run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let sides = Buffers::allocate(&link, Pattern::Both, MIB)?.stores_alone();
+            assert!(!sides.is_empty());
+            for mut side in sides {
+                side.run.fill();
+                side.run.run(3)?;
+                side.run.verify()?;
+            }
+            Ok(link.close()?)
+        });
+        worked.unwrap();
     }
 
     /// Small messages of every side, checked and measured. Places are the machine's affair: there may be none on a busy one.

@@ -2,15 +2,24 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::Size;
-use crate::bench::ranks::heats::{Heat, Line};
+use crate::bench::ranks::heats::{Heat, Line, OPEN_MPI, STORES_ALONE};
 use crate::bench::ranks::place::Place;
-use crate::bench::ranks::side::{Aim, Part};
+use crate::bench::ranks::side::{Aim, Limit, Part};
+use crate::bench::report::duration;
 use std::fmt::Write as _;
 
 fn cell(heat: &Heat, line: &Line, place: Place) -> String {
     let Some((outcome, ns)) = line.medians[place as usize] else { return "-".into() };
     let figure = heat.gbps(ns).map_or_else(|| format!("{:.3} µs", ns / 1e3), |gbps| format!("{gbps:.2} GB/s"));
     match (&outcome.part, heat.limit_ns(line.against, place)) {
+        // The time as well, and what it is to Open MPI, which aims are about, and to another MPI that is faster: so one
+        // sees what of an aim memory leaves.
+        (Part::Limit(Limit::Stores), _) => {
+            let open = heat.times_open_mpi(ns, place).map(|times| (OPEN_MPI.to_string(), times));
+            let best = heat.times_mpi("", ns, place).filter(|(name, _)| !name.starts_with(OPEN_MPI));
+            let times = open.into_iter().chain(best).map(|(name, times)| format!(", {times:.2}x {name}"));
+            format!("{figure}, {}{}  {}", duration(ns / 1e3), times.collect::<String>(), outcome.name)
+        }
         (Part::Limit(_), _) => format!("{figure}  {}", outcome.name),
         (_, Some(limit)) => {
             let times = heat.times_open_mpi(ns, place).filter(|_| matches!(line.aim, Aim::Ahead { .. }));
@@ -87,12 +96,40 @@ pub fn table(heats: &[Heat]) -> String {
         out.push_str(line.trim_end());
         out.push('\n');
     }
+    if heats.iter().any(Heat::has_stores) {
+        out.push_str(STORES_ALONE);
+    }
     out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::ranks::contest::Outcome;
+    use crate::bench::ranks::heats::{MPI, Step};
+    use crate::bench::ranks::world::Kind;
+
+    #[test]
+    fn stores_alone_are_told_by_time_and_against_the_best_of_mpi() {
+        let near = |name: &str, part, ns| {
+            let mut outcome = Outcome::new(name.into(), part);
+            outcome.add(Place::Near, ns);
+            outcome
+        };
+        let racer = |protocol| Part::Racer { against: Limit::OneCopy, aim: Aim::None, protocol };
+        let outcomes = vec![
+            near("sender", Part::Limit(Limit::OneCopy), 5e6),
+            near("stores, streamed", Part::Limit(Limit::Stores), 4e6),
+            near("direct", racer("direct"), 5e6),
+            near("Open MPI, CMA", racer(MPI), 9e6),
+            near("MPICH", racer(MPI), 8e6),
+        ];
+        let (bytes, volume) = (64 << 20, Some(128 << 20));
+        let step = Step { name: "both ways", bytes, hops: 1.0, volume, sides: |_, _| Ok(Vec::new()), guests: None };
+        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 2, outcomes, least: 1, absent: None }]);
+        let shown = "stores alone    33.55 GB/s, 4.00 ms, 2.25x Open MPI, 2.00x MPICH  stores, streamed";
+        assert!(text.contains(shown) && text.ends_with(STORES_ALONE), "{text}");
+    }
 
     #[test]
     fn aims_are_judged_by_ratio_or_by_time() {

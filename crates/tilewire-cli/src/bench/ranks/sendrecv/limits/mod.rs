@@ -5,7 +5,7 @@
 //! | [`cache_line`] | is one word, and its own flag | |
 //! | [`flagged`] | 12 bytes and a flag at a time | |
 //! | [`ring`] | copied into a slot, copied out of it, pipelined | size and number of slots, slots and result cached or streamed |
-//! | [`one_copy`] | written where it belongs, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each |
+//! | [`one_copy`] | written where it belongs, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each; stored and not read |
 
 mod cache_line;
 #[cfg(target_arch = "x86_64")]
@@ -140,6 +140,13 @@ impl<'l> Buffers<'l> {
     /// is sent again in its own cache, but for the words that changed.
     pub fn half_each(&self) -> Vec<Side<'l>> {
         self.copies().map(|copy| self.one_copy_side(Limit::HalfEach, copy, Share::Halves)).collect()
+    }
+
+    /// As many bytes as a message has, stored where one copy writes them, and nothing read. Not a limit to judge others
+    /// by.
+    pub fn stores_alone(&self) -> Vec<Side<'l>> {
+        let streams = self.copies().filter(|copy| copy.streams());
+        streams.map(|copy| self.one_copy_side(Limit::Stores, copy, Share::Nobody)).collect()
     }
 
     fn copies(&self) -> impl Iterator<Item = Copy> {

@@ -22,11 +22,17 @@ pub enum Share {
     Sender,
     /// Each rank one half.
     Halves,
+    /// Nobody: the sender stores the number of the message in its place, and reads nothing.
+    Nobody,
 }
 
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Share::Sender { "sender" } else { "half each" })
+        f.write_str(match self {
+            Share::Sender => "sender",
+            Share::Halves => "half each",
+            Share::Nobody => "stores",
+        })
     }
 }
 
@@ -90,7 +96,12 @@ impl Half for OneCopy<'_> {
             return self.out.taken.wait(number);
         }
         // SAFETY: the receiver has allowed this message, and does not touch its target before `done`; our source is ours.
-        unsafe { self.copy.run(&self.peer_target, 0, source, 0, bytes) };
+        unsafe {
+            match self.share {
+                Share::Nobody => self.copy.fill(&self.peer_target, 0, bytes, number),
+                _ => self.copy.run(&self.peer_target, 0, source, 0, bytes),
+            }
+        }
         self.out.done.store(number, Release);
         Ok(())
     }
@@ -112,5 +123,9 @@ impl Half for OneCopy<'_> {
         self.inp.ready.store(number, Release);
         self.send(number)?;
         self.inp.done.wait(number)
+    }
+
+    fn fills(&self) -> bool {
+        self.share == Share::Nobody
     }
 }
