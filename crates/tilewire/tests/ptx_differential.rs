@@ -164,7 +164,18 @@ fn ranks_in_a_ring_pass_their_tiles_on() {
 /// Ranks that put packets to all others look at those of several before they wait for any; blocks lie in one shard each, or in two.
 #[test]
 fn ranks_add_what_all_of_them_sent() {
-    let cases = [(2, 64, 1), (3, 100, 1), (4, 256, 2), (4, 999, 3), (5, 40, 1), (5, 404, 3)];
+    // With shards that begin with tiles, and within; of unequal length, and empty.
+    let cases = [
+        (2, 64, 1),
+        (2, 64, 4),
+        (3, 100, 1),
+        (4, 256, 2),
+        (4, 256, 4),
+        (4, 999, 3),
+        (5, 8, 1),
+        (5, 40, 1),
+        (5, 404, 3),
+    ];
     for ((ranks, len, blocks), copies) in cases.into_iter().flat_map(|case| [1, 2].map(|copies| (case, copies))) {
         let rehearsal = Rehearsal::new(Geometry {
             world_size: ranks,
@@ -184,7 +195,9 @@ fn ranks_add_what_all_of_them_sent() {
         let floats = |rank: usize| Tensor::from_fn(len, |k| number(rank, k));
         let halves = |rank: usize| Tensor::from_fn(len, |k| Bf16::from_f32(number(rank, k)));
         let of_floats = |link: &RehearsalRank, rank| {
-            let (x, y) = (floats(rank), Tensor::<f32>::zeros(len));
+            let x = floats(rank);
+            // In place, or not.
+            let y = if blocks == 1 { x.clone() } else { Tensor::zeros(len) };
             all_reduce(link, &y, &x).algorithm(Algorithm::OneShot).blocks(blocks).granule(2 - len % 2).trace().unwrap()
         };
         let of_halves = |link: &RehearsalRank, rank| {

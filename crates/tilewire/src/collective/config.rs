@@ -36,7 +36,7 @@ pub struct Config {
     pub depth: Option<usize>,
     /// Groups of so many neighbours stay in one tile. 64 unless said, and 1024 where tiles are large.
     pub granule: Option<usize>,
-    /// Warps of one copy of a role, on a GPU; both sides may differ in it.
+    /// Warps of one copy of a role, on a GPU; both sides may differ in it, but the ranks of a one-shot all-reduce may not.
     pub warps: Option<u32>,
 }
 

@@ -8,7 +8,7 @@ use super::launch_exchange::PreparedExchange;
 use super::leg::{check_groups, check_shards};
 use super::link::{Link, Streams};
 use super::pair::Card;
-use super::reduction_kernel::roles;
+use super::reduction_kernel::{roles, swaps};
 use super::reduction_windows::Reached;
 use super::rounds::Rounds;
 use super::terms::{Message, Terms, WindowOf, terms_methods};
@@ -159,9 +159,14 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
     pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
         let course = self.course()?;
         let traced = self.trace_course(&course)?;
+        // Of an element that waits all lanes of a warp may have to wait, so that it is the same ones everywhere.
+        let lanes = match swaps(&self, &course) {
+            true => format!(", {} warps", traced.kernel.roles.values().map(|role| role.warps).sum::<u32>()),
+            false => String::new(),
+        };
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.terms.how(self.streams(&course)))?;
         let Course { algorithm, decision, .. } = &course;
-        let agreement = format!("{} of {} by {}", self.kind.name(), self.op.name(), algorithm.name());
+        let agreement = format!("{} of {} by {}{lanes}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
         let whole = Tiling::flat(self.out.len(), course.tilings[0].tile_len(), course.blocks);
         let window = course.reached.as_ref().map(Reached::number);

@@ -45,6 +45,19 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
     }
 }
 
+/// Whether packets are sent, taken and combined in one pass, for several positions at once: on a GPU, whose lanes are few for them. A
+/// `consume` hook may combine neighbours, and has positions one by one.
+pub(super) fn swaps<L: Link, In: Element, Out: Element, R: Reducible>(
+    reduction: &Reduction<'_, '_, L, In, Out, R>,
+    course: &Course<'_>,
+) -> bool {
+    let Reduction { kind, hooks, terms, .. } = reduction;
+    let on_gpu = terms.link.seat().is_some() || terms.link.copies() > 1;
+    let in_packets = course.protocol == Protocol::Packet && course.shards.len() > 1;
+    let all = *kind == Kind::AllReduce && hooks.stores();
+    on_gpu && in_packets && all && swapped::<R>(course.tilings[0]).is_some()
+}
+
 struct Kernel<'k, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Reducible> {
     reduction: &'k Reduction<'h, 'l, L, In, Out, R>,
     k: &'k Block<'t>,
@@ -89,10 +102,15 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         // 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
         let terms = &self.reduction.terms;
         self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 8)).run(|r| {
-            let produce =
-                |scene: &Scene<'t, In, Out>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.context(r, at));
+            let produce = |scene: &Scene<'t, In, Out>, at: &Leg<'t>| {
+                let c = match self.reduction.kind {
+                    Kind::AllReduce => scene.context_in(r, at, Some(self.by_shard(r, at, |s| s as i64))),
+                    Kind::ReduceScatter => scene.context(r, at),
+                };
+                self.reduction.hooks.produce(&c)
+            };
             let mine = tilings[self.me.index()];
-            if self.swaps() {
+            if swaps(self.reduction, self.course) {
                 return swap_and_reduce::<R, _>(
                     r,
                     (&to, &from),
@@ -263,14 +281,6 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         x
     }
 
-    /// Whether packets are sent, taken and combined in one pass, for several positions at once: on a GPU, whose lanes are few for them. A
-    /// `consume` hook may combine neighbours, and has positions one by one.
-    fn swaps(&self) -> bool {
-        let Reduction { kind, hooks, terms, .. } = self.reduction;
-        let on_gpu = terms.link.seat().is_some() || terms.link.copies() > 1;
-        on_gpu && *kind == Kind::AllReduce && hooks.stores() && swapped::<R>(self.course.tilings[0]).is_some()
-    }
-
     /// Combines what this rank has for a position and what the others sent, in the order of `others`, and keeps it. The ranks, from this one
     /// on, are turned until the first of the position's shard comes first: by 1, by 2, by 4, .. places, or not.
     fn turned(
@@ -281,15 +291,8 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         own: Value<'t, R>,
         got: &[Value<'t, R>],
     ) {
-        let Reduction { hooks, op, .. } = self.reduction;
-        let Course { tilings, shards, .. } = self.course;
-        let (ranks, tile, len) = (self.ranks, tilings[0].tile_len(), tilings[0].len());
-        // Where a tile lies in one shard, so do all its positions.
-        let apart = shards.iter().all(|shard| shard.end == len || shard.end.is_multiple_of(tile));
-        let pos = if apart { at.tile * tile as i64 } else { at.pos };
-        let places = |s: usize| (s + 1 + ranks - self.me.index()) % ranks;
-        let before = |after: Value<'t, i64>, s: usize| pos.lt(shards[s].end as i64).select(places(s) as i64, after);
-        let places = (0..ranks - 1).rev().fold(r.constant(places(ranks - 1) as i64), before);
+        let (Reduction { hooks, op, .. }, ranks) = (self.reduction, self.ranks);
+        let places = self.by_shard(r, at, |s| ((s + 1 + ranks - self.me.index()) % ranks) as i64);
         let mut all: Vec<_> = std::iter::once(own).chain(got.iter().copied()).map(|x| x.cast::<R::Partial>()).collect();
         for by in std::iter::successors(Some(1), |by| Some(2 * by)).take_while(|&by| by < ranks) {
             let turns = (places & by as i64).ne(0);
@@ -297,6 +300,17 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         }
         let x = all.into_iter().reduce(|a, b| op.combine(a, b)).expect("at least this rank");
         hooks.consume(&scene.context(r, at), op.finish::<R>(r, x, ranks));
+    }
+
+    /// What goes with the shard of a position of the whole message.
+    fn by_shard(&self, r: &RoleCtx<'t>, at: &Leg<'t>, of: impl Fn(usize) -> i64) -> Value<'t, i64> {
+        let Course { tilings, shards, .. } = self.course;
+        let (tile, len) = (tilings[0].tile_len(), tilings[0].len());
+        // Where a tile lies in one shard, so do all its positions.
+        let apart = shards.iter().all(|shard| shard.end == len || shard.end.is_multiple_of(tile));
+        let pos = if apart { at.tile * tile as i64 } else { at.pos };
+        let before = |after: Value<'t, i64>, s: usize| pos.lt(shards[s].end as i64).select(of(s), after);
+        (0..self.ranks - 1).rev().fold(r.constant(of(self.ranks - 1)), before)
     }
 
     /// The scene of the hooks for a shard.

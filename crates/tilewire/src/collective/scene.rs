@@ -1,6 +1,6 @@
 //! Where a hook is called: the chunks of a leg, and everything else its context says.
 
-use crate::hook::{Chunk, Ctx, RoleCtx};
+use crate::hook::{Chunk, Ctx, RoleCtx, Value};
 use crate::ir::scalar::Element;
 use crate::schedule::{Leg, Tiling};
 use crate::transport::Rank;
@@ -22,6 +22,11 @@ pub(super) struct Scene<'t, In, Out> {
 impl<'t, In: Element, Out: Element> Scene<'t, In, Out> {
     /// The context of a hook for one position.
     pub(super) fn context(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> Ctx<'t, In, Out> {
+        self.context_in(r, at, self.shard.map(|shard| r.constant(i64::from(shard.number()))))
+    }
+
+    /// The same, in a shard that depends on the position.
+    pub(super) fn context_in(&self, r: &RoleCtx<'t>, at: &Leg<'t>, shard: Option<Value<'t, i64>>) -> Ctx<'t, In, Out> {
         let pos = if self.start == 0 { at.pos } else { at.pos + self.start as i64 };
         let mut c = Ctx::new(r, self.input, self.output)
             .pos(pos)
@@ -40,8 +45,8 @@ impl<'t, In: Element, Out: Element> Scene<'t, In, Out> {
         if let Some(from) = self.from {
             c = c.recv_peer(from.number());
         }
-        if let Some(shard) = self.shard {
-            c = c.shard(shard.number());
+        if let Some(shard) = shard {
+            c = c.shard(shard);
         }
         if let Some(slot) = at.slot {
             c = c.slot(slot.slot);

@@ -382,7 +382,7 @@ pub enum Op {
         x: Value,
     },
     /// Returns when the slot is ≥ `x`. Ordering: acquire, system scope, for the whole role copy. PTX: one lane polls
-    /// `ld.acquire.sys`, then a role barrier. CPU: acquire load; not ready yields to other instances. Not in an `each`.
+    /// `ld.acquire.sys`, then a role barrier; of waits in a row lane k polls for the k-th, with one deadline for all. CPU: acquire load; not ready yields to other instances. Not in an `each`.
     Wait {
         /// Which slot.
         slot: Slot,
@@ -412,7 +412,9 @@ pub enum Op {
     },
     /// Waits until both halves of the packet carry `flag` and gives the 8 bytes. Ordering: the data travels with its flag,
     /// nothing else is ordered. CPU: two 64-bit atomic loads; not ready yields. Only in an `each`; blocks like `wait`, and so
-    /// never waits for a packet that the same `each` puts. A flag of 0 at run time means nothing; the evaluator reports it.
+    /// never waits for a packet that the same `each` puts. In an `each` in one dimension that puts others before, an element
+    /// that waits holds back none with a smaller number, on any engine: ranks that put and get packets of the same numbers in
+    /// one `each` get on. (On a GPU roles of such an `each` have as many lanes on every rank.) A flag of 0 at run time means nothing; the evaluator reports it.
     PacketGet {
         /// Which packet.
         at: Place,
@@ -509,7 +511,8 @@ pub enum Op {
         body: Region,
     },
     /// Runs the body once for every element: `0..extent[0]` in one dimension, `0..extent[0]` rows × `0..extent[1]` columns
-    /// in two; the index values are axis 0 (and 1), lane `i64`. Element order is free. Extents are uniform `i64`; ≤ 0 runs
+    /// in two; the index values are axis 0 (and 1), lane `i64`. Element order is free (but see
+    /// [`Op::PacketGet`]). Extents are uniform `i64`; ≤ 0 runs
     /// nothing. Ends with a barrier of the role copy.
     Each {
         /// One or two extents.

@@ -6,7 +6,7 @@
 //!   credit   barrier, then a relaxed store: that the barrier completes the lanes' reads is an assumption outside of the
 //!            formal PTX model
 //!   wait     the leader polls ld.acquire.sys; the barrier after it passes what it saw on to the lanes. Several waits in a row are one: lane k
-//!            polls for the k-th
+//!            polls for the k-th, and the deadline of all runs from where they stand
 //! ```
 //!
 //! Every 32nd look that finds nothing also looks at the abort word and at the clock. When either ends the wait, the lane marks

@@ -56,12 +56,18 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     case("all_reduce", "two-phase, in place", plan(staged, |l, n| all(l, n, two, Rounds::Roles, true))?);
     case("all_reduce", "ring", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
     case("all_reduce", "ring, in place", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))?);
-    case("all_reduce", "one-shot", plan(packets, |link, _| one_shot(link, blocks, 21))?);
+    case("all_reduce", "one-shot", plan(packets, |link, _| one_shot(link, blocks, 21, false))?);
     // Over transports on which others have copies of their roles.
     let copied = Shape { copies: true, ..staged };
     let around = Shape { copies: true, ..ring };
     let in_one_pass = Shape { copies: true, ..packets };
-    case("all_reduce", "one-shot, in one pass", plan(in_one_pass, |link, _| one_shot(link, blocks, 20))?);
+    case("all_reduce", "one-shot, in one pass", plan(in_one_pass, |link, _| one_shot(link, blocks, 20, false))?);
+    case(
+        "all_reduce",
+        "one-shot, in one pass, in place",
+        plan(in_one_pass, |link, _| one_shot(link, blocks, 20, true))?,
+    );
+    case("all_reduce", "one-shot, in one pass, last flags", last_flags(ranks, blocks)?);
     case("all_gather", "ring, beside copies", plan(around, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))?);
     let name = "staged, beside copies";
     case("reduce_scatter", name, plan(copied, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))?);
@@ -197,10 +203,21 @@ fn reduce(
 }
 
 /// A few elements for every block, of which several share a packet, or fill it.
-fn one_shot(link: &RehearsalRank, blocks: usize, each: usize) -> Result<Traced, RunError> {
-    let (inp, out) = (Tensor::<i16>::zeros(blocks * each), Tensor::<i16>::zeros(blocks * each));
+fn one_shot(link: &RehearsalRank, blocks: usize, each: usize, in_place: bool) -> Result<Traced, RunError> {
+    let inp = Tensor::<i16>::zeros(blocks * each);
+    let out = if in_place { inp.clone() } else { Tensor::zeros(inp.len()) };
     let config = config(Primitive::Packet, blocks, (0, 0));
     all_reduce(link, &out, &inp).algorithm(Algorithm::OneShot).config(config).trace()
+}
+
+/// Messages whose flags come round, to neighbours one before the others: of several messages only some are the last.
+fn last_flags(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
+    let world = Rehearsal::small(ranks, blocks).with_copies();
+    world.at_message((1 << 31) - 16);
+    world.plan(21, |link, n| match n {
+        0 => before::packet(link, blocks),
+        _ => one_shot(link, blocks, 20, false),
+    })
 }
 
 fn ring_gather(link: &RehearsalRank, blocks: usize, slots: (usize, usize)) -> Result<Traced, RunError> {

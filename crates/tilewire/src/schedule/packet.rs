@@ -250,8 +250,8 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
 /// Sends this block's part of one message to several peers and takes what they send of theirs, word by word in one pass: `take` gets the
 /// number of a word in a tile, the word that was sent and those that came. Elements are smaller than words, and fill them.
 ///
-/// Nobody waits for a word before it has put its own, and on every engine a lane takes its words in ascending order. So of all words that
-/// somebody waits for, the first is put by everybody who comes to it, and nobody is held up on the way there: somebody gets on.
+/// Nobody waits for a word before it has put its own, and who waits holds back no smaller word ([`Op::PacketGet`](crate::ir::Op::PacketGet)). So
+/// of all words that somebody waits for, the first is put by everybody: somebody gets on.
 #[track_caller]
 pub(super) fn swap_packets<'t, P: Element, O: Ops<'t>>(
     r: &RoleCtx<'t>,

@@ -197,7 +197,7 @@ fn every_op_and_every_algorithm_has_the_same_bits() {
 }
 
 #[test]
-fn hooks_see_positions_of_the_whole_tensor_in_every_algorithm() {
+fn hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorithm() {
     for ranks in [1, 2, 3, 4] {
         threads(ranks, "hooks of reductions", |world| {
             let link = ShmTransport::rendezvous(world, SMALL)?;
@@ -206,18 +206,18 @@ fn hooks_see_positions_of_the_whole_tensor_in_every_algorithm() {
             let inp = Tensor::from_slice(&floats(seed(), world.rank(), len));
             for algorithm in [Algorithm::OneShot, Algorithm::TwoPhase, Algorithm::Ring] {
                 let out = Tensor::<f32>::zeros(len);
-                // Every rank gives its input transposed; every result is doubled, and gets its position.
+                // Every rank gives its input transposed, with the shard; every result is doubled, and gets its position.
                 all_reduce(&link, &out, &inp)
                     .algorithm(algorithm)
                     .chunk_shape(rows, cols)
-                    .produce(|c| c.input.at(c.col(), c.row()))
+                    .produce(|c| c.input.at(c.col(), c.row()) + c.shard().cast::<f32>())
                     .consume(|c, x| c.output.store(c.pos(), x * 2.0 + c.pos().cast::<f32>()))
                     .run()?;
                 let share = len.div_ceil(ranks);
                 let must = |i: usize| {
                     let of = |k: usize| {
                         let rank = Rank::new(((i / share + k) % ranks) as u32);
-                        floats(seed(), rank, len)[i % rows * cols + i / rows]
+                        floats(seed(), rank, len)[i % rows * cols + i / rows] + (i / share) as f32
                     };
                     (1..=ranks).map(of).reduce(|a, b| a + b).unwrap() * 2.0 + i as f32
                 };

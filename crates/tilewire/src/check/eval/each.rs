@@ -4,6 +4,10 @@
 //! the ops of one element and nothing between two elements, so every interleaving of the elements' op sequences is
 //! allowed; running op by op is one of them. It is the one to take because a `Group` needs its operand of every element
 //! of its group, and because a packet that is not there yet then holds back no other element's earlier ops.
+//!
+//! Of an `each` in one dimension that puts packets and gets others the language says more, since ranks that took its elements in different
+//! orders would wait for each other for ever: an element that waits holds back none with a smaller number. There the order that holds
+//! back most is run: element after element, each to its end.
 
 use super::{Awaited, Blocked, ElementOrder, Frame, FrameKind, Instance};
 use crate::check::error::EvalError;
@@ -12,6 +16,7 @@ use crate::check::observer::{AccessKind, Observer};
 use crate::check::random::Random;
 use crate::ir::scalar::dynamic;
 use crate::ir::{BinaryOp, Entity, GroupOp, Inst, Op, Place, Region, Shape, Type, Value};
+use std::ops::Range;
 
 /// An `each` under way.
 pub(super) struct EachState {
@@ -19,8 +24,12 @@ pub(super) struct EachState {
     pub inst: Inst,
     /// Length of the innermost axis.
     row: usize,
-    /// The elements (row-major numbers) in the order in which they run.
+    /// How many elements it has.
+    elements: usize,
+    /// The elements (row-major numbers) that run together, in the order in which they do.
     order: Vec<usize>,
+    /// Those that run after them, one by one.
+    later: Range<usize>,
     /// Lane values, by the number of the value.
     lanes: Vec<Vec<u64>>,
     /// Packets taken by the `PacketGet` under way; empty when none is.
@@ -28,6 +37,13 @@ pub(super) struct EachState {
 }
 
 impl EachState {
+    /// Goes on with the next element, if one is left.
+    pub fn next(&mut self) -> bool {
+        let next = self.later.next();
+        self.order = next.into_iter().collect();
+        next.is_some()
+    }
+
     pub fn value(&self, v: Value, element: usize) -> u64 {
         self.lanes[v.index()][element]
     }
@@ -65,14 +81,26 @@ impl Instance<'_> {
             let of = |e: usize| if extent.len() == 2 && axis == 0 { e / row } else { e % row };
             lanes[v.index()] = (0..elements).map(|e| of(e) as u64).collect();
         }
-        let order = self.element_order(elements);
+        let (order, later) = match extent.len() == 1 && self.swaps(body) {
+            true => (vec![0], 1..elements),
+            false => (self.element_order(elements), 0..0),
+        };
         self.eaches += 1;
-        let state = EachState { inst, row, order, lanes, taken: Vec::new() };
+        let state = EachState { inst, row, elements, order, later, lanes, taken: Vec::new() };
         self.frames.push(Frame { region: body, next: 0, kind: FrameKind::Each(Box::new(state)) });
         Ok(())
     }
 
-    /// One op of the body, for all elements. Gives what it waits for, if it does.
+    /// Whether a body puts packets and gets others. What combines neighbours has them all at once.
+    fn swaps(&self, body: Region) -> bool {
+        let has =
+            |wanted: fn(&Op) -> bool| self.kernel.regions[body].iter().any(|&inst| wanted(&self.kernel.insts[inst].op));
+        has(|op| matches!(op, Op::PacketPut { .. }))
+            && has(|op| matches!(op, Op::PacketGet { .. }))
+            && !has(|op| matches!(op, Op::Group { .. }))
+    }
+
+    /// One op of the body, for all elements that run together. Gives what it waits for, if it does.
     pub(super) fn each_op(
         &mut self,
         inst: Inst,
@@ -99,7 +127,7 @@ impl Instance<'_> {
             }
             Op::Group { op, x, size } => {
                 let each = self.each();
-                let values: Vec<u64> = (0..each.order.len()).map(|e| self.value(*x, Some(e))).collect();
+                let values: Vec<u64> = (0..each.elements).map(|e| self.value(*x, Some(e))).collect();
                 let (size, ty) = (*size as usize, kernel.ty(*x));
                 // The last group of a row may be shorter: rows are cut first.
                 let groups = values.chunks(each.row).flat_map(|row| row.chunks(size.max(1)));
@@ -113,8 +141,8 @@ impl Instance<'_> {
                 }
             }
             op => {
-                let mut results = vec![0; self.each().order.len()];
-                for i in 0..results.len() {
+                let mut results = self.lanes_for(inst);
+                for i in 0..self.each().order.len() {
                     let element = self.each().order[i];
                     if let Some(bits) = self.element_op(inst, op, Some(element), world, observer)? {
                         results[element] = bits;
@@ -139,9 +167,9 @@ impl Instance<'_> {
     ) -> Result<Option<Blocked>, EvalError> {
         let flag = self.flag(inst, flag)?;
         let mut taken = std::mem::take(&mut self.each_mut().taken);
-        taken.resize(self.each().order.len(), None);
+        taken.resize(self.each().elements, None);
         let mut missing = None;
-        for i in 0..taken.len() {
+        for i in 0..self.each().order.len() {
             let element = self.each().order[i];
             if taken[element].is_some() {
                 continue;
@@ -165,7 +193,11 @@ impl Instance<'_> {
         if missing.is_some() {
             self.each_mut().taken = taken;
         } else {
-            self.set_lanes(inst, taken.into_iter().flatten().collect());
+            let mut lanes = self.lanes_for(inst);
+            for &element in &self.each().order {
+                lanes[element] = taken[element].expect("none is missing");
+            }
+            self.set_lanes(inst, lanes);
         }
         Ok(missing)
     }
@@ -202,6 +234,15 @@ impl Instance<'_> {
             Some(Frame { kind: FrameKind::Each(state), .. }) => state,
             _ => unreachable!("an op of an `each` runs only with its frame on top"),
         }
+    }
+
+    /// Room for what an op gives, with what elements that ran before have of it.
+    fn lanes_for(&mut self, inst: Inst) -> Vec<u64> {
+        let Some(result) = self.kernel.insts[inst].result else { return Vec::new() };
+        let each = self.each_mut();
+        let mut lanes = std::mem::take(&mut each.lanes[result.index()]);
+        lanes.resize(each.elements, 0);
+        lanes
     }
 
     fn set_lanes(&mut self, inst: Inst, lanes: Vec<u64>) {

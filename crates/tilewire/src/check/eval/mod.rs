@@ -327,6 +327,10 @@ impl<'k> Instance<'k> {
             }
             FrameKind::Each(state) => {
                 let inst = state.inst;
+                if state.next() {
+                    frame.next = 0;
+                    return;
+                }
                 self.frames.pop();
                 observer.barrier(self.who, inst);
             }

@@ -4,7 +4,8 @@
 //! ever waits for what it has signalled already, the HEAD counts steps that were *taken*, and a credit for a step that its giver does not
 //! know to be sent, by any TAIL of that sender, is a fault. (Where it waits for more, as `direct` does with READY, the counter *permits*
 //! steps, and nothing is said here.) That any TAIL will do lets a sender announce a step later than it asks for the next slot, as `bulk` does,
-//! and misses a credit for one of several slots that count their own steps alone.
+//! and misses a credit for one of several slots that count their own steps alone. A counter by which credits are given is none of data, though it may be
+//! signalled like one, as that of packets is when their flags come round: a role that sends and takes waits for one such and signals the other.
 //! All of this is program order and happens-before, so it is the same in every run of the monotone fragment.
 
 use super::clock::PartyId;
@@ -80,8 +81,11 @@ impl Credits {
         let mut found = Vec::new();
         for (&head, Head { senders, permits }) in &self.heads {
             let Some(history) = slots.get(head).filter(|_| !permits) else { continue };
-            let tails: BTreeSet<SlotKey> =
-                senders.iter().flat_map(|party| self.sent[party].tails.iter().copied()).collect();
+            let of_data = |tail: &SlotKey| {
+                slots.get(*tail).is_none_or(|history| history.signals().iter().all(|signal| !signal.credit))
+            };
+            let tails = senders.iter().flat_map(|party| self.sent[party].tails.iter().copied());
+            let tails: BTreeSet<SlotKey> = tails.filter(of_data).collect();
             for credit in history.signals().iter().filter(|signal| signal.credit) {
                 let rank = rank_of(credit.party);
                 // A counter that another rank takes its data by says nothing of this one's.

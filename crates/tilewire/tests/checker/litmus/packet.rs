@@ -42,3 +42,25 @@ fn packets_are_credited_like_slots() {
         assert_eq!(report.is_clean(), credited, "{report}");
     }
 }
+
+/// An element that waits holds back none with a smaller number: ranks that take their packets in the same order get on, others need not.
+#[test]
+fn packets_that_are_put_and_got_in_one_each_are_so_in_ascending_order() {
+    for ascending in [true, false] {
+        let s = Shared::new();
+        let swap = |mine: i64, reversed: bool| {
+            s.rank(move |r, bytes, _, out| {
+                r.each(4, |i| {
+                    let k = if reversed { -i + 3 } else { i };
+                    bytes.packet_put(0, k + mine * 4, i.cast::<u64>(), 1u32);
+                    out.store(i, bytes.packet_get(0, k + (1 - mine) * 4, 1u32));
+                });
+            })
+        };
+        let report = check(&[vec![swap(0, false), swap(1, !ascending)]]);
+        match ascending {
+            true => clean(&report),
+            false => _ = expect(&report, "deadlock", &[]),
+        }
+    }
+}
