@@ -4,7 +4,7 @@
 use super::contest::{Course, Effort, Guest, Outcome, best, measure};
 use super::lockstep::Lockstep;
 use super::mpi::Peer;
-use super::pin::{cores, pin_to_core_of};
+use super::pin::{Pinned, cores};
 use super::place::Place;
 use super::side::{Aim, Limit, Part, Side};
 use super::world::{self, Kind};
@@ -241,10 +241,10 @@ fn follow(world: &World, steps: &[Step]) -> Result<()> {
     })
 }
 
-/// Ties this rank to its core and lets it work on a transport. When it fails, the others are told.
+/// Ties this rank to its core, while it works on a transport. When it fails, the others are told.
 fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> Result<R> {
     let rank = world.rank().index();
-    pin_to_core_of(rank);
+    let _pinned = Pinned::to_core_of(rank);
     if cores() < world.size() && rank == 0 {
         let (ranks, cores) = (world.size(), cores());
         _ = writeln!(
