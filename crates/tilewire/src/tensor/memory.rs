@@ -1,6 +1,7 @@
 //! A handle to memory that stays alive as long as the handle.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use super::block::Block;
+use std::alloc::{Layout, handle_alloc_error};
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
@@ -47,14 +48,17 @@ pub trait DeviceBytes {
 }
 
 impl Memory {
-    /// Alignment of memory tilewire allocates itself: one page, so that vector accesses never split and non-temporal stores
-    /// and registration with a NIC need no special case.
+    /// Alignment of a page or more that tilewire allocates itself, at least: one page, so that vector accesses never split and
+    /// non-temporal stores and registration with a NIC need no special case.
     pub const ALIGN: usize = 4096;
 
     /// Fresh zeroed memory.
     pub fn zeroed(bytes: usize) -> Memory {
-        let block = Block::new(bytes);
-        Memory { start: block.start, bytes, shared: false, keep: Keep::Host(Rc::new(block)) }
+        let align = if bytes >= Memory::ALIGN { Memory::ALIGN } else { 64 };
+        let Some(block) = Block::zeroed(bytes, align) else {
+            handle_alloc_error(Layout::from_size_align(bytes, align).expect("allocation fits the address space"))
+        };
+        Memory { start: block.start(), bytes, shared: false, keep: Keep::Host(Rc::new(block)) }
     }
 
     /// Memory of somebody else, kept alive by `keep`.
@@ -188,29 +192,5 @@ fn copied(result: Result<(), Box<dyn Error>>, direction: &str) {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({:p}, {} bytes)", self.start, self.bytes)
-    }
-}
-
-/// An own allocation.
-struct Block {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-impl Block {
-    fn new(bytes: usize) -> Block {
-        let align = if bytes >= Memory::ALIGN { Memory::ALIGN } else { 64 };
-        let layout = Layout::from_size_align(bytes.max(1), align).expect("allocation fits the address space");
-        // SAFETY: the layout has a size of at least one byte.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Block { start, layout }
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }

@@ -3,8 +3,10 @@
 //! In: host data or foreign memory. Out: [`Memory`] handles that the hook language turns into parameters and the engines into
 //! addresses. Invariant: a handle keeps its memory alive. Knows the element types; must not know kernels or engines.
 
+mod block;
 mod memory;
 
+pub(crate) use block::Block;
 pub use memory::{DeviceBytes, Memory};
 // What a tensor's elements are, for folders that see tensors but no kernels.
 #[doc(no_inline)]

@@ -8,7 +8,7 @@
 //! Abort word and doorbell stand on lines of their own (128 bytes: the pair of lines that prefetchers fetch): every wait polls the
 //! first and every signal looks at the second, and both stay in everybody's cache because they hardly ever change.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use crate::tensor::Block;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -33,7 +33,7 @@ pub(super) struct Mapping {
 }
 
 enum Release {
-    Free(Layout),
+    Free(#[expect(dead_code, reason = "freed when dropped")] Block),
     #[cfg(target_os = "linux")]
     Unmap {
         total: usize,
@@ -55,11 +55,9 @@ impl Mapping {
 
     /// Memory of this process; `None` when there is not enough.
     pub(super) fn heap(total: usize) -> Option<Mapping> {
-        let layout = Layout::from_size_align(total, HEADER).ok()?;
         assert!(total >= HEADER, "a segment has a header");
-        // SAFETY: the layout's size is not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Mapping { start, release: Release::Free(layout) })
+        let block = Block::zeroed(total, HEADER)?;
+        Some(Mapping { start: block.start(), release: Release::Free(block) })
     }
 
     /// Takes over a mapping.
@@ -88,15 +86,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        match self.release {
-            // SAFETY: allocated in `heap` with this layout; freed once.
-            Release::Free(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
-            #[cfg(target_os = "linux")]
-            Release::Unmap { total } => {
-                // SAFETY: `mapped` took this very range over; whoever has its addresses holds a handle, and the last is gone.
-                let result = unsafe { libc::munmap(self.start.as_ptr().cast(), total) };
-                debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
-            }
+        #[cfg(target_os = "linux")]
+        if let Release::Unmap { total } = self.release {
+            // SAFETY: `mapped` took this very range over; whoever has its addresses holds a handle, and the last is gone.
+            let result = unsafe { libc::munmap(self.start.as_ptr().cast(), total) };
+            debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
         }
     }
 }
