@@ -33,11 +33,10 @@ pub(super) struct Mapping {
 }
 
 enum Release {
-    Free(#[expect(dead_code, reason = "freed when dropped")] Block),
+    /// Frees itself.
+    Free(Block),
     #[cfg(target_os = "linux")]
-    Unmap {
-        total: usize,
-    },
+    Unmap { total: usize },
 }
 
 // SAFETY: the header consists of atomics, and the bytes behind it are only handed out as raw addresses; freeing or unmapping may
@@ -86,11 +85,14 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        #[cfg(target_os = "linux")]
-        if let Release::Unmap { total } = self.release {
-            // SAFETY: `mapped` took this very range over; whoever has its addresses holds a handle, and the last is gone.
-            let result = unsafe { libc::munmap(self.start.as_ptr().cast(), total) };
-            debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
+        match &self.release {
+            Release::Free(_block) => {}
+            #[cfg(target_os = "linux")]
+            Release::Unmap { total } => {
+                // SAFETY: `mapped` took this very range over; whoever has its addresses holds a handle, and the last is gone.
+                let result = unsafe { libc::munmap(self.start.as_ptr().cast(), *total) };
+                debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
+            }
         }
     }
 }
