@@ -15,9 +15,7 @@ use anyhow::{Context, Result};
 use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
-/// Bytes before a sample that restore a side's state of the caches: what it sends and receives, and all slots of the largest ring several times. At least one message, and
-/// not too many small ones. `mpi_peer.c` does the same.
-const WARM_UP: u64 = 32 << 20;
+/// Before a sample there is at least one message, and not too many small ones.
 const MOST_WARM_UP: u64 = 256;
 
 /// How much time to spend on one contest.
@@ -25,6 +23,9 @@ const MOST_WARM_UP: u64 = 256;
 pub struct Effort {
     /// The least length of a sample: short, since the processors move.
     pub sample: Duration,
+    /// Bytes before a sample. For figures they restore a side's state of the caches: what it sends and receives, and all
+    /// slots of the largest ring several times.
+    pub warm_up: u64,
     /// To find the fastest variants of each limit.
     pub trials: Rounds,
     /// For the figures.
@@ -47,6 +48,7 @@ impl Effort {
     /// For figures.
     pub const FULL: Effort = Effort {
         sample: Duration::from_millis(1),
+        warm_up: 32 << 20,
         trials: Rounds { most: 15, least: 7, time: Duration::from_secs(5) },
         rounds: Rounds { most: 41, least: 15, time: Duration::from_secs(8) },
         least: 3,
@@ -54,10 +56,16 @@ impl Effort {
     /// To see that it works.
     pub const QUICK: Effort = Effort {
         sample: Duration::from_micros(100),
+        warm_up: 2 << 20,
         trials: Rounds { most: 2, least: 1, time: Duration::from_millis(300) },
         rounds: Rounds { most: 5, least: 2, time: Duration::from_secs(1) },
         least: 1,
     };
+
+    /// Messages of so many bytes before a sample.
+    fn warm_up_steps(&self, bytes: usize) -> u64 {
+        (self.warm_up / bytes.max(1) as u64).clamp(1, MOST_WARM_UP)
+    }
 }
 
 /// A side that is another program's: it times and probes itself.
@@ -164,13 +172,15 @@ pub fn measure(
     for guest in guests.iter_mut() {
         guest.with(|job, work| job.check(work, bytes));
     }
+    let warm_up = effort.warm_up_steps(bytes);
     let mut steps = Vec::new();
     for k in 0..sides.len() {
         steps.push(calibrate(effort.sample, |steps| lockstep.run(sides, k, steps))?);
     }
     for guest in guests.iter_mut() {
-        let filling =
-            |job: &mut mpi::Job, work: &str| calibrate(effort.sample, |steps| Ok(job.run(work, bytes, steps)?.took));
+        let filling = |job: &mut mpi::Job, work: &str| {
+            calibrate(effort.sample, |steps| Ok(job.run(work, bytes, warm_up, steps)?.took))
+        };
         steps.push(guest.with(filling).unwrap_or(1));
     }
     let mut outcomes: Vec<Outcome> =
@@ -180,8 +190,8 @@ pub fn measure(
     }));
     let mut take = |k: usize| -> Result<Option<(Place, f64)>> {
         let (place, took) = match k.checked_sub(sides.len()) {
-            None => sample(lockstep, sides, k, steps[k], bytes)?,
-            Some(guest) => match guests[guest].with(|job, work| job.run(work, bytes, steps[k])) {
+            None => sample(lockstep, sides, k, warm_up, steps[k])?,
+            Some(guest) => match guests[guest].with(|job, work| job.run(work, bytes, warm_up, steps[k])) {
                 Some(answer) => (Place::agreed(answer.probes_ns.0, answer.probes_ns.1), answer.took),
                 None => return Ok(None),
             },
@@ -260,11 +270,11 @@ fn sample(
     lockstep: &mut Lockstep,
     sides: &mut [Side],
     k: usize,
+    warm_up: u64,
     steps: u64,
-    bytes: usize,
 ) -> Result<(Option<Place>, Duration)> {
     let before = lockstep.probe()?;
-    lockstep.run(sides, k, (WARM_UP / bytes.max(1) as u64).clamp(1, MOST_WARM_UP))?;
+    lockstep.run(sides, k, warm_up)?;
     let took = lockstep.run(sides, k, steps)?;
     let after = lockstep.probe()?;
     Ok((Place::agreed(before, after), took))

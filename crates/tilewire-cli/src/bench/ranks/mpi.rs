@@ -192,9 +192,9 @@ impl Job {
         self.ask(&format!("check {work} {bytes}")).map(|_| ())
     }
 
-    /// Times some steps.
-    pub fn run(&mut self, work: &str, bytes: usize, steps: u64) -> Result<Answer> {
-        self.ask(&format!("{work} {bytes} {steps}"))
+    /// Times some steps, after some that warm up.
+    pub fn run(&mut self, work: &str, bytes: usize, warm_up: u64, steps: u64) -> Result<Answer> {
+        self.ask(&format!("{work} {bytes} {warm_up} {steps}"))
     }
 
     fn ask(&mut self, command: &str) -> Result<Answer> {
@@ -297,11 +297,11 @@ mod tests {
                     for bytes in [8, 96_000] {
                         job.check(work, bytes).unwrap_or_else(|error| panic!("{name}, {work}: {error}"));
                     }
-                    let answer = job.run(work, 96_000, 3).unwrap();
+                    let answer = job.run(work, 96_000, 16, 3).unwrap();
                     assert!(answer.took > Duration::ZERO && answer.probes_ns.0 > 0.0);
                 }
                 assert!(job.ask("fly").unwrap_err().to_string().contains("a command that is none"));
-                assert!(job.run("all_to_all", 8, 1).is_ok());
+                assert!(job.run("all_to_all", 8, 1, 1).is_ok());
             }
         }
     }

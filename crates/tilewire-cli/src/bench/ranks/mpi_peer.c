@@ -1,7 +1,7 @@
 /* The MPI side of `tilewire bench`: ranks that do what they are told, one line at a time.
  *
  *   check WORK BYTES          does it twice and compares every word
- *   WORK BYTES STEPS          times STEPS steps after a few that warm up
+ *   WORK BYTES WARM STEPS     times STEPS steps after WARM that warm up
  *   WORK of two ranks: stream | pingpong | both                                       of messages of so many bytes
  *        of all ranks: all_to_all | transposing | all_gather | reduce_scatter         of chunks of so many bytes, of floats
  *                      | all_reduce                                                   of a tensor of so many bytes
@@ -427,19 +427,17 @@ int main(int argc, char **argv) {
             fflush(forward[p]);
         }
         size_t bytes;
-        unsigned long long steps;
+        unsigned long long warm, steps;
         double took = 0, before = 0, after = 0;
         int right = 0, work;
         if (sscanf(line, "check %31s %zu", name, &bytes) == 2 && (work = find(name)) >= 0) {
             size_to(bytes);
             right = work < MESSAGES ? check_messages(work) : check_collective(work);
-        } else if (sscanf(line, "%31s %zu %llu", name, &bytes, &steps) == 3 && (work = find(name)) >= 0) {
+        } else if (sscanf(line, "%31s %zu %llu %llu", name, &bytes, &warm, &steps) == 4 && (work = find(name)) >= 0) {
             size_to(bytes);
             meet();
             before = probe();
-            /* As the others do. */
-            size_t warm_up = bytes ? (32u << 20) / bytes : 256;
-            right = run(work, warm_up < 1 ? 1 : warm_up > 256 ? 256 : warm_up);
+            right = run(work, warm);
             meet();
             double start = now();
             right &= run(work, steps);

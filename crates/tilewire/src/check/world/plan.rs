@@ -146,6 +146,12 @@ impl Plan {
         self.launches.len()
     }
 
+    /// Copies of the role that has the most; [`Settings::most_copies`](crate::check::Settings::most_copies) from there on changes nothing.
+    pub fn most_copies(&self) -> u32 {
+        let roles = self.launches.iter().flatten().flat_map(|job| job.kernel.roles.values());
+        roles.map(|role| role.copies).max().unwrap_or(0)
+    }
+
     pub(in crate::check) fn kernel(&self, launch: u32, rank: u32) -> &Kernel {
         &self.launches[launch as usize][rank as usize].kernel
     }
