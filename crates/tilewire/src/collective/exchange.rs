@@ -283,7 +283,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         // What is kept stays in the cache for longer than what is sent.
         let (from, kept_from) = match keeper {
             Some(Keeper { same: true, .. }) => (usual, Some(KEPT_IN_CACHE * usual)),
-            Some(Keeper { same: false, .. }) => (usual / 3 * 2, Some(usual / 3 * 4)),
+            Some(Keeper { same: false, .. }) => (usual / 3 * 2, Some(usual / 3 * 5)),
             None => (usual, None),
         };
         Streams { from: from / written.max(1), own_from: (staged && large).then_some(1), kept_from, puts }

@@ -62,10 +62,9 @@ mod x86 {
     use super::{LINE, Stores};
     use std::arch::x86_64::*;
 
-    /// Bytes to one place before the other has its turn.
+    /// Bytes to one place before the other has its turn. Nothing is fetched ahead: the processor does that, and with instructions for it this took as long or longer,
+    /// in huge pages and in small ones (8 MiB in huge pages near / far: 1.06 / 0.71 ms with, 1.02 / 0.63 without).
     const TURN: usize = 4 * LINE;
-    /// How far ahead it fetches.
-    const AHEAD: usize = 2048;
 
     macro_rules! turns {
         ($name:ident, $features:literal, $vector:ty, $load:ident, $store:ident, $stream:ident) => {
@@ -115,15 +114,8 @@ mod x86 {
                     bytes: usize,
                 ) {
                     for at in (0..bytes).step_by(TURN) {
-                        // SAFETY: a turn within the ranges. Near the end what was fetched is fetched again: what lies behind may be somebody else's.
+                        // SAFETY: a turn within the ranges.
                         unsafe {
-                            let next = (at + AHEAD).min(bytes - TURN);
-                            for line in (0..TURN).step_by(LINE) {
-                                _mm_prefetch::<_MM_HINT_T0>(from[0].add(next + line).cast());
-                                if !SAME {
-                                    _mm_prefetch::<_MM_HINT_T0>(from[1].add(next + line).cast());
-                                }
-                            }
                             let turn = load(from[0].add(at));
                             store::<FIRST>(to[0].add(at), turn);
                             let turn = if SAME { turn } else { load(from[1].add(at)) };
