@@ -517,8 +517,8 @@ fn a_chunk_shape_is_the_size_of_its_tensor() {
     let (out, inp) = (vector(), vector());
     let line = line!() + 1;
     let result = map(&out, &inp).chunk_shape(4, 4).trace();
-    let text = "a shape of 16 elements for a chunk of 64: it is the shape of one chunk";
-    fails(result, line, text);
+    let text = |of| format!("a shape of 16 elements for a chunk of 64 of the {of}: it is the shape of one chunk");
+    fails_all(result, &[(line, &text("input")), (line, &text("output"))]);
 }
 
 #[test]

@@ -336,7 +336,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             }
             let sends = legs.all().filter(|leg| leg.side == Side::Send);
             let what = if self.pattern.is_collective() {
-                "the input's chunk, which without a produce hook is as long as the output's,"
+                "the input's chunk for one rank (without a produce hook input and output are equally long: one of the two is wrong)"
             } else {
                 "the input of a send without produce hook"
             };

@@ -118,10 +118,10 @@ impl<'t> PutParts<'t> for LastPart {
     }
 }
 
-/// A view with its shape, if it has one.
-pub(super) fn chunk<'t, T: Element>(view: View<'t, T>, shape: &Option<Shape>) -> Chunk<'t, T> {
+/// A view of the input or the output with its shape, if it has one.
+pub(super) fn chunk<'t, T: Element>(view: View<'t, T>, of: &'static str, shape: &Option<Shape>) -> Chunk<'t, T> {
     match shape {
-        Some(shape) => view.chunk_shape(shape.rows, shape.cols, &shape.at).into(),
+        Some(shape) => view.chunk_shape(of, (shape.rows, shape.cols), &shape.at).into(),
         None => view.into(),
     }
 }

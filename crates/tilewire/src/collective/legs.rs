@@ -162,7 +162,7 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         // What this rank sends may be longer than what it receives: then its output stands for the peer's, by length.
         let sends = leg.side == Side::Send && leg.peer != exchange.terms.link.rank();
         let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
-        let (input, output) = (chunk(input, &hooks.input_shape), chunk(output, &hooks.output_shape));
+        let (input, output) = (chunk(input, "input", &hooks.input_shape), chunk(output, "output", &hooks.output_shape));
         let Leg { tiling, to, from, shard, .. } = *leg;
         let scene = Scene { input, output, tiling, to, from, shard, start: 0, cols: None };
         Body { exchange, leg, ops: None, scene, kept: None, words: None }

@@ -92,7 +92,8 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
             }
             k.blocks(self.blocks.max(1));
             let (input, output) = (k.input(&self.inp).named("input"), k.output(&self.out).named("output"));
-            let (input, output) = (chunk(input, &hooks.input_shape), chunk(output, &hooks.output_shape));
+            let (input, output) =
+                (chunk(input, "input", &hooks.input_shape), chunk(output, "output", &hooks.output_shape));
             k.main(|r| self.body(r, input, output));
         })
     }

@@ -331,8 +331,8 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         };
         let (input, output) = (self.k.input(&inp).named("input"), self.k.output(out).named("output"));
         Scene {
-            input: chunk(input, &hooks.input_shape),
-            output: chunk(output, &hooks.output_shape),
+            input: chunk(input, "input", &hooks.input_shape),
+            output: chunk(output, "output", &hooks.output_shape),
             tiling: self.course.tilings[of.map_or(0, Rank::index)],
             to,
             from,

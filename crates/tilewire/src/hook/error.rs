@@ -189,6 +189,8 @@ pub enum MisuseKind {
     },
     /// A shape that is not that of one chunk.
     ChunkShape {
+        /// Of the input or of the output.
+        of: &'static str,
         /// Elements of the shape.
         elements: usize,
         /// Elements of a chunk.
@@ -329,10 +331,10 @@ impl fmt::Display for MisuseKind {
                 "shape {rows} x {cols} with rows {stride} apart does not fit a view of {len} elements: rows must not \
                  overlap and the last must end inside"
             ),
-            ChunkShape { elements, len } => write!(
+            ChunkShape { of, elements, len } => write!(
                 f,
-                "a shape of {elements} elements for a chunk of {len}: it is the shape of one chunk, what one rank sends to one \
-                 other, and not that of the whole tensor"
+                "a shape of {elements} elements for a chunk of {len} of the {of}: it is the shape of one chunk, what one rank \
+                 sends to one other, and not that of the whole tensor; if that is what it is, the {of} has the wrong length"
             ),
             Length { what, is, must } => write!(f, "{what} has length {is}, but it must be {must}"),
             OutOfBounds { index, len } => write!(f, "index {index} is outside a view of {len} elements"),

@@ -149,11 +149,11 @@ impl<'t, T: Element> View<'t, T> {
         self.shaped(rows, cols, cols, fits, &SourceLine::caller())
     }
 
-    /// [`View::shape`] for a chunk of a collective, whose shape stands in a user's line.
-    pub(crate) fn chunk_shape(&self, rows: usize, cols: usize, at: &SourceLine) -> View2<'t, T> {
+    /// [`View::shape`] for a chunk of the input or output of a collective, whose shape stands in a user's line.
+    pub(crate) fn chunk_shape(&self, of: &'static str, (rows, cols): (usize, usize), at: &SourceLine) -> View2<'t, T> {
         if rows.checked_mul(cols) != Some(self.len) {
             let (elements, len) = (rows.saturating_mul(cols), self.len);
-            self.trace.report(at, MisuseKind::ChunkShape { elements, len });
+            self.trace.report(at, MisuseKind::ChunkShape { of, elements, len });
         }
         View2 { view: *self, rows, cols, stride: cols }
     }

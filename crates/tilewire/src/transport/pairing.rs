@@ -48,10 +48,10 @@ impl fmt::Display for Ticket {
         let Ticket { rank, peer, number, .. } = self;
         match self.side {
             Side::Send => {
-                write!(f, "send number {number} of rank {rank} to rank {peer}, which builds no receive for it")
+                write!(f, "send number {number} of rank {rank} to rank {peer}, which has built no receive for it")
             }
             Side::Receive => {
-                write!(f, "receive number {number} of rank {rank} from rank {peer}, which builds no send for it")
+                write!(f, "receive number {number} of rank {rank} from rank {peer}, which has built no send for it")
             }
         }
     }

@@ -309,7 +309,12 @@ impl fmt::Display for TransportError {
             TransportError::Broken { cause } => {
                 write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
             }
-            TransportError::NotMet { ticket, after } => write!(f, "{ticket}: waited {after:?} for the other side"),
+            TransportError::NotMet { ticket, after } => write!(
+                f,
+                "{ticket}: waited {:.1} s for the other side; collectives are made of such pairs: see whether that rank makes \
+                 the same call, in the same order, or allow a longer deadline",
+                after.as_secs_f64()
+            ),
             TransportError::NotClosed { ranks, after } => write!(
                 f,
                 "{} not close within {after:?}: closing is collective, call it on every rank",

@@ -4,7 +4,9 @@ use crate::links::{BLOCK, Link, Shape, ring};
 use crate::litmus::Shared;
 use crate::{check, expect, kinds, plan};
 use tilewire::check::{Fault, Settings};
-use tilewire::{Memory, Tensor, kernel};
+use tilewire::hook::Value;
+use tilewire::rehearsal::Rehearsal;
+use tilewire::{Memory, Tensor, all_to_all, hooks, kernel};
 
 #[test]
 fn everybody_receives_before_anybody_sends() {
@@ -124,6 +126,42 @@ fn a_transpose_in_place_races_with_itself() {
     let report = check(&[vec![traced.unwrap()]]);
     let fault = expect(&report, "race", &[at, at]);
     assert!(fault.to_string().contains("two elements of one each"), "{fault}");
+}
+
+#[test]
+fn elements_that_write_one_place_race() {
+    let (x, index) = (Tensor::<f32>::zeros(16), Tensor::from_fn(16, |i| (i / 2) as i32));
+    let report = |place: fn(Value<'_, i64>) -> Value<'_, i64>| {
+        let y = Tensor::<f32>::zeros(16);
+        let traced = kernel("several to one", |k| {
+            let (x, y) = (k.input(&x), k.output(&y).named("y"));
+            k.main(|r| r.each(16, |i| y.store(place(i), x.load(i))));
+        });
+        check(&[vec![traced.unwrap()]])
+    };
+    // The first two meet, or the last two, or all of them, or some that are far apart.
+    let places: [fn(Value<'_, i64>) -> Value<'_, i64>; 7] =
+        [|i| i / 2, |i| (i + 1) / 2, |i| i / 16, |i| i * 15 / 16, |i| i.min(14), |i| i % 8, |i| i - i % 4];
+    for (k, place) in places.into_iter().enumerate() {
+        let report = report(place);
+        let fault = expect(&report, "race", &[]);
+        assert!(fault.to_string().contains("two elements of one each"), "place {k}: {fault}");
+    }
+    // Each in a place of its own, wherever that is, and any number that read one.
+    let apart: [fn(Value<'_, i64>) -> Value<'_, i64>; 3] = [|i| i, |i| 15 - i, |i| i * 5 % 16];
+    apart.into_iter().for_each(|place| assert!(report(place).is_clean()));
+    let y = Tensor::<f32>::zeros(16);
+    let traced = kernel("one to several", |k| {
+        let (x, y, index) = (k.input(&x), k.output(&y), k.input(&index));
+        k.main(|r| r.each(16, |i| y.store(i, x.load(index.load(i).cast::<i64>()))));
+    });
+    assert!(check(&[vec![traced.unwrap()]]).is_clean());
+    // The hook that the guide warns of.
+    let scattered = Rehearsal::small(2, 1).check(2, |link, _| {
+        let (x, y) = (Tensor::<f32>::zeros(32), Tensor::<f32>::zeros(32));
+        all_to_all(link, &y, &x).consume(hooks::scatter_by(&index)).trace()
+    });
+    expect(&scattered.unwrap(), "race", &[]);
 }
 
 /// A pair of ranks and one slot of staging, with counters that begin at `start(launch)` on each side.

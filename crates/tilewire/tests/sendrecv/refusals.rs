@@ -453,7 +453,7 @@ fn hooks_that_cannot_be_meant() {
         sendrecv(link, &output::<f32>(6), &x(6), peer, peer).chunk_shape(2, 4).run()
     }) {
         let RunError::Build(error) = error else { panic!("{error}") };
-        let shape = |kind: &MisuseKind| matches!(kind, MisuseKind::ChunkShape { elements: 8, len: 6 });
+        let shape = |kind: &MisuseKind| matches!(kind, MisuseKind::ChunkShape { elements: 8, len: 6, .. });
         assert!(error.misuses().iter().any(|misuse| shape(&misuse.kind)), "{error}");
     }
 }

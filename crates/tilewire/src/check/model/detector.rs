@@ -322,7 +322,8 @@ impl Observer for Detector<'_> {
                 run.next += 1;
                 return;
             }
-            if run.bytes == *bytes {
+            // Elements that read one place do no harm; those that write one meet in the shadow.
+            if run.bytes == *bytes && !writes(kind) {
                 run.many = true;
                 return;
             }
