@@ -280,7 +280,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let written = sent + usize::from(legs.own.is_some() && keeper.is_none());
         // Windows stay with their readers: nothing goes back and forth, and nothing could tell where they are.
         let puts = if staged { Puts::Measured } else { Puts::ThroughCache };
-        // What is kept stays in the cache for longer than what is sent.
+        // What is kept stays in the cache for longer than what is sent (`vm/copy/two.rs` has both, of 8 and of 10 MiB): sizes are of the two together.
         let (from, kept_from) = match keeper {
             Some(Keeper { same: true, .. }) => (usual, Some(KEPT_IN_CACHE * usual)),
             Some(Keeper { same: false, .. }) => (usual / 3 * 2, Some(usual / 3 * 5)),

@@ -189,7 +189,7 @@ impl Bench<'_> {
             kept.iter().try_for_each(|scheme| scheme.check(false))?;
             // Compared with nothing at all: how much longer it takes.
             let target = if bytes <= 16 << 10 { 1.0 / 1.1 } else { 1.0 / 1.35 };
-            self.row("small, against nothing", "chosen", 0, bytes, &sides[..2], &times[..2], target);
+            self.against_nothing("small", ("chosen", 0), bytes, &sides[..2], &times[..2], target)?;
             let hand = without(1, sides, times);
             self.row("small, against packets", "chosen", 0, bytes, &hand.0, &hand.1, 0.97);
         }
@@ -287,13 +287,10 @@ impl Bench<'_> {
                 }
                 let times = self.race(&sides, 2 * self.samples())?;
                 kept.iter().try_for_each(|by_hand| by_hand.check())?;
-                // And as whoever replays it in a loop sees it, the host's launches included: 1.6 is an aim for that.
-                let in_a_row = race(&self.device, &self.stream, None, &sides[..2], 2 * self.samples())?;
-                let (name, blocks) = ("all-reduce of 4 ranks, against nothing", blocks.unwrap_or(0));
-                self.row(&format!("{name}, in a row"), "packet", blocks, bytes, &sides[..2], &in_a_row, 1.0 / 1.6);
-                self.row(&format!("{name}, queued"), "packet", blocks, bytes, &sides[..2], &times[..2], 1.0 / 1.6);
+                let (name, blocks) = ("all-reduce of 4 ranks", blocks.unwrap_or(0));
+                self.against_nothing(name, ("packet", blocks), bytes, &sides[..2], &times[..2], 1.0 / 1.6)?;
                 let hand = without(1, sides, times);
-                self.row("all-reduce of 4 ranks, against packets", "packet", blocks, bytes, &hand.0, &hand.1, 0.9);
+                self.row(&format!("{name}, against packets"), "packet", blocks, bytes, &hand.0, &hand.1, 0.9);
             }
         }
         self.rows[before..].iter_mut().for_each(|row| row.ranks = ranks);
@@ -318,6 +315,25 @@ impl Bench<'_> {
         let limit = ("100 ms".to_string(), 100e3);
         self.push("host: trace, PTX, load", "staged", 0, 1 << 20, build_ms * 1e3, limit, String::new(), 1.0);
         self.rows.iter_mut().rev().take(2).for_each(|row| row.gbps = None);
+        Ok(())
+    }
+
+    /// Ours and an empty graph: queued, which are these times and the GPU's alone, and in a row, as whoever replays in a loop sees it, the
+    /// host's launches included. Aims are of figures in a row.
+    fn against_nothing(
+        &mut self,
+        name: &str,
+        (protocol, blocks): (&'static str, usize),
+        bytes: usize,
+        sides: &[Side],
+        queued: &[f64],
+        target: f64,
+    ) -> Result<()> {
+        let in_a_row = race(&self.device, &self.stream, None, sides, 2 * self.samples())?;
+        for (how, times) in [("in a row", &in_a_row[..]), ("queued", queued)] {
+            let name = format!("{name}, against nothing, {how}");
+            self.row(&name, protocol, blocks, bytes, sides, times, target);
+        }
         Ok(())
     }
 

@@ -90,7 +90,7 @@ pub const OPEN_MPI: &str = "Open MPI";
 
 /// What tables say below about a side that is neither ours nor a limit to judge by.
 pub const STORES_ALONE: &str = "stores alone: not ours, and not judged. The same ranks store as many bytes in the same \
-    places around the caches, and read nothing: where caches do not hold what is moved, no copy is faster.\n";
+    places around the caches, and read nothing: no copy that goes around them is faster, but one may leave some in them.\n";
 
 impl Heat {
     /// The best of each limit, and all that race.
