@@ -1,7 +1,7 @@
 //! `tilewire soak`: random transfers among processes for minutes, every byte checked, nothing allowed to grow.
 //!
-//! - **In**: minutes, ranks, a seed. **Out**: how much was moved, what every rank held at the start, when warm and at the end, and a
-//!   status that says whether all was right and nothing grew.
+//! - **In**: minutes, ranks, a seed. **Out**: how much was moved, what every rank held at the start, at least when warm and at least at
+//!   the end, and a status that says whether all was right and nothing grew.
 //! - **Invariants**: all ranks make the same plan from the seed, so partners agree without asking. The seed is printed before
 //!   anything else.
 //! - **Must not know**: how a transfer works.
@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `options.rs` | [`Soak`]: the words of the command line |
 //! | `plan.rs` | [`Round`](plan::Round): who sends what to whom, at random |
-//! | `usage.rs` | memory, descriptors and mappings of this process, and what growth is too much |
+//! | `usage.rs` | memory, descriptors and mappings of this process, their least when warm and at the end, and what growth is too much |
 
 mod options;
 mod plan;
@@ -26,14 +26,12 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 use tilewire::transport::{RankError, ShmOptions, ShmTransport, World};
-use usage::Usage;
+use usage::{Floors, Usage};
 
 /// Rounds between two looks at the clock, at which all ranks meet.
 const BATCH: usize = 32;
 /// Prepared transfers that are kept, to be launched again between others.
 const KEPT: usize = 4;
-/// When a rank counts as warm: everything it keeps for good is there.
-const WARM: Duration = Duration::from_secs(10);
 
 /// Runs it; the status says whether all was right and nothing grew.
 pub fn soak(soak: &Soak) -> Result<ExitCode> {
@@ -64,13 +62,10 @@ fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
     let mut account = Account { start: Usage::now()?, ..Account::default() };
     let (began, length) = (Instant::now(), Duration::from_secs_f64(60.0 * soak.minutes));
     let mut plan = plan::Plan::new(seed, world.size());
-    let mut is_warm = false;
+    let mut floors = Floors::new(length);
     loop {
         batch(&link, &mut plan, seed, me, &mut account)?;
-        if !is_warm && began.elapsed() >= WARM.min(length / 3) {
-            is_warm = true;
-            account.warm = Usage::now()?;
-        }
+        floors.note(began.elapsed(), Usage::now()?);
         // The clock of rank 0 is everybody's.
         let over = [u8::from(began.elapsed() >= length)];
         let said = world.bootstrap().all_gather("soak/batch", &over, world.deadline())?;
@@ -78,19 +73,19 @@ fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
             break;
         }
     }
-    account.end = Usage::now()?;
     let took = began.elapsed();
-    if !is_warm {
-        account.warm = account.end;
-    }
+    // Another rank's clock may have ended the run just before this one's last third began.
+    floors.note(took.max(length), Usage::now()?);
+    (account.warm, account.end) = floors.warm_and_end().expect("a look at the end is in both");
     let all = world.bootstrap().all_gather("soak/accounts", account.to_text().as_bytes(), world.deadline())?;
     link.close()?;
     let all: Vec<Account> = all.iter().map(|text| Account::from_text(&String::from_utf8_lossy(text))).collect();
-    let grown: Vec<String> = all.iter().enumerate().flat_map(|(rank, account)| account.growth(rank)).collect();
+    let growth = all.iter().enumerate().flat_map(|(rank, account)| account.growth(rank));
+    let grown = (length >= usage::JUDGED).then(|| growth.collect::<Vec<String>>());
     if me == 0 {
-        stdout().write_all(report(&all, &grown, took).as_bytes())?;
+        stdout().write_all(report(&all, grown.as_deref(), took).as_bytes())?;
     }
-    Ok(grown.is_empty())
+    Ok(grown.is_none_or(|grown| grown.is_empty()))
 }
 
 /// What rank 0 was told, or chose.
@@ -160,7 +155,8 @@ impl Account {
     }
 }
 
-fn report(all: &[Account], grown: &[String], took: Duration) -> String {
+/// What grew is unknown after a run that was too short for it.
+fn report(all: &[Account], grown: Option<&[String]>, took: Duration) -> String {
     let launches: u64 = all.iter().map(|account| account.launches).sum();
     let bytes: u64 = all.iter().map(|account| account.bytes).sum();
     let (seconds, gib) = (took.as_secs_f64(), bytes as f64 / f64::from(1 << 30));
@@ -176,10 +172,11 @@ fn report(all: &[Account], grown: &[String], took: Duration) -> String {
         let [g, h, i] = [start, warm, end].map(|usage| usage.mappings);
         _ = writeln!(text, "{rank:<4}  {a:>19.1} {b:>5.1} {c:>5.1}  {d:>19} {e:>5} {f:>4}  {g:>16} {h:>5} {i:>4}");
     }
-    match grown {
-        [] => text.push_str(&format!("\nnothing grew: {}\n", usage::BOUND)),
-        _ => text.push_str(&format!("\nGREW, beyond {}\n{}\n", usage::BOUND, grown.join("\n"))),
-    }
+    _ = match grown {
+        None => writeln!(text, "\nwhether anything grew shows in {} s or more", usage::JUDGED.as_secs()),
+        Some([]) => writeln!(text, "\nnothing grew: {}", usage::BOUND),
+        Some(grown) => writeln!(text, "\nGREW, beyond {}\n{}", usage::BOUND, grown.join("\n")),
+    };
     text
 }
 
@@ -195,6 +192,7 @@ mod tests {
         assert!(fine.growth(0).is_empty());
         let grown = leaks.growth(1);
         assert!(grown[0].starts_with("rank 1: 210 MiB") && grown[1].contains("2 descriptors"), "{grown:?}");
-        assert!(report(&[fine, leaks], &grown, Duration::from_secs(2)).contains("GREW"));
+        let took = Duration::from_secs(60);
+        assert!(report(&[fine, leaks], Some(&grown), took).contains("GREW"));
     }
 }
