@@ -110,7 +110,7 @@ fn captured_tensors_become_inputs() {
     });
     let traced =
         has(traced, &["v2: lane u16 = load p1[v1]", "v3: lane i64 = cast v2 to i64", "v4: lane u16 = load p1[v3]"]);
-    assert_eq!(names(&traced), [("y".to_string(), Access::Out), ("arg1".to_string(), Access::In)]);
+    assert_eq!(names(&traced), [("y".to_string(), Access::Out), ("captured".to_string(), Access::In)]);
 }
 
 #[test]

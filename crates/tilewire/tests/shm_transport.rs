@@ -322,6 +322,26 @@ fn a_thread_that_returns_an_error_breaks_the_transport_of_the_others() {
 }
 
 #[test]
+fn who_closes_alone_is_told_who_does_not() {
+    let (closed, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let result = World::threads(2).deadline(Duration::from_secs(2)).run(|world| {
+        let transport = ShmTransport::rendezvous(&world, SMALL)?;
+        if world.rank() == Rank::new(1) {
+            // In something else, until the other has given up.
+            _ = wait.lock().unwrap().recv_timeout(Duration::from_secs(20));
+            return Ok(());
+        }
+        let error = transport.close().unwrap_err();
+        assert!(matches!(&error, TransportError::NotClosed { ranks, .. } if *ranks == [1]), "{error}");
+        assert!(error.to_string().starts_with("rank 1 did not close within "), "{error}");
+        closed.send(())?;
+        Err(error.into())
+    });
+    assert!(result.unwrap_err().to_string().starts_with("rank 0 failed: rank 1 did not close"));
+}
+
+#[test]
 fn memory_of_a_rank_that_dropped_its_transport_stays_until_the_peer_lets_go() {
     in_threads(2, |world| {
         let transport = ShmTransport::rendezvous(world, SMALL)?;

@@ -46,7 +46,11 @@ pub fn everywhere(
         Ranks::Processes => in_processes(count.unwrap_or(DEFAULT), &[]),
         Ranks::Threads => match World::threads(count.unwrap_or(DEFAULT)).run(|world| body(&world)) {
             Ok(held) => Ok(status(held[0])),
-            Err(WorldError::RankFailed { source, .. }) if is_refusal(&source) => Ok(refused(&source)),
+            Err(WorldError::RankFailed { source, .. } | WorldError::AllFailed { source, .. })
+                if is_refusal(&source) =>
+            {
+                Ok(refused(&source))
+            }
             Err(error) => Err(error.into()),
         },
         Ranks::Env => {

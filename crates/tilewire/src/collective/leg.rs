@@ -106,6 +106,13 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let at_once = if self.layout() == Rounds::Legs { 2 * rounds } else { rounds };
         let message = Message { types: R::TYPES, len, last_per, shape, at_once, only };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
+        let way = terms.config.primitive.or(only.map(|(way, _)| way));
+        // Before a window is asked for, which would be in vain.
+        if way.map_or(reached.is_some(), |way| way == Primitive::Direct) && !self.hooks.stores() {
+            let protocol = Protocol::Direct { window_bytes: reached.unwrap_or(0) };
+            let why = "nobody runs a consume hook when the sender writes the output: use staged or packet";
+            return Err(TransferError::Unable { protocol, why }.into());
+        }
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
         self.check_direct(&decision, side)?;
         let part = |part: Part, what, len| match part {
@@ -137,7 +144,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         }
     }
 
-    /// What `direct` cannot do.
+    /// What `direct` cannot do with this window.
     fn check_direct(&self, decision: &Decision, side: Side) -> Result<(), TransferError> {
         let (protocol @ Protocol::Direct { .. }, Some(window)) = (decision.protocol, &self.terms.window) else {
             return Ok(());
@@ -145,9 +152,6 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let unable = |why| Err(TransferError::Unable { protocol, why });
         if R::TYPES != [window.ty] {
             return unable("it stores one value of the window's type: use staged or packet for others");
-        }
-        if !self.hooks.stores() {
-            return unable("nobody runs a consume hook when the sender writes the output: use staged or packet");
         }
         if side == Side::Receive && !window.own.is(self.out.memory()) {
             return unable("the output is not this rank's part of the window: give window.tensor() as output");

@@ -402,13 +402,17 @@ impl<T: Element> Captured<T> for Tensor<T> {
     }
 }
 
-/// The tensor as an input of the kernel.
+/// A tensor that a closure captured, as an input of the kernel.
 pub(crate) fn input<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>) -> View<'t, T> {
-    argument(trace, tensor, Access::In)
+    named_argument(trace, tensor.name().unwrap_or("captured"), tensor, Access::In)
 }
 
 /// The tensor as an argument of the kernel. The parameter's access widens when a tensor is used in several ways.
 pub(crate) fn argument<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
-    let param = trace.buffer("", T::TYPE, std::slice::from_ref(tensor.memory()), tensor.len(), access);
+    named_argument(trace, tensor.name().unwrap_or(""), tensor, access)
+}
+
+fn named_argument<'t, T: Element>(trace: &'t Trace, name: &str, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
+    let param = trace.buffer(name, T::TYPE, std::slice::from_ref(tensor.memory()), tensor.len(), access);
     View::of(trace, Base::Param(param), tensor.len(), None, access)
 }

@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 pub struct Tensor<T> {
     memory: Memory,
     len: usize,
+    name: Option<Rc<str>>,
     element: PhantomData<T>,
 }
 
@@ -40,7 +41,7 @@ impl<T: Element> Tensor<T> {
     /// All zeros.
     pub fn zeros(len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
-        Tensor { memory: Memory::zeroed(bytes), len, element: PhantomData }
+        Tensor::whole(Memory::zeroed(bytes), len)
     }
 
     /// A copy of a slice.
@@ -68,7 +69,7 @@ impl<T: Element> Tensor<T> {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         // SAFETY: the caller promises what `foreign` asks.
         let memory = unsafe { Memory::foreign(start.cast(), bytes, keep) };
-        Tensor { memory, len, element: PhantomData }
+        Tensor::whole(memory, len)
     }
 
     /// A tensor in memory that peers may write at any time: the elements at its start. Host access is element by element and
@@ -79,7 +80,7 @@ impl<T: Element> Tensor<T> {
     pub(crate) fn in_shared(memory: Memory, len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         assert!(memory.is_shared() && memory.start().cast::<T>().is_aligned(), "{memory:?} is no window");
-        Tensor { memory: memory.part(0, bytes), len, element: PhantomData }
+        Tensor::whole(memory.part(0, bytes), len)
     }
 
     /// A tensor in memory of a device, whose bytes are elements: the elements at its start. Host access copies, and waits for what
@@ -90,7 +91,7 @@ impl<T: Element> Tensor<T> {
     pub(crate) fn on_device(memory: Memory, len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         assert!(memory.device().is_some() && memory.start().cast::<T>().is_aligned(), "{memory:?} is no device memory");
-        Tensor { memory: memory.part(0, bytes), len, element: PhantomData }
+        Tensor::whole(memory.part(0, bytes), len)
     }
 
     /// Elements `range` of this tensor; shares its memory.
@@ -105,7 +106,30 @@ impl<T: Element> Tensor<T> {
         );
         let size = size_of::<T>();
         let memory = self.memory.part(range.start * size, range.len() * size);
-        Tensor { memory, len: range.len(), element: PhantomData }
+        Tensor { memory, len: range.len(), ..self.clone() }
+    }
+
+    fn whole(memory: Memory, len: usize) -> Self {
+        Tensor { memory, len, name: None, element: PhantomData }
+    }
+
+    /// This handle with a name, for messages and for the text of a kernel: that of a tensor which a hook captures.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map, prelude::*};
+    /// let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+    /// let bias = Tensor::<f32>::zeros(8).named("bias");
+    /// let short = map(&out, &inp).produce(|c| c.input.flat().load(c.pos()) + bias.at(c.pos())).run();
+    /// assert!(short.unwrap_err().to_string().contains("leaves bias, which has 8"));
+    /// ```
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Its name, where it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// Number of elements.
@@ -299,7 +323,7 @@ fn element<T: Element>(bytes: &[u8]) -> T {
 
 impl<T> Clone for Tensor<T> {
     fn clone(&self) -> Self {
-        Tensor { memory: self.memory.clone(), len: self.len, element: PhantomData }
+        Tensor { memory: self.memory.clone(), len: self.len, name: self.name.clone(), element: PhantomData }
     }
 }
 

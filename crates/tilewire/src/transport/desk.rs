@@ -84,7 +84,13 @@ impl Desk {
         let closed = self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
-        closed.map_err(|error| self.lost(error))
+        closed.map_err(|error| match self.lost(error) {
+            TransportError::Bootstrap(BootstrapError::Timeout { late, absent, waited, .. }) => {
+                let ranks = late.iter().chain(&absent).map(|rank| rank.index()).collect();
+                TransportError::NotClosed { ranks, after: waited }
+            }
+            error => error,
+        })
     }
 
     /// The store may hear of a death before this rank's monitor does. It is the cause then, for this rank and for all whom it tells.

@@ -317,8 +317,10 @@ impl fmt::Display for TransportError {
             ),
             TransportError::NotClosed { ranks, after } => write!(
                 f,
-                "{} not close within {after:?}: closing is collective, call it on every rank",
-                those(ranks, "did", "did")
+                "{} not close within {:.1} s: closing is collective, and waits for all that were called before; see what they do \
+                 instead",
+                those(ranks, "did", "did"),
+                after.as_secs_f64()
             ),
         }
     }

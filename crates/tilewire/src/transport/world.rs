@@ -225,25 +225,41 @@ impl Threads {
             let threads: Vec<_> = LocalBootstrap::world(count).into_iter().map(start).collect();
             threads.into_iter().map(|thread| thread.ok()?.join().ok()?).collect()
         });
-        match failure.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match failure.of(count) {
             Some(error) => Err(error),
             None => Ok(results.into_iter().map(|result| result.expect("a rank gives a result or reports")).collect()),
         }
     }
 }
 
-/// What failed first: the cause. Set before the others hear of it.
+/// What failed first: the cause, and how many ranks said the same. Set before the others hear of it.
 #[derive(Default)]
-struct FirstFailure(Mutex<Option<WorldError>>);
+struct FirstFailure(Mutex<Option<(WorldError, usize)>>);
 
 impl FirstFailure {
     fn report(&self, bootstrap: &dyn Bootstrap, error: WorldError) {
-        let reason = match &error {
+        let reason_of = |error: &WorldError| match error {
             WorldError::RankFailed { source, .. } => source.to_string(),
             other => other.to_string(),
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        let reason = reason_of(&error);
+        {
+            let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (first, same) = first.get_or_insert((error, 0));
+            *same += usize::from(reason_of(first) == reason);
+        }
         bootstrap.abort(&reason);
+    }
+
+    /// A mistake in what all ranks do is no fault of the one that was first.
+    fn of(self, count: usize) -> Option<WorldError> {
+        let (first, same) = self.0.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        match first {
+            WorldError::RankFailed { source, .. } if same == count && count > 1 => {
+                Some(WorldError::AllFailed { count, source })
+            }
+            first => Some(first),
+        }
     }
 }
 
@@ -300,6 +316,13 @@ pub enum WorldError {
         /// Its error.
         source: RankError,
     },
+    /// All ranks returned the same error.
+    AllFailed {
+        /// How many there are.
+        count: usize,
+        /// Their error, as the first of them said it.
+        source: RankError,
+    },
     /// A rank panicked.
     RankPanicked {
         /// The rank.
@@ -325,6 +348,7 @@ impl fmt::Display for WorldError {
             WorldError::BadSize { count } => write!(f, "a world of {count} ranks: there must be from 1 to {}", u32::MAX),
             WorldError::Bootstrap(error) => error.fmt(f),
             WorldError::RankFailed { rank, source } => write!(f, "rank {rank} failed: {source}"),
+            WorldError::AllFailed { count, source } => write!(f, "all {count} ranks failed: {source}"),
             WorldError::RankPanicked { rank, message } => write!(f, "rank {rank} panicked: {message}"),
         }
     }
@@ -334,7 +358,7 @@ impl std::error::Error for WorldError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             WorldError::Bootstrap(error) => error.source(),
-            WorldError::RankFailed { source, .. } => source.source(),
+            WorldError::RankFailed { source, .. } | WorldError::AllFailed { source, .. } => source.source(),
             _ => None,
         }
     }

@@ -38,6 +38,21 @@ fn an_error_of_one_rank_is_the_error_of_the_world_and_ends_the_others() {
 }
 
 #[test]
+fn an_error_that_all_ranks_have_is_no_rank_s() {
+    // Nobody waits for anybody, so that each comes to its own error.
+    let error = World::threads(3).run::<()>(|_| Err("the input has 10 elements".into())).unwrap_err();
+    assert_eq!(error.to_string(), "all 3 ranks failed: the input has 10 elements");
+    assert!(matches!(error, WorldError::AllFailed { count: 3, .. }));
+    // Not with other words, and not where there is one rank.
+    let error = World::threads(3).run::<()>(|world| Err(format!("rank {} it is", world.rank()).into())).unwrap_err();
+    assert!(
+        matches!(&error, WorldError::RankFailed { rank, source } if source.to_string() == format!("rank {rank} it is"))
+    );
+    let error = World::threads(1).run::<()>(|_| Err("alone".into())).unwrap_err();
+    assert_eq!(error.to_string(), "rank 0 failed: alone");
+}
+
+#[test]
 fn a_panic_of_one_rank_is_reported_with_its_words_and_ends_the_others() {
     let error = at_once(|| {
         World::threads(3).deadline(None).run(|world| {

@@ -174,6 +174,13 @@ fn what_direct_cannot_do() {
     unable("direct cannot: it writes a window", |world, link| {
         swap(world, link, 10, Config { primitive: Some(Primitive::Direct), ..Config::default() })
     });
+    // Not the window, which would be in vain.
+    unable("direct cannot: nobody runs a consume hook", |world, link| {
+        let (peer, config) =
+            (world.rank().after(1, 2), Config { primitive: Some(Primitive::Direct), ..Config::default() });
+        let swap = sendrecv(link, &output::<f32>(16), &x(), peer, peer).config(config);
+        swap.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
+    });
     unable("direct cannot: nobody runs a consume hook", |world, link| {
         through_window(world, link, |window, peer| {
             let swap = sendrecv(link, window.tensor(), &x(), peer, peer).window(window);

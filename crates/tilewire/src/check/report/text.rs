@@ -8,13 +8,12 @@ use std::fmt;
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { ranks, launches, faults, schedules, .. } = self;
-        let runs = if *schedules == 1 { "1 schedule".to_string() } else { format!("{schedules} schedules") };
-        let verdict = match faults.len() {
-            0 => "clean".to_string(),
-            1 => "1 fault".to_string(),
-            n => format!("{n} faults"),
-        };
-        write!(f, "{verdict}, {}: {ranks} ranks, {launches} launches, {runs} run", self.certainty)?;
+        let of = |n: u64, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
+        let verdict = if faults.is_empty() { "clean".to_string() } else { of(faults.len() as u64, "fault", "faults") };
+        let ranks = of(u64::from(*ranks), "rank", "ranks");
+        let (launches, runs) =
+            (of(u64::from(*launches), "launch", "launches"), of(*schedules, "schedule", "schedules"));
+        write!(f, "{verdict}, {}: {ranks}, {launches}, {runs} run", self.certainty)?;
         for (i, found) in faults.iter().enumerate() {
             write!(f, "\n\n{}. {found}", i + 1)?;
         }
