@@ -317,8 +317,8 @@ impl fmt::Display for TransportError {
             ),
             TransportError::NotClosed { ranks, after } => write!(
                 f,
-                "{} not close within {:.1} s: closing is collective, and waits for all that were called before; see what they do \
-                 instead",
+                "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that this one left \
+                 out",
                 those(ranks, "did", "did"),
                 after.as_secs_f64()
             ),
