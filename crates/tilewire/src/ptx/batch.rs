@@ -152,7 +152,7 @@ impl RoleCode<'_> {
         if data.result.is_some_and(|v| batch.lanes.contains_key(&v)) {
             return;
         }
-        if self.in_words(body, batch, inst) {
+        if self.in_hand(batch, inst) || self.in_words(body, batch, inst) {
             return;
         }
         data.op.operands().into_iter().for_each(|v| self.spread(batch, v));

@@ -95,14 +95,15 @@ impl<'k> RoleCode<'k> {
         let mut body = Body { insts, analysis, accesses, weight, width: 1, wide: HashMap::new() };
         let end = self.t.label();
         let groups = groups(kernel, insts);
+        let held = self.holds(inst);
         if groups.is_empty() {
             let Op::Each { extent: extents, .. } = &kernel.insts[inst].op else { unreachable!("an each") };
             let turned = rows.and_then(|_| self.turned(inst, &body, [extents[0], extents[1]]));
             match (turned, rows) {
                 (Some(turned), Some(rows)) => self.each_turned(inst, &mut body, (rows, cols), &turned, end),
                 _ => {
-                    body.set_width(kernel, width(kernel, &body));
-                    let unroll = self.unroll(&body);
+                    body.set_width(kernel, held.unwrap_or_else(|| width(kernel, &body)));
+                    let unroll = if held.is_some() { 1 } else { self.unroll(&body) };
                     self.plain(inst, &mut body, (rows, cols), unroll, end);
                 }
             }
@@ -113,9 +114,11 @@ impl<'k> RoleCode<'k> {
         let packets = insts.iter().any(|&i| matches!(kernel.insts[i].op, Op::PacketGet { .. }));
         match packets || self.options.bounds {
             true => self.leave_if_failed(),
+            // What is held nobody else reads. What it is made of is read until lanes meet for something else.
+            false if held.is_some() => self.reading = true,
             false => self.barrier(),
         }
-        self.clean = true;
+        self.clean = held.is_none();
         Ok(())
     }
 
@@ -310,7 +313,7 @@ impl<'k> RoleCode<'k> {
     /// Runs a body for the vectors of this lane.
     pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: Walk, end: Label) {
         let width = 1 << walk.shift;
-        let ahead = self.ahead(body, walk);
+        let ahead = if self.is_held_by(each) { None } else { self.ahead(body, walk) };
         let one_way = walk.rows.is_none() && !walk.together && !self.options.bounds && self.adds_up(body);
         let mut moving = |code: &mut Self, positions: &[Position], turn: u64| {
             code.moving_from(each, body, positions, (u64::from(code.lanes) * width as u64, turn), end)

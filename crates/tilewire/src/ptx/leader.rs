@@ -113,6 +113,7 @@ impl RoleCode<'_> {
 
     pub fn uniform_store(&mut self, inst: Inst, at: &Place, x: Value, bytes: bool, mask: Option<Value>) {
         let ty = self.kernel.ty(x);
+        self.sync_readers();
         let guard = self.leader_and(mask);
         let index = self.value(at.index);
         let unit = if bytes { 1 } else { ty.size() as u32 };

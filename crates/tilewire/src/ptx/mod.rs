@@ -25,6 +25,7 @@
 //! | `moving.rs` | places that move on from turn to turn of a loop |
 //! | `ahead.rs` | long bodies, whose loads come ahead of them through shared memory |
 //! | `turned.rs`, `squares.rs` | bodies that read along the other axis: through shared memory; those of 16 bits |
+//! | `held.rs` | scratch that every lane reads back as it wrote it: in registers |
 //! | `group.rs` | reductions over neighbours: by shuffles, or through shared memory |
 //! | `bulk.rs` | bulk copies |
 //!
@@ -49,6 +50,7 @@ mod convert;
 mod each;
 mod error;
 mod group;
+mod held;
 mod leader;
 mod math;
 mod moving;

@@ -256,7 +256,7 @@ pub(super) fn unpack(t: &mut Text, ty: Type, words: &[Reg], width: u32) -> Vec<R
 }
 
 /// Elements of 8 or 16 bits as one word.
-fn pack(t: &mut Text, ty: Type, x: &[Reg]) -> Reg {
+pub(super) fn pack(t: &mut Text, ty: Type, x: &[Reg]) -> Reg {
     let x: Vec<Reg> = x.iter().map(|&x| byte_of(t, x)).collect();
     match (ty.size(), &x[..]) {
         (2, &[a, b]) => t.r("prmt.b32", &[&a, &b, &"0x5410"]),

@@ -5,6 +5,7 @@
 //! loads and hands to the others.
 
 use super::bulk::{self, BulkState};
+use super::held::{Held, runs_once};
 use super::leader::MOST_PENDING;
 use super::text::{Label, Reg, Text};
 use super::wire::SlotWait;
@@ -48,6 +49,10 @@ pub(super) struct RoleCode<'k> {
     pub depot_bytes: u32,
     /// Whether the leader may have written since the last barrier.
     pub unsynced: bool,
+    /// Whether lanes may still read what they make words of that they hold: nobody may write there before a barrier.
+    pub reading: bool,
+    /// Scratch in registers; none where accesses are checked.
+    pub held: Vec<Held>,
     /// Whether no lane has touched memory since the last barrier.
     pub clean: bool,
     /// Whether bodies that read along the other axis may go through shared memory.
@@ -169,6 +174,8 @@ impl<'k> RoleCode<'k> {
             exchange_bytes: 0,
             depot_bytes: 0,
             unsynced: false,
+            reading: false,
+            held: if options.bounds { Vec::new() } else { Held::of(kernel, role, data.warps * 32) },
             clean: false,
             turns: true,
             pending: Vec::new(),
@@ -337,20 +344,22 @@ impl<'k> RoleCode<'k> {
             Op::If { cond, then, otherwise } => {
                 let (cond, no, end) = (self.value(*cond), self.t.label(), self.t.label());
                 self.t.jump_unless(cond, no);
-                let before = self.unsynced;
+                let before = (self.unsynced, self.reading);
                 self.region(*then)?;
-                let after = std::mem::replace(&mut self.unsynced, before);
+                let after = (self.unsynced, self.reading);
+                (self.unsynced, self.reading) = before;
                 self.t.jump(end);
                 self.t.at(no);
                 self.region(*otherwise)?;
-                self.unsynced |= after;
+                self.unsynced |= after.0;
+                self.reading |= after.1;
                 self.t.at(end);
             }
             Op::For { start, end, step, body } => self.for_loop(inst, [*start, *end, *step], *body)?,
             Op::While { head, cond, body } => {
                 self.mailed = true;
                 self.unsynced |= self.writes_alone(*head) || self.writes_alone(*body);
-                let before = self.unsynced;
+                let before = (self.unsynced, self.reading);
                 let (again, end) = (self.t.label(), self.t.label());
                 self.t.at(again);
                 self.insts(&kernel.regions[*head])?;
@@ -360,11 +369,12 @@ impl<'k> RoleCode<'k> {
                 self.region(*body)?;
                 self.t.jump(again);
                 self.t.at(end);
-                self.unsynced = before;
+                (self.unsynced, self.reading) = before;
             }
             Op::Each { extent, body } => {
                 let extent: Vec<Reg> = extent.iter().map(|&v| self.value(v)).collect();
                 self.sync_leader();
+                self.sync_readers();
                 self.each(inst, &extent, *body)?;
             }
             Op::WriteVar { var, x } => {
@@ -384,6 +394,7 @@ impl<'k> RoleCode<'k> {
             Op::Put { at, x, mask } => self.uniform_store(inst, at, *x, true, *mask),
             Op::AtomicAdd { at, x, mask, order, scope } => {
                 let ty = kernel.ty(*x);
+                self.sync_readers();
                 if matches!(order, Order::Release | Order::AcqRel) {
                     self.barrier();
                 }
@@ -412,7 +423,10 @@ impl<'k> RoleCode<'k> {
                 let ok = self.test(inst, slot, *x);
                 self.define(inst, ok);
             }
-            Op::BulkCopy { dst, src, count } => self.bulk_copy(dst, src, *count),
+            Op::BulkCopy { dst, src, count } => {
+                self.sync_readers();
+                self.bulk_copy(dst, src, *count);
+            }
             Op::BulkWait { pending, done } => self.bulk_wait(*pending, *done),
             Op::ProxyFence => self.proxy_fence(),
             Op::Barrier => self.barrier(),
@@ -429,9 +443,12 @@ impl<'k> RoleCode<'k> {
 
     fn for_loop(&mut self, inst: Inst, [start, end, step]: [Value; 3], body: Region) -> Result<(), PtxError> {
         let [start, end, step] = [start, end, step].map(|v| self.value(v));
-        self.mailed |= self.mails(body);
-        self.unsynced |= self.writes_alone(body);
-        let before = self.unsynced;
+        let once = runs_once(self.kernel, &mut self.facts, &self.kernel.insts[inst].op);
+        if !once {
+            self.mailed |= self.mails(body);
+            self.unsynced |= self.writes_alone(body);
+        }
+        let before = (self.unsynced, self.reading);
         let counter = self.kernel.insts[inst].indices[0];
         let index = match self.fits_word(counter) {
             true => self.t.r("cvt.u32.u64", &[&start]),
@@ -461,7 +478,12 @@ impl<'k> RoleCode<'k> {
         }
         self.t.jump_if(more, again);
         self.t.at(done);
-        self.unsynced = before;
+        if once {
+            self.unsynced |= before.0;
+            self.reading |= before.1;
+        } else {
+            (self.unsynced, self.reading) = before;
+        }
         Ok(())
     }
 
@@ -607,7 +629,7 @@ impl<'k> RoleCode<'k> {
             Some(number) => self.t.line(format_args!("bar.sync {number}, {};", self.lanes)),
             None => self.t.line("bar.warp.sync 0xffffffff;"),
         }
-        self.unsynced = false;
+        (self.unsynced, self.reading) = (false, false);
     }
 
     /// Barrier before what the leader does for all; none where no lane has touched memory since the last.
@@ -620,7 +642,7 @@ impl<'k> RoleCode<'k> {
 
     /// Barrier that tells all lanes whether the predicate holds for any of them.
     pub fn any(&mut self, p: Reg) -> Reg {
-        self.unsynced = false;
+        (self.unsynced, self.reading) = (false, false);
         match self.barrier_number() {
             Some(number) => self.t.p("bar.red.or.pred", &[&number, &self.lanes, &p]),
             None => {
@@ -647,6 +669,13 @@ impl<'k> RoleCode<'k> {
     /// Makes what the leader wrote visible to all.
     fn sync_leader(&mut self) {
         if self.unsynced {
+            self.barrier();
+        }
+    }
+
+    /// Barrier before somebody writes, where lanes may still read what they hold.
+    pub fn sync_readers(&mut self) {
+        if self.reading {
             self.barrier();
         }
     }
