@@ -20,6 +20,8 @@ pub(super) struct Body<'k> {
     pub accesses: Vec<MemoryAccess>,
     /// About how many instructions one element takes.
     pub weight: u32,
+    /// Whether it puts packets or gets them: messages so small that every instruction before the first counts.
+    pub packets: bool,
     /// Neighbours in a vector.
     pub width: usize,
     /// Bytes that one instruction moves, for contiguous accesses.
@@ -187,7 +189,8 @@ impl RoleCode<'_> {
                         continue;
                     }
                     let operands: Vec<Reg> = operands.iter().map(|&v| self.of(batch, v, k)).collect();
-                    out.push(pure(&mut self.t, kernel, op, &operands));
+                    let x = pure(&mut self.t, kernel, op, &operands);
+                    out.push(if body.packets { self.halved(inst, x) } else { x });
                 }
                 self.set(batch, inst, out);
             }

@@ -92,18 +92,20 @@ impl<'k> RoleCode<'k> {
         let mut analysis = Analysis::new(kernel, inst);
         let accesses = analysis.accesses();
         let weight = weight(kernel, insts, &analysis, self.options.target);
-        let mut body = Body { insts, analysis, accesses, weight, width: 1, wide: HashMap::new() };
+        let packets = insts.iter().any(|&inst| is_packet(kernel, inst));
+        let mut body = Body { insts, analysis, accesses, weight, packets, width: 1, wide: HashMap::new() };
         let end = self.t.label();
         let groups = groups(kernel, insts);
-        let held = self.holds(inst);
+        let grip = self.grip(inst);
+        self.hold(inst);
         if groups.is_empty() {
             let Op::Each { extent: extents, .. } = &kernel.insts[inst].op else { unreachable!("an each") };
             let turned = rows.and_then(|_| self.turned(inst, &body, [extents[0], extents[1]]));
             match (turned, rows) {
                 (Some(turned), Some(rows)) => self.each_turned(inst, &mut body, (rows, cols), &turned, end),
                 _ => {
-                    body.set_width(kernel, held.unwrap_or_else(|| width(kernel, &body)));
-                    let unroll = if held.is_some() { 1 } else { self.unroll(&body) };
+                    body.set_width(kernel, grip.map_or_else(|| width(kernel, &body), |grip| grip.width));
+                    let unroll = grip.map_or_else(|| self.unroll(&body), |grip| grip.unroll);
                     self.plain(inst, &mut body, (rows, cols), unroll, end);
                 }
             }
@@ -111,14 +113,15 @@ impl<'k> RoleCode<'k> {
             self.grouped(inst, &mut body, (rows, cols), &groups, end);
         }
         self.t.at(end);
-        let packets = insts.iter().any(|&i| matches!(kernel.insts[i].op, Op::PacketGet { .. }));
-        match packets || self.options.bounds {
+        let gives_up = insts.iter().any(|&i| gets_packet(kernel, i));
+        let holds = grip.is_some_and(|grip| grip.puts);
+        match gives_up || self.options.bounds {
             true => self.leave_if_failed(),
             // What is held nobody else reads. What it is made of is read until lanes meet for something else.
-            false if held.is_some() => self.reading = true,
+            false if holds => self.reading = true,
             false => self.barrier(),
         }
-        self.clean = held.is_none();
+        self.clean = !holds;
         Ok(())
     }
 
@@ -166,9 +169,8 @@ impl<'k> RoleCode<'k> {
     /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
     /// the loads of all of them first.
     fn elements(&mut self, each: Inst, body: &Body<'_>, turn: Turn<'_>) {
-        // Packets of all vectors are put before the first is waited for.
-        let packets = body.insts.iter().any(|&inst| is_packet(self.kernel, inst));
-        if turn.positions.len() > 1 && is_long(body.weight) && !packets {
+        // Packets of all vectors are put before the first is waited for, and what is held of them is held together.
+        if turn.positions.len() > 1 && is_long(body.weight) && !body.packets && self.grip(each).is_none() {
             return self.vector_by_vector(each, body, turn);
         }
         let mut batch = self.batch(each, turn.positions, turn.width, turn.end);
@@ -313,7 +315,7 @@ impl<'k> RoleCode<'k> {
     /// Runs a body for the vectors of this lane.
     pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: Walk, end: Label) {
         let width = 1 << walk.shift;
-        let ahead = if self.is_held_by(each) { None } else { self.ahead(body, walk) };
+        let ahead = if self.grip(each).is_some() { None } else { self.ahead(body, walk) };
         let one_way = walk.rows.is_none() && !walk.together && !self.options.bounds && self.adds_up(body);
         let mut moving = |code: &mut Self, positions: &[Position], turn: u64| {
             code.moving_from(each, body, positions, (u64::from(code.lanes) * width as u64, turn), end)
@@ -336,7 +338,7 @@ impl<'k> RoleCode<'k> {
             Some(at) => matches!(at.base, Base::Param(_)),
             None => true,
         };
-        body.insts.iter().all(global) && !body.insts.iter().any(|&inst| is_packet(self.kernel, inst))
+        body.insts.iter().all(global) && !body.packets
     }
 
     /// What moves on in a body, from these positions.
@@ -399,7 +401,18 @@ impl<'k> RoleCode<'k> {
             if walk.vectors.none_for(others, whole) {
                 continue;
             }
+            // Every lane has one turn: no loop.
+            let once = whole == 0 && walk.vectors.exactly == Some(turn) && !walk.together;
             whole = turn;
+            if once {
+                let here = self.wide(number);
+                let mut positions = Vec::new();
+                for k in 0..unroll {
+                    positions.push(self.position(walk, state.as_mut(), (here, total), k * lanes));
+                }
+                body(self, &positions, &Moving::default());
+                continue;
+            }
             let limit = match walk.vectors.exactly {
                 Some(exactly) => (exactly - others).to_string(),
                 None if ty == "32" => {
@@ -574,7 +587,7 @@ fn groups(kernel: &Kernel, insts: &[Inst]) -> Vec<u32> {
 pub(super) fn width(kernel: &Kernel, body: &Body<'_>) -> usize {
     // A packet is 16 bytes by itself: with two of them for each lane, every access of a warp would touch half of each sector (H200, 64 KiB by
     // 16 blocks to each of three peers and back: 8.2 µs by hand instead of 7.3).
-    if body.insts.iter().any(|&inst| is_packet(kernel, inst)) {
+    if body.packets {
         return 1;
     }
     let useful = body.accesses.iter().filter_map(|a| Some((vector_element(kernel, a)?, a.align)));

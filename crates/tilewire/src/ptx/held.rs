@@ -5,32 +5,37 @@
 //! ```text
 //!   elements      0 1 2 3 | 4 5 6 7 | 8 …      put by one `each`, so many neighbours in a vector as fill a word
 //!   lane             0    |    1    | 2 …
-//!   words            0    |    1    | 2 …      got by the other, which has at most one for each lane
+//!   words            0    |    1    | 2 …      got by the other, which has one for each lane, or some for all
 //! ```
 //!
 //! Nobody waits at a barrier then until all have put theirs, and what the elements are made of is on its way until the first word is sent.
 
 use super::batch::Batch;
 use super::place::pack;
-use super::role::RoleCode;
+use super::role::{RoleCode, Turns, turns};
 use super::text::Reg;
 use crate::ir::access::{Analysis, Class, place};
-use crate::ir::{Base, Facts, Inst, Kernel, Op, Region, RoleId, ScratchId, Value};
+use crate::ir::{Base, Facts, Inst, Kernel, Op, Region, RoleId, ScratchId};
 
 /// Bytes of a word.
 const WORD: usize = 8;
+/// Words of a lane: more of them, each with its packets, are too many registers.
+const MOST: u64 = 2;
 
 /// What one `each` puts and another gets.
 pub(super) struct Held {
     /// The `each` that puts, and its op.
     producer: Inst,
     put: Inst,
-    /// The op that gets.
+    /// The `each` that gets, and its op.
+    consumer: Inst,
     get: Inst,
     /// Elements of a word.
-    pub width: usize,
-    /// Where it is held, from the producer on.
-    word: Option<Reg>,
+    width: usize,
+    /// Words of a lane.
+    count: u32,
+    /// Where they are held, from the producer on.
+    words: Vec<Reg>,
 }
 
 /// An access to scratch.
@@ -67,7 +72,9 @@ impl Held {
         let size = kernel.ty(*x).size();
         let filled = side_by_side(kernel, *producer, *put)?.checked_mul(size as u64)?;
         let words = side_by_side(kernel, *consumer, *get)?;
-        let all = to.size() == WORD && words <= u64::from(lanes) && filled == words * WORD as u64;
+        let lanes = u64::from(lanes);
+        let whole = words <= lanes || words.is_multiple_of(lanes) && words / lanes <= MOST;
+        let all = to.size() == WORD && whole && filled == words * WORD as u64;
         let Op::Each { body, .. } = kernel.insts[*producer].op else { return None };
         // Lanes that make elements do nothing else, and look at no others.
         let makes = kernel.regions[body].iter().all(|inst| match &kernel.insts[*inst].op {
@@ -78,7 +85,9 @@ impl Held {
         let Op::Each { body, .. } = kernel.insts[*consumer].op else { return None };
         // What is sent in packets is one word of a lane at a time.
         let sends = kernel.regions[body].iter().any(|&inst| matches!(kernel.insts[inst].op, Op::PacketPut { .. }));
-        let held = Held { producer: *producer, put: *put, get: *get, width: WORD / size, word: None };
+        let (width, count) = (WORD / size, words.div_ceil(lanes) as u32);
+        let held =
+            Held { producer: *producer, put: *put, consumer: *consumer, get: *get, width, count, words: Vec::new() };
         (all && makes && sends && producer != consumer).then_some(held)
     }
 }
@@ -105,18 +114,10 @@ fn walk(
         }
         let inside = match op {
             Op::Each { .. } => (Some(inst), once),
-            _ => (each, once && runs_once(kernel, facts, op)),
+            _ => (each, once && turns(kernel, facts, op) != Turns::Any),
         };
         op.regions().iter().for_each(|&region| walk(kernel, facts, region, inside, touch));
     }
-}
-
-/// Whether an op is a loop that has one turn at most.
-pub(super) fn runs_once(kernel: &Kernel, facts: &mut Facts, op: &Op) -> bool {
-    let Op::For { start, end, step, .. } = op else { return false };
-    let number = |v: Value| kernel.as_const(v).map(|c| i128::from(c.bits as i64));
-    let second = number(*start).zip(number(*step).filter(|&step| step > 0)).map(|(start, step)| start + step);
-    second.is_some_and(|second| facts.of(kernel, *end).hi <= second)
 }
 
 /// How many elements an `each` has, in one dimension, where this op of it accesses one after the other from the first byte on.
@@ -132,32 +133,45 @@ fn side_by_side(kernel: &Kernel, each: Inst, inst: Inst) -> Option<u64> {
     (access.class == Class::Contiguous && from_start && bank && count > 0).then_some(count as u64)
 }
 
+/// How an `each` has to go about its elements: neighbours in a vector, and vectors of a lane, all of them at once.
+#[derive(Clone, Copy)]
+pub(super) struct Grip {
+    pub width: usize,
+    pub unroll: u32,
+    /// Whether it puts what is held; or gets it.
+    pub puts: bool,
+}
+
 impl RoleCode<'_> {
-    /// What an `each` makes words of, and a register for each of them.
-    pub fn holds(&mut self, each: Inst) -> Option<usize> {
-        let k = self.held.iter().position(|held| held.producer == each)?;
-        self.held[k].word = Some(self.t.d_const(0));
-        Some(self.held[k].width)
+    /// What is held between this `each` and another asks of it.
+    pub fn grip(&self, each: Inst) -> Option<Grip> {
+        self.held.iter().find_map(|held| match each {
+            each if each == held.producer => Some(Grip { width: held.width, unroll: held.count, puts: true }),
+            each if each == held.consumer => Some(Grip { width: 1, unroll: held.count, puts: false }),
+            _ => None,
+        })
     }
 
-    /// Whether an `each` makes words that are held.
-    pub fn is_held_by(&self, each: Inst) -> bool {
-        self.held.iter().any(|held| held.producer == each)
+    /// Registers for what an `each` puts.
+    pub fn hold(&mut self, each: Inst) {
+        if let Some(held) = self.held.iter_mut().find(|held| held.producer == each) {
+            held.words = (0..held.count).map(|_| self.t.d_const(0)).collect();
+        }
     }
 
     /// Whether an op puts what is held, or gets it, and does so.
     pub fn in_hand(&mut self, batch: &mut Batch, inst: Inst) -> bool {
-        let held = |held: &&Held| held.word.is_some() && [held.put, held.get].contains(&inst);
-        let Some(&Held { put, word: Some(word), .. }) = self.held.iter().find(held) else { return false };
-        debug_assert_eq!(batch.groups, 1, "a lane has one word");
-        if inst != put {
-            self.set(batch, inst, vec![word]);
+        let Some(held) = self.held.iter().find(|held| [held.put, held.get].contains(&inst)) else { return false };
+        let (words, puts) = (held.words.clone(), held.put == inst);
+        debug_assert_eq!(batch.groups, words.len(), "all words of a lane");
+        if !puts {
+            self.set(batch, inst, words);
             return true;
         }
         let Op::Put { x, .. } = self.kernel.insts[inst].op else { unreachable!("a put") };
         let ty = self.kernel.ty(x);
-        let halves = match batch.words.get(&x) {
-            Some(words) => words.clone(),
+        let parts: Vec<Reg> = match batch.words.get(&x) {
+            Some(parts) => parts.clone(),
             None => {
                 self.spread(batch, x);
                 let elements: Vec<Reg> = (0..batch.count()).map(|k| self.of(batch, x, k)).collect();
@@ -167,9 +181,11 @@ impl RoleCode<'_> {
                 }
             }
         };
-        match halves[..] {
-            [low, high] => self.t.line(format_args!("mov.b64 {word}, {{{low}, {high}}};")),
-            _ => self.t.assign(word, halves[0]),
+        for (&word, parts) in words.iter().zip(parts.chunks(parts.len() / words.len())) {
+            match parts {
+                [low, high] => self.t.line(format_args!("mov.b64 {word}, {{{low}, {high}}};")),
+                _ => self.t.assign(word, parts[0]),
+            }
         }
         true
     }

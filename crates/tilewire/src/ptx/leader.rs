@@ -146,10 +146,13 @@ impl RoleCode<'_> {
                 if std::mem::replace(&mut self.mailed, true) {
                     self.barrier();
                 }
+                let handed = self.t.label();
+                self.t.branch_unless(self.fixed.leader, handed);
                 for (k, &x) in sent.iter().enumerate() {
-                    let (leader, place) = (self.fixed.leader, place(self, k));
-                    self.t.line(format_args!("@{leader} st.shared.{} {place}, {x};", bits(x)));
+                    let place = place(self, k);
+                    self.t.line(format_args!("st.shared.{} {place}, {x};", bits(x)));
                 }
+                self.t.at(handed);
                 self.barrier();
                 let take = |(k, &x): (usize, &Reg)| {
                     let (new, place) = (self.t.like(x), place(self, k));

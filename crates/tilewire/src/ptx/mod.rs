@@ -155,11 +155,16 @@ fn emit_with(kernel: &Kernel, options: Options, turns: bool) -> Result<Module, P
     for role in kernel.roles.values() {
         let label = text.label();
         first += role.warps * role.copies;
-        let mine = text.p("setp.lt.u32", &[&warp, &first]);
-        text.jump_if(mine, label);
+        // A warp that is nobody else's is the last role's.
+        match first < warps {
+            true => {
+                let mine = text.p("setp.lt.u32", &[&warp, &first]);
+                text.jump_if(mine, label);
+            }
+            false => text.jump(label),
+        }
         labels.push(label);
     }
-    text.line("exit;");
 
     let (mut body, mut shared, mut local) = (text.take(), 0u64, 0);
     let (mut first_warp, mut first_barrier) = (0, 1);

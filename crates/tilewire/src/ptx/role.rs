@@ -5,7 +5,7 @@
 //! loads and hands to the others.
 
 use super::bulk::{self, BulkState};
-use super::held::{Held, runs_once};
+use super::held::Held;
 use super::leader::MOST_PENDING;
 use super::text::{Label, Reg, Text};
 use super::wire::SlotWait;
@@ -191,8 +191,21 @@ impl<'k> RoleCode<'k> {
     pub fn prologue(t: &mut Text, fixed: Fixed, role: &Role, at: Standing) {
         let lanes = role.warps * 32;
         let thread = t.r("sub.u32", &[&at.thread, &(at.first_warp * 32)]);
-        t.op("div.u32", fixed.copy, &[&thread, &lanes]);
-        t.op("rem.u32", fixed.lane, &[&thread, &lanes]);
+        // The assembler divides by a constant as by any number: what comes before the first load, every launch waits for.
+        match lanes {
+            _ if role.copies == 1 => {
+                t.op("mov.b32", fixed.copy, &[&0]);
+                t.assign(fixed.lane, thread);
+            }
+            lanes if lanes.is_power_of_two() => {
+                t.op("shr.u32", fixed.copy, &[&thread, &lanes.trailing_zeros()]);
+                t.op("and.b32", fixed.lane, &[&thread, &(lanes - 1)]);
+            }
+            _ => {
+                t.op("div.u32", fixed.copy, &[&thread, &lanes]);
+                t.op("rem.u32", fixed.lane, &[&thread, &lanes]);
+            }
+        }
         t.op("cvt.u64.u32", fixed.wide_lane, &[&fixed.lane]);
         t.op("setp.eq.u32", fixed.leader, &[&fixed.lane, &0]);
         let start = t.r("mov.u32", &[&SHARED]);
@@ -442,14 +455,15 @@ impl<'k> RoleCode<'k> {
     }
 
     fn for_loop(&mut self, inst: Inst, [start, end, step]: [Value; 3], body: Region) -> Result<(), PtxError> {
+        let turns = turns(self.kernel, &mut self.facts, &self.kernel.insts[inst].op);
         let [start, end, step] = [start, end, step].map(|v| self.value(v));
-        let once = runs_once(self.kernel, &mut self.facts, &self.kernel.insts[inst].op);
-        if !once {
-            self.mailed |= self.mails(body);
-            self.unsynced |= self.writes_alone(body);
-        }
-        let before = (self.unsynced, self.reading);
         let counter = self.kernel.insts[inst].indices[0];
+        if turns != Turns::Any {
+            return self.one_turn((counter, start, end), turns, body);
+        }
+        self.mailed |= self.mails(body);
+        self.unsynced |= self.writes_alone(body);
+        let before = (self.unsynced, self.reading);
         let index = match self.fits_word(counter) {
             true => self.t.r("cvt.u32.u64", &[&start]),
             false => self.t.copy(start),
@@ -478,11 +492,28 @@ impl<'k> RoleCode<'k> {
         }
         self.t.jump_if(more, again);
         self.t.at(done);
-        if once {
+        (self.unsynced, self.reading) = before;
+        Ok(())
+    }
+
+    /// A loop of one turn, or none: no loop.
+    fn one_turn(
+        &mut self,
+        (counter, start, end): (Value, Reg, Reg),
+        turns: Turns,
+        body: Region,
+    ) -> Result<(), PtxError> {
+        let (done, before) = (self.t.label(), (self.unsynced, self.reading));
+        if turns != Turns::One {
+            let runs = self.t.p("setp.lt.s64", &[&start, &end]);
+            self.t.jump_unless(runs, done);
+        }
+        self.values[counter.index()] = Some(start);
+        self.region(body)?;
+        self.t.at(done);
+        if turns != Turns::One {
             self.unsynced |= before.0;
             self.reading |= before.1;
-        } else {
-            (self.unsynced, self.reading) = before;
         }
         Ok(())
     }
@@ -559,7 +590,7 @@ impl<'k> RoleCode<'k> {
     }
 
     /// A value of 64 bits that is known to fit 32 is told the assembler so: it keeps no register for the other half.
-    fn halved(&mut self, inst: Inst, x: Reg) -> Reg {
+    pub fn halved(&mut self, inst: Inst, x: Reg) -> Reg {
         let data = &self.kernel.insts[inst];
         let computed = matches!(data.op, Op::Binary { .. } | Op::Select { .. } | Op::Cast { .. } | Op::Bitcast { .. });
         match data.result {
@@ -718,5 +749,27 @@ pub(super) fn pure(t: &mut Text, kernel: &Kernel, op: &Op, operands: &[Reg]) -> 
         (Op::Cast { x: v, to }, &[x]) => convert::cast(t, kernel.ty(*v), *to, x),
         (Op::Bitcast { to, .. }, &[x]) => convert::bitcast(t, *to, x),
         _ => unreachable!("not an op that only computes: {op:?}"),
+    }
+}
+
+/// How many turns a loop has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turns {
+    One,
+    /// One, or none.
+    AtMostOne,
+    Any,
+}
+
+/// How many turns an op has, as far as that is known: of a loop.
+pub(super) fn turns(kernel: &Kernel, facts: &mut Facts, op: &Op) -> Turns {
+    let Op::For { start, end, step, .. } = op else { return Turns::Any };
+    let number = |v: Value| kernel.as_const(v).map(|c| i128::from(c.bits as i64));
+    let (Some(start), Some(step)) = (number(*start), number(*step)) else { return Turns::Any };
+    let end = facts.of(kernel, *end);
+    match step > 0 && end.hi <= start + step {
+        true if end.lo > start => Turns::One,
+        true => Turns::AtMostOne,
+        false => Turns::Any,
     }
 }

@@ -136,8 +136,7 @@ impl RoleCode<'_> {
         let mut packets = Vec::new();
         for want in wanted {
             for (k, look) in batch.looks[&want.inst].iter().enumerate() {
-                let flag = self.of(batch, want.flag, k);
-                packets.push((*want, *look, self.t.d("cvt.u64.u32", &[&flag])));
+                packets.push((*want, *look, self.of(batch, want.flag, k)));
             }
         }
         let (again, done) = (self.t.label(), self.t.label());
@@ -166,7 +165,8 @@ impl RoleCode<'_> {
         let mut what = None;
         for (((want, look, flag), there), seen) in packets.iter().zip(&there).zip(&seen).rev() {
             let Base::Param(param) = want.at.base else { unreachable!("the verifier wants a parameter") };
-            let these = self.awaited(want.inst, (param.index(), want.at.bank), look.index, *flag, *seen);
+            let [flag, seen] = [flag, seen].map(|flag| self.t.d("cvt.u64.u32", &[flag]));
+            let these = self.awaited(want.inst, (param.index(), want.at.bank), look.index, flag, seen);
             what = Some(what.map_or(these, |others| self.first_missing(*there, these, others)));
         }
         self.give_up(what.expect("an op gets a packet"), over);
@@ -189,10 +189,14 @@ impl RoleCode<'_> {
 
     /// Sets `there` to whether both halves of a packet have its flag. Gives a flag that is not right, if one is not.
     fn packet_flag(&mut self, halves: [Reg; 2], flag: Reg, there: Reg) -> Reg {
-        let [low, high] = halves.map(|half| self.t.d("shr.u64", &[&half, &32]));
-        let (first, second) = (self.t.p("setp.eq.u64", &[&low, &flag]), self.t.p("setp.eq.u64", &[&high, &flag]));
+        let [low, high] = halves.map(|half| {
+            let (data, flag) = (self.t.new_r(), self.t.new_r());
+            self.t.line(format_args!("mov.b64 {{{data}, {flag}}}, {half};"));
+            flag
+        });
+        let (first, second) = (self.t.p("setp.eq.u32", &[&low, &flag]), self.t.p("setp.eq.u32", &[&high, &flag]));
         self.t.op("and.pred", there, &[&first, &second]);
-        self.t.d("selp.b64", &[&high, &low, &first])
+        self.t.r("selp.b32", &[&high, &low, &first])
     }
 
     /// Reads both halves of a packet, where a guard holds; each is one access.
