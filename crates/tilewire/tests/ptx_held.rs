@@ -26,6 +26,10 @@ enum Besides {
     Masked,
     /// It is filled in several turns of a loop.
     Turns,
+    /// Neighbours look at each other's words.
+    Groups,
+    /// What it is filled from is given back before it is sent.
+    Credit,
     /// What it is filled from is written by the leader right after.
     Written,
 }
@@ -33,10 +37,11 @@ enum Besides {
 /// Elements of `x`, doubled by one `each` and sent in packets by another, which come back to `y`.
 fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
     let count = words * 8 / size_of::<T>();
-    let (y, area) = (Tensor::<u64>::zeros(words), Tensor::<u8>::zeros(words * 16));
+    let (y, area, given) = (Tensor::<u64>::zeros(words), Tensor::<u8>::zeros(words * 16), Tensor::<u64>::zeros(1));
     let area: Memory = area.memory().clone();
     let traced = kernel("sent", |k| {
         let (x, y, area) = (k.inout(x), k.inout(&y), k.region("area", &[area.clone()]));
+        let given = k.slots("given", &[given.memory().clone()], 8);
         k.role("main", LANES as u32 / 32).run(|r| {
             let scratch = r.scratch_region(words * 8);
             let size = size_of::<T>() as i64;
@@ -50,8 +55,10 @@ fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
                 Besides::Turns => r.for_(0..2, |_| fill()),
                 _ => fill(),
             }
-            if besides == Besides::Written {
-                x.store(count as i64 - 1, x.load(0));
+            match besides {
+                Besides::Written => x.store(count as i64 - 1, x.load(0)),
+                Besides::Credit => r.signal_credit(given.slot(0, 0), 1u64),
+                _ => {}
             }
             send(r, &scratch, &area, besides, words as i64, |k, word| y.store(k, word));
             if besides == Besides::Read {
@@ -72,7 +79,9 @@ fn send<'t>(
 ) {
     r.each(words, |k| {
         let from = if besides == Besides::Turned { (words - 1) - k } else { k };
-        area.packet_put(0, k, scratch.get::<u64>(0, from * 8), 1u32);
+        let word = scratch.get::<u64>(0, from * 8);
+        let word = if besides == Besides::Groups { word.group_max(3) } else { word };
+        area.packet_put(0, k, word, 1u32);
         take(k, area.packet_get(0, k, 1u32));
     });
 }
@@ -107,8 +116,10 @@ fn words_of_all_types_are_held() {
 
 #[test]
 fn what_others_read_goes_through_memory() {
-    for besides in [Besides::Turned, Besides::Read, Besides::Masked, Besides::Turns] {
+    use Besides::{Credit, Groups, Masked, Read, Turned, Turns};
+    for besides in [Turned, Read, Masked, Turns, Groups, Credit] {
         case("f32", 40, |i| i as f32, besides, false);
+        case("f32", LANES, |i| i as f32, besides, false);
     }
     // All lanes have the same number of words, or one at most.
     for words in [LANES + 1, 2 * LANES - 1, 3 * LANES] {

@@ -48,6 +48,32 @@ fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
     }
 }
 
+/// Lanes wait for what the leader has written, also where a bulk copy comes between: the barrier by which it makes room is mostly jumped over.
+#[test]
+fn a_bulk_copy_is_no_barrier() {
+    use tilewire::{Tensor, kernel};
+    let (x, y, from) = (Tensor::<u32>::zeros(1), Tensor::<u32>::zeros(1024), Tensor::<u32>::zeros(1024));
+    let traced = kernel("room", |k| {
+        let (x, y, from) = (k.inout(&x), k.output(&y), k.input(&from));
+        k.role("main", 4).run(|r| {
+            let scratch = r.scratch::<u32>(1024);
+            x.store(0, 7u32);
+            r.bulk_copy(scratch, from, 1024);
+            r.each(1024, |i| y.store(i, x.load(0) + i.cast::<u32>()));
+            r.bulk_wait(0, tilewire::ir::BulkDone::Complete);
+        });
+    });
+    let text = support::simulated::same_as_defined("room", &traced.unwrap(), Target::Sm90a);
+    let written = text.find("st.global.b32").unwrap_or_else(|| panic!("{text}"));
+    let room = written + text[written..].find("setp.lt.u32").unwrap_or_else(|| panic!("{text}"));
+    let after = text[room..].split_once("bra.uni ").and_then(|(_, to)| to.split_once(';')).map(|(label, _)| label);
+    let after = format!("\n{}:", after.unwrap_or_else(|| panic!("{text}")));
+    let after = room + text[room..].find(&after).unwrap_or_else(|| panic!("{after}\n{text}"));
+    // The `each` begins with its extent.
+    let each = after + text[after..].find("max.s64").unwrap_or_else(|| panic!("{text}"));
+    assert!(text[after..each].contains("bar.sync"), "{text}");
+}
+
 /// `y = x` for `n` elements of a type, both aligned to `align`.
 fn copy(ty: Type, n: u64, align: u32) -> Kernel {
     use tilewire::ir::Param;

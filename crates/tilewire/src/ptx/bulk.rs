@@ -137,6 +137,8 @@ impl RoleCode<'_> {
 
     /// Waits for the oldest copy where all mbarriers are taken. All lanes together: a phase must not end twice before one has looked.
     fn make_room(&mut self, bulk: BulkState) {
+        // Lanes mostly jump over the barrier here: what is not known to be synchronised without it stays so.
+        let before = (self.unsynced, self.reading);
         let room = self.t.label();
         let under_way = self.t.r("sub.u32", &[&bulk.issued, &bulk.waited]);
         let free = self.t.p("setp.lt.u32", &[&under_way, &MBARRIERS]);
@@ -144,6 +146,7 @@ impl RoleCode<'_> {
         self.land_gets(bulk, MBARRIERS - 1);
         self.barrier();
         self.t.at(room);
+        (self.unsynced, self.reading) = before;
     }
 
     fn mbarrier(&mut self, bulk: BulkState, number: Reg) -> Reg {

@@ -80,7 +80,7 @@ impl Vectors {
 }
 
 impl<'k> RoleCode<'k> {
-    /// An `each`, with its barrier.
+    /// An `each`, with its barrier; without one where it only makes what its lanes hold.
     pub fn each(&mut self, inst: Inst, extent: &[Reg], body: Region) -> Result<(), PtxError> {
         let kernel = self.kernel;
         let insts = &kernel.regions[body];

@@ -1,4 +1,4 @@
-//! Scratch that is no memory: what a lane of one `each` puts there and the same lane of a later one gets, it holds in a register.
+//! Scratch that nobody touches: what a lane of one `each` puts there and the same lane of a later one gets, it holds in a register.
 //!
 //! Packets are such: one pass makes elements, which may be small, and another sends them, eight bytes at a time.
 //!
@@ -9,6 +9,7 @@
 //! ```
 //!
 //! Nobody waits at a barrier then until all have put theirs, and what the elements are made of is on its way until the first word is sent.
+//! So it must not be given back meanwhile: a credit is no release, and a barrier does not wait for loads that nobody has used yet.
 
 use super::batch::Batch;
 use super::place::pack;
@@ -38,8 +39,10 @@ pub(super) struct Held {
     words: Vec<Reg>,
 }
 
-/// An access to scratch.
+/// An access to scratch, or a credit.
 struct Touch {
+    /// Which scratch.
+    scratch: Option<ScratchId>,
     inst: Inst,
     /// The `each` that it is in, where that runs at most once.
     each: Option<Inst>,
@@ -48,20 +51,21 @@ struct Touch {
 impl Held {
     /// All of a role with so many lanes, of scratch that nobody else touches.
     pub fn of(kernel: &Kernel, role: RoleId, lanes: u32) -> Vec<Held> {
-        let mut touched: Vec<(ScratchId, Vec<Touch>)> = Vec::new();
-        let mut touch = |scratch, inst, each| {
-            let one = Touch { inst, each };
-            match touched.iter_mut().find(|(id, _)| *id == scratch) {
-                Some((_, all)) => all.push(one),
-                None => touched.push((scratch, vec![one])),
-            }
-        };
-        walk(kernel, &mut Facts::default(), kernel.roles[role].body, (None, true), &mut touch);
-        touched.iter().filter_map(|(_, all)| Held::pair(kernel, all, lanes)).collect()
+        let mut touched = Vec::new();
+        walk(kernel, &mut Facts::default(), kernel.roles[role].body, (None, true), &mut touched);
+        let of = |scratch: ScratchId| Held::pair(kernel, &touched, scratch, lanes);
+        kernel.scratches.iter().filter_map(|(scratch, _)| of(scratch)).collect()
     }
 
-    fn pair(kernel: &Kernel, touched: &[Touch], lanes: u32) -> Option<Held> {
-        let [Touch { inst: put, each: Some(producer) }, Touch { inst: get, each: Some(consumer) }] = touched else {
+    fn pair(kernel: &Kernel, touched: &[Touch], scratch: ScratchId, lanes: u32) -> Option<Held> {
+        let here: Vec<usize> = (0..touched.len()).filter(|&k| touched[k].scratch == Some(scratch)).collect();
+        let [first, last] = here[..] else { return None };
+        if touched[first..last].iter().any(|touch| touch.scratch.is_none()) {
+            return None;
+        }
+        let (Touch { inst: put, each: Some(producer), .. }, Touch { inst: get, each: Some(consumer), .. }) =
+            (&touched[first], &touched[last])
+        else {
             return None;
         };
         let (Op::Put { x, mask: None, .. }, Op::Get { to, mask: None, .. }) =
@@ -83,8 +87,9 @@ impl Held {
             op => inst == put || op.is_pure(),
         });
         let Op::Each { body, .. } = kernel.insts[*consumer].op else { return None };
-        // What is sent in packets is one word of a lane at a time.
-        let sends = kernel.regions[body].iter().any(|&inst| matches!(kernel.insts[inst].op, Op::PacketPut { .. }));
+        // What is sent in packets is one word of a lane at a time, unless lanes look at each other's.
+        let any = |is: fn(&Op) -> bool| kernel.regions[body].iter().any(|&inst| is(&kernel.insts[inst].op));
+        let sends = any(|op| matches!(op, Op::PacketPut { .. })) && !any(|op| matches!(op, Op::Group { .. }));
         let (width, count) = (WORD / size, words.div_ceil(lanes) as u32);
         let held =
             Held { producer: *producer, put: *put, consumer: *consumer, get: *get, width, count, words: Vec::new() };
@@ -92,22 +97,24 @@ impl Held {
     }
 }
 
-/// All accesses to scratch below a region, in order: in which `each`, and whether that runs at most once.
+/// All accesses to scratch below a region, and all credits, in order.
 fn walk(
     kernel: &Kernel,
     facts: &mut Facts,
     region: Region,
     (each, once): (Option<Inst>, bool),
-    touch: &mut dyn FnMut(ScratchId, Inst, Option<Inst>),
+    touched: &mut Vec<Touch>,
 ) {
     for &inst in &kernel.regions[region] {
         let op = &kernel.insts[inst].op;
+        let mut touch = |scratch| touched.push(Touch { scratch, inst, each: each.filter(|_| once) });
         let mut at = |base: Base| {
             if let Base::Scratch(scratch) = base {
-                touch(scratch, inst, each.filter(|_| once));
+                touch(Some(scratch));
             }
         };
         match op {
+            Op::SignalCredit { .. } => touch(None),
             Op::BulkCopy { dst, src, .. } => [dst, src].into_iter().for_each(|place| at(place.base)),
             Op::Post { src, .. } => at(src.base),
             op => place(op).into_iter().for_each(|place| at(place.base)),
@@ -116,7 +123,7 @@ fn walk(
             Op::Each { .. } => (Some(inst), once),
             _ => (each, once && turns(kernel, facts, op) != Turns::Any),
         };
-        op.regions().iter().for_each(|&region| walk(kernel, facts, region, inside, touch));
+        op.regions().iter().for_each(|&region| walk(kernel, facts, region, inside, touched));
     }
 }
 

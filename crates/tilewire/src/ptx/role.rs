@@ -191,7 +191,8 @@ impl<'k> RoleCode<'k> {
     pub fn prologue(t: &mut Text, fixed: Fixed, role: &Role, at: Standing) {
         let lanes = role.warps * 32;
         let thread = t.r("sub.u32", &[&at.thread, &(at.first_warp * 32)]);
-        // The assembler divides by a constant as by any number: what comes before the first load, every launch waits for.
+        // The assembler divides even by 128 with a reciprocal and some 20 instructions, and every launch waits for what comes before the
+        // first load.
         match lanes {
             _ if role.copies == 1 => {
                 t.op("mov.b32", fixed.copy, &[&0]);
@@ -492,7 +493,8 @@ impl<'k> RoleCode<'k> {
         }
         self.t.jump_if(more, again);
         self.t.at(done);
-        (self.unsynced, self.reading) = before;
+        self.unsynced = before.0;
+        self.reading |= before.1;
         Ok(())
     }
 
@@ -704,7 +706,7 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// Barrier before somebody writes, where lanes may still read what they hold.
+    /// Barrier before somebody writes, where lanes may still read what they make words of that they hold.
     pub fn sync_readers(&mut self) {
         if self.reading {
             self.barrier();
