@@ -3,13 +3,14 @@
 
 mod support;
 
+use std::slice::from_ref;
 use support::simulated::{same_as_defined, simulate_world};
 use tilewire::hook::{Region, RoleCtx};
 use tilewire::ir::scalar::Element;
 use tilewire::ptx::Target;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
-use tilewire::{Algorithm, Bf16, F8E4M3, Memory, Tensor, Traced, all_reduce, kernel, prelude::*};
+use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_reduce, kernel, prelude::*};
 
 /// Lanes of the role.
 const LANES: usize = 64;
@@ -38,10 +39,9 @@ enum Besides {
 fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
     let count = words * 8 / size_of::<T>();
     let (y, area, given) = (Tensor::<u64>::zeros(words), Tensor::<u8>::zeros(words * 16), Tensor::<u64>::zeros(1));
-    let area: Memory = area.memory().clone();
     let traced = kernel("sent", |k| {
-        let (x, y, area) = (k.inout(x), k.inout(&y), k.region("area", &[area.clone()]));
-        let given = k.slots("given", &[given.memory().clone()], 8);
+        let (x, y, area) = (k.inout(x), k.inout(&y), k.region("area", from_ref(area.memory())));
+        let given = k.slots("given", from_ref(given.memory()), 8);
         k.role("main", LANES as u32 / 32).run(|r| {
             let scratch = r.scratch_region(words * 8);
             let size = size_of::<T>() as i64;
