@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The ranks that have let go of a transport, whether they closed it, dropped it because of an error, or their program came to its end.
+/// The ranks that have let go of a transport: processes that closed it, dropped it because of an error, or came to their end; threads whose
+/// closure did.
 ///
 /// That alone is no failure: what such a rank has sent can still be received. But a wait for something that it has not sent yet is in
 /// vain, and is ended: look here first, and then once more at what is waited for. A handle; clones are the same list.
@@ -25,9 +26,8 @@ impl Departures {
         Departures(Arc::new(Left { any: AtomicBool::new(false), ranks }))
     }
 
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "processes share memory on Linux only"))]
     pub(super) fn note(&self, rank: usize) {
-        // Release: who reads it sees all that the rank did before it said goodbye, which this thread has heard.
+        // Release: who reads it sees all that the rank did before it said goodbye, which this thread has heard, or is.
         self.0.ranks[rank].store(true, Ordering::Release);
         self.0.any.store(true, Ordering::Release);
     }

@@ -7,18 +7,21 @@
 //! ```
 //! One meeting per world, alive as long as a rank's `World` or a transport is. What nobody took, because a rank failed in
 //! between, is dropped with it. It also knows the segments that still live, so that a rank that fails ends the waits of the others
-//! on all of them.
+//! on all of them, and one that comes to its end is not waited for.
 #![forbid(unsafe_code)]
 
 use super::abort::{Abort, Cause};
+use super::departures::Departures;
 use super::mapping::Mapping;
 use super::segment::SegmentSet;
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-#[derive(Default)]
-pub(super) struct Meeting(Mutex<Table>);
+pub(super) struct Meeting {
+    table: Mutex<Table>,
+    departures: Departures,
+}
 
 type Shown = Arc<dyn Any + Send + Sync>;
 
@@ -45,7 +48,34 @@ impl Table {
     }
 }
 
+impl Default for Meeting {
+    /// Of ranks that nobody sees leave.
+    fn default() -> Self {
+        Meeting::of(0)
+    }
+}
+
 impl Meeting {
+    /// Of so many ranks, each of which is to say when it [leaves](Self::leaves).
+    pub(super) fn of(ranks: usize) -> Meeting {
+        Meeting { table: Mutex::default(), departures: Departures::new(ranks) }
+    }
+
+    /// Who has come to the end of its program.
+    pub(super) fn departures(&self) -> &Departures {
+        &self.departures
+    }
+
+    /// A rank has come to the end of its program, without an error: makes all waits look whether it was they who needed it.
+    pub(super) fn leaves(&self, rank: usize) {
+        // Not in the midst of a failure: who hears of that and leaves must not be taken for the cause.
+        let table = self.table();
+        self.departures.note(rank);
+        for segment in table.segments.iter().filter_map(Weak::upgrade) {
+            Abort::new(segment).wake();
+        }
+    }
+
     /// Leaves every rank's set to be taken; gives the ticket to take it with.
     pub(super) fn leave(&self, sets: Vec<SegmentSet>) -> u64 {
         let mut table = self.table();
@@ -96,7 +126,7 @@ impl Meeting {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         // No call leaves the table half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,6 +146,17 @@ mod tests {
         meeting.fail(cause);
         let late = meeting.take(meeting.leave(SegmentSet::threads(2, 8).unwrap()), 1).unwrap();
         assert_eq!((set.abort(0).get(), late.abort(1).get()), (Some(cause), Some(cause)));
+    }
+
+    #[test]
+    fn who_leaves_is_known_and_rings() {
+        let meeting = Meeting::of(2);
+        let set = meeting.take(meeting.leave(SegmentSet::threads(2, 8).unwrap()), 0).unwrap();
+        let rings = || set.doorbell(0).word().load(std::sync::atomic::Ordering::Relaxed);
+        let before = rings();
+        meeting.leaves(1);
+        assert!(meeting.departures().has_left(1) && rings() != before);
+        assert!(!meeting.departures().has_left(0) && !Meeting::default().departures().are_noticed());
     }
 
     #[test]

@@ -235,7 +235,8 @@ impl NvlTransport {
         let own = control.rank();
         let (abort, doorbell) = (control.abort(own), control.doorbell(own));
         let watcher = Watcher::start(abort.clone(), doorbell, seat.clone())?;
-        let desk = Desk::new(world, format!("nvl/{serial}"), abort, watch.departures());
+        let departures = watch.departures(&world);
+        let desk = Desk::new(world, format!("nvl/{serial}"), abort, departures);
         Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
     }
 

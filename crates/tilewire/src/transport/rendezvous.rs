@@ -152,6 +152,11 @@ impl Shared {
         self.bootstrap.world_size()
     }
 
+    /// Where ranks that are threads meet.
+    pub(super) fn meeting(&self) -> Option<&super::meeting::Meeting> {
+        self.meeting.as_deref()
+    }
+
     pub(super) fn are_threads(&self) -> bool {
         self.meeting.is_some()
     }

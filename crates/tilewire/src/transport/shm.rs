@@ -135,7 +135,8 @@ impl ShmTransport {
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
         let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
-        let desk = Desk::new(world, format!("shm/{serial}"), abort, watch.departures());
+        let departures = watch.departures(&world);
+        let desk = Desk::new(world, format!("shm/{serial}"), abort, departures);
         Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, watch })
     }
 
@@ -195,7 +196,7 @@ impl ShmTransport {
         self.desk.hear(ticket, deadline)
     }
 
-    /// Who has let go of the transport already, where ranks are processes.
+    /// Who has let go of the transport already; of ranks that are threads, who has come to the end of its closure.
     pub fn departures(&self) -> &Departures {
         &self.desk.departures
     }

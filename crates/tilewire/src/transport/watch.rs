@@ -3,7 +3,7 @@
 
 use super::deadline::Deadline;
 use super::departures::Departures;
-use super::rendezvous::TransportError;
+use super::rendezvous::{Shared, TransportError};
 use super::segment::SegmentSet;
 #[cfg(target_os = "linux")]
 use super::{abort::Cause, monitor::Monitor};
@@ -28,13 +28,13 @@ impl Watch {
         })
     }
 
-    /// Who has left. Of ranks that are threads nobody does: what they leave without an error stays as it is.
-    pub(super) fn departures(&self) -> Departures {
+    /// Who has left: of ranks that are threads, whose closure has come to its end.
+    pub(super) fn departures(&self, world: &Shared) -> Departures {
         #[cfg(target_os = "linux")]
         if let Some(monitor) = &self.monitor {
             return monitor.departures();
         }
-        Departures::new(0)
+        world.meeting().map_or_else(|| Departures::new(0), |meeting| meeting.departures().clone())
     }
 
     #[cfg(target_os = "linux")]

@@ -187,7 +187,7 @@ impl Threads {
             return Err(WorldError::BadSize { count });
         }
         let failure = FirstFailure::default();
-        let meeting = Arc::new(Meeting::default());
+        let meeting = Arc::new(Meeting::of(count));
         let one = |local: LocalBootstrap| {
             let bootstrap: Arc<dyn Bootstrap> = Arc::new(local);
             let (rank, local_rank) = (bootstrap.rank(), Some(bootstrap.rank().index()));
@@ -196,15 +196,23 @@ impl Threads {
             // The closure is shared by reference and not used again by this rank; what another rank sees of it after the panic
             // it may also see before.
             let (code, error) = match catch_unwind(AssertUnwindSafe(|| body(world))) {
-                Ok(Ok(result)) => return Some(result),
+                Ok(Ok(result)) => {
+                    // Whoever took the world, or a transport, out of the closure goes on with it.
+                    if Arc::strong_count(&bootstrap) == 1 {
+                        meeting.leaves(rank.index());
+                    }
+                    return Some(result);
+                }
                 Ok(Err(source)) => (AbortCode::Failed, WorldError::RankFailed { rank, source }),
                 Err(payload) => {
                     (AbortCode::Panicked, WorldError::RankPanicked { rank, message: panic_message(&*payload) })
                 }
             };
-            // The cause is noted before anybody's wait ends because of it: who fails second must not be taken for it.
-            failure.report(&*bootstrap, error);
+            // The cause is noted before anybody's wait ends because of it: who fails second must not be taken for it. And transports have
+            // it before the bootstrap does: who hears there that this rank is gone finds out why on its transport.
+            let reason = failure.note(error);
             meeting.fail(Cause { code, rank: rank.index(), reason: 0 });
+            bootstrap.abort(&reason);
             None
         };
         let results: Vec<Option<R>> = std::thread::scope(|scope| {
@@ -218,7 +226,8 @@ impl Threads {
                     .spawn_scoped(scope, || one(take(own).expect("only its thread takes it")));
                 started.map_err(|source| {
                     if let Some(local) = take(slot) {
-                        failure.report(&local, WorldError::RankFailed { rank, source: source.into() });
+                        let reason = failure.note(WorldError::RankFailed { rank, source: source.into() });
+                        local.abort(&reason);
                     }
                 })
             };
@@ -237,18 +246,17 @@ impl Threads {
 struct FirstFailure(Mutex<Option<(WorldError, usize)>>);
 
 impl FirstFailure {
-    fn report(&self, bootstrap: &dyn Bootstrap, error: WorldError) {
+    /// Takes note of an error; gives the reason to tell the others.
+    fn note(&self, error: WorldError) -> String {
         let reason_of = |error: &WorldError| match error {
             WorldError::RankFailed { source, .. } => source.to_string(),
             other => other.to_string(),
         };
         let reason = reason_of(&error);
-        {
-            let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let (first, same) = first.get_or_insert((error, 0));
-            *same += usize::from(reason_of(first) == reason);
-        }
-        bootstrap.abort(&reason);
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, same) = first.get_or_insert((error, 0));
+        *same += usize::from(reason_of(first) == reason);
+        reason
     }
 
     /// A mistake in what all ranks do is no fault of the one that was first.

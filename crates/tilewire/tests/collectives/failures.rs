@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tilewire::collective::{Rounds, Timeout};
 use tilewire::transport::{AbortCode, Cause, Rank, ShmTransport, TransferError, TransportError, Window, World};
-use tilewire::{LaunchError, RunError, Tensor, all_reduce, all_to_all};
+use tilewire::{LaunchError, RunError, Tensor, all_reduce, all_to_all, recv, send};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -145,6 +145,50 @@ fn an_error_of_one_ranks_build_ends_the_others_long_before_their_deadline() {
     let words = result.unwrap_err().to_string();
     assert!(words.starts_with("rank 1 failed: ") && words.contains("pad it to 33"), "{words}");
     assert_eq!(heard_by.into_inner().unwrap(), [Cause { code: AbortCode::Failed, rank: 1, reason: 0 }; 2]);
+}
+
+/// A thread that comes to the end of its closure before it made the calls of the others: none of them, or one launch too few.
+#[test]
+fn a_thread_that_leaves_is_not_waited_for() {
+    for launches in [0, 1, 7] {
+        let start = Instant::now();
+        let result = World::threads(2).deadline(Duration::from_secs(600)).run(|world| {
+            let link = ShmTransport::rendezvous(&world, SMALL)?;
+            let (inp, out) = (Tensor::<u32>::zeros(1000), Tensor::<u32>::zeros(1000));
+            let more = usize::from(world.rank() == Rank::new(0));
+            if launches + more > 0 {
+                let mut op = all_to_all(&link, &out, &inp).build()?;
+                (0..launches + more).try_for_each(|_| op.run())?;
+            }
+            Ok(())
+        });
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+        let words = result.unwrap_err().to_string();
+        assert!(words.starts_with("rank 0 failed: "), "{words}");
+        assert!(words.contains("rank 1 left while others waited for it"), "{words}");
+    }
+}
+
+/// What a thread has sent before it came to its end arrives.
+#[test]
+fn what_a_thread_sent_before_it_left_arrives() {
+    for len in [1, 100, 5000] {
+        let all = World::threads(2).deadline(Duration::from_secs(60)).run(|world| {
+            let link = ShmTransport::rendezvous(&world, SMALL)?;
+            let x = Tensor::from_fn(len, |i| i as u32);
+            if world.rank() == Rank::new(1) {
+                send(&link, &x, Rank::new(0)).run()?;
+                return Ok(true);
+            }
+            let y = Tensor::<u32>::zeros(len);
+            let mut take = recv(&link, &y, Rank::new(1)).build()?;
+            // The other is gone by then, unless it waits for room.
+            std::thread::sleep(Duration::from_millis(20));
+            take.run()?;
+            Ok(y.to_vec() == x.to_vec())
+        });
+        assert_eq!(all.unwrap(), [true, true], "{len} elements");
+    }
 }
 
 #[test]
