@@ -12,8 +12,9 @@
 //! So it must not be given back meanwhile: a credit is no release, and a barrier does not wait for loads that nobody has used yet.
 
 use super::batch::Batch;
+use super::loops::{Turns, turns};
 use super::place::pack;
-use super::role::{RoleCode, Turns, turns};
+use super::role::RoleCode;
 use super::text::Reg;
 use crate::ir::access::{Analysis, Class, place};
 use crate::ir::{Base, Facts, Inst, Kernel, Op, Region, RoleId, ScratchId};

@@ -18,7 +18,7 @@
 //! | `text.rs` | lines, registers, labels; which register holds which type |
 //! | `number.rs`, `math.rs` | arithmetic; exp, log, tanh by the expansions of `ir/scalar/math.rs` |
 //! | `convert.rs`, `narrow.rs` | conversions; floats of 8 and 16 bits |
-//! | `role.rs`, `leader.rs` | one role: uniform code, control flow, barriers; what one lane does for all |
+//! | `role.rs`, `loops.rs`, `leader.rs` | one role: uniform code, control flow, barriers; loops; what one lane does for all |
 //! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
 //! | `wire.rs` | signals, waits, packets; giving up |
 //! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
@@ -52,6 +52,7 @@ mod error;
 mod group;
 mod held;
 mod leader;
+mod loops;
 mod math;
 mod moving;
 mod narrow;

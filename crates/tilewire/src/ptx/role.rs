@@ -66,7 +66,7 @@ pub(super) struct RoleCode<'k> {
     mbarriers: u32,
     /// Values that some op reads.
     pub used: HashSet<Value>,
-    facts: Facts,
+    pub facts: Facts,
 }
 
 /// The registers that every role begins with: [`RoleCode::prologue`] fills them.
@@ -264,7 +264,7 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Whether the leader may have something for the others in a region.
-    fn mails(&self, region: Region) -> bool {
+    pub fn mails(&self, region: Region) -> bool {
         let mut found = false;
         self.kernel.walk(region, &mut |inst| {
             let data = &self.kernel.insts[inst];
@@ -275,7 +275,7 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Whether a region writes by its leader alone: what lanes write in an `each`, the barrier at its end publishes.
-    fn writes_alone(&self, region: Region) -> bool {
+    pub fn writes_alone(&self, region: Region) -> bool {
         self.kernel.regions[region].iter().any(|&inst| match &self.kernel.insts[inst].op {
             Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::BulkCopy { .. } => true,
             Op::Each { .. } => false,
@@ -283,7 +283,7 @@ impl<'k> RoleCode<'k> {
         })
     }
 
-    fn region(&mut self, region: Region) -> Result<(), PtxError> {
+    pub fn region(&mut self, region: Region) -> Result<(), PtxError> {
         self.insts(&self.kernel.regions[region])?;
         // Nobody outside of a region knows its values.
         self.pending.clear();
@@ -455,71 +455,6 @@ impl<'k> RoleCode<'k> {
         Ok(())
     }
 
-    fn for_loop(&mut self, inst: Inst, [start, end, step]: [Value; 3], body: Region) -> Result<(), PtxError> {
-        let turns = turns(self.kernel, &mut self.facts, &self.kernel.insts[inst].op);
-        let [start, end, step] = [start, end, step].map(|v| self.value(v));
-        let counter = self.kernel.insts[inst].indices[0];
-        if turns != Turns::Any {
-            return self.one_turn((counter, start, end), turns, body);
-        }
-        self.mailed |= self.mails(body);
-        self.unsynced |= self.writes_alone(body);
-        let before = (self.unsynced, self.reading);
-        let index = match self.fits_word(counter) {
-            true => self.t.r("cvt.u32.u64", &[&start]),
-            false => self.t.copy(start),
-        };
-        let (again, done) = (self.t.label(), self.t.label());
-        let runs = self.t.p("setp.gt.s64", &[&step, &0]);
-        self.t.jump_unless(runs, done);
-        let runs = self.t.p("setp.lt.s64", &[&start, &end]);
-        self.t.jump_unless(runs, done);
-        self.t.at(again);
-        let here = match index {
-            Reg::R(_) => self.t.d("cvt.u64.u32", &[&index]),
-            _ => index,
-        };
-        self.values[counter.index()] = Some(here);
-        self.region(body)?;
-        // What is left is at least 1, so the sum cannot wrap where the step is smaller.
-        let left = self.t.d("sub.s64", &[&end, &here]);
-        let more = self.t.p("setp.lt.u64", &[&step, &left]);
-        match index {
-            Reg::R(_) => {
-                let step = self.t.r("cvt.u32.u64", &[&step]);
-                self.t.op("add.u32", index, &[&index, &step]);
-            }
-            _ => _ = self.t.op("add.s64", index, &[&index, &step]),
-        }
-        self.t.jump_if(more, again);
-        self.t.at(done);
-        self.unsynced = before.0;
-        self.reading |= before.1;
-        Ok(())
-    }
-
-    /// A loop of one turn, or none: no loop.
-    fn one_turn(
-        &mut self,
-        (counter, start, end): (Value, Reg, Reg),
-        turns: Turns,
-        body: Region,
-    ) -> Result<(), PtxError> {
-        let (done, before) = (self.t.label(), (self.unsynced, self.reading));
-        if turns != Turns::One {
-            let runs = self.t.p("setp.lt.s64", &[&start, &end]);
-            self.t.jump_unless(runs, done);
-        }
-        self.values[counter.index()] = Some(start);
-        self.region(body)?;
-        self.t.at(done);
-        if turns != Turns::One {
-            self.unsynced |= before.0;
-            self.reading |= before.1;
-        }
-        Ok(())
-    }
-
     // ---- values -----------------------------------------------------------------------------------------------------
 
     /// The register of a uniform value.
@@ -605,7 +540,7 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Whether an integer is known to be one of 32 bits, and not negative.
-    fn fits_word(&mut self, v: Value) -> bool {
+    pub fn fits_word(&mut self, v: Value) -> bool {
         self.facts.of(self.kernel, v).lo >= 0 && self.most(v) <= u64::from(u32::MAX)
     }
 
@@ -751,27 +686,5 @@ pub(super) fn pure(t: &mut Text, kernel: &Kernel, op: &Op, operands: &[Reg]) -> 
         (Op::Cast { x: v, to }, &[x]) => convert::cast(t, kernel.ty(*v), *to, x),
         (Op::Bitcast { to, .. }, &[x]) => convert::bitcast(t, *to, x),
         _ => unreachable!("not an op that only computes: {op:?}"),
-    }
-}
-
-/// How many turns a loop has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turns {
-    One,
-    /// One, or none.
-    AtMostOne,
-    Any,
-}
-
-/// How many turns an op has, as far as that is known: of a loop.
-pub(super) fn turns(kernel: &Kernel, facts: &mut Facts, op: &Op) -> Turns {
-    let Op::For { start, end, step, .. } = op else { return Turns::Any };
-    let number = |v: Value| kernel.as_const(v).map(|c| i128::from(c.bits as i64));
-    let (Some(start), Some(step)) = (number(*start), number(*step)) else { return Turns::Any };
-    let end = facts.of(kernel, *end);
-    match step > 0 && end.hi <= start + step {
-        true if end.lo > start => Turns::One,
-        true => Turns::AtMostOne,
-        false => Turns::Any,
     }
 }
