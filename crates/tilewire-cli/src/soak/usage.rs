@@ -21,7 +21,7 @@ const MAPPINGS: u64 = 24;
 
 /// The same, for people.
 pub const BOUND: &str = "16 MiB, no descriptor, 24 mappings more than when warm";
-/// What grew in less than this may be what an allocator keeps: too few looks.
+/// Memory that grew in less than this may be what an allocator keeps: too few looks.
 pub const JUDGED: Duration = Duration::from_secs(30);
 
 impl Usage {
@@ -35,14 +35,14 @@ impl Usage {
         Ok(Usage { resident: kib.unwrap_or(0) << 10, descriptors, mappings })
     }
 
-    /// What is too much more than `before`.
-    pub fn beyond(&self, before: &Usage) -> Vec<String> {
+    /// What is too much more than `before`; of memory where it is judged.
+    pub fn beyond(&self, before: &Usage, memory: bool) -> Vec<String> {
         let more = |now: u64, before: u64| now.saturating_sub(before);
         let resident = more(self.resident, before.resident);
         let descriptors = more(self.descriptors, before.descriptors);
         let mappings = more(self.mappings, before.mappings);
         let mut grown = Vec::new();
-        if resident > RESIDENT {
+        if memory && resident > RESIDENT {
             grown.push(format!("{} MiB more than when warm", resident >> 20));
         }
         if descriptors > 0 {
@@ -120,7 +120,7 @@ mod tests {
         let mut floors = Floors::new(Duration::from_secs(60));
         (1..=60).for_each(|second| floors.note(Duration::from_secs(second), resident(held(second))));
         let (warm, end) = floors.warm_and_end().unwrap();
-        end.beyond(&warm)
+        end.beyond(&warm, true)
     }
 
     /// What an allocator kept, as seen.

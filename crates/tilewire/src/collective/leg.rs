@@ -104,15 +104,9 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let (last_per, shape) = (self.hooks.last_per, &self.hooks.output_shape);
         let rounds = if self.pattern.is_collective() { ranks } else { 1 };
         let at_once = if self.layout() == Rounds::Legs { 2 * rounds } else { rounds };
-        let message = Message { types: R::TYPES, len, last_per, shape, at_once, only };
+        let consumed = !self.hooks.stores();
+        let message = Message { types: R::TYPES, len, last_per, shape, at_once, only, consumed };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
-        let way = terms.config.primitive.or(only.map(|(way, _)| way));
-        // Before a window is asked for, which would be in vain.
-        if way.map_or(reached.is_some(), |way| way == Primitive::Direct) && !self.hooks.stores() {
-            let protocol = Protocol::Direct { window_bytes: reached.unwrap_or(0) };
-            let why = "nobody runs a consume hook when the sender writes the output: use staged or packet";
-            return Err(TransferError::Unable { protocol, why }.into());
-        }
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
         self.check_direct(&decision, side)?;
         let part = |part: Part, what, len| match part {

@@ -241,7 +241,11 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let none = None;
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
         let settle_among = |at_once, types, len, only| {
-            self.terms.settle(peer, Message { types, len, last_per: 1, shape: &none, at_once, only }, None)
+            self.terms.settle(
+                peer,
+                Message { types, len, last_per: 1, shape: &none, at_once, only, consumed: false },
+                None,
+            )
         };
         let at_once = if self.layout() == Rounds::Legs { 2 * ranks } else { ranks };
         let settle = |types, len, only| settle_among(at_once, types, len, only);

@@ -127,7 +127,7 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
         // The first is the longest, so that all ranks decide alike.
         let (types, len, shape) = (R::TYPES, shards[0].len(), None);
         let only = Some((Primitive::Direct, "a reduction through windows"));
-        let message = Message { types, len, last_per: 1, shape: &shape, at_once: 1, only };
+        let message = Message { types, len, last_per: 1, shape: &shape, at_once: 1, only, consumed: false };
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
         let (decision, _) = self.terms.settle(peer, message, Some(least))?;
         let Decision { protocol, blocks, tile, granule } = decision;

@@ -43,6 +43,8 @@ pub(super) struct Message<'s> {
     pub at_once: usize,
     /// The only way it can travel, and why.
     pub only: Option<(Primitive, &'static str)>,
+    /// Whether a consume hook takes it.
+    pub consumed: bool,
 }
 
 impl WindowOf {
@@ -77,7 +79,7 @@ impl<'l, L: Link> Terms<'l, L> {
         message: Message<'_>,
         reached: Option<usize>,
     ) -> Result<(Decision, Tiling), RunError> {
-        let (link, Message { types, len, last_per, only, at_once, .. }) = (self.link, message);
+        let (link, Message { types, len, last_per, only, at_once, consumed, .. }) = (self.link, message);
         let config = Config { primitive: self.config.primitive.or(only.map(|(way, _)| way)), ..self.config };
         let decide = |config: Config| config.decide(Choices::of(link), link, types, (len, last_per), reached, at_once);
         let mut decision = decide(config);
@@ -94,8 +96,12 @@ impl<'l, L: Link> Terms<'l, L> {
             decision = decide(Config { primitive: Some(Primitive::Staged), ..config });
         }
         let Decision { protocol, blocks, .. } = decision;
-        if reached.is_none() && matches!(protocol, Protocol::Direct { .. }) {
-            let why = "it writes a window: allocate one and say window(&window), or use staged";
+        if matches!(protocol, Protocol::Direct { .. }) && (consumed || reached.is_none()) {
+            // Nobody is to allocate a window in vain.
+            let why = match consumed {
+                true => "nobody runs a consume hook when the sender writes the output: use staged or packet",
+                false => "it writes a window: allocate one and say window(&window), or use staged",
+            };
             return Err(TransferError::Unable { protocol, why }.into());
         }
         match peer {

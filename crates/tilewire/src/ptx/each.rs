@@ -405,11 +405,7 @@ impl<'k> RoleCode<'k> {
             let once = whole == 0 && walk.vectors.exactly == Some(turn) && !walk.together;
             whole = turn;
             if once {
-                let here = self.wide(number);
-                let mut positions = Vec::new();
-                for k in 0..unroll {
-                    positions.push(self.position(walk, state.as_mut(), (here, total), k * lanes));
-                }
+                let positions = self.positions(walk, state.as_mut(), (number, total), unroll);
                 body(self, &positions, &Moving::default());
                 continue;
             }
@@ -423,20 +419,14 @@ impl<'k> RoleCode<'k> {
                 None => self.t.d("sub.s64", &[&total, &others]).to_string(),
             };
             let places = moving.as_mut().map(|moving| {
-                let here = self.wide(number);
-                let position = |k| self.position(walk, None, (here, total), k * lanes);
-                let positions: Vec<Position> = (0..unroll).map(position).collect();
+                let positions = self.positions(walk, None, (number, total), unroll);
                 moving(self, &positions, turn << walk.shift)
             });
             let (again, next) = (self.t.label(), self.t.label());
             self.t.at(again);
             let inside = self.t.p(&format!("setp.lt.s{ty}"), &[&number, &limit]);
             self.t.branch_unless(inside, next);
-            let here = self.wide(number);
-            let mut positions = Vec::new();
-            for k in 0..unroll {
-                positions.push(self.position(walk, state.as_mut(), (here, total), k * lanes));
-            }
+            let positions = self.positions(walk, state.as_mut(), (number, total), unroll);
             let places = places.unwrap_or_default();
             body(self, &positions, &places);
             self.next_turn(&places);
@@ -445,6 +435,18 @@ impl<'k> RoleCode<'k> {
             self.t.at(next);
         }
         self.t.at(after);
+    }
+
+    /// The vectors of a lane in a turn, the first of which has this number. Row and column, where kept, move on to the next turn's.
+    fn positions(
+        &mut self,
+        walk: Walk,
+        mut rows: Option<&mut Rows>,
+        (number, total): (Reg, Reg),
+        unroll: u64,
+    ) -> Vec<Position> {
+        let (here, lanes) = (self.wide(number), u64::from(self.lanes));
+        (0..unroll).map(|k| self.position(walk, rows.as_deref_mut(), (here, total), k * lanes)).collect()
     }
 
     /// A number in 64 bits.
