@@ -74,6 +74,17 @@ pub enum EvalError {
         /// Where.
         by: Location,
     },
+    /// What is waited for is there, of another operation than this launch's: the two ranks launched different ones.
+    OtherOperation {
+        /// The slot or packet.
+        what: String,
+        /// The operation of this launch.
+        expected: u16,
+        /// The other.
+        seen: u16,
+        /// Where.
+        by: Location,
+    },
     /// Every instance that is not done waits for something that nobody will do.
     Deadlock {
         /// Who waits, where, for what.
@@ -110,6 +121,11 @@ impl fmt::Display for EvalError {
                 write!(f, "{by}: byte offset {offset} of {what} is not a multiple of the value's {size} bytes")
             }
             EvalError::ZeroFlag { by } => write!(f, "{by}: packet flag is 0, which means empty; count flags from 1"),
+            EvalError::OtherOperation { what, expected, seen, by } => write!(
+                f,
+                "{by}: {what} is of operation {seen}, and this launch is operation {expected}; launch the same operations in \
+                 the same order on both ranks"
+            ),
             EvalError::Deadlock { blocked } => {
                 write!(f, "deadlock: {} instances wait for ever", blocked.len())?;
                 for Stuck { by, on } in blocked {

@@ -110,12 +110,19 @@ pub struct Binding {
     pub world_size: u32,
     /// One entry per parameter.
     pub params: Vec<Bound>,
+    /// By parameter and bank: the operation of the launch, for matched ones ([`Kernel::matched`]). Those that are not given are 0.
+    pub operations: Vec<Vec<u16>>,
 }
 
 impl Binding {
     /// The binding of a rank that is alone.
     pub fn alone(params: Vec<Bound>) -> Self {
-        Binding { rank: 0, world_size: 1, params }
+        Binding { rank: 0, world_size: 1, params, operations: Vec::new() }
+    }
+
+    /// The operation of a bank of a parameter.
+    pub fn operation(&self, param: ParamId, bank: usize) -> u16 {
+        self.operations.get(param.index()).and_then(|banks| banks.get(bank)).copied().unwrap_or(0)
     }
 
     /// What is bound to a parameter.

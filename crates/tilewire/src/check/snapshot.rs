@@ -39,7 +39,7 @@ pub fn evaluate(
         });
         banks_of.push(banks);
     }
-    let binding = Binding { rank: rank.0, world_size: rank.1, params };
+    let binding = Binding { rank: rank.0, world_size: rank.1, params, operations: operations_of(args) };
     let after = run(kernel, &binding, snapshot.memories, options)?;
     Ok(banks_of.iter().map(|banks| banks.iter().map(|&bank| after.bank(bank).to_vec()).collect()).collect())
 }
@@ -97,6 +97,12 @@ impl Snapshot {
 
 fn address(memory: &Memory) -> usize {
     memory.start().as_ptr() as usize
+}
+
+/// The operation of every bank of every argument.
+pub(super) fn operations_of(args: &[Arg]) -> Vec<Vec<u16>> {
+    let of = |memory: &Memory| memory.operation().map_or(0, |matched| matched.operation);
+    args.iter().map(|arg| memories_of(arg).iter().map(of).collect()).collect()
 }
 
 /// The memories an argument names.

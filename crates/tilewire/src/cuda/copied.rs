@@ -6,7 +6,7 @@ use super::error::CudaError;
 use super::launch::{AbortWord, Launch, Seat, Settings};
 use super::stream::Stream;
 use crate::ir::{self, Kernel};
-use crate::tensor::{Arg, Memory};
+use crate::tensor::{Arg, Matched, Memory};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,7 +120,11 @@ impl Copies {
     fn arg(&self, arg: &Arg) -> Arg {
         let place = |memory: &Memory| {
             let piece = &self.pieces[self.find(memory)];
-            piece.buffer.memory().part(address(memory) - piece.start + piece.skew, memory.bytes())
+            let copy = piece.buffer.memory().part(address(memory) - piece.start + piece.skew, memory.bytes());
+            match memory.operation() {
+                Some(Matched { from, to, operation }) => copy.matched(from, to).for_operation(operation),
+                None => copy,
+            }
         };
         match arg {
             Arg::Buffer(banks) => Arg::Buffer(banks.iter().map(place).collect()),

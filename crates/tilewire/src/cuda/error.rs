@@ -73,6 +73,8 @@ pub enum CudaError {
     },
     /// A wait took longer than the deadline.
     Timeout(Box<Stopped>),
+    /// A wait found what it waited for, of another operation: `seen` is that, `expected` this launch's.
+    OtherOperation(Box<Stopped>),
     /// An access outside of its buffer, where bounds are checked: `index` is it, `expected` the largest one allowed.
     OutOfBounds(Box<Stopped>),
     /// The abort word was set.
@@ -148,6 +150,12 @@ impl fmt::Display for CudaError {
                 write!(f, "{what} while launches are recorded: do it before the capture")
             }
             CudaError::Timeout(stopped) => stopped.fmt(f),
+            CudaError::OtherOperation(by) => write!(
+                f,
+                "{}: rank {}, block {}, role {}: the peer launched operation {} where this rank launched operation {}; \
+                 launch the same operations in the same order on both ranks",
+                by.at, by.rank, by.block, by.role, by.seen, by.expected
+            ),
             CudaError::OutOfBounds(by) => write!(
                 f,
                 "{}: rank {}, block {}, role {}, copy {}: index {} of {}, where the largest is {}",

@@ -9,7 +9,7 @@ use super::program::Program;
 use super::report::Report;
 use super::residency::Need;
 use super::stream::Stream;
-use crate::ir::{Base, Entity, Inst, Kernel, Op, Param, ParamId, RoleId, Type};
+use crate::ir::{Base, Entity, Inst, Kernel, Op, Param, ParamId, RoleId, Type, matching};
 use crate::ptx::abi;
 use crate::tensor::{Arg, Memory};
 use cudarc::driver::{result, sys};
@@ -304,7 +304,19 @@ impl Kept {
     fn stopped(&self, words: &[u64; abi::REPORT_WORDS]) -> CudaError {
         let kernel = &self.kernel;
         let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
-        let name = kernel.params.values().nth(param as usize).map_or("scratch", Param::name);
+        let bound = kernel.params.iter().nth(param as usize);
+        let name = bound.map_or("scratch", |(_, param)| param.name());
+        let is_matched = bound.is_some_and(|(id, _)| kernel.matched.contains(&id));
+        let of_packets = bound.is_some_and(|(_, param)| matches!(param, Param::Buffer { .. }));
+        let operation = |word: u64| match of_packets {
+            true => matching::operation_of_flag(word as u32).into(),
+            false => matching::operation_of_word(word).into(),
+        };
+        let [expected, seen] = [expected, seen].map(|word| match is_matched {
+            true if state == abi::OTHER_OPERATION => operation(word),
+            true if !of_packets => word >> matching::COUNT_SHIFT,
+            _ => word,
+        });
         let stopped = Box::new(Stopped {
             rank: self.rank,
             block,
@@ -317,7 +329,11 @@ impl Kept {
             seen,
             at: kernel.line(Inst::new(inst as usize)).clone(),
         });
-        if state == abi::OUTSIDE { CudaError::OutOfBounds(stopped) } else { CudaError::Timeout(stopped) }
+        match state {
+            abi::OUTSIDE => CudaError::OutOfBounds(stopped),
+            abi::OTHER_OPERATION => CudaError::OtherOperation(stopped),
+            _ => CudaError::Timeout(stopped),
+        }
     }
 }
 
@@ -397,6 +413,10 @@ fn bind(
                 return wrong(name, format!("its address {address:#x} is no multiple of {align}"));
             }
             block[first + k] = address;
+            if let Some(stamps) = program.module().params.stamp_offset(id) {
+                let operation = memory.operation().map_or(0, |matched| matched.operation);
+                block[stamps as usize / 8 + k] = abi::stamp(param, operation);
+            }
         }
     }
     Ok(scalars)

@@ -429,8 +429,17 @@ impl State {
     }
 
     fn param(&mut self, param: Param, arg: Arg) -> ParamId {
+        let banks = match &arg {
+            Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
+            _ => &[],
+        };
+        let is_matched = banks.iter().any(|bank| bank.operation().is_some());
         self.args.push(arg);
-        self.builder.param(param)
+        let id = self.builder.param(param);
+        if is_matched {
+            self.builder.set_matched(id);
+        }
+        id
     }
 
     fn role_name(&self, role: RoleId) -> String {
@@ -462,7 +471,7 @@ fn in_library(at: &SourceLine) -> bool {
 }
 
 fn all_same(a: &[Memory], b: &[Memory]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b))
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b) && a.operation() == b.operation())
 }
 
 /// What an engine may rely on. At most 64, which every allocation of tilewire has: a larger number would depend on luck, and

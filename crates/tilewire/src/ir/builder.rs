@@ -6,7 +6,7 @@ use super::kernel::{Def, InstData, Kernel, Param, Role, Scratch, SourceLine, Val
 use super::op::{Const, Op};
 use super::types::{Shape, Type};
 use super::{Inst, ParamId, typing};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A kernel under construction: an insertion point and the open regions around it.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ impl Builder {
                 insts: Table::new(),
                 regions: Table::new(),
                 sites: Table::new(),
+                matched: BTreeSet::new(),
             },
             open: Vec::new(),
             sites: HashMap::new(),
@@ -56,6 +57,11 @@ impl Builder {
     /// Adds a parameter.
     pub fn param(&mut self, param: Param) -> ParamId {
         self.kernel.params.push(param)
+    }
+
+    /// Says that words and flags of a parameter carry the operation's number.
+    pub fn set_matched(&mut self, param: ParamId) {
+        self.kernel.matched.insert(param);
     }
 
     /// The parameter, to change it while tracing (an input that turns out to be written, say).

@@ -3,6 +3,7 @@
 use super::entity::{Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
 use super::op::{Base, Const, Op};
 use super::types::{Shape, Type};
+use std::collections::BTreeSet;
 
 /// A whole kernel: what every block of a launch runs. Plain data: build it with [`super::Builder`], check it with
 /// [`super::verify`], print it with `Display`.
@@ -28,6 +29,9 @@ pub struct Kernel {
     pub regions: Table<Region, Vec<Inst>>,
     /// Source lines the instructions refer to.
     pub sites: Table<Site, SourceLine>,
+    /// Slots and packet areas whose words and flags carry the number of the launch's operation, which is an argument
+    /// ([`matching`](super::matching)): a signal or packet of another operation ends the launch of whoever waits for this one's.
+    pub matched: BTreeSet<ParamId>,
 }
 
 /// What a launch binds to a kernel.

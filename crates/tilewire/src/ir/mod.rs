@@ -21,6 +21,7 @@
 //! | `entity.rs` | typed indices and the tables they index |
 //! | `kernel.rs` | [`Kernel`]: parameters, roles and the arenas of their code |
 //! | `builder.rs`, `typing.rs` | building kernels; what type an op's result has |
+//! | `matching.rs` | words and flags that carry the number of an operation |
 //! | `verify/` | [`verify`]: which kernels are legal |
 //! | `names.rs`, `literal.rs`, `print.rs` | the text form |
 //! | `scalar/` | what one op does to one element |
@@ -48,6 +49,7 @@ mod entity;
 mod facts;
 mod kernel;
 mod literal;
+pub mod matching;
 mod names;
 mod op;
 mod print;

@@ -30,7 +30,8 @@ impl fmt::Display for Kernel {
         let names = Names::of(self);
         writeln!(f, "kernel {} blocks {}", word(&self.name), self.blocks)?;
         for (id, param) in self.params.iter() {
-            writeln!(f, "param {id} {}", declaration(param))?;
+            let matched = if self.matched.contains(&id) { " matched" } else { "" };
+            writeln!(f, "param {id} {}{matched}", declaration(param))?;
         }
         let lines = f.alternate();
         let mut printer = Printer { kernel: self, names: &names, lines, seen: HashSet::new(), out: f };

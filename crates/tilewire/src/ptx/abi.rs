@@ -9,22 +9,25 @@
 //!       24   address of the report      10 u64, see below
 //!       32   deadline                   nanoseconds a wait may take; u64::MAX: for ever
 //!       40   the parameters of the kernel, in order:
-//!              buffer, slots   one address per bank
+//!              buffer, slots   one address per bank; then, if matched, one stamp per bank (see below)
 //!              scalar          its bits, zero-extended
 //!              queue           8 bytes that nothing reads
 //! ```
+//!
+//! A **stamp** says of which operation the launch is ([`matching`]): of slots its number, of packets the flag 0 of that operation.
 //!
 //! The **report** is all 0 before a launch. The first wait that gives up takes it (word 0: 0 → 1), fills it, sets word 0 to 2,
 //! and sets the abort word to [`ABORTED_BY_TIMEOUT`] unless it is set already, so that every other wait of the rank ends:
 //!
 //! ```text
-//!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access lies outside (where bounds are checked)
+//!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access lies outside (where bounds are checked),
+//!               4 what was waited for came, of another operation
 //!        1 role   2 block   3 copy   4 instruction (its number)
 //!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index
 //!        8 expected, or the largest index allowed   9 seen, or 0
 //! ```
 
-use crate::ir::{Entity, Kernel, Param, ParamId};
+use crate::ir::{Entity, Kernel, Param, ParamId, matching};
 
 /// Byte offsets of the fixed part.
 pub const RANK: u32 = 0;
@@ -51,6 +54,9 @@ pub const GAVE_UP: u64 = 2;
 /// State of the report of an access outside of its buffer.
 pub const OUTSIDE: u64 = 3;
 
+/// State of the report of a wait that found what it waited for, of another operation.
+pub const OTHER_OPERATION: u64 = 4;
+
 /// What a wait that gives up sets the abort word to.
 pub const ABORTED_BY_TIMEOUT: u64 = 1 << 63;
 
@@ -61,21 +67,33 @@ pub const ABORTED_BY_PANIC: u64 = 1 << 62;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParamBlock {
     offsets: Vec<u32>,
+    /// Where the stamps of a parameter begin, if it is matched.
+    stamps: Vec<Option<u32>>,
     bytes: u64,
 }
 
 impl ParamBlock {
     /// The layout for a kernel.
     pub fn new(kernel: &Kernel) -> Self {
-        let (mut offsets, mut bytes) = (Vec::new(), u64::from(PARAMS));
-        for param in kernel.params.values() {
-            offsets.push(u32::try_from(bytes).unwrap_or(u32::MAX));
-            bytes += 8 * match param {
+        let (mut offsets, mut stamps, mut bytes) = (Vec::new(), Vec::new(), u64::from(PARAMS));
+        let offset = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        for (id, param) in kernel.params.iter() {
+            offsets.push(offset(bytes));
+            let entries = 8 * match param {
                 Param::Buffer { banks, .. } | Param::Slots { banks, .. } => u64::from(*banks),
                 Param::Scalar { .. } | Param::Queue { .. } => 1,
             };
+            bytes += entries;
+            let is_matched = kernel.matched.contains(&id);
+            stamps.push(is_matched.then(|| offset(bytes)));
+            bytes += if is_matched { entries } else { 0 };
         }
-        ParamBlock { offsets, bytes }
+        ParamBlock { offsets, stamps, bytes }
+    }
+
+    /// Byte offset of the stamp of a parameter's first bank, if it is matched.
+    pub fn stamp_offset(&self, param: ParamId) -> Option<u32> {
+        self.stamps[param.index()]
     }
 
     /// Byte offset of a parameter's first entry.
@@ -86,5 +104,13 @@ impl ParamBlock {
     /// Size of the block.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+/// The stamp of a bank of a matched parameter, for an operation.
+pub fn stamp(param: &Param, operation: u16) -> u64 {
+    match param {
+        Param::Buffer { .. } => matching::flag(0, operation).into(),
+        _ => operation.into(),
     }
 }

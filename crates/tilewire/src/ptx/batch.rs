@@ -431,6 +431,7 @@ impl RoleCode<'_> {
             let index = self.of(batch, at.index, k);
             let to = self.address(at, index, 16);
             let (x, flag) = (self.of(batch, x, k), self.of(batch, flag, k));
+            let flag = self.wire_flag(at, flag);
             let (low, high) = (self.t.new_r(), self.t.new_r());
             self.t.line(format_args!("mov.b64 {{{low}, {high}}}, {x};"));
             let [low, high] = [low, high].map(|half| self.t.d("mov.b64", &[&format_args!("{{{half}, {flag}}}")]));

@@ -88,7 +88,16 @@ impl RoleCode<'_> {
 
     /// The address of a bank.
     pub fn bank(&mut self, p: ParamId, bank: Option<Value>) -> Reg {
-        let offset = self.params.offset(p);
+        self.entry(self.params.offset(p), bank)
+    }
+
+    /// The stamp of a bank, if the parameter is matched.
+    pub fn stamp(&mut self, p: ParamId, bank: Option<Value>) -> Option<Reg> {
+        self.params.stamp_offset(p).map(|offset| self.entry(offset, bank))
+    }
+
+    /// The entry of a bank, of those that begin at an offset of the parameter block.
+    fn entry(&mut self, offset: u32, bank: Option<Value>) -> Reg {
         match bank.map(|bank| (bank, self.kernel.as_const(bank))) {
             None => self.argument(offset),
             Some((_, Some(bank))) => self.argument(offset + bank.bits as u32 * 8),

@@ -17,6 +17,7 @@ use super::abi;
 use super::batch::{Batch, Wanted};
 use super::role::RoleCode;
 use super::text::{Hex, Label, Reg};
+use crate::ir::matching::{COUNT_SHIFT, FLAG_BITS};
 use crate::ir::{Base, Entity, Inst, Param, Place, Slot, Value};
 use std::fmt::Display;
 
@@ -42,18 +43,54 @@ pub(super) struct SlotWait<'k> {
 impl RoleCode<'_> {
     pub fn signal(&mut self, slot: &Slot, x: Value, order: &str) {
         let (address, _) = self.slot(slot);
-        let x = self.value(x);
+        let x = self.word(slot, x);
         self.barrier_if_needed();
         self.t.line(format_args!("@{} st.{order}.sys.global.u64 [{address}], {x};", self.fixed.leader));
         self.progress();
     }
 
-    /// Waits for all of these, side by side: a look takes as long as several, so lane k polls for the k-th.
+    /// What a signal of a count stores in a slot, and a wait for it wants.
+    fn word(&mut self, slot: &Slot, count: Value) -> Reg {
+        let count = self.value(count);
+        match self.stamp(slot.slots, slot.bank) {
+            None => count,
+            Some(stamp) => {
+                let high = self.t.d("shl.b64", &[&count, &COUNT_SHIFT]);
+                self.t.d("or.b64", &[&high, &stamp])
+            }
+        }
+    }
+
+    /// The flag that packets at a place carry for the flag of the kernel.
+    pub fn wire_flag(&mut self, at: &Place, flag: Reg) -> Reg {
+        let Base::Param(param) = at.base else { unreachable!("the verifier wants a parameter") };
+        match self.stamp(param, at.bank) {
+            None => flag,
+            Some(stamp) => {
+                let stamp = self.t.r("cvt.u32.u64", &[&stamp]);
+                let bits = self.t.r("and.b32", &[&flag, &Hex(FLAG_BITS.into())]);
+                self.t.r("or.b32", &[&bits, &stamp])
+            }
+        }
+    }
+
+    /// Waits for all of these, side by side: a look takes as long as several, so lane k polls for the k-th. Those that are matched are
+    /// looked at in another way than the others, and after them.
     pub fn wait(&mut self, waits: &[SlotWait<'_>]) {
+        let is_matched = |wait: &&SlotWait<'_>| self.kernel.matched.contains(&wait.slot.slots);
+        let (matched, bare): (Vec<SlotWait<'_>>, Vec<_>) = waits.iter().partition(is_matched);
+        for (waits, matched) in [(bare, false), (matched, true)] {
+            if !waits.is_empty() {
+                self.wait_alike(&waits, matched);
+            }
+        }
+    }
+
+    fn wait_alike(&mut self, waits: &[SlotWait<'_>], matched: bool) {
         let mut polled = Vec::new();
         for &SlotWait { slot, x, .. } in waits {
             let (address, index) = self.slot(slot);
-            polled.push([address, index, self.value(x)]);
+            polled.push([address, index, self.word(slot, x)]);
         }
         let (again, done) = (self.t.label(), self.t.label());
         let polls = match waits.len() {
@@ -65,18 +102,39 @@ impl RoleCode<'_> {
             [0, 1, 2].map(|field| polled.iter().map(|of_wait: &[Reg; 3]| of_wait[field]).collect());
         let (address, expected) = (self.by_lane(&addresses), self.by_lane(&values));
         let seen = self.t.new_d();
+        // A matched word is the one that is wanted as a rule; all else is looked at rarely.
+        let is_there = if matched { "setp.eq.u64" } else { "setp.ge.u64" };
         let look = |code: &mut Self| {
             code.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{address}]")]);
-            let there = code.t.p("setp.ge.u64", &[&seen, &expected]);
+            let there = code.t.p(is_there, &[&seen, &expected]);
             code.t.branch_if(there, done);
         };
         look(self);
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
         let looks = self.t.r_const(0);
+        let state = self.t.d_const(abi::GAVE_UP);
+        let (reached, tell) = (self.t.label(), self.t.label());
         self.t.at(again);
         look(self);
-        let over = self.poll_rarely(looks, started, again);
+        let over = self.poll_rarely(looks, started, again, |code| {
+            if matched {
+                let [count, least] = code.counts(seen, expected);
+                let is_reached = code.t.p("setp.ge.u64", &[&count, &least]);
+                code.t.branch_if(is_reached, reached);
+            }
+        });
         look(self);
+        if matched {
+            self.t.line(format_args!("bra {tell};"));
+            self.t.at(reached);
+            let [count, least] = self.counts(seen, expected);
+            let is_past = self.t.p("setp.gt.u64", &[&count, &least]);
+            self.t.branch_if(is_past, done);
+            // It may have become the right one since the last look at it.
+            look(self);
+            self.t.op("mov.b64", state, &[&abi::OTHER_OPERATION]);
+            self.t.at(tell);
+        }
         let mut whats = Vec::new();
         for (SlotWait { inst, slot, .. }, index) in waits.iter().zip(indices) {
             whats.push(self.awaited(*inst, (slot.slots.index(), slot.bank), index, expected, seen));
@@ -85,10 +143,15 @@ impl RoleCode<'_> {
         let (inst, param) = (of(|what| what.inst), of(|what| what.param));
         let (bank, index) = (of(|what| what.bank), of(|what| what.index));
         let what = Awaited { inst, param, bank, index, expected, seen };
-        self.give_up(what, over);
+        self.give_up(what, &state, over);
         self.t.at(done);
         self.progress();
         self.leave_if_failed();
+    }
+
+    /// The counts of two words.
+    fn counts(&mut self, seen: Reg, expected: Reg) -> [Reg; 2] {
+        [seen, expected].map(|word| self.t.d("shr.u64", &[&word, &COUNT_SHIFT]))
     }
 
     /// The k-th of these, for lane k.
@@ -105,12 +168,26 @@ impl RoleCode<'_> {
     /// no wait, test or signal of the role copy succeeded for as long as the deadline says.
     pub fn test(&mut self, inst: Inst, slot: &Slot, x: Value) -> Reg {
         let (address, index) = self.slot(slot);
-        let expected = self.value(x);
+        let expected = self.word(slot, x);
         let (over, done) = (self.t.label(), self.t.label());
         let there = self.t.p("mov.pred", &[&0]);
         self.t.branch_unless(self.fixed.leader, done);
         let seen = self.t.d("ld.acquire.sys.global.u64", &[&format_args!("[{address}]")]);
-        self.t.op("setp.ge.u64", there, &[&seen, &expected]);
+        let state = self.t.d_const(abi::GAVE_UP);
+        let tell = self.t.label();
+        if self.kernel.matched.contains(&slot.slots) {
+            let [count, least] = self.counts(seen, expected);
+            let (same, past) =
+                (self.t.p("setp.eq.u64", &[&seen, &expected]), self.t.p("setp.gt.u64", &[&count, &least]));
+            self.t.op("or.pred", there, &[&same, &past]);
+            let other = self.t.p("setp.eq.u64", &[&count, &least]);
+            let right = self.t.p("not.pred", &[&there]);
+            let other = self.t.p("and.pred", &[&other, &right]);
+            self.t.line(format_args!("@{other} mov.b64 {state}, {};", abi::OTHER_OPERATION));
+            self.t.branch_if(other, tell);
+        } else {
+            self.t.op("setp.ge.u64", there, &[&seen, &expected]);
+        }
         let since = self.fixed.since;
         self.t.line(format_args!("@{there} mov.b64 {since}, 0;"));
         self.t.branch_if(there, done);
@@ -123,8 +200,9 @@ impl RoleCode<'_> {
         let waited = self.t.d("sub.u64", &[&now, &since]);
         let early = self.t.p("setp.lt.u64", &[&waited, &self.fixed.deadline]);
         self.t.branch_if(early, done);
+        self.t.at(tell);
         let what = self.awaited(inst, (slot.slots.index(), slot.bank), index, expected, seen);
-        self.give_up(what, over);
+        self.give_up(what, &state, over);
         self.t.at(done);
         self.leave_if_failed();
         self.any(there)
@@ -136,9 +214,12 @@ impl RoleCode<'_> {
         let mut packets = Vec::new();
         for want in wanted {
             for (k, look) in batch.looks[&want.inst].iter().enumerate() {
-                packets.push((*want, *look, self.of(batch, want.flag, k)));
+                let flag = self.of(batch, want.flag, k);
+                packets.push((*want, *look, self.wire_flag(want.at, flag)));
             }
         }
+        let is_matched = |want: &Wanted<'_>| matches!(want.at.base, Base::Param(p) if self.kernel.matched.contains(&p));
+        let matched = is_matched(&packets[0].0);
         let (again, done) = (self.t.label(), self.t.label());
         let there: Vec<Reg> = packets.iter().map(|_| self.t.p("mov.pred", &[&0])).collect();
         let look = |code: &mut Self| {
@@ -158,8 +239,23 @@ impl RoleCode<'_> {
         let looks = self.t.r_const(0);
         self.t.at(again);
         look(self);
-        check(self);
-        let over = self.poll_rarely(looks, started, again);
+        let last = check(self)[0];
+        let state = self.t.d_const(abi::GAVE_UP);
+        let tell = self.t.label();
+        // All packets of a message are of one operation, and the first lane's first is there in every message: one look per lane will do.
+        let (first, missing) = (packets[0].2, there[0]);
+        let over = self.poll_rarely(looks, started, again, |code| {
+            if matched {
+                let differs = code.t.r("xor.b32", &[&last, &first]);
+                let bits = code.t.r("and.b32", &[&differs, &Hex(FLAG_BITS.into())]);
+                let same = code.t.p("setp.eq.u32", &[&bits, &0]);
+                let absent = code.t.p("not.pred", &[&missing]);
+                let other = code.t.p("and.pred", &[&same, &absent]);
+                code.t.line(format_args!("@{other} mov.b64 {state}, {};", abi::OTHER_OPERATION));
+                code.t.branch_if(other, tell);
+            }
+        });
+        self.t.at(tell);
         look(self);
         let seen = check(self);
         let mut what = None;
@@ -169,7 +265,7 @@ impl RoleCode<'_> {
             let these = self.awaited(want.inst, (param.index(), want.at.bank), look.index, flag, seen);
             what = Some(what.map_or(these, |others| self.first_missing(*there, these, others)));
         }
-        self.give_up(what.expect("an op gets a packet"), over);
+        self.give_up(what.expect("an op gets a packet"), &state, over);
         self.t.line(format_args!("bra {};", batch.end));
         self.t.at(done);
     }
@@ -214,14 +310,21 @@ impl RoleCode<'_> {
         (self.t.d("mad.lo.s64", &[&index, &stride, &bank]), index)
     }
 
-    /// Goes back to look again, but every 32nd time looks at the abort word and the clock first. Gives the label where an
-    /// aborted wait goes; falls through when the deadline has passed.
-    fn poll_rarely(&mut self, looks: Reg, started: Reg, again: Label) -> Label {
+    /// Goes back to look again, but every 32nd time does what `rarely` says and looks at the abort word and the clock first. Gives the
+    /// label where an aborted wait goes; falls through when the deadline has passed.
+    fn poll_rarely(
+        &mut self,
+        looks: Reg,
+        started: Reg,
+        again: Label,
+        rarely: impl FnOnce(&mut Self),
+    ) -> Label {
         let over = self.t.label();
         self.t.op("add.u32", looks, &[&looks, &1]);
         let rest = self.t.r("and.b32", &[&looks, &31]);
         let often = self.t.p("setp.ne.u32", &[&rest, &0]);
         self.t.branch_if(often, again);
+        rarely(self);
         let word = self.t.d("ld.relaxed.sys.global.u64", &[&format_args!("[{}]", self.fixed.abort)]);
         let aborted = self.t.p("setp.ne.u64", &[&word, &0]);
         self.t.branch_if(aborted, over);
@@ -269,7 +372,7 @@ impl RoleCode<'_> {
         };
         let seen = self.t.d_const(0);
         let what = self.awaited(inst, (param, at.bank), index, most, seen);
-        self.report(what, abi::OUTSIDE);
+        self.report(what, &abi::OUTSIDE);
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
         self.t.at(done);
         Some(may)
@@ -293,14 +396,14 @@ impl RoleCode<'_> {
     }
 
     /// Reports; the label of aborted waits stands after it: both have failed.
-    fn give_up(&mut self, what: Awaited, over: Label) {
-        self.report(what, abi::GAVE_UP);
+    fn give_up(&mut self, what: Awaited, state: &dyn Display, over: Label) {
+        self.report(what, state);
         self.t.at(over);
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
     }
 
     /// Fills the report unless somebody has, and sets the abort word unless it is set.
-    fn report(&mut self, what: Awaited, state: u64) {
+    fn report(&mut self, what: Awaited, state: &dyn Display) {
         let (report, taken) = (self.fixed.report, self.t.label());
         let before = self.t.d("atom.relaxed.sys.global.cas.b64", &[&format_args!("[{report}]"), &0, &1]);
         let other = self.t.p("setp.ne.u64", &[&before, &0]);

@@ -213,7 +213,7 @@ fn one_shot(link: &RehearsalRank, blocks: usize, each: usize, in_place: bool) ->
 /// Messages whose flags come round, to neighbours one before the others: of several messages only some are the last.
 fn last_flags(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
     let world = Rehearsal::small(ranks, blocks).with_copies();
-    world.at_message((1 << 31) - 16);
+    world.at_message((1 << 16) - 16);
     world.plan(21, |link, n| match n {
         0 => before::packet(link, blocks),
         _ => one_shot(link, blocks, 20, false),

@@ -34,7 +34,7 @@ pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
     }
     case("packet".into(), packets(ranks, blocks, 0, MESSAGES)?);
     // Sixteen messages before the flags come round, so that every place is used twice before and once after.
-    case("packet, last flags".into(), packets(ranks, blocks, (1 << 31) - 16, MESSAGES + 8)?);
+    case("packet, last flags".into(), packets(ranks, blocks, (1 << 16) - 16, MESSAGES + 8)?);
     case("packet, two values".into(), packed_packets(ranks, blocks)?);
     case("direct".into(), direct(ranks, blocks)?);
     cases.extend(exchanges::cases(ranks, blocks)?);

@@ -5,12 +5,12 @@
 //!
 //!   sender, message m                                   receiver, message m
 //!   m a multiple of 4: wait PACKET HEAD ≥ m - 4         get packets with flag m mod 2³¹ + 2³¹
-//!   put packets with flag m mod 2³¹ + 2³¹               m + 1 a multiple of 4: PACKET HEAD := m + 1
+//!   put packets with flag m mod 2¹⁶                     m + 1 a multiple of 4: PACKET HEAD := m + 1
 //! ```
 //! **Credits** are given and asked for once in four messages: a credit for each would cost every message the way of a cache line.
 //! At a multiple of four the sender makes sure of the four messages to come: they lie where messages m - 8 … m - 5 lay.
 //!
-//! **Flags** come again after 2³¹ messages, and a packet that no message has touched since would then be taken for a new one. So
+//! **Flags** carry the number of the operation ([`matching`](crate::ir::matching)). They come again after 2¹⁶ messages, and a packet that no message has touched since would then be taken for a new one. So
 //! with the last message before that the receiver clears all packets of the block and then gives its credit, and the sender waits for
 //! that credit before its next message.
 //!
@@ -27,9 +27,10 @@ use crate::transport::layout::{PACKET, PACKET_DEPTH, Side, StartWord};
 
 /// Credits come in halves of what may be under way.
 const HALF: u64 = PACKET_DEPTH as u64 / 2;
-/// Flags are numbers of messages modulo this, with a bit that makes none of them 0: a power of two.
-const FLAGS: u64 = 1 << 31;
-const NOT_ZERO: u32 = FLAGS as u32;
+/// Flags are numbers of messages modulo this, a power of two: the bits of a flag that its message has, beside the operation's.
+const FLAGS: u64 = 1 << 16;
+/// A bit that makes no flag 0.
+const NOT_ZERO: u32 = 1 << 31;
 
 /// The packets of a transfer: numbers of the host, equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

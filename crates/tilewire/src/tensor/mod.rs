@@ -7,7 +7,7 @@ mod block;
 mod memory;
 
 pub(crate) use block::Block;
-pub use memory::{DeviceBytes, Memory};
+pub use memory::{DeviceBytes, Matched, Memory};
 // What a tensor's elements are, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub use crate::ir::{Type, scalar::Element};

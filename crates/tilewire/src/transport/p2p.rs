@@ -4,7 +4,7 @@
 use super::abort::Cause;
 use super::layout::{LINE, Layout, block_share};
 use super::rank::Rank;
-use crate::tensor::Memory;
+use crate::tensor::{Matched, Memory};
 use std::fmt;
 use std::ops::Range;
 
@@ -142,10 +142,42 @@ impl PeerEndpoint {
     /// Bytes from one slot to the next.
     pub const SLOT_STRIDE: u32 = LINE as u32;
 
+    /// Numbers of operations for kernels of your own. The others are the collectives'.
+    pub const OWN_OPERATIONS: u16 = Matched::OPERATIONS / 2;
+
     /// What this rank waits at for the peer: it lies here, and nobody but the peer signals there.
     pub fn waited(&self) -> [&Memory; 6] {
         let PeerEndpoint { send, recv, recv_packets, .. } = self;
         [&send.head, &send.packet_head, &send.ready, &recv.tail, &recv.done, recv_packets]
+    }
+
+    /// The same memories for a kernel of your own that is operation `operation` of this pair, from 0; both ranks give the same number to
+    /// launches that belong together. A launch that meets one of another number ends with an error on both, instead of taking its data.
+    /// Kernels that say nothing are operation 0.
+    ///
+    /// # Panics
+    /// From [`OWN_OPERATIONS`](Self::OWN_OPERATIONS) on.
+    pub fn operation(self, operation: u16) -> PeerEndpoint {
+        assert!(operation < Self::OWN_OPERATIONS, "operation {operation}: the largest is {}", Self::OWN_OPERATIONS - 1);
+        self.numbered(operation)
+    }
+
+    fn numbered(self, operation: u16) -> PeerEndpoint {
+        let of = |memory: Memory| memory.for_operation(operation);
+        let signals = |Signals { tail, head, packet_head, ready, done }: Signals| Signals {
+            tail: of(tail),
+            head,
+            packet_head,
+            ready: of(ready),
+            done: of(done),
+        };
+        PeerEndpoint {
+            send_packets: of(self.send_packets),
+            recv_packets: of(self.recv_packets),
+            send: signals(self.send),
+            recv: signals(self.recv),
+            ..self
+        }
     }
 
     /// The memories between two ranks whose segments are cut as `layout` says: `mine` is that of `rank`, `theirs` that of `peer`.
@@ -158,24 +190,28 @@ impl PeerEndpoint {
         // In a segment, what a rank writes or is waited for by stands under that rank's number.
         let here = |area: Range<usize>| at(mine, layout.of_peer(&area, peer));
         let there = |area: Range<usize>| at(theirs, layout.of_peer(&area, me));
+        // What says that something of a launch is there says of which operation it is. Credits are older than the launch.
+        let (from, to) = (me as u32, peer as u32);
+        let sent = |memory: Memory| memory.matched(from, to);
+        let received = |memory: Memory| memory.matched(to, from);
         PeerEndpoint {
             send_dst: at(theirs, layout.peer_staging(me)),
             recv_src: at(mine, layout.peer_staging(peer)),
-            send_packets: at(theirs, layout.peer_packets(me)),
-            recv_packets: at(mine, layout.peer_packets(peer)),
+            send_packets: sent(at(theirs, layout.peer_packets(me))),
+            recv_packets: received(at(mine, layout.peer_packets(peer))),
             send: Signals {
-                tail: there(layout.tails()),
+                tail: sent(there(layout.tails())),
                 head: here(layout.heads()),
                 packet_head: here(layout.packet_heads()),
-                ready: here(layout.ready()),
-                done: there(layout.done()),
+                ready: sent(here(layout.ready())),
+                done: sent(there(layout.done())),
             },
             recv: Signals {
-                tail: here(layout.tails()),
+                tail: received(here(layout.tails())),
                 head: there(layout.heads()),
                 packet_head: there(layout.packet_heads()),
-                ready: there(layout.ready()),
-                done: here(layout.done()),
+                ready: received(there(layout.ready())),
+                done: received(here(layout.done())),
             },
             starts: here(layout.starts()),
         }

@@ -324,6 +324,8 @@ pub(crate) struct Access {
     pub col_stride: u16,
     pub group: u32,
     pub group_stride: u16,
+    /// Of packets that carry the number of an operation: that of each bank.
+    pub operations: Option<Box<[u16]>>,
     /// What to call it in errors.
     pub name: String,
     pub at: SourceLine,
@@ -338,6 +340,8 @@ pub(crate) struct SlotRef {
     pub len: u64,
     pub stride: u32,
     pub index: u16,
+    /// Where words carry the number of an operation: that of each bank.
+    pub operations: Option<Box<[u16]>>,
     pub name: String,
     pub op: &'static str,
     pub at: SourceLine,

@@ -7,7 +7,9 @@ use super::machine::{Blocked, Cursor, Fault, Handler, Inst, Machine, Stop, Watch
 use super::pace::Group;
 use super::queue::{self, Descriptor, Work};
 use super::scalar_op::{self, Compare};
+use super::stamp::WordStamp;
 use crate::ir::CompareOp;
+use crate::ir::matching::Look;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 // SAFETY, for every `unsafe` in this file: operands are registers, table entries and jump targets of a verified program; addresses of
@@ -189,6 +191,18 @@ unsafe fn slot_address(m: &Machine, e: i32) -> Result<(&'static AtomicU64, i64, 
     }
 }
 
+/// How counts become words in a bank of slots.
+#[inline(always)]
+unsafe fn words(m: &Machine, e: i32, bank: i64) -> WordStamp {
+    // SAFETY: see above.
+    unsafe {
+        match m.slot(e).bank {
+            None => m.slot_place(e).words,
+            Some(_) => WordStamp::of(m.slot(e).operations.as_deref(), bank as usize),
+        }
+    }
+}
+
 /// `Signal`: everything this instance did before is visible to who sees the new value. A credit is the same store: on a CPU a
 /// release store also keeps earlier reads before it.
 pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
@@ -196,7 +210,7 @@ pub(crate) unsafe fn signal(m: &mut Machine, pc: *const Inst) -> *const Inst {
     unsafe {
         let place = m.slot_place((*pc).e);
         let (Some(slot), false) = (place.known(m, 1), m.streamed) else { return signal_anywhere(m, pc) };
-        AtomicU64::from_ptr(slot.cast()).store(m.reg((*pc).a), Ordering::Release);
+        AtomicU64::from_ptr(slot.cast()).store(place.words.word(m.reg((*pc).a)), Ordering::Release);
         m.ring(place.entry as usize);
         pc.add(1)
     }
@@ -214,7 +228,7 @@ unsafe fn signal_anywhere(m: &mut Machine, pc: *const Inst) -> *const Inst {
                     copy::fence();
                 }
                 let entry = m.slot((*pc).e).first as usize + bank as usize;
-                slot.store(m.reg((*pc).a), Ordering::Release);
+                slot.store(words(m, (*pc).e, bank).word(m.reg((*pc).a)), Ordering::Release);
                 m.ring(entry);
                 pc.add(1)
             }
@@ -236,7 +250,7 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let (expected, address) = (m.reg(i.a), slot_address(m, i.e));
         match address {
             Ok(_) if m.pace.is_far() => wait_for_far(m, pc),
-            Ok((slot, ..)) if slot.load(Ordering::Acquire) >= expected => {
+            Ok((slot, bank, _)) if is_there(words(m, i.e, bank), slot, expected) => {
                 m.passed += 1;
                 copy::prefetch(slot.as_ptr().wrapping_byte_add(m.slot(i.e).stride as usize * i.c as usize).cast());
                 pc.add(1)
@@ -244,6 +258,12 @@ pub(crate) unsafe fn wait(m: &mut Machine, pc: *const Inst) -> *const Inst {
             _ => wait_for(m, pc),
         }
     }
+}
+
+/// Whether a slot has reached a count, of the operation that it should be of.
+#[inline(always)]
+fn is_there(words: WordStamp, slot: &AtomicU64, count: u64) -> bool {
+    words.look(slot.load(Ordering::Acquire), words.word(count)) == Look::Ready
 }
 
 /// `Wait` of a machine that writes for a peer far away. The first one of a launch looks at the counters before its own that are waited for at once with it, to learn
@@ -256,8 +276,8 @@ unsafe fn wait_for_far(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let expected = m.reg(i.a);
         let Ok((slot, bank, index)) = slot_address(m, i.e) else { return wait_for(m, pc) };
         let group = Group { slot: i.e, bank, index: index as u64, beside: u64::from(i.c).saturating_sub(1) };
-        let is_there = || slot.load(Ordering::Acquire) >= expected;
-        if m.pace.look(group, is_there, |k| slot_of(m, group, k)) {
+        let words = words(m, i.e, bank);
+        if m.pace.look(group, || is_there(words, slot, expected), |k| slot_of(m, group, k)) {
             m.passed += 1;
             return pc.add(1);
         }
@@ -300,20 +320,27 @@ unsafe fn wait_for(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let i = *pc;
         match slot_address(m, i.e) {
             Ok((slot, bank, index)) => {
-                let (mut seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.a));
+                let (stamp, slot_ref) = (words(m, i.e, bank), i.e as u32);
+                let (mut seen, expected) = (slot.load(Ordering::Acquire), stamp.word(m.reg(i.a)));
                 prepare_signal(m, i.b);
                 let mut looks = m.looks;
-                while seen < expected && looks > 0 {
+                while stamp.look(seen, expected) == Look::Missing && looks > 0 {
                     std::hint::spin_loop();
                     seen = slot.load(Ordering::Acquire);
                     looks -= 1;
                 }
-                if seen >= expected {
-                    m.passed += 1;
-                    return pc.add(1);
+                match stamp.look(seen, expected) {
+                    Look::Ready => {
+                        m.passed += 1;
+                        pc.add(1)
+                    }
+                    Look::Other => fault(m, pc, Fault::OtherSignal { slot: slot_ref, index, expected, seen }),
+                    Look::Missing => {
+                        m.watch = Watch::Slot { slot, expected, stamp };
+                        let [expected, seen] = [expected, seen].map(|word| stamp.count(word));
+                        m.stop_at(pc, Stop::Blocked(Blocked::Slot { slot: slot_ref, bank, index, expected, seen }))
+                    }
                 }
-                m.watch = Watch::Slot { slot, expected };
-                m.stop_at(pc, Stop::Blocked(Blocked::Slot { slot: i.e as u32, bank, index, expected, seen }))
             }
             Err(what) => fault(m, pc, what),
         }
@@ -343,15 +370,23 @@ pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
         let i = *pc;
         match slot_address(m, i.e) {
             Ok((slot, bank, index)) => {
-                let (seen, expected) = (slot.load(Ordering::Acquire), m.reg(i.b));
-                m.set_reg(i.a, (seen >= expected) as u64);
-                if seen >= expected {
-                    m.passed += 1;
-                    return pc.add(1);
+                let stamp = words(m, i.e, bank);
+                let (seen, expected) = (slot.load(Ordering::Acquire), stamp.word(m.reg(i.b)));
+                let look = stamp.look(seen, expected);
+                m.set_reg(i.a, (look == Look::Ready) as u64);
+                match look {
+                    Look::Ready => {
+                        m.passed += 1;
+                        pc.add(1)
+                    }
+                    Look::Other => fault(m, pc, Fault::OtherSignal { slot: i.e as u32, index, expected, seen }),
+                    Look::Missing => {
+                        m.watch = Watch::Polled;
+                        let [expected, seen] = [expected, seen].map(|word| stamp.count(word));
+                        let blocked = Blocked::Slot { slot: i.e as u32, bank, index, expected, seen };
+                        m.stop_at(pc.add(1), Stop::Blocked(blocked))
+                    }
                 }
-                m.watch = Watch::Polled;
-                let blocked = Blocked::Slot { slot: i.e as u32, bank, index, expected, seen };
-                m.stop_at(pc.add(1), Stop::Blocked(blocked))
             }
             Err(what) => fault(m, pc, what),
         }

@@ -141,6 +141,19 @@ pub enum LaunchError {
         /// Source line of the wait.
         at: SourceLine,
     },
+    /// A signal or packet came that was waited for, of another operation: the peer launched something else.
+    OtherOperation {
+        /// What was waited for: the op and the slot or packet.
+        what: String,
+        /// The operation of this launch.
+        expected: u16,
+        /// The operation of the peer's.
+        seen: u16,
+        /// Block and role that waited.
+        by: Box<Who>,
+        /// Source line of the wait.
+        at: SourceLine,
+    },
     /// The job was aborted while this launch waited: another rank died, failed or gave up.
     Aborted {
         /// What happened, and to which rank.
@@ -200,6 +213,11 @@ impl fmt::Display for LaunchError {
                      is doing, or allow a longer deadline"
                 )
             }
+            LaunchError::OtherOperation { what, expected, seen, by, at } => write!(
+                f,
+                "{what}: the peer launched operation {seen} where this rank launched operation {expected}: {by}, at \
+                 {at}; launch the same operations in the same order on both ranks"
+            ),
             LaunchError::Aborted { cause, what, by, at, .. } => write!(
                 f,
                 "aborted, because {cause}: {by} stopped in {what}, at {at}; counters are undefined now: look into the \

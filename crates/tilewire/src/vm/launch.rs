@@ -13,7 +13,7 @@ use super::rounding::Rounding;
 use super::shortcut::Shortcut;
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
-use crate::ir::{self, Kernel, Op, Param, Type};
+use crate::ir::{self, Kernel, Op, Param, Type, matching};
 use crate::tensor::Arg;
 use std::sync::Arc;
 use std::time::Duration;
@@ -258,6 +258,18 @@ impl Prepared {
                         return LaunchError::NoSuchBank { name, bank, banks: slot.banks, by, at };
                     }
                     LaunchError::OutOfBounds { name, index, len: slot.len, by, at }
+                }
+                Fault::OtherSignal { slot, index, expected, seen } => {
+                    let slot = &role.slots[slot as usize];
+                    let (what, at) = (format!("{} {}[{index}]", slot.op, slot.name), slot.at.clone());
+                    let [expected, seen] = [expected, seen].map(matching::operation_of_word);
+                    LaunchError::OtherOperation { what, expected, seen, by, at }
+                }
+                Fault::OtherPacket { access: k, packet, expected, seen } => {
+                    let access = access(k);
+                    let (what, at) = (format!("packet {packet} of {}", access.name), access.at.clone());
+                    let [expected, seen] = [expected, seen].map(matching::operation_of_flag);
+                    LaunchError::OtherOperation { what, expected, seen, by, at }
                 }
                 Fault::Count { access: k, count } => LaunchError::NegativeCount { count, by, at: access(k).at.clone() },
             },

@@ -10,7 +10,9 @@ use super::handlers;
 use super::level::Level;
 use super::pace::{AROUND_FROM, Pace};
 use super::shortcut::Shortcut;
+use super::stamp::{FlagStamp, WordStamp};
 use super::waits::{WaitHost, Waits};
+use crate::ir::matching::Look;
 use crate::ir::{Special, Type};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
@@ -78,10 +80,10 @@ pub(crate) enum Blocked {
 /// What a blocked machine waits for, in a form that can be looked at without running it.
 #[derive(Clone, Copy)]
 pub(crate) enum Watch {
-    /// A slot that is below `expected`.
-    Slot { slot: *const AtomicU64, expected: u64 },
+    /// A slot that is not `expected` yet.
+    Slot { slot: *const AtomicU64, expected: u64, stamp: WordStamp },
     /// Half a packet without its flag.
-    Packet { half: *const AtomicU64, flag: u32 },
+    Packet { half: *const AtomicU64, flag: u32, stamp: FlagStamp },
     /// Only running it again can tell: a role that polls goes on in any case, and a ring is emptied by who rings no bell.
     Polled,
 }
@@ -100,17 +102,22 @@ impl Watch {
         }
     }
 
-    /// Whether the machine can go on, if that can be told.
+    /// Whether the machine can go on, if that can be told: what it waits for is there, or that of another operation.
     ///
     /// # Safety
     /// The machine is blocked and alive: the word is one that its wait has just read.
     pub(crate) unsafe fn is_ready(self) -> bool {
         // Relaxed would do, because the wait itself looks again with acquire before anything depends on it.
         match self {
-            // SAFETY: the caller's promise.
-            Watch::Slot { slot, expected } => unsafe { &*slot }.load(Ordering::Acquire) >= expected,
-            // SAFETY: the caller's promise.
-            Watch::Packet { half, flag } => (unsafe { &*half }.load(Ordering::Acquire) >> 32) as u32 == flag,
+            Watch::Slot { slot, expected, stamp } => {
+                // SAFETY: the caller's promise.
+                stamp.look(unsafe { &*slot }.load(Ordering::Acquire), expected) != Look::Missing
+            }
+            Watch::Packet { half, flag, stamp } => {
+                // SAFETY: the caller's promise.
+                let seen = (unsafe { &*half }.load(Ordering::Acquire) >> 32) as u32;
+                stamp.look(seen, flag) != Look::Missing
+            }
             Watch::Polled => false,
         }
     }
@@ -129,6 +136,10 @@ pub(crate) enum Fault {
     Slot { slot: u32, bank: i64, index: i64 },
     /// A bulk copy of a negative count.
     Count { access: u32, count: i64 },
+    /// A slot has the count that was waited for, of another operation.
+    OtherSignal { slot: u32, index: i64, expected: u64, seen: u64 },
+    /// A packet is the one that was waited for, of another operation.
+    OtherPacket { access: u32, packet: i64, expected: u32, seen: u32 },
 }
 
 /// Where the current `each` is.
@@ -224,17 +235,24 @@ pub(crate) struct Place {
     pub base: u16,
     /// The entry of its (first) bank among the bases.
     pub entry: u16,
+    /// Of slots, where there is one bank: how counts become words.
+    pub words: WordStamp,
+    /// Of packets, where there is one bank: how flags become those that travel.
+    pub flags: FlagStamp,
 }
 
 impl Place {
     fn of_access(access: &Access, bases: &[*mut u8]) -> Place {
         let Access { bytes, unit, width, .. } = *access;
         // The verifier found that a width is a power of two and a multiple of the unit.
-        Place::new(access.bank, bytes / u64::from(width), unit, width / unit, access.base, access.first, bases)
+        let place =
+            Place::new(access.bank, bytes / u64::from(width), unit, width / unit, access.base, access.first, bases);
+        Place { flags: FlagStamp::of(access.operations.as_deref(), 0), ..place }
     }
 
     fn of_slot(slot: &SlotRef, bases: &[*mut u8]) -> Place {
-        Place::new(slot.bank, slot.len, slot.stride, 1, slot.index, slot.first, bases)
+        let place = Place::new(slot.bank, slot.len, slot.stride, 1, slot.index, slot.first, bases);
+        Place { words: WordStamp::of(slot.operations.as_deref(), 0), ..place }
     }
 
     /// Of `count` elements of so many steps each.
@@ -243,7 +261,8 @@ impl Place {
             Some(_) => (std::ptr::null_mut(), 0),
             None => (bases[entry as usize], count * u64::from(steps)),
         };
-        Place { start, count, unit, steps, shift: steps.ilog2() as u8, base, entry }
+        let (words, flags) = (WordStamp::of(None, 0), FlagStamp::of(None, 0));
+        Place { start, count, unit, steps, shift: steps.ilog2() as u8, base, entry, words, flags }
     }
 
     /// Whether there are `count` elements from an index on, at least one, and all are known to be in the bank and aligned.

@@ -137,7 +137,7 @@ fn run(kernels: &[Traced], path: &mut Vec<(Vec<usize>, usize)>, shown: &mut Show
     let bank = |memory, len| vec![Bank { memory, offset: 0, len }];
     let params = vec![Bound::Buffer(bank(words, WORDS as u64 * 8)), Bound::Slots(bank(slots, SLOTS as u64 * 8))];
     let bindings: Vec<Binding> = (0..kernels.len() as u32)
-        .map(|rank| Binding { rank, world_size: kernels.len() as u32, params: params.clone() })
+        .map(|rank| Binding { rank, world_size: kernels.len() as u32, params: params.clone(), operations: Vec::new() })
         .collect();
     let ranks: Vec<_> = kernels.iter().map(|traced| &traced.kernel).zip(&bindings).collect();
     let mut world = World::new(memories);

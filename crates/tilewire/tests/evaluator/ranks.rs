@@ -44,7 +44,7 @@ fn two_ranks() -> (Vec<Binding>, Memories, Vec<MemoryId>) {
         let [staging, region] = buffers;
         let params =
             vec![Bound::Queue(routes.clone()), staging, region, Bound::Slots(vec![slots]), Bound::Buffer(vec![out])];
-        Binding { rank, world_size: 2, params }
+        Binding { rank, world_size: 2, params, operations: Vec::new() }
     });
     let bindings = bindings.collect();
     (bindings, memories, own.iter().map(|banks| banks[3].memory).collect())

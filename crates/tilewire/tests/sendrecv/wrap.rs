@@ -9,7 +9,7 @@ use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
 use tilewire::{Tensor, recv, send, sendrecv};
 
 /// Messages until flags come again.
-const FLAGS: u64 = 1 << 31;
+const FLAGS: u64 = 1 << 16;
 
 /// Lets it look as if `count` messages had gone each way between this rank and a peer, all of them read. Both sides say so, and then meet.
 fn after_messages(world: &World, link: &ShmTransport, peer: Rank, count: u64) -> Result<(), RankError> {

@@ -4,7 +4,7 @@ use super::programs::{BufferSpec, ParamSpec, Program};
 use super::ptx_machine::{self, Fault, Memory};
 use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::simplify;
-use tilewire::ptx::{Module, Options, Target, emit};
+use tilewire::ptx::{Module, Options, Target, abi, emit};
 use tilewire::{Arg, Traced};
 
 /// Runs a program's module; gives the bytes of every parameter's banks afterwards, made comparable.
@@ -62,7 +62,7 @@ pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Ve
     for (rank, traced) in ranks.iter().enumerate() {
         let mut launch = Launch::new(&mut memory, rank as u64, ranks.len() as u64, u64::MAX);
         let mut mine = Vec::new();
-        for arg in &traced.args {
+        for ((id, param), arg) in traced.kernel.params.iter().zip(&traced.args) {
             let mut of_arg = Vec::new();
             let banks = match arg {
                 Arg::Buffer(banks) | Arg::Slots(banks) => &banks[..],
@@ -83,6 +83,10 @@ pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Ve
                 known.push((address, place));
                 launch.words.push(place.address);
                 of_arg.push(place);
+            }
+            if traced.kernel.matched.contains(&id) {
+                let operation = |bank: &tilewire::Memory| bank.operation().map_or(0, |matched| matched.operation);
+                launch.words.extend(banks.iter().map(|bank| abi::stamp(param, operation(bank))));
             }
             mine.push(of_arg);
         }

@@ -14,8 +14,9 @@ use crate::check::error::EvalError;
 use crate::check::memory::World;
 use crate::check::observer::{AccessKind, Observer};
 use crate::check::random::Random;
+use crate::ir::matching::{self, Look};
 use crate::ir::scalar::dynamic;
-use crate::ir::{BinaryOp, Entity, GroupOp, Inst, Op, Place, Region, Shape, Type, Value};
+use crate::ir::{Base, BinaryOp, Entity, GroupOp, Inst, Op, Place, Region, Shape, Type, Value};
 use std::ops::Range;
 
 /// An `each` under way.
@@ -112,13 +113,14 @@ impl Instance<'_> {
         match &kernel.insts[inst].op {
             Op::PacketGet { at, flag } => return self.packet_get(inst, at, *flag, world, observer),
             Op::PacketPut { at, x, flag } => {
-                let flag = self.flag(inst, *flag)?;
+                let flag = self.flag(inst, at, *flag)?;
                 for i in 0..self.each().order.len() {
                     let element = Some(self.each().order[i]);
                     let (memory, bytes) = self.span(inst, at, element, 16, 16)?;
                     self.touch(inst, element, AccessKind::PacketWrite, memory, bytes.clone(), observer);
                     let old = [0, 8].map(|half| world.memories.read(memory, bytes.start + half, 8) >> 32);
-                    observer.packet(self.who, inst, memory, bytes.start, old[0].max(old[1]), flag);
+                    let [before, bare] = [old[0].max(old[1]), flag].map(|flag| self.bare(at, flag));
+                    observer.packet(self.who, inst, memory, bytes.start, before, bare);
                     let data = self.value(*x, element);
                     for (half, d32) in [(0, data & 0xffff_ffff), (8, data >> 32)] {
                         world.memories.write(memory, bytes.start + half, 8, d32 | flag << 32);
@@ -165,7 +167,7 @@ impl Instance<'_> {
         world: &World,
         observer: &mut dyn Observer,
     ) -> Result<Option<Blocked>, EvalError> {
-        let flag = self.flag(inst, flag)?;
+        let flag = self.flag(inst, at, flag)?;
         let mut taken = std::mem::take(&mut self.each_mut().taken);
         taken.resize(self.each().elements, None);
         let mut missing = None;
@@ -180,6 +182,11 @@ impl Instance<'_> {
                 None => {
                     self.touch(inst, Some(element), AccessKind::PacketRead, memory, bytes, observer);
                     taken[element] = Some(halves[0] & 0xffff_ffff | halves[1] << 32);
+                }
+                Some(half) if self.is_other(at, half >> 32, flag) => {
+                    let what = format!("packet {} of {}", self.value(at.index, Some(element)), self.base_name(at.base));
+                    let [expected, seen] = [flag, half >> 32].map(|flag| matching::operation_of_flag(flag as u32));
+                    return Err(EvalError::OtherOperation { what, expected, seen, by: self.location(inst) });
                 }
                 Some(half) if missing.is_none() => {
                     let index = self.value(at.index, Some(element));
@@ -202,11 +209,30 @@ impl Instance<'_> {
         Ok(missing)
     }
 
-    fn flag(&self, inst: Inst, flag: Value) -> Result<u64, EvalError> {
-        match self.uniform(flag) {
-            0 => Err(EvalError::ZeroFlag { by: self.location(inst) }),
-            flag => Ok(flag),
+    /// The flag that travels.
+    fn flag(&self, inst: Inst, at: &Place, flag: Value) -> Result<u64, EvalError> {
+        match (self.uniform(flag), self.operation_at(at)) {
+            (0, _) => Err(EvalError::ZeroFlag { by: self.location(inst) }),
+            (flag, None) => Ok(flag),
+            (flag, Some(operation)) => Ok(matching::flag(flag as u32, operation).into()),
         }
+    }
+
+    /// Whether a flag is the one that is wanted, of another operation.
+    fn is_other(&self, at: &Place, seen: u64, wanted: u64) -> bool {
+        let look = || matching::look_at_flag(seen as u32, wanted as u32);
+        self.operation_at(at).is_some() && look() == Look::Other
+    }
+
+    /// The operation that flags at a place carry, if they do.
+    fn operation_at(&self, at: &Place) -> Option<u16> {
+        let Base::Param(param) = at.base else { return None };
+        self.operation(param, at.bank.map_or(0, |bank| self.uniform(bank) as u32))
+    }
+
+    /// A flag without the number of the operation: those of one place grow.
+    fn bare(&self, at: &Place, flag: u64) -> u64 {
+        if self.operation_at(at).is_some() { flag & u64::from(matching::FLAG_BITS) } else { flag }
     }
 
     fn element_order(&self, elements: usize) -> Vec<usize> {

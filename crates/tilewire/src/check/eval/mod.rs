@@ -264,7 +264,7 @@ impl<'k> Instance<'k> {
             Op::Wait { slot, x } => return self.wait(inst, slot, self.uniform(*x), world, observer),
             Op::Test { slot, x } => {
                 let (slot, value) = (self.slot(inst, slot)?, self.uniform(*x));
-                let seen = world.memories.read(slot.memory, slot.byte, 8);
+                let seen = self.count(inst, &slot, value, world)?;
                 observer.test(self.who, inst, &slot, value, seen);
                 self.set_result(inst, u64::from(seen >= value));
             }

@@ -5,6 +5,7 @@ use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Bound, MemoryId, World};
 use crate::check::network::Descriptor;
 use crate::check::observer::{Access, AccessKind, Observer, SlotRef};
+use crate::ir::matching::{self, Look};
 use crate::ir::{Base, Entity, Inst, Op, Param, ParamId, Place, Slot, Value};
 use std::ops::Range;
 
@@ -150,13 +151,30 @@ impl Instance<'_> {
         observer: &mut dyn Observer,
     ) -> Result<Option<Blocked>, EvalError> {
         let slot = self.slot(inst, slot)?;
-        let seen = world.memories.read(slot.memory, slot.byte, 8);
+        let seen = self.count(inst, &slot, expected, world)?;
         if seen < expected {
             let on = Awaited::Slot { name: self.kernel.params[slot.param].name().to_string(), slot };
             return Ok(Some(Blocked { inst, at: self.kernel.line(inst).clone(), on, expected, seen }));
         }
         observer.wait(self.who, inst, &slot, expected, seen);
         Ok(None)
+    }
+
+    /// The count of a slot; an error where it is the one that is wanted, of another operation.
+    pub(super) fn count(&self, inst: Inst, slot: &SlotRef, wanted: u64, world: &World) -> Result<u64, EvalError> {
+        let seen = world.memories.read(slot.memory, slot.byte, 8);
+        let Some(operation) = self.operation(slot.param, slot.bank) else { return Ok(seen) };
+        if matching::look_at_word(seen, matching::word(wanted, operation)) == Look::Other {
+            let what = format!("{}[{}]", self.kernel.params[slot.param].name(), slot.index);
+            let (expected, seen) = (operation, matching::operation_of_word(seen));
+            return Err(EvalError::OtherOperation { what, expected, seen, by: self.location(inst) });
+        }
+        Ok(seen >> matching::COUNT_SHIFT)
+    }
+
+    /// The operation that words or flags in a bank carry, if they do.
+    pub(super) fn operation(&self, param: ParamId, bank: u32) -> Option<u16> {
+        self.kernel.matched.contains(&param).then(|| self.binding.operation(param, bank as usize))
     }
 
     pub(super) fn signal(
@@ -170,8 +188,12 @@ impl Instance<'_> {
     ) -> Result<(), EvalError> {
         let slot = self.slot(inst, slot)?;
         let before = world.memories.read(slot.memory, slot.byte, 8);
+        let (before, word) = match self.operation(slot.param, slot.bank) {
+            Some(operation) => (before >> matching::COUNT_SHIFT, matching::word(value, operation)),
+            None => (before, value),
+        };
         observer.signal(self.who, inst, &slot, before, value, credit);
-        world.memories.write(slot.memory, slot.byte, 8, value);
+        world.memories.write(slot.memory, slot.byte, 8, word);
         Ok(())
     }
 

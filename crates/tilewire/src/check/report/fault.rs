@@ -227,6 +227,7 @@ impl Fault {
             Fault::NotResident { .. } => "not-resident",
             Fault::Error(EvalError::OutOfBounds { .. }) => "out-of-bounds",
             Fault::Error(EvalError::StepLimit { .. }) => "step-limit",
+            Fault::Error(EvalError::OtherOperation { .. }) => "other-operation",
             Fault::Error(_) => "error",
         }
     }
@@ -251,9 +252,15 @@ impl Fault {
 
     /// The source lines of everybody who takes part, in order.
     pub fn lines(&self) -> Vec<SourceLine> {
-        use EvalError::{Malformed, Misaligned, OutOfBounds, ZeroFlag};
+        use EvalError::{Malformed, Misaligned, OtherOperation, OutOfBounds, ZeroFlag};
         match self {
-            Fault::Error(OutOfBounds { by, .. } | Misaligned { by, .. } | ZeroFlag { by } | Malformed { by, .. }) => {
+            Fault::Error(
+                OutOfBounds { by, .. }
+                | Misaligned { by, .. }
+                | ZeroFlag { by }
+                | OtherOperation { by, .. }
+                | Malformed { by, .. },
+            ) => {
                 vec![by.at.clone()]
             }
             _ => self.events().iter().filter_map(|event| event.at.clone()).collect(),

@@ -3,7 +3,7 @@
 use super::stream::{BoundOp, CopyStream};
 use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
-use crate::check::snapshot::{Snapshot, memories_of};
+use crate::check::snapshot::{Snapshot, memories_of, operations_of};
 use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId};
 use crate::tensor::{Arg, Memory};
 use std::ops::Range;
@@ -174,7 +174,8 @@ impl Plan {
         let snapshot = Snapshot::of(all);
         let bind = |rank: u32, job: &Job| {
             let params = job.args.iter().enumerate().map(|(i, arg)| self.bound(&snapshot, job, i, arg));
-            Ok(Binding { rank, world_size: self.ranks, params: params.collect::<Result<_, _>>()? })
+            let operations = operations_of(&job.args);
+            Ok(Binding { rank, world_size: self.ranks, params: params.collect::<Result<_, _>>()?, operations })
         };
         let bindings = self.launches.iter().map(|ranks| (0..).zip(ranks).map(|(rank, job)| bind(rank, job)).collect());
         let bindings = bindings.collect::<Result<Vec<Vec<Binding>>, EvalError>>()?;

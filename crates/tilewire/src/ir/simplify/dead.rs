@@ -20,6 +20,7 @@ pub(super) fn compact(mut kernel: Kernel) -> Kernel {
         insts: Table::new(),
         regions: Table::new(),
         sites: std::mem::take(&mut kernel.sites),
+        matched: std::mem::take(&mut kernel.matched),
     };
     let mut copy = Copy { live, values: vec![None; kernel.values.len()], old: &kernel, kernel: new };
     for id in copy.kernel.roles.keys() {

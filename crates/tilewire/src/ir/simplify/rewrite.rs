@@ -25,6 +25,7 @@ pub(super) fn rewrite(old: &Kernel) -> (Kernel, bool) {
             insts: Table::new(),
             regions: Table::new(),
             sites: old.sites.clone(),
+            matched: old.matched.clone(),
         },
         new: vec![None; old.values.len()],
         depth: Vec::with_capacity(old.values.len()),

@@ -5,8 +5,10 @@ use super::super::address::{bank, contiguous, element, fault, first_index, from_
 use super::super::control::prepare_signal;
 #[cfg(target_arch = "x86_64")]
 use super::super::level::Level;
-use super::super::machine::{Blocked, Inst, Machine, Stop, Watch};
+use super::super::machine::{Blocked, Fault, Inst, Machine, Stop, Watch};
+use super::super::stamp::FlagStamp;
 use super::{get, put};
+use crate::ir::matching::Look;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `PacketPut`
@@ -17,7 +19,7 @@ pub(crate) unsafe fn packet_put(m: &mut Machine, pc: *const Inst) -> *const Inst
         let i = *pc;
         let access = m.access(i.e);
         let (data, index) = (m.lane(i.a).cast::<u64>(), m.lane(i.b).cast::<i64>());
-        let flag = (m.reg(i.c) & 0xffff_ffff) << 32;
+        let flag = u64::from(flags(m, i.e).flag(m.reg(i.c) as u32)) << 32;
         let start = bank(m, access, i.e);
         for k in 0..m.counts[i.d as usize] {
             let at = match start.and_then(|start| element(access, i.e, start, get(index, k))) {
@@ -43,7 +45,7 @@ pub(crate) unsafe fn packet_put_row(m: &mut Machine, pc: *const Inst) -> *const 
         let count = m.counts[i.d as usize];
         match contiguous(m, i.e, count) {
             Ok(first) => {
-                write_row(m, first.cast(), m.lane(i.a).cast(), count, m.reg(i.c) as u32);
+                write_row(m, first.cast(), m.lane(i.a).cast(), count, flags(m, i.e).flag(m.reg(i.c) as u32));
                 ring(m, i.e);
                 pc.add(1)
             }
@@ -63,7 +65,7 @@ pub(crate) unsafe fn packet_send(m: &mut Machine, pc: *const Inst) -> *const Ins
             return packet_send_many(m, pc);
         };
         m.passed += 1;
-        write(packet.cast(), get(word.cast(), 0), m.reg(i.c) as u32);
+        write(packet.cast(), get(word.cast(), 0), to.flags.flag(m.reg(i.c) as u32));
         m.ring(to.entry as usize);
         pc.add(1)
     }
@@ -82,7 +84,8 @@ unsafe fn packet_send_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
         m.passed += 1;
         match (from_base(m, i.e, count as usize), from_base(m, i.e + 1, count as usize)) {
             (Ok(words), Ok(packets)) => {
-                write_row(m, packets.cast(), words.cast(), count as usize, m.reg(i.c) as u32);
+                let flag = flags(m, i.e + 1).flag(m.reg(i.c) as u32);
+                write_row(m, packets.cast(), words.cast(), count as usize, flag);
                 ring(m, i.e + 1);
                 pc.add(1)
             }
@@ -96,7 +99,7 @@ pub(crate) unsafe fn packet_get_row(m: &mut Machine, pc: *const Inst) -> *const 
     // SAFETY: as for `packet_put_row`.
     unsafe {
         let i = *pc;
-        let (count, flag) = (m.counts[i.d as usize], m.reg(i.c) as u32);
+        let (count, flag) = (m.counts[i.d as usize], flags(m, i.e).flag(m.reg(i.c) as u32));
         match contiguous(m, i.e, count) {
             Ok(first) => match read_row(m, first.cast(), m.lane(i.a).cast(), count, flag) {
                 Ok(()) => {
@@ -115,11 +118,12 @@ pub(crate) unsafe fn packet_receive(m: &mut Machine, pc: *const Inst) -> *const 
     // SAFETY: as for `packet_send`.
     unsafe {
         let i = *pc;
-        let (packet, word) = (m.place(i.e).known(m, 1), m.place(i.e + 1).known(m, 1));
+        let from = m.place(i.e);
+        let (packet, word) = (from.known(m, 1), m.place(i.e + 1).known(m, 1));
         let (Some(packet), Some(word), 1) = (packet, word, m.reg(i.a)) else {
             return packet_receive_many(m, pc);
         };
-        match look(packet.cast(), m.reg(i.c) as u32) {
+        match look(packet.cast(), from.flags.flag(m.reg(i.c) as u32)) {
             Some(x) => {
                 put(word.cast(), 0, x);
                 m.passed += 1;
@@ -136,7 +140,7 @@ unsafe fn packet_receive_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: as for `packet_send`.
     unsafe {
         let i = *pc;
-        let (count, flag) = (m.reg(i.a) as i64, m.reg(i.c) as u32);
+        let (count, flag) = (m.reg(i.a) as i64, flags(m, i.e).flag(m.reg(i.c) as u32));
         if count <= 0 {
             return pc.add(1);
         }
@@ -168,6 +172,21 @@ unsafe fn packet_receive_many(m: &mut Machine, pc: *const Inst) -> *const Inst {
                 }
             },
             (Err(what), _) | (_, Err(what)) => fault(m, pc, what),
+        }
+    }
+}
+
+/// How the flags of packets of access `e` become those that travel. Of a bank that does not exist any: who uses it faults.
+///
+/// # Safety
+/// `e` is an access of the verified program of `m`.
+#[inline(always)]
+unsafe fn flags(m: &Machine, e: i32) -> FlagStamp {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match m.access(e).bank {
+            None => m.place(e).flags,
+            Some(reg) => FlagStamp::of(m.access(e).operations.as_deref(), m.reg(reg) as usize),
         }
     }
 }
@@ -237,7 +256,7 @@ pub(crate) unsafe fn packet_get(m: &mut Machine, pc: *const Inst) -> *const Inst
         let i = *pc;
         let access = m.access(i.e);
         let (data, index) = (m.lane(i.a).cast::<u64>(), m.lane(i.b).cast::<i64>());
-        let flag = m.reg(i.c) as u32;
+        let flag = flags(m, i.e).flag(m.reg(i.c) as u32);
         let start = bank(m, access, i.e);
         for k in 0..m.counts[i.d as usize] {
             let packet = get(index, k);
@@ -366,7 +385,11 @@ unsafe fn block(m: &mut Machine, pc: *const Inst, at: *mut u64, packet: i64, fla
         let (first, second) = ((low >> 32) as u32, (high >> 32) as u32);
         // If both have come meanwhile, the next look finds them.
         let (half, seen) = if first != flag { (at, first) } else { (at.add(1), second) };
-        m.watch = Watch::Packet { half: half.cast_const().cast(), flag };
+        let stamp = flags(m, e);
+        if stamp.look(seen, flag) == Look::Other {
+            return fault(m, pc, Fault::OtherPacket { access: e as u32, packet, expected: flag, seen });
+        }
+        m.watch = Watch::Packet { half: half.cast_const().cast(), flag, stamp };
         let bank = m.access(e).bank.map(|reg| m.reg(reg) as i64);
         let blocked = Blocked::Packet { access: e as u32, bank, packet, expected: flag, seen };
         m.stop_at(pc, Stop::Blocked(blocked))

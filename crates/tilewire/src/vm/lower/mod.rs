@@ -366,11 +366,18 @@ impl<'k> RoleLowering<'k> {
             len: *len,
             stride: *stride,
             index,
+            operations: self.operations(slot.slots),
             name: name.clone(),
             op,
             at: self.kernel.line(inst).clone(),
         });
         self.code.slots.len() as i32 - 1
+    }
+
+    /// The operation of every bank of a parameter, where its words or flags carry one.
+    fn operations(&self, param: ParamId) -> Option<Box<[u16]>> {
+        let of = |memory: &Memory| memory.operation().map_or(0, |matched| matched.operation);
+        self.kernel.matched.contains(&param).then(|| memories(&self.args[param.index()]).iter().map(of).collect())
     }
 
     /// An access at a uniform index.
@@ -392,16 +399,17 @@ impl<'k> RoleLowering<'k> {
         strides: [u16; 2],
         group: Option<(u32, u16)>,
     ) -> i32 {
-        let (first, banks, bytes, name) = match at.base {
+        let (first, banks, bytes, name, operations) = match at.base {
             Base::Param(p) => {
                 let Param::Buffer { name, ty, len, banks, .. } = &self.kernel.params[p] else {
                     unreachable!("the IR verifier checked the base")
                 };
-                (self.first[p.index()], *banks, *len * ty.size() as u64, name.clone())
+                let operations = self.operations(p);
+                (self.first[p.index()], *banks, *len * ty.size() as u64, name.clone(), operations)
             }
             Base::Scratch(s) => {
                 let scratch = &self.kernel.scratches[s];
-                (self.scratch_entries[&s], 1, scratch.len * scratch.ty.size() as u64, format!("scratch {s}"))
+                (self.scratch_entries[&s], 1, scratch.len * scratch.ty.size() as u64, format!("scratch {s}"), None)
             }
         };
         let bank = at.bank.map(|bank| self.reg(bank));
@@ -420,6 +428,7 @@ impl<'k> RoleLowering<'k> {
             col_stride,
             group,
             group_stride,
+            operations,
             name,
             at,
         });

@@ -300,6 +300,7 @@ fn a_known_place_is_no_other_than_a_bank_of_one() {
         col_stride: 15,
         group: 0,
         group_stride: 15,
+        operations: None,
         name: "words".into(),
         at: SourceLine::caller(),
     };

@@ -12,6 +12,7 @@
 
 use super::Way;
 use super::walk::{Copied, Effect, Guard, Ring, Slot, Walked};
+use crate::ir::matching::Look;
 use crate::vm::copy::{self, Stores};
 use crate::vm::lane::rows::FETCHED;
 use crate::vm::machine::Machine;
@@ -99,8 +100,9 @@ impl Row {
         let Row { own, rows, bytes, tell } = self;
         // SAFETY: as for `send`, with what is received; the peer does not write a row before it is told that it was read.
         unsafe {
-            let word = tail.word(number);
-            if word.load(Ordering::Acquire) < next {
+            let (word, wanted) = (tail.word(number), tail.words.word(next));
+            let is_there = || tail.words.look(word.load(Ordering::Acquire), wanted) == Look::Ready;
+            if !is_there() {
                 // The hints of `Wait`: what will be told, or what is waited for next.
                 copy::prefetch_for_write(tell.at.at(number));
                 let mut looks = m.looks;
@@ -109,7 +111,7 @@ impl Row {
                         return false;
                     }
                     std::hint::spin_loop();
-                    if word.load(Ordering::Acquire) >= next {
+                    if is_there() {
                         break;
                     }
                     looks -= 1;

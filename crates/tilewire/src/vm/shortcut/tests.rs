@@ -71,6 +71,7 @@ fn access(entry: u16, width: u32, unit: u32, base: u16) -> Access {
         col_stride: reg::ZERO,
         group: 0,
         group_stride: reg::ZERO,
+        operations: None,
         name: "memory".into(),
         at: SourceLine::caller(),
     }
@@ -125,7 +126,7 @@ fn role(sends: bool, count: u64, flags: u64) -> RoleCode {
 
 fn slot(entry: u16, len: u64, index: u16) -> SlotRef {
     let (name, at) = ("slots".into(), SourceLine::caller());
-    SlotRef { first: entry, banks: 1, bank: None, len, stride: 64, index, name, op: "wait", at }
+    SlotRef { first: entry, banks: 1, bank: None, len, stride: 64, index, operations: None, name, op: "wait", at }
 }
 
 /// As the lowering makes it of `send_tiles` and `recv_tiles` for one step: `count` words of eight slots of eight, which lie where the

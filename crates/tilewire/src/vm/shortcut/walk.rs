@@ -5,6 +5,7 @@ use crate::ir::{BinaryOp, CompareOp, Type};
 use crate::vm::address::from_base;
 use crate::vm::code::{Opcode, Operand, RoleCode};
 use crate::vm::machine::{Machine, Place};
+use crate::vm::stamp::{FlagStamp, WordStamp};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Places that are used in turn: that of a number begins at `(number & mask) * stride`.
@@ -94,6 +95,8 @@ pub(super) struct Message {
     pub packets: Ring,
     pub count: u64,
     pub flag: u64,
+    /// How it becomes the flag that travels.
+    pub stamp: FlagStamp,
     /// The entry of the packets.
     pub entry: usize,
 }
@@ -111,6 +114,8 @@ pub(super) struct Copied {
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub at: Ring,
+    /// How counts become its words.
+    pub words: WordStamp,
     /// Its entry, whose bell rings.
     entry: usize,
 }
@@ -132,7 +137,7 @@ impl Slot {
     pub(super) unsafe fn tell(self, m: &Machine, number: u64, value: u64) {
         // SAFETY: the caller's promise.
         unsafe {
-            self.word(number).store(value, Ordering::Release);
+            self.word(number).store(self.words.word(value), Ordering::Release);
             m.ring(self.entry);
         }
     }
@@ -199,7 +204,8 @@ pub(super) fn walk(m: &Machine, often: bool) -> Option<Walked> {
         let slot = || {
             // SAFETY: as above.
             let place = unsafe { m.slot_place(inst.e) };
-            Some(Slot { at: Ring::of(place, values[place.base as usize], 1)?, entry: place.entry.into() })
+            let at = Ring::of(place, values[place.base as usize], 1)?;
+            Some(Slot { at, words: place.words, entry: place.entry.into() })
         };
         // This rank's end of so many elements, and the other, by the numbers of their accesses: only instructions on two ask.
         let ends = |own: i32, far: i32, count: u64| {
@@ -213,8 +219,10 @@ pub(super) fn walk(m: &Machine, often: bool) -> Option<Walked> {
         };
         let message = |words: i32, packets: i32| {
             let (Value::Flagged(flag), count) = (values[c], constant(a)?) else { return None };
+            // SAFETY: as above. A ring of them has one bank, and so has what is said of it.
+            let stamp = unsafe { m.place(packets) }.flags;
             let (words, packets, entry) = ends(words, packets, count)?;
-            Some(Message { words: words.cast(), packets, count, flag, entry })
+            Some(Message { words: words.cast(), packets, count, flag, stamp, entry })
         };
         // All numbers that are told or waited for are the next one.
         let mut is_next = |reg: usize| matches!(values[reg], Value::Next(x) if *by.get_or_insert(x) == x);

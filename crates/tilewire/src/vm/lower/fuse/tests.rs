@@ -38,6 +38,7 @@ fn access(width: u32) -> Access {
         col_stride: 0,
         group: 0,
         group_stride: 0,
+        operations: None,
         name: "memory".into(),
         at: SourceLine::caller(),
     }
@@ -45,7 +46,7 @@ fn access(width: u32) -> Access {
 
 fn slot(index: u16) -> SlotRef {
     let (name, at) = ("slot".into(), SourceLine::caller());
-    SlotRef { first: 0, banks: 1, bank: None, len: 4, stride: 8, index, name, op: "wait", at }
+    SlotRef { first: 0, banks: 1, bank: None, len: 4, stride: 8, index, operations: None, name, op: "wait", at }
 }
 
 #[test]

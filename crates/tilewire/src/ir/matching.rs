@@ -1,0 +1,100 @@
+//! Words and flags that carry the number of an operation: what [`Kernel::matched`](super::Kernel::matched) means, for all engines.
+//!
+//! ```text
+//!   slot      63 ─────────────── count ─────────────── 16 │ 15 ── operation ── 0
+//!   packet    31: 1 │ 30 ── operation ── 16 │ 15 ── the flag's low bits, the message's number ── 0
+//! ```
+//! Both ends of a transfer agree on the operation when they are built, and give it to their launches as an argument. A launch that finds
+//! the right count, or the right message, of another operation waits for a launch that its peer did not make: that is an error, and never
+//! data. Nothing of it reaches the program: counts and flags are all it computes with.
+
+/// Bits of a word below its count.
+pub const COUNT_SHIFT: u32 = 16;
+/// The bits of a flag that its message's number and the mark that it is one take.
+pub const FLAG_BITS: u32 = 0x8000_ffff;
+/// The bit that every matched flag has.
+const IS_FLAG: u32 = 1 << 31;
+
+/// What a look at a word or a packet says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// What is waited for is not there.
+    Missing,
+    /// It is there.
+    Ready,
+    /// It is there, of another operation than this launch's.
+    Other,
+}
+
+/// The word of a count.
+pub const fn word(count: u64, operation: u16) -> u64 {
+    count << COUNT_SHIFT | operation as u64
+}
+
+/// What a word says to a launch that waits for `wanted`, a [`word`].
+pub const fn look_at_word(seen: u64, wanted: u64) -> Look {
+    let (count, least) = (seen >> COUNT_SHIFT, wanted >> COUNT_SHIFT);
+    match seen == wanted || count > least {
+        true => Look::Ready,
+        false if count == least => Look::Other,
+        false => Look::Missing,
+    }
+}
+
+/// The flag of a packet that a kernel gives the flag `flag`.
+pub const fn flag(flag: u32, operation: u16) -> u32 {
+    flag & FLAG_BITS | IS_FLAG | (operation as u32) << 16
+}
+
+/// What a packet's flag says to a launch that waits for `wanted`, a [`flag`].
+pub const fn look_at_flag(seen: u32, wanted: u32) -> Look {
+    match seen == wanted {
+        true => Look::Ready,
+        false if (seen ^ wanted) & FLAG_BITS == 0 => Look::Other,
+        false => Look::Missing,
+    }
+}
+
+/// The operation that a word carries.
+pub const fn operation_of_word(word: u64) -> u16 {
+    word as u16
+}
+
+/// The operation that a flag carries.
+pub const fn operation_of_flag(flag: u32) -> u16 {
+    (flag >> 16) as u16 & 0x7fff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_ready_by_its_count_and_of_another_operation_only_where_counts_are_equal() {
+        let wanted = word(7, 300);
+        assert_eq!(look_at_word(wanted, wanted), Look::Ready);
+        for other in [0, 299, 301, 0x7fff] {
+            assert_eq!(look_at_word(word(7, other), wanted), Look::Other);
+            assert_eq!(look_at_word(word(6, other), wanted), Look::Missing);
+            assert_eq!(look_at_word(word(8, other), wanted), Look::Ready);
+        }
+        assert_eq!(look_at_word(0, wanted), Look::Missing);
+    }
+
+    #[test]
+    fn a_flag_is_of_another_operation_only_where_the_message_is_the_same() {
+        let wanted = flag(0x8000_0009, 5);
+        assert_eq!(wanted, 0x8005_0009);
+        assert_eq!(look_at_flag(wanted, wanted), Look::Ready);
+        assert_eq!(look_at_flag(flag(9, 6), wanted), Look::Other);
+        for missing in [0, flag(8, 5), flag(1, 6), 9] {
+            assert_eq!(look_at_flag(missing, wanted), Look::Missing, "{missing:#x}");
+        }
+    }
+
+    #[test]
+    fn no_flag_is_zero_and_the_number_of_a_message_beyond_sixteen_bits_changes_none_of_the_operation() {
+        assert_ne!(flag(0, 0), 0);
+        assert_eq!(flag(0x8001_0003, 1), flag(3, 1));
+    }
+}

@@ -1,0 +1,80 @@
+//! How a count becomes the word of a slot, and a flag that of a packet: as they are, or with the number of an operation
+//! ([`matching`]).
+#![forbid(unsafe_code)]
+
+use crate::ir::matching::{self, COUNT_SHIFT, Look};
+
+/// Of the slots of one bank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct WordStamp {
+    shift: u32,
+    operation: u16,
+}
+
+impl WordStamp {
+    /// Of a bank, by the operations of all banks.
+    pub(crate) fn of(operations: Option<&[u16]>, bank: usize) -> WordStamp {
+        match operations {
+            None => WordStamp { shift: 0, operation: 0 },
+            Some(all) => WordStamp { shift: COUNT_SHIFT, operation: all.get(bank).copied().unwrap_or(0) },
+        }
+    }
+
+    /// What a signal of `count` stores and a wait for it wants.
+    #[inline(always)]
+    pub(crate) fn word(self, count: u64) -> u64 {
+        count << self.shift | u64::from(self.operation)
+    }
+
+    /// The count of a word.
+    pub(crate) fn count(self, word: u64) -> u64 {
+        word >> self.shift
+    }
+
+    /// What a word says to who wants another.
+    #[inline(always)]
+    pub(crate) fn look(self, seen: u64, wanted: u64) -> Look {
+        match self.shift {
+            _ if seen == wanted => Look::Ready,
+            0 if seen > wanted => Look::Ready,
+            0 => Look::Missing,
+            _ => matching::look_at_word(seen, wanted),
+        }
+    }
+}
+
+/// Of the packets of one bank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FlagStamp {
+    mask: u32,
+    bits: u32,
+}
+
+impl FlagStamp {
+    /// Of a bank, by the operations of all banks.
+    pub(crate) fn of(operations: Option<&[u16]>, bank: usize) -> FlagStamp {
+        match operations {
+            None => FlagStamp { mask: u32::MAX, bits: 0 },
+            Some(all) => {
+                let operation = all.get(bank).copied().unwrap_or(0);
+                FlagStamp { mask: matching::FLAG_BITS, bits: matching::flag(0, operation) }
+            }
+        }
+    }
+
+    /// The flag that travels.
+    #[inline(always)]
+    pub(crate) fn flag(self, flag: u32) -> u32 {
+        flag & self.mask | self.bits
+    }
+
+    /// What a packet's flag says to who wants another.
+    #[inline(always)]
+    pub(crate) fn look(self, seen: u32, wanted: u32) -> Look {
+        match seen == wanted {
+            true => Look::Ready,
+            false if self.bits == 0 => Look::Missing,
+            false => matching::look_at_flag(seen, wanted),
+        }
+    }
+}
