@@ -32,6 +32,10 @@ pub enum AbortCode {
     Left,
     /// It dropped a transfer that it had built, and told its peers of, before it was run: after an error of its own, or by mistake.
     Dropped,
+    /// It found that ranks wait for each other: [`Status::verdict`](super::Status::verdict) says which.
+    Deadlocked,
+    /// It found that a peer launched another operation than it did: [`Status::verdict`](super::Status::verdict) names both.
+    Mismatched,
     /// Something this version does not know.
     Other(u8),
 }
@@ -47,7 +51,9 @@ impl AbortCode {
             AbortCode::Left => 6,
             AbortCode::Dropped => 7,
             // 0 would mean that nothing is wrong.
-            AbortCode::Other(code) => code.max(8),
+            AbortCode::Deadlocked => 8,
+            AbortCode::Mismatched => 9,
+            AbortCode::Other(code) => code.max(10),
         }
     }
 
@@ -60,6 +66,8 @@ impl AbortCode {
             5 => AbortCode::Blind,
             6 => AbortCode::Left,
             7 => AbortCode::Dropped,
+            8 => AbortCode::Deadlocked,
+            9 => AbortCode::Mismatched,
             code => AbortCode::Other(code),
         }
     }
@@ -110,6 +118,8 @@ impl fmt::Display for Cause {
             AbortCode::Dropped => {
                 write!(f, "rank {rank} dropped a transfer before it was run, after an error of its own or by mistake")
             }
+            AbortCode::Deadlocked => write!(f, "rank {rank} found that ranks wait for each other"),
+            AbortCode::Mismatched => write!(f, "rank {rank} found that a peer launched another operation"),
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }

@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!  0            128           256          4096                       4096 + bytes
-//!  ├ abort word ┼ doorbell    ┼ unused     ┼ the segment's bytes ─────┤
+//!  ├ abort word ┼ doorbell    ┼ status     ┼ the segment's bytes ─────┤
 //! ```
 //! Abort word and doorbell stand on lines of their own (128 bytes: the pair of lines that prefetchers fetch): every wait polls the
 //! first and every signal looks at the second, and both stay in everybody's cache because they hardly ever change.
 
+use super::status::StatusWords;
 use crate::tensor::Block;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -20,6 +21,7 @@ pub(super) const HEADER: usize = 4096;
 pub(super) struct Header {
     pub(super) abort: Line<AtomicU64>,
     pub(super) doorbell: Line<AtomicU32>,
+    pub(super) status: StatusWords,
 }
 
 /// A value on cache lines of its own.
@@ -107,6 +109,7 @@ mod tests {
     fn the_header_is_where_the_picture_says() {
         assert_eq!(std::mem::offset_of!(Header, abort), 0);
         assert_eq!(std::mem::offset_of!(Header, doorbell), 128);
+        assert_eq!(std::mem::offset_of!(Header, status), 256);
     }
 
     #[test]

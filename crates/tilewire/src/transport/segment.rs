@@ -127,6 +127,11 @@ impl SegmentSet {
         Doorbell::new(self.segments[rank].clone())
     }
 
+    /// The segments of all ranks.
+    pub(super) fn mappings(&self) -> Vec<Arc<Mapping>> {
+        self.segments.clone()
+    }
+
     /// The segments of all ranks, not kept alive.
     pub(super) fn weak(&self) -> impl Iterator<Item = Weak<Mapping>> {
         self.segments.iter().map(Arc::downgrade)

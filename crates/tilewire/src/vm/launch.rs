@@ -11,6 +11,7 @@ use super::pool::{Failure, Job};
 use super::queue;
 use super::rounding::Rounding;
 use super::shortcut::Shortcut;
+use super::stall::Stalls;
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type, matching};
@@ -74,6 +75,8 @@ impl Default for Settings {
 pub struct Prepared {
     machines: Vec<Machine>,
     job: Arc<Job>,
+    /// Of a launch of one instance, which is no job.
+    stalls: Stalls,
     blocks: usize,
     settings: Settings,
     _args: Vec<Arg>,
@@ -137,7 +140,8 @@ impl Prepared {
             machine.shortcut = Shortcut::of(machine);
         }
         let job = Job::new(&mut machines, settings.waits.clone());
-        Ok(Prepared { machines, job, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
+        let stalls = Stalls::default();
+        Ok(Prepared { machines, job, stalls, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
     }
 
     /// Runs the kernel to the end.
@@ -188,6 +192,7 @@ impl Prepared {
     fn back_off(&mut self) -> Result<(), LaunchError> {
         let mut backoff = Backoff::new(self.settings.deadline);
         let waits = &self.settings.waits;
+        let mut participant = self.stalls.enter(waits);
         loop {
             let machine = &mut self.machines[0];
             let mut abort = None;
@@ -199,6 +204,9 @@ impl Prepared {
                     let in_vain = if backoff.spins() { None } else { waits.in_vain(watch.address()) };
                     // After the word: what was signalled before is there.
                     abort = waits.aborted().or_else(|| in_vain.filter(|_| !is_ready()));
+                    if abort.is_none() && backoff.is_stalled() {
+                        abort = participant.waits(std::iter::once(watch.address()));
+                    }
                     let mut ready = || is_ready() || waits.aborted().or(waits.in_vain(watch.address())).is_some();
                     abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)
                 }
@@ -209,11 +217,13 @@ impl Prepared {
                 return Err(self.explain(Failure { index: 0, stop, abort }));
             }
             let before = machine.passed;
+            participant.looks();
             if machine.run() {
                 return Ok(());
             }
             if machine.passed != before {
                 backoff = Backoff::new(self.settings.deadline);
+                participant.goes_on();
             }
         }
     }

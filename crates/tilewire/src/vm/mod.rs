@@ -30,6 +30,7 @@ mod queue;
 mod rounding;
 mod scalar_op;
 mod shortcut;
+mod stall;
 mod stamp;
 pub(crate) mod transpose;
 mod uniform;

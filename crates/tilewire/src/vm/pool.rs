@@ -4,6 +4,7 @@
 
 use super::machine::{Machine, Stop, Watch};
 use super::rounding::Rounding;
+use super::stall::Stalls;
 use super::waits::{Backoff, Waits};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +26,7 @@ pub(crate) struct Job {
     failure: Mutex<Option<Failure>>,
     deadline: Mutex<Option<Duration>>,
     waits: Waits,
+    stalls: Stalls,
 }
 
 /// Which instance ended a launch, and how.
@@ -62,6 +64,7 @@ impl Job {
             failure: Mutex::new(None),
             deadline: Mutex::new(None),
             waits,
+            stalls: Stalls::default(),
         })
     }
 
@@ -87,7 +90,9 @@ impl Job {
         let _nearest = Rounding::nearest();
         let mut first = NONE;
         let mut backoff = Backoff::new(deadline);
+        let mut participant = self.stalls.enter(&self.waits);
         loop {
+            participant.looks();
             let mut progress = false;
             let mut stuck = None;
             let taken = self.take();
@@ -129,6 +134,12 @@ impl Job {
             }
             if progress {
                 backoff = Backoff::new(deadline);
+                participant.goes_on();
+            } else if backoff.is_stalled()
+                && let Some(index) = stuck
+                && let abort @ Some(_) = participant.waits(self.blocked(first).map(|(_, watch)| watch.address()))
+            {
+                return self.fail(Failure { index, stop: stop_of(index), abort });
             } else if !backoff.spins()
                 && let Some((index, abort)) = self.in_vain(first)
             {

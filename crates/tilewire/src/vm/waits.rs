@@ -41,6 +41,21 @@ pub trait WaitHost: Send + Sync {
         None
     }
 
+    /// A number that is to be read before a look at what a launch waits for, and given to [`WaitHost::stalled`] where nothing was there:
+    /// whoever asks whether this rank still waits changes it.
+    fn probe(&self) -> u64 {
+        0
+    }
+
+    /// All of a launch waits, at these addresses (`None`: for what has none), and looked there after it read `probe`. Gives the word
+    /// that says why it waits in vain, if that is known. Called every few milliseconds by a launch that has waited for some.
+    fn stalled(&self, _at: &[Option<usize>], _probe: u64) -> Option<u64> {
+        None
+    }
+
+    /// A launch that was stalled goes on, or has ended.
+    fn resumed(&self) {}
+
     /// What such a word means, for people.
     fn explain(&self, word: u64) -> String;
 
@@ -104,6 +119,22 @@ impl Waits {
         self.0.as_ref().zip(address).and_then(|(host, address)| host.in_vain(address))
     }
 
+    pub(crate) fn probe(&self) -> u64 {
+        self.0.as_ref().map_or(0, |host| host.probe())
+    }
+
+    /// See [`WaitHost::stalled`].
+    pub(crate) fn stalled(&self, at: &[Option<usize>], probe: u64) -> Option<u64> {
+        self.0.as_ref().and_then(|host| host.stalled(at, probe))
+    }
+
+    /// See [`WaitHost::resumed`].
+    pub(crate) fn resumed(&self) {
+        if let Some(host) = &self.0 {
+            host.resumed();
+        }
+    }
+
     /// Makes the participants of this rank that sleep look around.
     pub(crate) fn wake(&self) {
         if let Some(host) = &self.0 {
@@ -133,8 +164,10 @@ impl Backoff {
     const YIELDING: Duration = Duration::from_millis(1);
     /// Between two looks at what nobody rings for.
     const SHORT: Duration = Duration::from_micros(50);
-    /// One sleep of a wait without a deadline; then it begins another.
-    const LONG: Duration = Duration::from_secs(1);
+    /// One sleep of a wait; then it looks around, tells its host that it still waits, and begins another.
+    const LONG: Duration = Duration::from_millis(20);
+    /// From then on a wait is worth telling others of.
+    const STALLED: Duration = Duration::from_millis(5);
 
     pub(crate) fn new(deadline: Option<Duration>) -> Backoff {
         Backoff { rounds: 0, since: None, deadline, expired: false }
@@ -143,6 +176,11 @@ impl Backoff {
     /// Whether it still spins: then only what is cheapest is looked at.
     pub(crate) fn spins(&self) -> bool {
         self.rounds < Self::SPINS
+    }
+
+    /// Whether it has waited for so long that others may want to know.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= Self::STALLED)
     }
 
     /// Waits a little, or until `ready`; true when the deadline has passed **and** the caller has looked once more since: a thread
@@ -160,7 +198,7 @@ impl Backoff {
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         let waited = since.elapsed();
-        let left = self.deadline.map_or(Self::LONG, |deadline| deadline.saturating_sub(waited));
+        let left = self.deadline.map_or(Self::LONG, |deadline| deadline.saturating_sub(waited)).min(Self::LONG);
         if left.is_zero() {
             self.expired = true;
         } else if waited < Self::YIELDING {

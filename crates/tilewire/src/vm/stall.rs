@@ -1,0 +1,103 @@
+//! Which participants of a launch wait, all of whose instances wait: when every participant does, the host is told for what.
+//!
+//! Only waits that have long stopped spinning come here, so a lock and a list are no loss.
+#![forbid(unsafe_code)]
+
+use super::waits::Waits;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+/// The participants of one launch.
+#[derive(Default)]
+pub(crate) struct Stalls {
+    /// Participants that may have something to run. Counted without the lock: every launch does.
+    inside: AtomicUsize,
+    /// Numbers them.
+    next: AtomicUsize,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Participants that wait, where, and the probe that each read before it looked.
+    of: Vec<(usize, Vec<Option<usize>>, u64)>,
+    /// Whether the host was told.
+    told: bool,
+}
+
+/// One participant, until it leaves.
+pub(crate) struct Participant<'s> {
+    stalls: &'s Stalls,
+    waits: &'s Waits,
+    number: usize,
+    waiting: bool,
+    /// What the host asked before the last look; see [`WaitHost::probe`](super::WaitHost::probe).
+    probe: u64,
+}
+
+impl Stalls {
+    pub(crate) fn enter<'s>(&'s self, waits: &'s Waits) -> Participant<'s> {
+        // Relaxed: who waits reads the count under the lock, after it has taken every instance that it could; whoever enters later finds
+        // none, and leaves.
+        self.inside.fetch_add(1, Ordering::Relaxed);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Participant { stalls: self, waits, number, waiting: false, probe: 0 }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Participant<'_> {
+    /// Before the instances are run once more.
+    #[inline]
+    pub(crate) fn looks(&mut self) {
+        if self.waiting {
+            self.probe = self.waits.probe();
+        }
+    }
+
+    /// All its instances wait, at these addresses, and none had what it waits for since [`Participant::looks`]. Gives the word that ends the
+    /// launch, if the host knows that it waits in vain.
+    #[cold]
+    pub(crate) fn waits(&mut self, at: impl Iterator<Item = Option<usize>>) -> Option<u64> {
+        self.waits.host()?;
+        let mut waiting = self.stalls.waiting();
+        waiting.of.retain(|(number, ..)| *number != self.number);
+        waiting.of.push((self.number, at.collect(), self.probe));
+        self.waiting = true;
+        if waiting.of.len() < self.stalls.inside.load(Ordering::Relaxed) {
+            return None;
+        }
+        waiting.told = true;
+        let probe = waiting.of.iter().map(|(.., probe)| *probe).min().unwrap_or(0);
+        let all: Vec<Option<usize>> = waiting.of.iter().flat_map(|(_, at, _)| at.iter().copied()).collect();
+        self.waits.stalled(&all, probe)
+    }
+
+    /// An instance of it has got on.
+    #[inline]
+    pub(crate) fn goes_on(&mut self) {
+        if self.waiting {
+            self.forget();
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self) {
+        let mut waiting = self.stalls.waiting();
+        waiting.of.retain(|(number, ..)| *number != self.number);
+        (self.waiting, self.probe) = (false, 0);
+        if std::mem::take(&mut waiting.told) {
+            self.waits.resumed();
+        }
+    }
+}
+
+impl Drop for Participant<'_> {
+    fn drop(&mut self) {
+        self.goes_on();
+        self.stalls.inside.fetch_sub(1, Ordering::Relaxed);
+    }
+}
