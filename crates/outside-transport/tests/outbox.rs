@@ -5,9 +5,7 @@ use std::time::Duration;
 use tilewire::collective::{Host, Launch, Link, RunError};
 use tilewire::hook::Regs;
 use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-use tilewire::transport::{
-    AbortCode, P2pTransport, Protocol, Rank, RankError, ShmOptions, ShmTransport, TransferError, WorldError,
-};
+use tilewire::transport::{AbortCode, P2pTransport, Protocol, Rank, RankError, ShmOptions, ShmTransport, WorldError};
 use tilewire::{Bf16, Config, Primitive, Tensor, World, kernel, recv, send, sendrecv};
 
 fn ranks<R: Send>(
@@ -169,7 +167,8 @@ fn a_launch_over_two_transports_that_fails_breaks_both() {
         if world.rank().index() == 0 {
             let mut swap = over_two((&shm, outside), (&out, &inp), peer, Duration::from_millis(100))?;
             let error = swap.run().unwrap_err();
-            assert!(matches!(error, RunError::Launch(tilewire::LaunchError::Timeout { .. })), "{error}");
+            let RunError::Timeout(timeout) = &error else { panic!("{error}") };
+            assert_eq!((timeout.rank, timeout.peer), (world.rank(), Some(peer)), "{error}");
         }
         world.bootstrap().barrier("failed", world.deadline())?;
         for broken in [shm.broken(), outside.broken()] {
@@ -177,7 +176,7 @@ fn a_launch_over_two_transports_that_fails_breaks_both() {
             assert_eq!((cause.code, cause.rank), (AbortCode::TimedOut, 0));
         }
         let error = send(outside, &inp, peer).run().unwrap_err();
-        assert!(matches!(error, RunError::Transfer(TransferError::Broken { .. })), "{error}");
+        assert!(matches!(error, RunError::PeerFailed { .. }), "{error}");
         Ok(())
     })
     .unwrap();

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use std::io::{Write, stderr};
 use std::process::ExitCode;
 use tilewire::RunError;
-use tilewire::transport::{Placement, RankError, TransferError, World, WorldError};
+use tilewire::transport::{Placement, RankError, World, WorldError};
 
 /// What `--world` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +91,7 @@ pub fn in_processes(count: usize, more: &[&str]) -> Result<ExitCode> {
 
 /// Whether an error is about what was asked for, and not about what happened.
 fn is_refusal(error: &RankError) -> bool {
-    let broken = |error: &TransferError| matches!(error, TransferError::Broken { .. });
-    matches!(error.downcast_ref::<RunError>(), Some(RunError::Transfer(error)) if !broken(error))
+    matches!(error.downcast_ref::<RunError>(), Some(RunError::Transfer(_)))
 }
 
 fn refused(error: &RankError) -> ExitCode {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::cuda::Device;
 use tilewire::ir::Type;
-use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, TransferError, World};
+use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
 use tilewire::{Algorithm, Config, Primitive, ReduceOp, RunError};
 
 /// What came of all plans of one collective.
@@ -175,7 +175,7 @@ fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &Wire) -> Result
         };
         let mut op = match prepared {
             Ok(op) => op,
-            Err(RunError::Transfer(error)) if !matches!(error, TransferError::Broken { .. }) => {
+            Err(RunError::Transfer(error)) => {
                 verdicts.push(Verdict::Refused(error.to_string()));
                 continue;
             }

@@ -1,9 +1,10 @@
 //! What can go wrong between a collective's call and its result.
 
+use super::call::Call;
 use crate::cuda::CudaError;
 use crate::hook::BuildError;
 use crate::ir::SourceLine;
-use crate::transport::{Rank, TransferError, TransportError};
+use crate::transport::{Cause, Rank, TransferError, TransportError};
 use crate::vm::{LaunchError, PrepareError};
 use std::fmt;
 use std::sync::Arc;
@@ -25,17 +26,30 @@ pub enum RunError {
     Build(BuildError),
     /// The kernel cannot be compiled for the engine, or its arguments do not fit it.
     Prepare(PrepareError),
-    /// A launch failed; what it had written by then stays written.
+    /// A launch failed; what it had written by then stays written. A wait that ended is [`PeerFailed`](Self::PeerFailed) or
+    /// [`Timeout`](Self::Timeout).
     Launch(LaunchError),
     /// The GPU engine cannot take the kernel, or a launch on a GPU failed.
     Cuda(CudaError),
-    /// The transport cannot do the transfer, or broke before.
+    /// The transport cannot do the transfer.
     Transfer(TransferError),
     /// The ranks could not meet.
     Transport(Arc<TransportError>),
     /// Two ranks want different things. Nothing was sent, and the transport can still be used.
     Mismatch(Box<Mismatch>),
-    /// A wait for a peer expired. The transport is broken.
+    /// A rank failed, died or left, and the others heard of it, on whatever engine or transport. The transport is broken. The rank is this
+    /// one where an earlier call failed here.
+    #[non_exhaustive]
+    PeerFailed {
+        /// The rank that failed.
+        rank: Rank,
+        /// What happened to it.
+        cause: Cause,
+        /// What this rank was doing, where that is known.
+        during: Option<Box<During>>,
+    },
+    /// A wait for a peer expired, on whatever engine or transport: in a launch, at a meeting before it, or in `close`. The transport is
+    /// broken.
     Timeout(Box<Timeout>),
 }
 
@@ -54,20 +68,37 @@ pub struct Mismatch {
     pub theirs: String,
 }
 
+/// What a rank was doing when it heard of a failure.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct During {
+    /// The user's call.
+    pub call: Option<Call>,
+    /// The wait that ended, or what the rank that failed says; empty where nothing is known.
+    pub what: String,
+}
+
 /// A wait for a peer that expired.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Timeout {
     /// The rank that waited.
     pub rank: Rank,
-    /// The rank it waited for.
-    pub peer: Rank,
+    /// The rank it waited for; none where a kernel of the user's own waits in memory that no peer is known to signal.
+    pub peer: Option<Rank>,
+    /// The rank that is late: the one that all who wait are waiting for in the end.
+    pub late: Option<Rank>,
+    /// Where it waited. Of a meeting and of a close, what follows from `block` to `seen` says nothing, but for `op`.
+    pub stage: Stage,
+    /// What it waited for: the op, and the slot or packet.
+    pub op: String,
     /// The block that waited.
     pub block: usize,
     /// The role that waited.
     pub role: String,
-    /// What it waited for: the op, and the slot or packet.
-    pub op: String,
-    /// The number of the slot or packet among those of the peer.
+    /// The bank of the slot or packet, where there are several.
+    pub bank: Option<i64>,
+    /// The number of the slot or packet among those of the peer; of a meeting, of the transfer between the two ranks.
     pub slot: i64,
     /// The value that was waited for.
     pub expected: u64,
@@ -75,8 +106,22 @@ pub struct Timeout {
     pub seen: u64,
     /// How long it waited without any progress.
     pub after: Duration,
-    /// Source line of the wait.
-    pub at: SourceLine,
+    /// Source line of the wait in the kernel: in a collective, one of the library's.
+    pub at: Option<SourceLine>,
+    /// The user's call that waited.
+    pub call: Option<Call>,
+}
+
+/// Where a wait for a peer expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Before the first launch: the ranks compare what they are about to do.
+    Meeting,
+    /// In a launch.
+    Launch,
+    /// In `close`, which all ranks call.
+    Closing,
 }
 
 impl fmt::Display for Mismatch {
@@ -88,13 +133,53 @@ impl fmt::Display for Mismatch {
 
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Timeout { rank, peer, block, role, op, expected, seen, after, at, .. } = self;
-        write!(
-            f,
-            "rank {rank} waited {after:?} for rank {peer}: {op} is {seen}, {expected} is needed (block {block}, role {role}, \
-             at {at}); see what rank {peer} is doing, or allow a longer deadline"
-        )
+        let Timeout { rank, peer, late, stage, op, block, role, expected, seen, after, at, call, .. } = self;
+        write!(f, "rank {rank} waited {after:.1?}")?;
+        match peer {
+            Some(peer) => write!(f, " for rank {peer}")?,
+            None => write!(f, " for a signal")?,
+        }
+        call.iter().try_for_each(|call| write!(f, " in {call}"))?;
+        match stage {
+            Stage::Launch => {
+                write!(f, ": {op} is {seen}, {expected} is needed (block {block}, role {role}")?;
+                at.iter().try_for_each(|at| write!(f, ", waiting at {at}"))?;
+                write!(f, ")")?;
+            }
+            Stage::Meeting | Stage::Closing => write!(f, ": {op}")?,
+        }
+        let Some(late) = late else {
+            return write!(f, "; see what the rank that signals it is doing, or allow a longer deadline");
+        };
+        if *peer != Some(*late) {
+            write!(f, "; rank {late} is the one that is late")?;
+        }
+        match stage {
+            Stage::Launch => write!(f, "; see what rank {late} is doing, or allow a longer deadline"),
+            Stage::Meeting => write!(
+                f,
+                "; see whether rank {late} makes the same call, in the same order, or allow a longer deadline"
+            ),
+            Stage::Closing => {
+                write!(
+                    f,
+                    "; closing is collective: see whether rank {late} closes, or is in a call that this one left out"
+                )
+            }
+        }
     }
+}
+
+/// The words of [`RunError::PeerFailed`].
+fn peer_failed(f: &mut fmt::Formatter<'_>, cause: &Cause, during: Option<&During>) -> fmt::Result {
+    write!(f, "the transport is broken: {cause}")?;
+    if let Some(During { call, what }) = during {
+        call.iter().try_for_each(|call| write!(f, "; this rank was in {call}"))?;
+        if !what.is_empty() {
+            write!(f, "; {what}")?;
+        }
+    }
+    write!(f, "; look into rank {}; only a new rendezvous of all ranks recovers", cause.rank)
 }
 
 impl fmt::Display for RunError {
@@ -107,6 +192,7 @@ impl fmt::Display for RunError {
             RunError::Transfer(error) => error.fmt(f),
             RunError::Transport(error) => error.fmt(f),
             RunError::Mismatch(error) => error.fmt(f),
+            RunError::PeerFailed { cause, during, .. } => peer_failed(f, cause, during.as_deref()),
             RunError::Timeout(error) => error.fmt(f),
         }
     }
@@ -122,7 +208,7 @@ impl std::error::Error for RunError {
             RunError::Cuda(error) => error.source(),
             RunError::Transfer(error) => error.source(),
             RunError::Transport(error) => error.source(),
-            RunError::Mismatch(_) | RunError::Timeout(_) => None,
+            RunError::Mismatch(_) | RunError::PeerFailed { .. } | RunError::Timeout(_) => None,
         }
     }
 }
@@ -136,29 +222,5 @@ impl From<BuildError> for RunError {
 impl From<PrepareError> for RunError {
     fn from(error: PrepareError) -> Self {
         RunError::Prepare(error)
-    }
-}
-
-impl From<LaunchError> for RunError {
-    fn from(error: LaunchError) -> Self {
-        RunError::Launch(error)
-    }
-}
-
-impl From<CudaError> for RunError {
-    fn from(error: CudaError) -> Self {
-        RunError::Cuda(error)
-    }
-}
-
-impl From<TransferError> for RunError {
-    fn from(error: TransferError) -> Self {
-        RunError::Transfer(error)
-    }
-}
-
-impl From<TransportError> for RunError {
-    fn from(error: TransportError) -> Self {
-        RunError::Transport(Arc::new(error))
     }
 }

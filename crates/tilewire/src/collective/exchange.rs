@@ -238,7 +238,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let legs = self.legs()?;
         let traced = self.trace_legs(&legs)?;
         let how = self.terms.how(self.streams(&legs));
-        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, how)?;
+        let call = self.pattern.call(legs.all().next().map_or(0, |leg| leg.tiling.len()), R::TYPES, &self.hooks.at);
+        let mut prepared = PreparedExchange::prepare(self.terms.link, &traced, how, call)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let ring = self.algorithm == Some(Algorithm::Ring);
         let agreement = self.pattern.agreement() + if ring { " by ring" } else { "" };

@@ -1,16 +1,13 @@
 //! An exchange that is ready: compared with its peers by the first launch, then launched any number of times.
 
 use super::RunError;
-use super::error::Timeout;
+use super::call::Call;
 use super::link::{How, Launch, Link};
 use super::pair::{Card, Pending};
-use crate::cuda::{CudaError, Stopped};
 use crate::hook::Traced;
-use crate::ir::{Kernel, Param};
-use crate::tensor::Arg;
+use crate::ir::Kernel;
 use crate::transport::layout::Side;
-use crate::transport::{AbortCode, Cause, PeerEndpoint, Rank};
-use crate::vm::LaunchError;
+use crate::transport::{AbortCode, Cause, Rank};
 use std::fmt;
 use std::time::Duration;
 
@@ -36,9 +33,8 @@ enum Peers {
 
 impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Compiles a kernel that nobody has been told of yet.
-    pub(super) fn prepare(link: &'l L, mut traced: Traced, how: How) -> Result<Self, RunError> {
-        name_peers(&mut traced, link);
-        let launch = Launch::with(&[link], &traced, how)?;
+    pub(super) fn prepare(link: &'l L, traced: &Traced, how: How, call: Call) -> Result<Self, RunError> {
+        let launch = Launch::with(&[link], traced, how, call)?;
         let peers = Peers::Pending { told: Vec::new(), all: false };
         Ok(PreparedExchange { link, launch, peers, deadline: how.deadline })
     }
@@ -46,7 +42,8 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Tells a peer of one leg.
     pub(super) fn tell(&mut self, side: Side, peer: Rank, card: Card) -> Result<(), RunError> {
         if let Peers::Pending { told, .. } = &mut self.peers {
-            told.push(Pending::tell(self.link, side, peer, card)?);
+            let pending = Pending::tell(self.link, side, peer, card);
+            told.push(pending.map_err(|error| error.during(self.launch.call()))?);
         }
         Ok(())
     }
@@ -76,12 +73,12 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
         if !matches!(self.peers, Peers::Agree) {
             self.meet()?;
         }
-        self.launch.run_through().map_err(|error| self.name_peer(error))
+        self.launch.run_through()
     }
 
     /// Waits until all launches have ended, and says how. On the CPU they have.
     pub fn sync(&mut self) -> Result<(), RunError> {
-        self.launch.sync().map_err(|error| self.name_peer(error))
+        self.launch.sync()
     }
 
     /// The kernel as it was traced: to be printed, or written as PTX by [`ptx::emit`](crate::ptx::emit).
@@ -121,7 +118,7 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
                 // The peer of the other leg may agree, launch, and count a step that this rank does not.
                 self.give_up(AbortCode::Failed);
             }
-            self.peers = first.map_or_else(Peers::Refused, |()| Peers::Agree);
+            self.peers = first.map_or_else(|error| Peers::Refused(error.during(self.launch.call())), |()| Peers::Agree);
         }
         match &self.peers {
             Peers::Refused(error) => Err(error.clone()),
@@ -132,30 +129,6 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Breaks the transport: a peer may have launched what this rank will not.
     fn give_up(&self, code: AbortCode) {
         self.link.fail(Cause { code, rank: self.link.rank().index(), reason: 0 });
-    }
-
-    /// Says for whom a wait was.
-    #[cold]
-    fn name_peer(&self, error: RunError) -> RunError {
-        let what = match &error {
-            RunError::Launch(LaunchError::Timeout { what, .. }) => what.clone(),
-            RunError::Cuda(CudaError::Timeout(stopped)) => format!("{}[{}]", stopped.param, stopped.index),
-            _ => return error,
-        };
-        let (Some(peer), rank) = (named_peer(&what), self.link.rank()) else { return error };
-        let timeout = match error {
-            RunError::Launch(LaunchError::Timeout { index, expected, seen, after, by, at, .. }) => {
-                let slot = index.unwrap_or(0);
-                Timeout { rank, peer, block: by.block, role: by.role, op: what, slot, expected, seen, after, at }
-            }
-            RunError::Cuda(CudaError::Timeout(stopped)) => {
-                let Stopped { block, role, index, expected, seen, at, .. } = *stopped;
-                let (block, slot, after) = (block as usize, index as i64, self.deadline.unwrap_or_default());
-                Timeout { rank, peer, block, role, op: what, slot, expected, seen, after, at }
-            }
-            other => return other,
-        };
-        RunError::Timeout(Box::new(timeout))
     }
 }
 
@@ -172,33 +145,6 @@ impl<L: Link> fmt::Debug for PreparedExchange<'_, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PreparedExchange({:?})", self.launch)
     }
-}
-
-/// Says in the name of every slot and every packet area which rank a wait for it is for: a kernel may wait for many.
-fn name_peers(traced: &mut Traced, link: &impl Link) {
-    let peers = Rank::all(link.world_size()).filter(|&peer| peer != link.rank());
-    let endpoints: Vec<(Rank, PeerEndpoint)> = peers.map(|peer| (peer, link.endpoint(peer))).collect();
-    for (id, arg) in traced.kernel.params.keys().zip(&traced.args) {
-        let memory = match arg {
-            Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
-            _ => continue,
-        };
-        let [memory] = memory else { continue };
-        let waited = |endpoint: &PeerEndpoint| endpoint.waited().iter().any(|waited| waited.is(memory));
-        let Some((peer, _)) = endpoints.iter().find(|(_, endpoint)| waited(endpoint)) else { continue };
-        if let Param::Slots { name, .. } | Param::Buffer { name, .. } = &mut traced.kernel.params[id] {
-            name.push_str(&format!("{OF_RANK}{peer}"));
-        }
-    }
-}
-
-const OF_RANK: &str = " of rank ";
-
-/// The rank that [`name_peers`] wrote into what was waited for.
-fn named_peer(what: &str) -> Option<Rank> {
-    let (_, rest) = what.rsplit_once(OF_RANK)?;
-    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest[..digits].parse().ok().map(Rank::new)
 }
 
 #[cfg(test)]

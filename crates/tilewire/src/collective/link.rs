@@ -1,10 +1,12 @@
 //! Kernels over transports: how one is bound to a peer, and how it is launched so that nothing hangs.
 
 use super::RunError;
+use super::call::Call;
+use super::peers::Awaited;
 use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
-use crate::ir::{Kernel, simplify};
+use crate::ir::{Kernel, SourceLine, simplify};
 use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
 use crate::transport::layout::Side;
@@ -12,7 +14,7 @@ use crate::transport::{
     AbortCode, Cause, Departures, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport,
     Signals, Ticket, TransferError, TransportError,
 };
-use crate::vm::{LaunchError, Prepared, Puts, Settings};
+use crate::vm::{Prepared, Puts, Settings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +68,7 @@ pub trait Link: Host {
 
     /// Compiles a kernel of your own that is bound to this transport. Ranks of one process that share a GPU start together: there a launch
     /// belongs to the one of the peer that has the same number, counted for every direction between two ranks.
+    #[track_caller]
     fn prepare(&self, traced: &Traced) -> Result<Launch<'_>, RunError>
     where
         Self: Sized,
@@ -150,6 +153,10 @@ pub struct Launch<'l> {
     engine: Engine,
     /// What was compiled: for people and tools.
     kernel: Box<Kernel>,
+    /// What the user called, for errors.
+    call: Call,
+    deadline: Option<Duration>,
+    awaited: Awaited,
 }
 
 /// What runs the kernel.
@@ -191,6 +198,7 @@ impl<'l> Launch<'l> {
     ///
     /// # Panics
     /// Without a transport.
+    #[track_caller]
     pub fn over(hosts: &[&'l dyn Host], traced: &Traced) -> Result<Launch<'l>, RunError> {
         let deadline = hosts.iter().map(|host| host.deadline()).min_by_key(|d| d.unwrap_or(Duration::MAX));
         Launch::with_deadline(hosts, traced, deadline.flatten())
@@ -200,18 +208,22 @@ impl<'l> Launch<'l> {
     ///
     /// # Panics
     /// Without a transport.
+    #[track_caller]
     pub fn with_deadline(
         hosts: &[&'l dyn Host],
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
-        Launch::with(hosts, traced, How { deadline, streams: Streams::default(), watched: true })
+        let call = Call::of_kernel(&traced.kernel.name, SourceLine::caller());
+        Launch::with(hosts, traced, How { deadline, streams: Streams::default(), watched: true }, call)
     }
 
-    pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
+    pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How, call: Call) -> Result<Launch<'l>, RunError> {
         let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
-        let kernel = Box::new(traced.kernel.clone());
+        let mut kernel = Box::new(traced.kernel.clone());
+        let awaited = Awaited::name(&mut kernel, &traced.args, hosts);
+        let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, awaited });
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
             let same = |host: &&dyn Host| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
@@ -225,8 +237,8 @@ impl<'l> Launch<'l> {
                 deadline: deadline.filter(|_| watched),
             };
             let ends = leg_ends(*first, &traced.args);
-            let launch = cuda::Launch::new(&simplify(&traced.kernel), &traced.args, seat, settings, &ends)?;
-            return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)), kernel });
+            let launch = cuda::Launch::new(&simplify(&kernel), &traced.args, seat, settings, &ends)?;
+            return ready(Engine::Gpu(Box::new(launch)), kernel);
         }
         let watching = if watched { hosts } else { &[] };
         let settings = Settings {
@@ -240,8 +252,8 @@ impl<'l> Launch<'l> {
             puts: streams.puts,
             ..Settings::default()
         };
-        let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;
-        Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Cpu(prepared), kernel })
+        let prepared = Prepared::with(&kernel, &traced.args, settings)?;
+        ready(Engine::Cpu(prepared), kernel)
     }
 
     /// Runs the kernel: on the CPU to the end; on a GPU it is started, and [`Launch::sync`] or a later call says how it ended.
@@ -262,12 +274,12 @@ impl<'l> Launch<'l> {
     pub(super) fn run_through(&mut self) -> Result<(), RunError> {
         for host in &self.hosts {
             if let Some(cause) = host.broken() {
-                return Err(TransferError::Broken { cause }.into());
+                return Err(RunError::from(TransferError::Broken { cause }).during(&self.call));
             }
         }
         match &mut self.engine {
-            Engine::Cpu(prepared) => prepared.run_through().map_err(|error| self.failed(error)),
-            Engine::Gpu(launch) => launch.start().map_err(|error| self.gpu_failed(error)),
+            Engine::Cpu(prepared) => prepared.run_through().map_err(|error| self.failed(error.into())),
+            Engine::Gpu(launch) => launch.start().map_err(|error| self.failed(error.into())),
         }
     }
 
@@ -275,11 +287,11 @@ impl<'l> Launch<'l> {
     pub fn sync(&mut self) -> Result<(), RunError> {
         match &mut self.engine {
             Engine::Cpu(_) => Ok(()),
-            Engine::Gpu(launch) => launch.sync().map_err(|error| self.gpu_failed(error)),
+            Engine::Gpu(launch) => launch.sync().map_err(|error| self.failed(error.into())),
         }
     }
 
-    /// The kernel as it was traced.
+    /// The kernel as it was traced; names of what it waits in say for which rank.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }
@@ -292,37 +304,30 @@ impl<'l> Launch<'l> {
         }
     }
 
-    #[cold]
-    fn gpu_failed(&self, error: CudaError) -> RunError {
-        let rank = self.hosts[0].rank().index();
-        let own = |code| Cause { code, rank, reason: 0 };
-        let cause = match &error {
-            CudaError::Timeout(_) => own(AbortCode::TimedOut),
-            CudaError::Aborted { word } => Cause::from_word(*word).unwrap_or(own(AbortCode::Failed)),
-            // Nothing was started, and nothing is lost.
-            CudaError::NotResident { .. } | CudaError::Capturing { .. } => return error.into(),
-            _ => own(AbortCode::Failed),
-        };
-        self.hosts.iter().for_each(|host| host.fail(cause));
-        match error {
-            // What ended the waits of this rank is for the transport to say.
-            CudaError::Aborted { .. } => TransferError::Broken { cause }.into(),
-            error => error.into(),
-        }
+    /// What the user called.
+    pub(super) fn call(&self) -> &Call {
+        &self.call
     }
 
+    /// Breaks the transports, and adds to the error what the engine does not know.
     #[cold]
-    fn failed(&self, error: LaunchError) -> RunError {
-        let rank = self.hosts[0].rank().index();
-        let own = |code| Cause { code, rank, reason: 0 };
+    fn failed(&self, mut error: RunError) -> RunError {
+        let own = |code| Cause { code, rank: self.hosts[0].rank().index(), reason: 0 };
         let cause = match &error {
-            LaunchError::Timeout { .. } => own(AbortCode::TimedOut),
+            RunError::Timeout(_) => own(AbortCode::TimedOut),
             // Who is told of it must hear what happened first, and not that this rank heard of it.
-            LaunchError::Aborted { word, .. } => Cause::from_word(*word).unwrap_or(own(AbortCode::Failed)),
+            RunError::PeerFailed { cause, .. } => *cause,
+            // Nothing was started, and nothing is lost.
+            RunError::Cuda(CudaError::NotResident { .. } | CudaError::Capturing { .. }) => return error,
             _ => own(AbortCode::Failed),
         };
         self.hosts.iter().for_each(|host| host.fail(cause));
-        error.into()
+        if let RunError::Timeout(timeout) = &mut error {
+            timeout.peer = self.awaited.by(timeout);
+            timeout.late = timeout.peer;
+            timeout.after = self.deadline.unwrap_or(timeout.after);
+        }
+        error.during(&self.call)
     }
 }
 

@@ -21,20 +21,25 @@
 //! | `algorithm.rs` | [`Algorithm`], [`ReduceOp`], [`Reducible`] |
 //! | `launch_exchange.rs` | [`PreparedExchange`]: compared with the peers, then launched |
 //! | `pair.rs` | what ranks tell each other before the first launch |
+//! | `peers.rs` | for which rank a wait is |
 //! | `terms.rs` | link, knobs, window and deadline, as builders collect them |
 //! | `config.rs` | [`Config`]: the knobs, and what is chosen without |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
 //! | `link.rs` | [`Link`]: a transport that kernels can be bound to; [`Launch`]: a kernel over transports |
 //! | `prepare.rs` | [`prepare`]: a traced kernel, ready to launch |
 //! | `wait_host.rs` | [`waits_over`]: launches that sleep on a rank's doorbell and end with its abort word |
+//! | `call.rs` | [`Call`]: the user's call that an operation comes from |
 //! | `error.rs` | [`RunError`] |
+//! | `failure.rs` | a peer's failure and a timeout, however they were noticed, as the two of [`RunError`] |
 #![forbid(unsafe_code)]
 
 mod algorithm;
+mod call;
 mod config;
 mod error;
 mod exchange;
 mod exchanges;
+mod failure;
 mod hooks;
 mod launch_exchange;
 mod leg;
@@ -43,6 +48,7 @@ mod link;
 mod map;
 mod pair;
 mod pattern;
+mod peers;
 mod prepare;
 mod reduction;
 mod reduction_kernel;
@@ -53,8 +59,9 @@ mod terms;
 mod wait_host;
 
 pub use algorithm::{Algorithm, ReduceOp, Reducible};
+pub use call::Call;
 pub use config::{Config, Primitive};
-pub use error::{Mismatch, RunError, Timeout};
+pub use error::{During, Mismatch, RunError, Stage, Timeout};
 pub use exchange::{Exchange, recv, send, sendrecv};
 pub use exchanges::{all_gather, all_to_all, barrier, broadcast, gather, scatter};
 pub use launch_exchange::PreparedExchange;

@@ -7,6 +7,8 @@
 //! In a round every rank sends to another one, so no receiver is written by all at once.
 
 use super::algorithm::Algorithm;
+use super::call::Call;
+use crate::ir::{SourceLine, Type};
 use crate::transport::layout::Side;
 use crate::transport::{Rank, TransferError};
 use std::ops::Range;
@@ -81,6 +83,15 @@ impl Pattern {
             Pattern::Gather { .. } => "gather",
             Pattern::Scatter { .. } => "scatter",
         }
+    }
+
+    /// The user's call, with chunks of `len` elements.
+    pub(super) fn call(&self, len: usize, types: &[Type], at: &SourceLine) -> Call {
+        let mut call = Call::of(self.name(), len, types, at);
+        if self.is_collective() && !matches!(self, Pattern::Broadcast { .. }) {
+            call.operation.push_str(" for each rank");
+        }
+        call
     }
 
     /// What all who take part must say alike: the collective, and its root. A `send` meets a `sendrecv`.

@@ -2,6 +2,7 @@
 
 use super::RunError;
 use super::algorithm::{Algorithm, ReduceOp, Reducible};
+use super::call::Call;
 use super::config::{Config, Decision, Primitive};
 use super::hooks::{Hooks, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
@@ -164,7 +165,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             true => format!(", {} warps", traced.kernel.roles.values().map(|role| role.warps).sum::<u32>()),
             false => String::new(),
         };
-        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.terms.how(self.streams(&course)))?;
+        let call = Call::of(self.kind.name(), self.out.len(), R::TYPES, &self.hooks.at);
+        let how = self.terms.how(self.streams(&course));
+        let mut prepared = PreparedExchange::prepare(self.terms.link, &traced, how, call)?;
         let Course { algorithm, decision, .. } = &course;
         let agreement = format!("{} of {} by {}{lanes}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.

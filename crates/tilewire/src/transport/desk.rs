@@ -87,7 +87,7 @@ impl Desk {
         closed.map_err(|error| match self.lost(error) {
             TransportError::Bootstrap(BootstrapError::Timeout { late, absent, waited, .. }) => {
                 let ranks = late.iter().chain(&absent).map(|rank| rank.index()).collect();
-                TransportError::NotClosed { ranks, after: waited }
+                TransportError::NotClosed { rank: self.world.rank(), ranks, after: waited }
             }
             error => error,
         })

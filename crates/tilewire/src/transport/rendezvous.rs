@@ -285,6 +285,8 @@ pub enum TransportError {
     },
     /// Some ranks did not close in time.
     NotClosed {
+        /// The rank that waited.
+        rank: Rank,
         /// Those ranks.
         ranks: Vec<usize>,
         /// How long this one waited.
@@ -320,7 +322,7 @@ impl fmt::Display for TransportError {
                  the same call, in the same order, or allow a longer deadline",
                 after.as_secs_f64()
             ),
-            TransportError::NotClosed { ranks, after } => write!(
+            TransportError::NotClosed { ranks, after, .. } => write!(
                 f,
                 "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that this one left \
                  out",

@@ -50,7 +50,9 @@ impl Watch {
             GoodbyeError::Died { rank } => {
                 TransportError::Broken { cause: Cause { code: AbortCode::Died, rank, reason: 0 } }
             }
-            GoodbyeError::Missing { ranks, after } => TransportError::NotClosed { ranks, after },
+            GoodbyeError::Missing { ranks, after } => {
+                TransportError::NotClosed { rank: super::rank::Rank::new(own as u32), ranks, after }
+            }
         })
     }
 

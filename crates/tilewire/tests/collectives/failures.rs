@@ -4,8 +4,8 @@ use crate::case::{LONG, SMALL, Way};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tilewire::collective::{Rounds, Timeout};
-use tilewire::transport::{AbortCode, Cause, Rank, ShmTransport, TransferError, TransportError, Window, World};
-use tilewire::{LaunchError, RunError, Tensor, all_reduce, all_to_all, recv, send};
+use tilewire::transport::{AbortCode, Cause, Rank, ShmTransport, TransferError, Window, World};
+use tilewire::{RunError, Tensor, all_reduce, all_to_all, recv, send};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -47,9 +47,11 @@ fn who_waits_for_a_rank_that_does_not_run_names_it() {
     for way in [Way::Packet, Way::staged(128, 2), Way::Direct] {
         for rounds in [Rounds::Roles, Rounds::Blocks] {
             let error = without_rank_2(way, rounds);
-            assert_eq!((error.rank, error.peer, error.after), (Rank::new(0), Rank::new(2), SHORT), "{error}");
+            assert_eq!((error.rank, error.peer, error.after), (Rank::new(0), Some(Rank::new(2)), SHORT), "{error}");
+            let (call, at) = (error.call.as_ref().unwrap(), error.at.as_ref().unwrap());
+            assert_eq!((&*call.operation, call.at.file), ("all_to_all of 100 u32 for each rank", file!()));
             let words = error.to_string();
-            assert!(words.starts_with("rank 0 waited 300ms for rank 2: ") && words.contains(error.at.file), "{words}");
+            assert!(words.contains(&call.to_string()) && words.contains(at.file), "{words}");
         }
     }
 }
@@ -72,7 +74,7 @@ fn who_waits_for_the_input_of_a_rank_that_does_not_run_names_it() {
     });
     let errors = errors.unwrap();
     let Some(RunError::Timeout(error)) = &errors[0] else { panic!("{errors:?}") };
-    assert_eq!((error.rank, error.peer, error.after), (Rank::new(0), Rank::new(2), SHORT), "{error}");
+    assert_eq!((error.rank, error.peer, error.after), (Rank::new(0), Some(Rank::new(2)), SHORT), "{error}");
     assert!(error.to_string().contains("done of rank 2"), "{error}");
     let cause = Cause { code: AbortCode::TimedOut, rank: 0, reason: 0 };
     assert_eq!(heard(errors[1].as_ref().unwrap()), cause);
@@ -115,12 +117,7 @@ fn what_is_built_and_dropped_breaks_the_transport_for_all() {
 /// The cause that a rank heard of, however it came to hear of it.
 pub fn heard(error: &RunError) -> Cause {
     match error {
-        RunError::Launch(LaunchError::Aborted { word, .. }) => Cause::from_word(*word).unwrap(),
-        RunError::Transfer(TransferError::Broken { cause }) => *cause,
-        RunError::Transport(error) => match &**error {
-            TransportError::Broken { cause } => *cause,
-            other => panic!("{other}"),
-        },
+        RunError::PeerFailed { cause, .. } => *cause,
         other => panic!("{other}"),
     }
 }

@@ -7,10 +7,9 @@ use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tilewire::collective::{Link, Timeout};
+use tilewire::collective::{Link, Stage, Timeout};
 use tilewire::transport::{
-    AbortCode, Cause, P2pTransport, PeerEndpoint, Rank, RankError, ShmTransport, Signals, TransferError,
-    TransportError, Window, World,
+    AbortCode, Cause, P2pTransport, PeerEndpoint, Rank, RankError, ShmTransport, Signals, TransportError, Window, World,
 };
 use tilewire::{LaunchError, Memory, RunError, Tensor, kernel, recv, send, sendrecv};
 
@@ -55,21 +54,25 @@ fn timeout(error: RunError) -> Timeout {
 #[track_caller]
 fn assert_broken(error: &RunError, code: AbortCode, rank: Rank) {
     let expected = Cause { code, rank: rank.index(), reason: 0 };
-    match error {
-        RunError::Transfer(TransferError::Broken { cause }) => assert_eq!(*cause, expected),
-        RunError::Transport(error) => {
-            assert!(matches!(&**error, TransportError::Broken { cause } if *cause == expected), "{error}");
-        }
-        other => panic!("{other}"),
-    }
+    let RunError::PeerFailed { rank: failed, cause, .. } = error else { panic!("{error}") };
+    assert_eq!((*failed, *cause), (rank, expected), "{error}");
 }
 
 /// The line of the schedule that a wait stands in.
 #[track_caller]
 fn line_of(timeout: &Timeout) -> String {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let text = std::fs::read_to_string(root.join(timeout.at.file)).unwrap();
-    text.lines().nth(timeout.at.line as usize - 1).expect("the file has the line").to_string()
+    let at = timeout.at.as_ref().expect("a wait in a launch has a line");
+    let text = std::fs::read_to_string(root.join(at.file)).unwrap();
+    text.lines().nth(at.line as usize - 1).expect("the file has the line").to_string()
+}
+
+/// The user's line stands in the error: a call in this file.
+#[track_caller]
+fn assert_called(timeout: &Timeout, operation: &str) {
+    let call = timeout.call.as_ref().expect("the call is known");
+    assert_eq!((&*call.operation, call.at.file), (operation, file!()));
+    assert!(timeout.to_string().contains(&call.to_string()), "{timeout}");
 }
 
 /// A receiver that waits for a sender that has built, and does not run. `sent` is what the sender does by hand before.
@@ -102,11 +105,12 @@ fn a_receiver_says_what_it_waits_for() {
     ] {
         for blocks in [1, 3] {
             let error = receiver_waits(way, blocks, |_| ());
-            assert_eq!((error.rank, error.peer, &*error.role, error.after), (FIRST, SECOND, "receive", SHORT));
+            assert_eq!((error.rank, error.peer, error.late), (FIRST, Some(SECOND), Some(SECOND)));
+            assert_eq!((error.stage, &*error.role, error.after), (Stage::Launch, "receive", SHORT));
             assert_eq!((error.block, error.slot, error.expected, error.seen), (0, 0, expected, 0), "{error}");
             assert!(error.op.contains(op) && line_of(&error).contains(line), "{error}: {}", line_of(&error));
-            let words = error.to_string();
-            assert!(words.starts_with("rank 0 waited 200ms for rank 1: ") && words.contains(error.at.file), "{words}");
+            assert!(error.to_string().contains("schedule"), "{error}");
+            assert_called(&error, "recv of 100 u32");
         }
     }
 }
@@ -173,11 +177,14 @@ fn a_wait_of_ones_own_kernel_names_the_line_of_the_user() {
         })?;
         if world.rank() == FIRST {
             let error = link.prepare(&traced)?.run().unwrap_err();
-            let RunError::Launch(LaunchError::Timeout { index, expected, seen, by, at, .. }) = error.clone() else {
-                panic!("{error}")
-            };
-            assert_eq!((index, expected, seen, by.block, &*by.role), (Some(5), 7, 0, 0, "watch"), "{error}");
+            let prepared = line!() - 1;
+            let error = timeout(error);
+            assert_eq!((error.rank, error.peer, error.slot), (FIRST, Some(SECOND), 5), "{error}");
+            assert_eq!((error.expected, error.seen, error.block, &*error.role), (7, 0, 0, "watch"), "{error}");
+            let at = error.at.clone().unwrap();
             assert_eq!((at.file, at.line), (file!(), line.get()), "{error}");
+            assert_called(&error, "kernel own");
+            assert_eq!(error.call.unwrap().at.line, prepared);
         }
         world.bootstrap().barrier("failed", LONG.into())?;
         assert!(link.is_broken());
@@ -217,7 +224,9 @@ fn a_sender_says_what_it_waits_for() {
         (Way::Direct, 1, "ready", 1, "send_direct"),
     ] {
         let error = sender_waits(way, launches);
-        assert_eq!((error.rank, error.peer, &*error.role, error.after), (FIRST, SECOND, "send", SHORT));
+        assert_eq!((error.rank, error.peer, error.late), (FIRST, Some(SECOND), Some(SECOND)));
+        assert_eq!((error.stage, &*error.role, error.after), (Stage::Launch, "send", SHORT));
+        assert_called(&error, "send of 100 u32");
         assert_eq!((error.block, error.slot, error.expected, error.seen), (0, 0, expected, 0), "{error}");
         assert!(error.op.contains(op) && line_of(&error).contains(line), "{error}: {}", line_of(&error));
     }
@@ -253,11 +262,11 @@ fn a_peer_that_never_builds_is_named() {
         },
         |link| recv(link, &Tensor::<u32>::zeros(4), FIRST).run().unwrap_err(),
     );
-    let RunError::Transport(not_met) = &first else { panic!("{first}") };
-    let TransportError::NotMet { ticket, after } = &**not_met else { panic!("{first}") };
-    assert_eq!((ticket.rank, ticket.peer, ticket.number), (FIRST, SECOND, 0));
-    assert!(*after >= deadline);
-    assert!(first.to_string().contains("send number 0 of rank 0 to rank 1"), "{first}");
+    let first = timeout(first);
+    assert_eq!((first.rank, first.peer, first.late, first.slot), (FIRST, Some(SECOND), Some(SECOND), 0));
+    assert_eq!(first.stage, Stage::Meeting);
+    assert!(first.after >= deadline && first.op.contains("send number 0"), "{first}");
+    assert_called(&first, "send of 4 u32");
     assert_broken(&second, AbortCode::TimedOut, FIRST);
 }
 
@@ -288,10 +297,7 @@ fn assert_all_aborted(errors: &[RunError], because: &str) {
     assert_eq!(errors.len(), 3);
     for error in errors {
         // Who is late finds the transport broken before it waits.
-        let heard = matches!(
-            error,
-            RunError::Launch(LaunchError::Aborted { .. }) | RunError::Transfer(TransferError::Broken { .. })
-        ) || matches!(error, RunError::Transport(error) if matches!(**error, TransportError::Broken { .. }));
+        let heard = matches!(error, RunError::PeerFailed { rank: SECOND, .. });
         assert!(heard && error.to_string().contains(because), "{error}");
     }
 }
@@ -372,7 +378,9 @@ fn a_broken_transport_says_so_on_every_call_until_a_new_rendezvous() {
         }
         assert_broken(&send(&link, &inp, to).build().unwrap_err(), AbortCode::Failed, SECOND);
         assert_broken(&recv(&link, &out, from).run().unwrap_err(), AbortCode::Failed, SECOND);
-        assert!(matches!(link.close().unwrap_err(), TransportError::Broken { .. }));
+        let closed = link.close().unwrap_err();
+        assert!(matches!(closed, TransportError::Broken { .. }), "{closed}");
+        assert_broken(&closed.into(), AbortCode::Failed, SECOND);
         let link = ShmTransport::rendezvous(world, SMALL)?;
         Shift { len: 50, by: 1, blocks: 2, way: Way::staged(64, 2) }.run::<i8>(world, &link, seed())?;
         Ok(link.close()?)

@@ -249,7 +249,7 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
             // Its send agrees and needs nobody; were its step counted here alone, every later message would be the wrong one.
             let sent = send(&link, &x, peer).run();
             let received = recv(&link, &output::<u64>(5), peer).run();
-            assert!(sent.is_ok() || matches!(sent, Err(RunError::Transfer(TransferError::Broken { .. }))), "{sent:?}");
+            assert!(sent.is_ok() || matches!(sent, Err(RunError::PeerFailed { .. })), "{sent:?}");
             assert!(received.is_err());
         } else {
             let error = sendrecv(&link, &y, &x, peer, peer).run().unwrap_err();
@@ -258,10 +258,7 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
         world.bootstrap().barrier("refused", world.deadline())?;
         let again =
             if world.rank() == Rank::new(0) { send(&link, &x, peer).run() } else { recv(&link, &y, peer).run() };
-        assert!(matches!(
-            again.unwrap_err(),
-            RunError::Transport(_) | RunError::Transfer(TransferError::Broken { .. })
-        ));
+        assert!(matches!(again.unwrap_err(), RunError::PeerFailed { .. }));
         untouched::assert_untouched("half refused");
         Ok(())
     });
@@ -511,9 +508,8 @@ fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError
                 _ => {
                     let from = Rank::new(0);
                     let error = recv(&link, window.tensor(), from).window(&window).run().unwrap_err();
-                    let RunError::Transport(not_met) = &error else { panic!("{error}") };
-                    let TransportError::NotMet { ticket, after } = &**not_met else { panic!("{error}") };
-                    assert!((ticket.rank, ticket.peer) == (world.rank(), from) && *after >= deadline, "{error}");
+                    let RunError::Timeout(it) = &error else { panic!("{error}") };
+                    assert!((it.rank, it.peer) == (world.rank(), Some(from)) && it.after >= deadline, "{error}");
                     error
                 }
             };

@@ -6,20 +6,14 @@ use crate::ranks::{join, join_within, start};
 use crate::transfers::{Case, Hook, Random, Ready};
 use std::time::{Duration, Instant};
 use tilewire::collective::Timeout;
-use tilewire::transport::{ShmOptions, ShmTransport, TransferError, TransportError, World};
-use tilewire::{Config, LaunchError, Primitive, RunError, Tensor, recv, send};
+use tilewire::transport::{ShmOptions, ShmTransport, TransportError, World};
+use tilewire::{Config, Primitive, RunError, Tensor, recv, send};
 
 /// What a survivor tells: its error, and the error of the call after that.
 fn told(error: &RunError) -> String {
     match error {
-        RunError::Launch(LaunchError::Aborted { cause, .. }) => format!("aborted: {cause}"),
-        RunError::Transfer(TransferError::Broken { cause }) => format!("broken: {cause}"),
-        RunError::Transport(error) => match &**error {
-            TransportError::Broken { cause } => format!("broken: {cause}"),
-            TransportError::NotMet { ticket, .. } => format!("not met: {}", ticket.peer),
-            other => format!("another error: {other}"),
-        },
-        RunError::Timeout(timeout) => format!("timeout: {}", timeout.peer),
+        RunError::PeerFailed { rank, cause, .. } if rank.index() == cause.rank => format!("failed: {cause}"),
+        RunError::Timeout(timeout) => format!("timeout: {}", timeout.peer.expect("a peer is waited for")),
         other => format!("another error: {other}"),
     }
 }
@@ -105,10 +99,9 @@ fn every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind() {
         job.kill(victim);
         let context = format!("seed {}, round {number}, {ranks} ranks, {case:?}, killed after {after:?}", seed());
         for rank in (0..ranks).filter(|&rank| rank != victim) {
-            let report = job.report(rank);
-            let died = format!("rank {victim} died");
-            assert!(report == format!("aborted: {died}") || report == format!("broken: {died}"), "{report}; {context}");
-            assert_eq!(job.report(rank), format!("broken: {died}"), "{context}");
+            for call in ["the first", "the next"] {
+                assert_eq!(job.report(rank), format!("failed: rank {victim} died"), "{call} call; {context}");
+            }
             assert_eq!(job.report(rank), "nothing left", "{context}");
         }
         // Dropping waits for every process. What survivors have open and mapped they have counted themselves.
@@ -153,9 +146,9 @@ fn ends_of_rank_1(test: &str, end: fn(), cause: &str) {
     let (mut job, _store) = start(test, 3);
     for rank in [0, 2] {
         assert_eq!(job.report(rank), "under way");
-        let report = job.report(rank);
-        assert!(report == format!("aborted: {cause}") || report == format!("broken: {cause}"), "{report}");
-        assert_eq!(job.report(rank), format!("broken: {cause}"));
+        for call in ["the first", "the next"] {
+            assert_eq!(job.report(rank), format!("failed: {cause}"), "{call} call");
+        }
         assert_eq!(job.report(rank), "nothing left");
     }
 }
@@ -190,10 +183,10 @@ fn a_peer_that_never_builds_is_named_at_the_deadline() {
         return member.report(told(&Ready::build(&link, PLAIN).err().unwrap()));
     }
     let (mut job, _store) = start(test, 2);
-    job.expect([0], "not met: 1");
+    job.expect([0], "timeout: 1");
     job.expect(0..2, "done");
     (0..2).for_each(|rank| job.tell(rank, b"go on"));
-    job.expect(0..2, "broken: a wait of rank 0 expired");
+    job.expect(0..2, "failed: a wait of rank 0 expired");
     job.finish();
 }
 
@@ -220,7 +213,7 @@ fn a_peer_that_stops_calling_is_named_at_the_deadline() {
     job.expect([0], "timeout: 1");
     job.expect(0..2, "done");
     (0..2).for_each(|rank| job.tell(rank, b"go on"));
-    job.expect(0..2, "broken: a wait of rank 0 expired");
+    job.expect(0..2, "failed: a wait of rank 0 expired");
     job.finish();
 }
 
@@ -244,9 +237,9 @@ fn a_wait_that_expires_says_where_and_for_what() {
             let RunError::Timeout(it) = last.run().unwrap_err() else { panic!("no timeout") };
             let Timeout { rank, peer, block, role, op, slot, expected, seen, after, at, .. } = *it;
             member.report(format!(
-                "{rank} for {peer}, block {block}, {role}: {op}, {slot}, {seen} of {expected}, {after:?}"
+                "{rank} for {peer:?}, block {block}, {role}: {op}, {slot}, {seen} of {expected}, {after:?}"
             ));
-            member.report(at.file);
+            member.report(at.unwrap().file);
         }
         member.report("done");
         member.hear();
@@ -254,10 +247,10 @@ fn a_wait_that_expires_says_where_and_for_what() {
     }
     let (mut job, _store) = start(test, 2);
     // Five steps in each of three launches: the next is number 15, which lies in slot 1 and was announced last by step 13.
-    job.expect([0], "0 for 1, block 0, receive: wait tail of rank 1[1], 1, 14 of 16, 300ms");
+    job.expect([0], "0 for Some(Rank(1)), block 0, receive: wait tail of rank 1[1], 1, 14 of 16, 300ms");
     assert!(job.report(0).ends_with("schedule/staged.rs"));
     job.expect(0..2, "done");
     (0..2).for_each(|rank| job.tell(rank, b"go on"));
-    job.expect(0..2, "broken: a wait of rank 0 expired");
+    job.expect(0..2, "failed: a wait of rank 0 expired");
     job.finish();
 }

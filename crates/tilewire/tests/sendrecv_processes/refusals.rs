@@ -7,7 +7,7 @@ use crate::ranks::{in_worlds, join, start};
 use crate::untouched::{self, output};
 use std::time::Duration;
 use tilewire::collective::Mismatch;
-use tilewire::transport::{Protocol, Rank, RankError, ShmTransport, TransferError, TransportError, World};
+use tilewire::transport::{Protocol, Rank, RankError, ShmTransport, TransferError, World};
 use tilewire::{Bf16, Config, RunError, Tensor, recv, send, sendrecv};
 
 const FIRST: Rank = Rank::new(0);
@@ -159,10 +159,7 @@ fn a_message_larger_than_the_window_of_the_peer() {
             RunError::Transfer(TransferError::TooLarge { protocol, bytes, region }) => {
                 format!("{protocol:?}: {bytes} of {region}")
             }
-            RunError::Transport(not_met) => match &**not_met {
-                TransportError::NotMet { ticket, .. } => format!("{} has not met {}", ticket.rank, ticket.peer),
-                other => panic!("{other}"),
-            },
+            RunError::Timeout(timeout) => format!("{} has not met {}", timeout.rank, timeout.peer.unwrap()),
             other => panic!("{other}"),
         });
         world.bootstrap().barrier("over", world.deadline()).unwrap();

@@ -1,0 +1,255 @@
+//! A peer's failure and a timeout, however they were noticed: where the errors of engines and transports become the two of [`RunError`].
+//!
+//! ```text
+//!   LaunchError::Aborted   CudaError::Aborted   TransferError::Broken   TransportError::Broken, ::Peer   ──▶ RunError::PeerFailed
+//!   LaunchError::Timeout   CudaError::Timeout   TransportError::NotMet, ::NotClosed                      ──▶ RunError::Timeout
+//! ```
+//! Nothing else in this folder looks at the left column. What a stage's error does not know (the peer, the user's call) is added by the
+//! launch or the meeting that it ended.
+
+use super::call::Call;
+use super::error::{During, RunError, Stage, Timeout};
+use crate::cuda::{CudaError, Stopped};
+use crate::ir::SourceLine;
+use crate::transport::bootstrap::{BootstrapError, Departure};
+use crate::transport::{AbortCode, Cause, Rank, SegmentError, TransferError, TransportError};
+use crate::vm::LaunchError;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl RunError {
+    /// The failure that a cause tells of.
+    fn peer_failed(cause: Cause, what: String) -> RunError {
+        let during = (!what.is_empty()).then(|| Box::new(During { call: None, what }));
+        RunError::PeerFailed { rank: Rank::new(cause.rank as u32), cause, during }
+    }
+
+    /// Adds the user's call, where the error is one of a wait.
+    pub(super) fn during(mut self, made: &Call) -> RunError {
+        match &mut self {
+            RunError::Timeout(timeout) => {
+                timeout.call.get_or_insert_with(|| made.clone());
+            }
+            RunError::PeerFailed { during: Some(during), .. } => {
+                during.call.get_or_insert_with(|| made.clone());
+            }
+            RunError::PeerFailed { during, .. } => {
+                *during = Some(Box::new(During { call: Some(made.clone()), what: String::new() }));
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+impl Timeout {
+    /// A wait of which no more is known than who waited for whom.
+    fn new(stage: Stage, rank: Rank, peer: Option<Rank>, op: String, after: Duration) -> Timeout {
+        Timeout {
+            rank,
+            peer,
+            late: peer,
+            stage,
+            op,
+            block: 0,
+            role: String::new(),
+            bank: None,
+            slot: 0,
+            expected: 1,
+            seen: 0,
+            after,
+            at: None,
+            call: None,
+        }
+    }
+}
+
+impl From<Timeout> for RunError {
+    fn from(timeout: Timeout) -> Self {
+        RunError::Timeout(Box::new(timeout))
+    }
+}
+
+impl From<LaunchError> for RunError {
+    fn from(error: LaunchError) -> Self {
+        match error {
+            LaunchError::Timeout { what, bank, index, expected, seen, after, by, at } => {
+                let (rank, slot) = (Rank::new(by.rank as u32), index.unwrap_or(0));
+                let timeout = Timeout::new(Stage::Launch, rank, None, what, after);
+                let (block, role, at) = (by.block, by.role, Some(at));
+                Timeout { block, role, bank, slot, expected, seen, at, ..timeout }.into()
+            }
+            LaunchError::Aborted { word, what, by, at, .. } => {
+                RunError::peer_failed(cause_of(word, by.rank), stopped_in(&what, by.block, &by.role, &at))
+            }
+            error => RunError::Launch(error),
+        }
+    }
+}
+
+impl From<CudaError> for RunError {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Timeout(stopped) => {
+                let Stopped { rank, block, role, param, bank, index, expected, seen, at, .. } = *stopped;
+                let op = format!("{param}[{index}]");
+                let timeout = Timeout::new(Stage::Launch, Rank::new(rank), None, op, Duration::ZERO);
+                let (block, slot, bank, at) = (block as usize, index as i64, Some(bank as i64), Some(at));
+                Timeout { block, role, bank, slot, expected, seen, at, ..timeout }.into()
+            }
+            CudaError::Aborted { word } => RunError::peer_failed(cause_of(word, 0), String::new()),
+            error => RunError::Cuda(error),
+        }
+    }
+}
+
+impl From<TransferError> for RunError {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::Broken { cause } => RunError::peer_failed(cause, String::new()),
+            error => RunError::Transfer(error),
+        }
+    }
+}
+
+impl From<TransportError> for RunError {
+    fn from(error: TransportError) -> Self {
+        let of = |code, rank: Rank| Cause { code, rank: rank.index(), reason: 0 };
+        match error {
+            TransportError::Broken { cause } => RunError::peer_failed(cause, String::new()),
+            TransportError::Peer { rank, what } => RunError::peer_failed(of(AbortCode::Failed, rank), what),
+            TransportError::Segment(SegmentError::Peer { rank, what }) => {
+                RunError::peer_failed(of(AbortCode::Failed, Rank::new(rank as u32)), what)
+            }
+            TransportError::Segment(SegmentError::Died { rank }) => {
+                let what = "while the ranks shared their memory".to_string();
+                RunError::peer_failed(of(AbortCode::Died, Rank::new(rank as u32)), what)
+            }
+            TransportError::Bootstrap(BootstrapError::PeerGone { peer, departure, operation, name }) => {
+                let code = match departure {
+                    Departure::Left => AbortCode::Left,
+                    Departure::Failed(_) => AbortCode::Failed,
+                    _ => AbortCode::Died,
+                };
+                RunError::peer_failed(of(code, peer), format!("{operation} '{name}': rank {peer} {departure}"))
+            }
+            TransportError::NotMet { ticket, after } => {
+                let timeout = Timeout::new(Stage::Meeting, ticket.rank, Some(ticket.peer), ticket.to_string(), after);
+                Timeout { slot: ticket.number as i64, ..timeout }.into()
+            }
+            TransportError::NotClosed { rank, ranks, after } => {
+                let late = ranks.first().map(|&late| Rank::new(late as u32));
+                let list: Vec<String> = ranks.iter().map(|rank| format!("rank {rank}")).collect();
+                Timeout::new(Stage::Closing, rank, late, format!("close of {}", list.join(", ")), after).into()
+            }
+            TransportError::Bootstrap(BootstrapError::Timeout { rank, operation, name, late, absent, waited }) => {
+                let first = absent.first().or(late.first()).copied();
+                Timeout::new(Stage::Meeting, rank, first, format!("{operation} '{name}'"), waited).into()
+            }
+            TransportError::Cuda(error @ (CudaError::Timeout(_) | CudaError::Aborted { .. })) => error.into(),
+            error => RunError::Transport(Arc::new(error)),
+        }
+    }
+}
+
+/// What an abort word says; a word of nobody's is blamed on the rank that saw it.
+fn cause_of(word: u64, rank: usize) -> Cause {
+    Cause::from_word(word).unwrap_or(Cause { code: AbortCode::Failed, rank, reason: 0 })
+}
+
+fn stopped_in(what: &str, block: usize, role: &str, at: &SourceLine) -> String {
+    format!("{what} (block {block}, role {role}, waiting at {at})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::Ticket;
+    use crate::transport::bootstrap::Operation;
+    use crate::transport::layout::Side;
+    use crate::vm::Who;
+
+    const CAUSE: Cause = Cause { code: AbortCode::Died, rank: 3, reason: 0 };
+
+    fn line() -> SourceLine {
+        SourceLine::caller()
+    }
+
+    #[test]
+    fn a_peers_failure_is_one_error_whoever_noticed_it() {
+        let by = Box::new(Who { rank: 1, block: 2, role: "receive".into() });
+        let (what, cause) = ("wait tail of rank 3[0]".to_string(), CAUSE.to_string());
+        let gone = BootstrapError::PeerGone {
+            peer: Rank::new(3),
+            departure: Departure::Lost,
+            operation: Operation::Barrier,
+            name: "closed".into(),
+        };
+        let noticed: [RunError; 7] = [
+            LaunchError::Aborted { cause, word: CAUSE.to_word(), what, by, at: line() }.into(),
+            CudaError::Aborted { word: CAUSE.to_word() }.into(),
+            TransferError::Broken { cause: CAUSE }.into(),
+            TransportError::Broken { cause: CAUSE }.into(),
+            TransportError::Cuda(CudaError::Aborted { word: CAUSE.to_word() }).into(),
+            TransportError::Segment(SegmentError::Died { rank: 3 }).into(),
+            TransportError::Bootstrap(gone).into(),
+        ];
+        for error in noticed {
+            let RunError::PeerFailed { rank, cause, .. } = &error else { panic!("{error}") };
+            assert_eq!((*rank, *cause), (Rank::new(3), CAUSE), "{error}");
+            assert!(error.to_string().contains("rank 3 died"), "{error}");
+        }
+        let error: RunError = TransportError::Peer { rank: Rank::new(2), what: "no room".into() }.into();
+        let RunError::PeerFailed { rank, cause, .. } = &error else { panic!("{error}") };
+        assert_eq!((*rank, cause.code), (Rank::new(2), AbortCode::Failed));
+        assert!(error.to_string().contains("no room"), "{error}");
+    }
+
+    #[test]
+    fn a_timeout_is_one_error_whoever_waited() {
+        let by = Box::new(Who { rank: 1, block: 0, role: "receive".into() });
+        let after = Duration::from_secs(2);
+        let (what, at) = ("wait tail of rank 3[4]".to_string(), line());
+        let stopped = Stopped {
+            rank: 1,
+            block: 0,
+            role: "receive".into(),
+            copy: 0,
+            param: "tail of rank 3".into(),
+            bank: 0,
+            index: 4,
+            expected: 7,
+            seen: 5,
+            at: at.clone(),
+        };
+        let launches: [RunError; 2] = [
+            LaunchError::Timeout { what, bank: None, index: Some(4), expected: 7, seen: 5, after, by, at }.into(),
+            CudaError::Timeout(Box::new(stopped)).into(),
+        ];
+        for error in launches {
+            let RunError::Timeout(it) = &error else { panic!("{error}") };
+            assert_eq!((it.stage, it.rank, it.block, &*it.role), (Stage::Launch, Rank::new(1), 0, "receive"));
+            assert_eq!((it.slot, it.expected, it.seen), (4, 7, 5));
+        }
+        let ticket = Ticket { rank: Rank::new(1), peer: Rank::new(3), side: Side::Send, number: 9 };
+        let late = BootstrapError::Timeout {
+            rank: Rank::new(1),
+            operation: Operation::Barrier,
+            name: "ready".into(),
+            late: vec![Rank::new(3)],
+            absent: Vec::new(),
+            waited: after,
+        };
+        let meetings: [(RunError, Stage); 3] = [
+            (TransportError::NotMet { ticket, after }.into(), Stage::Meeting),
+            (TransportError::Bootstrap(late).into(), Stage::Meeting),
+            (TransportError::NotClosed { rank: Rank::new(1), ranks: vec![3, 4], after }.into(), Stage::Closing),
+        ];
+        for (error, stage) in meetings {
+            let RunError::Timeout(it) = &error else { panic!("{error}") };
+            assert_eq!((it.stage, it.rank, it.peer, it.late), (stage, Rank::new(1), it.late, Some(Rank::new(3))));
+            assert_eq!(it.after, after);
+            assert!(error.to_string().contains("rank 1 waited 2.0s for rank 3"), "{error}");
+        }
+    }
+}
