@@ -73,6 +73,11 @@ fn files_are_short_and_have_names() {
     report(files("crates").iter().flat_map(form).collect());
 }
 
+#[test]
+fn every_test_file_is_part_of_a_program() {
+    report(strays(&files("crates/tilewire/tests")));
+}
+
 // ---- the judges ---------------------------------------------------------------------------------------------------
 
 fn layering(file: &File) -> Vec<Fault> {
@@ -143,6 +148,28 @@ fn form(file: &File) -> Vec<Fault> {
         faults.push(file.fault(MAX_LINES + 1, what));
     }
     faults
+}
+
+/// Files below `tests/` that no `mod` of the file above them names: they would not even be compiled. What `support/` holds is named
+/// by path.
+fn strays(files: &[File]) -> Vec<Fault> {
+    let judge = |file: &File| {
+        let module = file.path.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/main");
+        let (folder, name) = module.rsplit_once('/')?;
+        let (_, below) = module.split_once("/tests/")?;
+        let is_program = file.path.ends_with("/main.rs") || !file.path.ends_with("/mod.rs");
+        if below.starts_with("support/") || below == "support" || is_program && !below.contains('/') {
+            return None;
+        }
+        let heads = [format!("{folder}/main.rs"), format!("{folder}/mod.rs"), format!("{folder}.rs")];
+        let mut heads = files.iter().filter(|head| heads.contains(&head.path));
+        let declares = |head: &File| {
+            tokens(&head.text).windows(3).any(|w| w[0].text == "mod" && w[1].text == name && w[2].text == ";")
+        };
+        let what = format!("nothing says `mod {name};`, so its tests never run: declare it in {folder}/");
+        (!heads.any(declares)).then(|| file.fault(1, what))
+    };
+    files.iter().filter_map(judge).collect()
 }
 
 // ---- files --------------------------------------------------------------------------------------------------------
@@ -425,4 +452,25 @@ fn planted_faults_of_form_are_seen() {
     assert_eq!(lines(&form(&planted("vm/long.rs", &"\n".repeat(MAX_LINES + 1)))), [MAX_LINES + 1]);
     assert_eq!(lines(&module_docs(&planted("vm/mod.rs", "mod a;"))), [1]);
     assert!(module_docs(&planted("vm/mod.rs", "//! Docs.\nmod a;")).is_empty());
+}
+
+#[test]
+fn a_planted_test_file_that_nothing_names_is_seen() {
+    let file = |path: &str, text: &str| File { path: format!("crates/tilewire/tests/{path}"), text: text.to_string() };
+    let mut all = vec![
+        file("alone.rs", ""),
+        file("suite/main.rs", "mod guide; mod checker; // mod stray;"),
+        file("suite/guide.rs", "mod rows;"),
+        file("suite/guide/rows.rs", ""),
+        file("suite/checker/mod.rs", "mod bugs;"),
+        file("suite/checker/bugs.rs", ""),
+        file("support/mod.rs", ""),
+        file("support/job.rs", ""),
+    ];
+    assert!(strays(&all).is_empty());
+    let planted =
+        ["suite/stray.rs", "suite/guide/stray.rs", "suite/stray/mod.rs", "suite/checker/stray.rs", "gone/stray.rs"];
+    all.extend(planted.map(|path| file(path, "")));
+    let seen: Vec<String> = strays(&all).into_iter().map(|fault| fault.path).collect();
+    assert_eq!(seen, planted.map(|path| format!("crates/tilewire/tests/{path}")));
 }

@@ -1,4 +1,4 @@
-//! The text of kernels, kept beside the tests; `TILEWIRE_BLESS=1 cargo test -p tilewire --test snapshots` accepts new
+//! The text of kernels, kept beside the tests; `TILEWIRE_BLESS=1 cargo test -p tilewire --test suite snapshots` accepts new
 //! text.
 
 use crate::support;
