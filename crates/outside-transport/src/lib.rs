@@ -18,10 +18,10 @@ use std::time::Duration;
 use tilewire::collective::{Host, Link};
 use tilewire::hook::Block;
 use tilewire::schedule::LoadStore;
-use tilewire::transport::layout::{Geometry, Layout, Side};
+use tilewire::transport::layout::{Geometry, Layout};
 use tilewire::transport::{
-    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentError,
-    SegmentSet, Ticket, TransportError,
+    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, Pairing, P2pTransport, PeerEndpoint, Protocol, Rank,
+    SegmentError, SegmentSet, Ticket, TransportError,
 };
 use tilewire::{Memory, World};
 
@@ -72,8 +72,8 @@ pub struct OutboxTransport {
     layout: Layout,
     /// For each peer, where what is put waits until it is delivered.
     outboxes: Vec<Memory>,
-    /// Transfers so far, by peer and side.
-    told: RefCell<HashMap<(Rank, bool), u64>>,
+    /// Operations so far, by peer and kind.
+    told: RefCell<HashMap<(Rank, Pairing), u64>>,
     bootstrap: Arc<dyn Bootstrap>,
     deadline: Duration,
     segments: SegmentSet,
@@ -85,12 +85,14 @@ impl OutboxTransport {
         &self.outboxes[peer.index()]
     }
 
-    fn key(&self, ticket: &Ticket, by: Side) -> String {
-        let (sender, receiver) = match ticket.side {
-            Side::Send => (ticket.rank, ticket.peer),
-            Side::Receive => (ticket.peer, ticket.rank),
+    fn key(&self, ticket: &Ticket, by: Rank) -> String {
+        let Ticket { rank, peer, number, .. } = ticket;
+        let what = match ticket.pairing {
+            Pairing::Send => format!("{rank}to{peer}"),
+            Pairing::Receive => format!("{peer}to{rank}"),
+            Pairing::Together => format!("{}and{}", rank.min(peer), rank.max(peer)),
         };
-        format!("outbox/{sender}to{receiver}/{}/{by}", ticket.number)
+        format!("outbox/{what}/{number}/{by}")
     }
 }
 
@@ -157,17 +159,19 @@ impl Link for OutboxTransport {
         Outbox::new(LoadStore::receiver(k, &self.endpoint(peer), protocol), k.region("outbox", &[Memory::zeroed(8)]))
     }
 
-    fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
-        let mut told = self.told.borrow_mut();
-        let count = told.entry((peer, side == Side::Send)).or_default();
-        let ticket = Ticket { rank: self.rank, peer, side, number: *count };
-        *count += 1;
-        self.bootstrap.set(&self.key(&ticket, side), card, Deadline::after(self.deadline))?;
-        Ok(ticket)
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        let number = self.told.borrow().get(&(peer, pairing)).copied().unwrap_or(0);
+        Ticket { rank: self.rank, peer, pairing, number }
+    }
+
+    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        self.bootstrap.set(&self.key(ticket, self.rank), card, Deadline::after(self.deadline))?;
+        self.told.borrow_mut().insert((ticket.peer, ticket.pairing), ticket.number + 1);
+        Ok(())
     }
 
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        let key = self.key(ticket, ticket.side.other());
+        let key = self.key(ticket, ticket.peer);
         self.bootstrap.take(&key, deadline.map_or(Deadline::never(), Deadline::after)).map_err(|error| match error {
             BootstrapError::KeyNotSet { waited, .. } => TransportError::NotMet { ticket: *ticket, after: waited },
             error => error.into(),

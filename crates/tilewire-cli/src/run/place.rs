@@ -6,10 +6,9 @@ use tilewire::cuda::Seat;
 use tilewire::hook::Block;
 use tilewire::ir::scalar::Element;
 use tilewire::schedule::LoadStore;
-use tilewire::transport::layout::Side;
 use tilewire::transport::{
-    Cause, Departures, LinkKind, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport,
-    Ticket, TransportError, Window,
+    Cause, Departures, LinkKind, Pairing, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet,
+    ShmTransport, Status, Ticket, TransportError, Window,
 };
 use tilewire::{Memory, RunError, Tensor};
 
@@ -124,6 +123,14 @@ impl Host for Wire {
         self.host().departures()
     }
 
+    fn status(&self) -> Option<&Status> {
+        self.host().status()
+    }
+
+    fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        self.host().describe(peer, operation)
+    }
+
     fn fail(&self, cause: Cause) {
         self.host().fail(cause);
     }
@@ -140,10 +147,17 @@ impl Link for Wire {
         LoadStore::receiver(k, &self.endpoint(peer), protocol)
     }
 
-    fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
         match self {
-            Wire::Shm(link) => link.tell(side, peer, card),
-            Wire::Nvl(link) => link.tell(side, peer, card),
+            Wire::Shm(link) => link.ticket(pairing, peer),
+            Wire::Nvl(link) => link.ticket(pairing, peer),
+        }
+    }
+
+    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        match self {
+            Wire::Shm(link) => link.tell(ticket, card),
+            Wire::Nvl(link) => link.tell(ticket, card),
         }
     }
 

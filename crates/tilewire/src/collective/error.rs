@@ -4,7 +4,7 @@ use super::call::Call;
 use crate::cuda::CudaError;
 use crate::hook::BuildError;
 use crate::ir::SourceLine;
-use crate::transport::{Cause, Rank, TransferError, TransportError};
+use crate::transport::{Cause, Rank, TransferError, TransportError, Waiting};
 use crate::vm::{LaunchError, PrepareError};
 use std::fmt;
 use std::sync::Arc;
@@ -48,6 +48,10 @@ pub enum RunError {
         /// What this rank was doing, where that is known.
         during: Option<Box<During>>,
     },
+    /// A peer launched another operation than this rank did, one in place of the other: all ranks hear of it. The transport is broken.
+    OtherOperation(Box<OtherOperation>),
+    /// These ranks wait for each other, in launches or before their first ones: all ranks hear of it. The transport is broken.
+    Deadlock(Box<Deadlock>),
     /// A wait for a peer expired, on whatever engine or transport: in a launch, at a meeting before it, or in `close`. The transport is
     /// broken.
     Timeout(Box<Timeout>),
@@ -66,6 +70,28 @@ pub struct Mismatch {
     pub mine: String,
     /// What the other says.
     pub theirs: String,
+}
+
+/// Two operations that two ranks launched, one in place of the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OtherOperation {
+    /// The rank that found out.
+    pub rank: Rank,
+    /// What it launched, with its source line.
+    pub here: String,
+    /// The other rank.
+    pub peer: Rank,
+    /// What that launched, with the source line, where it is known.
+    pub there: String,
+}
+
+/// Ranks that wait for each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deadlock {
+    /// What each of them is doing, and for whom it waits.
+    pub waiting: Vec<Waiting>,
 }
 
 /// What a rank was doing when it heard of a failure.
@@ -131,6 +157,31 @@ impl fmt::Display for Mismatch {
     }
 }
 
+impl fmt::Display for OtherOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OtherOperation { rank, here, peer, there } = self;
+        write!(
+            f,
+            "rank {rank} launched {here}, and rank {peer} launched {there} in its place; launch the same operations in the same \
+             order on both ranks; only a new rendezvous of all ranks recovers"
+        )
+    }
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the ranks wait for each other:")?;
+        for waiting in &self.waiting {
+            write!(f, "\n  {waiting}")?;
+        }
+        write!(
+            f,
+            "\nlaunch the same operations in the same order on all ranks; of a send and a recv that both ranks run, build both \
+             before the first runs, or use sendrecv; only a new rendezvous of all ranks recovers"
+        )
+    }
+}
+
 impl fmt::Display for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Timeout { rank, peer, late, stage, op, block, role, expected, seen, after, at, call, .. } = self;
@@ -193,6 +244,8 @@ impl fmt::Display for RunError {
             RunError::Transport(error) => error.fmt(f),
             RunError::Mismatch(error) => error.fmt(f),
             RunError::PeerFailed { cause, during, .. } => peer_failed(f, cause, during.as_deref()),
+            RunError::OtherOperation(error) => error.fmt(f),
+            RunError::Deadlock(error) => error.fmt(f),
             RunError::Timeout(error) => error.fmt(f),
         }
     }
@@ -208,7 +261,11 @@ impl std::error::Error for RunError {
             RunError::Cuda(error) => error.source(),
             RunError::Transfer(error) => error.source(),
             RunError::Transport(error) => error.source(),
-            RunError::Mismatch(_) | RunError::PeerFailed { .. } | RunError::Timeout(_) => None,
+            RunError::Mismatch(_)
+            | RunError::PeerFailed { .. }
+            | RunError::OtherOperation(_)
+            | RunError::Deadlock(_)
+            | RunError::Timeout(_) => None,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
 use crate::transport::layout::Side;
-use crate::transport::{LinkKind, Protocol, Rank, Window};
+use crate::transport::{LinkKind, Pairing, Protocol, Rank, Window};
 use crate::vm::{KEPT_IN_CACHE, Puts, Settings, is_intel};
 use std::rc::Rc;
 use std::time::Duration;
@@ -239,7 +239,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let traced = self.trace_legs(&legs)?;
         let how = self.terms.how(self.streams(&legs));
         let call = self.pattern.call(legs.all().next().map_or(0, |leg| leg.tiling.len()), R::TYPES, &self.hooks.at);
-        let mut prepared = PreparedExchange::prepare(self.terms.link, &traced, how, call)?;
+        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.pattern.is_collective(), how, call)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let ring = self.algorithm == Some(Algorithm::Ring);
         let agreement = self.pattern.agreement() + if ring { " by ring" } else { "" };
@@ -257,7 +257,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         match self.pattern {
             Pattern::Pair { .. } => {
                 for leg in legs.all() {
-                    prepared.tell(leg.side, leg.peer, card(leg))?;
+                    let pairing = if leg.side == Side::Send { Pairing::Send } else { Pairing::Receive };
+                    prepared.tell(pairing, leg.peer, card(leg))?;
                 }
             }
             // All chunks are alike, so one card is every rank's, and whoever differs is seen by all: not one of them launches.

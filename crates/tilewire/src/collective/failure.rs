@@ -8,11 +8,11 @@
 //! launch or the meeting that it ended.
 
 use super::call::Call;
-use super::error::{During, RunError, Stage, Timeout};
+use super::error::{Deadlock, During, OtherOperation, RunError, Stage, Timeout};
 use crate::cuda::{CudaError, Stopped};
 use crate::ir::SourceLine;
 use crate::transport::bootstrap::{BootstrapError, Departure};
-use crate::transport::{AbortCode, Cause, Rank, SegmentError, TransferError, TransportError};
+use crate::transport::{AbortCode, Cause, Rank, SegmentError, TransferError, TransportError, Verdict};
 use crate::vm::LaunchError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +60,19 @@ impl Timeout {
             after,
             at: None,
             call: None,
+        }
+    }
+}
+
+impl From<Verdict> for RunError {
+    fn from(verdict: Verdict) -> Self {
+        let rank = |rank: usize| Rank::new(rank as u32);
+        match verdict {
+            Verdict::Deadlock(waiting) => RunError::Deadlock(Box::new(Deadlock { waiting })),
+            Verdict::OtherOperation { here, there } => {
+                let (here, there, rank, peer) = (here.1, there.1, rank(here.0), rank(there.0));
+                RunError::OtherOperation(Box::new(OtherOperation { rank, here, peer, there }))
+            }
         }
     }
 }
@@ -164,9 +177,8 @@ fn stopped_in(what: &str, block: usize, role: &str, at: &SourceLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::Ticket;
+    use crate::transport::{Pairing, Ticket};
     use crate::transport::bootstrap::Operation;
-    use crate::transport::layout::Side;
     use crate::vm::Who;
 
     const CAUSE: Cause = Cause { code: AbortCode::Died, rank: 3, reason: 0 };
@@ -231,7 +243,7 @@ mod tests {
             assert_eq!((it.stage, it.rank, it.block, &*it.role), (Stage::Launch, Rank::new(1), 0, "receive"));
             assert_eq!((it.slot, it.expected, it.seen), (4, 7, 5));
         }
-        let ticket = Ticket { rank: Rank::new(1), peer: Rank::new(3), side: Side::Send, number: 9 };
+        let ticket = Ticket { rank: Rank::new(1), peer: Rank::new(3), pairing: Pairing::Send, number: 9 };
         let late = BootstrapError::Timeout {
             rank: Rank::new(1),
             operation: Operation::Barrier,

@@ -6,8 +6,8 @@ use super::link::{How, Launch, Link};
 use super::pair::{Card, Pending};
 use crate::hook::Traced;
 use crate::ir::Kernel;
-use crate::transport::layout::Side;
-use crate::transport::{AbortCode, Cause, Rank};
+use crate::tensor::{Arg, Matched};
+use crate::transport::{AbortCode, Cause, Pairing, Rank};
 use std::fmt;
 use std::time::Duration;
 
@@ -32,27 +32,49 @@ enum Peers {
 }
 
 impl<'l, L: Link> PreparedExchange<'l, L> {
-    /// Compiles a kernel that nobody has been told of yet.
-    pub(super) fn prepare(link: &'l L, traced: &Traced, how: How, call: Call) -> Result<Self, RunError> {
-        let launch = Launch::with(&[link], traced, how, call)?;
+    /// Compiles a kernel that nobody has been told of yet: of a collective, which all ranks take part in, or of a transfer. Its signals and
+    /// packets carry the numbers of the tickets that are told next.
+    pub(super) fn prepare(
+        link: &'l L,
+        mut traced: Traced,
+        together: bool,
+        how: How,
+        call: Call,
+    ) -> Result<Self, RunError> {
+        let me = link.rank().number();
+        let operation = |Matched { from, to, .. }: Matched| {
+            let (pairing, peer) = if from == me { (Pairing::Send, to) } else { (Pairing::Receive, from) };
+            let pairing = if together { Pairing::Together } else { pairing };
+            link.ticket(pairing, Rank::new(peer)).operation()
+        };
+        for arg in &mut traced.args {
+            if let Arg::Slots(banks) | Arg::Buffer(banks) = arg {
+                for bank in banks {
+                    if let Some(matched) = bank.operation() {
+                        *bank = bank.clone().for_operation(operation(matched));
+                    }
+                }
+            }
+        }
+        let launch = Launch::with(&[link], &traced, how, call)?;
         let peers = Peers::Pending { told: Vec::new(), all: false };
         Ok(PreparedExchange { link, launch, peers, deadline: how.deadline })
     }
 
     /// Tells a peer of one leg.
-    pub(super) fn tell(&mut self, side: Side, peer: Rank, card: Card) -> Result<(), RunError> {
+    pub(super) fn tell(&mut self, pairing: Pairing, peer: Rank, card: Card) -> Result<(), RunError> {
         if let Peers::Pending { told, .. } = &mut self.peers {
-            let pending = Pending::tell(self.link, side, peer, card);
+            let pending = Pending::tell(self.link, (pairing, peer), card, self.launch.call());
             told.push(pending.map_err(|error| error.during(self.launch.call()))?);
         }
         Ok(())
     }
 
-    /// Tells all ranks what is the same on all of them. Of two ranks the lower is the one that sends, whatever travels.
+    /// Tells all ranks what is the same on all of them.
     pub(super) fn tell_all(&mut self, card: Card) -> Result<(), RunError> {
         let me = self.link.rank();
         for peer in Rank::all(self.link.world_size()).filter(|&peer| peer != me) {
-            self.tell(if me < peer { Side::Send } else { Side::Receive }, peer, card.clone())?;
+            self.tell(Pairing::Together, peer, card.clone())?;
         }
         if let Peers::Pending { all, .. } = &mut self.peers {
             *all = true;
@@ -118,7 +140,8 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
                 // The peer of the other leg may agree, launch, and count a step that this rank does not.
                 self.give_up(AbortCode::Failed);
             }
-            self.peers = first.map_or_else(|error| Peers::Refused(error.during(self.launch.call())), |()| Peers::Agree);
+            let refused = |error| Peers::Refused(self.launch.judged(error).during(self.launch.call()));
+            self.peers = first.map_or_else(refused, |()| Peers::Agree);
         }
         match &self.peers {
             Peers::Refused(error) => Err(error.clone()),

@@ -9,12 +9,11 @@ use crate::hook::{Block, Traced};
 use crate::ir::{Kernel, SourceLine, simplify};
 use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
-use crate::transport::layout::Side;
 use crate::transport::{
-    AbortCode, Cause, Departures, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport,
-    Signals, Ticket, TransferError, TransportError,
+    AbortCode, Cause, Departures, Pairing, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet,
+    ShmTransport, Signals, Status, Ticket, TransferError, TransportError, Verdict,
 };
-use crate::vm::{Prepared, Puts, Settings};
+use crate::vm::{LaunchError, Prepared, Puts, Settings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +40,16 @@ pub trait Host: P2pTransport {
         None
     }
 
+    /// What all ranks wait for, where they can see it of each other; none: only a deadline ends a wait for a rank that waits itself.
+    fn status(&self) -> Option<&Status> {
+        None
+    }
+
+    /// What an operation with a peer is, in words, where this rank knows.
+    fn describe(&self, _peer: Rank, _operation: u16) -> Option<String> {
+        None
+    }
+
     /// A launch of this rank has failed: ends the waits of all ranks on this transport, and makes later calls fail.
     fn fail(&self, cause: Cause) {
         if let Some(segments) = self.segments() {
@@ -60,8 +69,11 @@ pub trait Link: Host {
     /// Binds a kernel to a peer it receives from.
     fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Self::Ops<'t>;
 
+    /// The ticket of the next operation of a kind with a peer, the same until it is told; see [`ShmTransport::ticket`].
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket;
+
     /// Tells a peer what this rank is about to do with it; see [`ShmTransport::tell`].
-    fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError>;
+    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError>;
 
     /// Waits for what the peer told, at most so long; see [`ShmTransport::hear`].
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
@@ -86,6 +98,14 @@ impl Host for ShmTransport {
         Some(ShmTransport::departures(self))
     }
 
+    fn status(&self) -> Option<&Status> {
+        Some(ShmTransport::status(self))
+    }
+
+    fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        ShmTransport::describe(self, peer, operation)
+    }
+
     fn deadline(&self) -> Option<Duration> {
         ShmTransport::deadline(self)
     }
@@ -102,8 +122,12 @@ impl Link for ShmTransport {
         LoadStore::receiver(k, &self.endpoint(peer), protocol)
     }
 
-    fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
-        ShmTransport::tell(self, side, peer, card)
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        ShmTransport::ticket(self, pairing, peer)
+    }
+
+    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        ShmTransport::tell(self, ticket, card)
     }
 
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
@@ -118,6 +142,14 @@ impl Host for NvlTransport {
 
     fn seat(&self) -> Option<&Seat> {
         Some(NvlTransport::seat(self))
+    }
+
+    fn status(&self) -> Option<&Status> {
+        Some(NvlTransport::status(self))
+    }
+
+    fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        NvlTransport::describe(self, peer, operation)
     }
 
     fn fail(&self, cause: Cause) {
@@ -136,8 +168,12 @@ impl Link for NvlTransport {
         LoadStore::receiver(k, &self.endpoint(peer), protocol)
     }
 
-    fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
-        NvlTransport::tell(self, side, peer, card)
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        NvlTransport::ticket(self, pairing, peer)
+    }
+
+    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        NvlTransport::tell(self, ticket, card)
     }
 
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
@@ -223,6 +259,7 @@ impl<'l> Launch<'l> {
         let first = hosts.first().expect("a launch over at least one transport");
         let mut kernel = Box::new(traced.kernel.clone());
         let awaited = Awaited::name(&mut kernel, &traced.args, hosts);
+        let waits = waits_of(if watched { hosts } else { &[] }, &call);
         let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, awaited });
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
@@ -240,12 +277,11 @@ impl<'l> Launch<'l> {
             let launch = cuda::Launch::new(&simplify(&kernel), &traced.args, seat, settings, &ends)?;
             return ready(Engine::Gpu(Box::new(launch)), kernel);
         }
-        let watching = if watched { hosts } else { &[] };
         let settings = Settings {
             rank: first.rank().index(),
             world_size: first.world_size(),
             deadline,
-            waits: waits_of(watching),
+            waits,
             stream_from: streams.from,
             stream_own_from: streams.own_from,
             stream_kept_from: streams.kept_from,
@@ -274,7 +310,7 @@ impl<'l> Launch<'l> {
     pub(super) fn run_through(&mut self) -> Result<(), RunError> {
         for host in &self.hosts {
             if let Some(cause) = host.broken() {
-                return Err(RunError::from(TransferError::Broken { cause }).during(&self.call));
+                return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
             }
         }
         match &mut self.engine {
@@ -313,8 +349,18 @@ impl<'l> Launch<'l> {
     #[cold]
     fn failed(&self, mut error: RunError) -> RunError {
         let own = |code| Cause { code, rank: self.hosts[0].rank().index(), reason: 0 };
+        let late = self.late(&error);
+        if let Some(verdict) = self.other_operation(&error) {
+            let host = self.hosts[0];
+            match host.status() {
+                Some(status) => status.tell_all(&verdict),
+                None => host.fail(own(AbortCode::Mismatched)),
+            }
+            error = verdict.into();
+        }
         let cause = match &error {
             RunError::Timeout(_) => own(AbortCode::TimedOut),
+            RunError::OtherOperation(_) => own(AbortCode::Mismatched),
             // Who is told of it must hear what happened first, and not that this rank heard of it.
             RunError::PeerFailed { cause, .. } => *cause,
             // Nothing was started, and nothing is lost.
@@ -324,10 +370,38 @@ impl<'l> Launch<'l> {
         self.hosts.iter().for_each(|host| host.fail(cause));
         if let RunError::Timeout(timeout) = &mut error {
             timeout.peer = self.awaited.by(timeout);
-            timeout.late = timeout.peer;
+            timeout.late = late.or(timeout.peer);
             timeout.after = self.deadline.unwrap_or(timeout.after);
         }
-        error.during(&self.call)
+        self.judged(error).during(&self.call)
+    }
+
+    /// What was found of all ranks, where that ended this one's wait.
+    pub(super) fn judged(&self, error: RunError) -> RunError {
+        let RunError::PeerFailed { cause, .. } = &error else { return error };
+        let verdict = self.hosts.iter().find_map(|host| host.status()?.verdict(*cause));
+        verdict.map_or(error, RunError::from)
+    }
+
+    /// The rank at the end of the chain of those that wait, when a wait has expired. Looked for before anybody is told, and goes on.
+    fn late(&self, error: &RunError) -> Option<Rank> {
+        let RunError::Timeout(timeout) = error else { return None };
+        let peer = self.awaited.by(timeout)?;
+        let late = self.hosts[0].status()?.late(peer.index());
+        Some(Rank::new(late as u32))
+    }
+
+    /// The two operations, where a wait found another one than its own.
+    fn other_operation(&self, error: &RunError) -> Option<Verdict> {
+        let (what, bank, seen) = match error {
+            RunError::Launch(LaunchError::OtherOperation { what, bank, seen, .. }) => (what.clone(), *bank, *seen),
+            RunError::Cuda(CudaError::OtherOperation(by)) => (by.param.clone(), Some(by.bank as i64), by.seen as u16),
+            _ => return None,
+        };
+        let (host, peer) = (self.hosts[0], self.awaited.of(&what, bank)?);
+        let there = host.describe(peer, seen).unwrap_or_else(|| format!("its operation {seen}"));
+        let here = (host.rank().index(), self.call.to_string());
+        Some(Verdict::OtherOperation { here, there: (peer.index(), there) })
     }
 }
 

@@ -1,13 +1,13 @@
 //! All who take part in a transfer or a collective, compared before the first launch: what would otherwise corrupt or hang.
 
+use super::call::Call;
 use super::config::Decision;
 use super::error::Mismatch;
 use super::link::Link;
 use super::{RunError, hooks::Shape};
 use crate::ir::Type;
 use crate::schedule::Tiling;
-use crate::transport::layout::Side;
-use crate::transport::{AbortCode, Cause, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{AbortCode, Cause, Pairing, Protocol, Rank, Ticket, TransportError};
 use std::time::Duration;
 
 /// What a rank says about its transfer or collective: names and values, in order.
@@ -46,13 +46,16 @@ impl Card {
         ])
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
-        self.0.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\n").into_bytes()
+    /// The operation in words first, which differs between ranks; then what must not.
+    fn to_bytes(&self, call: &Call) -> Vec<u8> {
+        let values = self.0.iter().map(|(_, value)| value.as_str());
+        let call = call.to_string().replace('\n', " ");
+        std::iter::once(call.as_str()).chain(values).collect::<Vec<_>>().join("\n").into_bytes()
     }
 
     fn compare(&self, theirs: &[u8], rank: Rank, peer: Rank) -> Result<(), Mismatch> {
         let theirs = String::from_utf8_lossy(theirs);
-        let mut lines = theirs.lines();
+        let mut lines = theirs.lines().skip(1);
         for (what, mine) in &self.0 {
             let theirs = lines.next().unwrap_or("nothing");
             if mine != theirs {
@@ -71,8 +74,15 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn tell(link: &impl Link, side: Side, peer: Rank, card: Card) -> Result<Pending, RunError> {
-        Ok(Pending { ticket: link.tell(side, peer, &card.to_bytes())?, card })
+    pub(super) fn tell(
+        link: &impl Link,
+        (pairing, peer): (Pairing, Rank),
+        card: Card,
+        call: &Call,
+    ) -> Result<Pending, RunError> {
+        let ticket = link.ticket(pairing, peer);
+        link.tell(&ticket, &card.to_bytes(call))?;
+        Ok(Pending { ticket, card })
     }
 
     /// Waits for the peer's card and compares. A peer that does not come breaks the transport: it may come later, and then wait for a

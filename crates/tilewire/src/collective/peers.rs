@@ -47,10 +47,15 @@ impl Awaited {
 
     /// The rank that a wait was for.
     pub(super) fn by(&self, timeout: &Timeout) -> Option<Rank> {
-        let tables = self.tables.iter().filter(|(name, _)| timeout.op.contains(name));
+        self.of(&timeout.op, timeout.bank)
+    }
+
+    /// The rank that signals what is waited for, in a bank where there are several.
+    pub(super) fn of(&self, op: &str, bank: Option<i64>) -> Option<Rank> {
+        let tables = self.tables.iter().filter(|(name, _)| op.contains(name));
         let table = tables.max_by_key(|(name, _)| name.len());
-        let in_table = table.and_then(|(_, peers)| *peers.get(usize::try_from(timeout.bank?).ok()?)?);
-        in_table.or_else(|| named(&timeout.op))
+        let in_table = table.and_then(|(_, peers)| *peers.get(usize::try_from(bank?).ok()?)?);
+        in_table.or_else(|| named(op))
     }
 }
 

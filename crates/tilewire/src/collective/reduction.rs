@@ -167,7 +167,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         };
         let call = Call::of(self.kind.name(), self.out.len(), R::TYPES, &self.hooks.at);
         let how = self.terms.how(self.streams(&course));
-        let mut prepared = PreparedExchange::prepare(self.terms.link, &traced, how, call)?;
+        let mut prepared = PreparedExchange::prepare(self.terms.link, traced, true, how, call)?;
         let Course { algorithm, decision, .. } = &course;
         let agreement = format!("{} of {} by {}{lanes}", self.kind.name(), self.op.name(), algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.

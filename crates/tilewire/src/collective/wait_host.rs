@@ -3,8 +3,9 @@
 //!
 //! It stands here because `vm` knows no transport and `transport` knows no kernel: this is where the two meet.
 
+use super::call::Call;
 use super::link::Host;
-use crate::transport::{Abort, AbortCode, Cause, Departures, Doorbell, Rank, SegmentSet};
+use crate::transport::{Abort, AbortCode, Cause, Departures, Doorbell, Rank, SegmentSet, Status, WaitKind};
 use crate::vm::{Bell, WaitHost, Waits};
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,13 +44,18 @@ pub fn waits_over_all(sets: &[&SegmentSet]) -> Waits {
 }
 
 /// As [`waits_over_all`], for a kernel over these transports: waits for a rank that has left end as well.
-pub(super) fn waits_of(hosts: &[&dyn Host]) -> Waits {
+pub(super) fn waits_of(hosts: &[&dyn Host], call: &Call) -> Waits {
     let sets: Vec<&SegmentSet> = hosts.iter().filter_map(|host| host.segments()).collect();
     if sets.is_empty() {
         return Waits::alone();
     }
     let mut waits = SegmentWaits::new(&sets);
     waits.signalled = hosts.iter().filter_map(|host| Signalled::of(*host)).collect();
+    if let [host] = hosts
+        && let Some(status) = host.status()
+    {
+        waits.told = Some(Told { status: status.clone(), by: signalled_by(*host), call: call.to_string() });
+    }
     Waits::on(Arc::new(waits))
 }
 
@@ -63,16 +69,7 @@ impl Signalled {
     /// `None` where nobody's leaving would be noticed.
     fn of(host: &dyn Host) -> Option<Signalled> {
         let departures = host.departures().filter(|departures| departures.are_noticed())?.clone();
-        let me = host.rank();
-        let peers = Rank::all(host.world_size()).filter(|&peer| peer != me && host.reaches(peer));
-        let by = peers.flat_map(|peer| {
-            let places = host.endpoint(peer).waited().map(|memory| {
-                let start = memory.start().as_ptr() as usize;
-                start..start + memory.bytes()
-            });
-            places.map(|place| (place, peer))
-        });
-        Some(Signalled { departures, by: by.collect() })
+        Some(Signalled { departures, by: signalled_by(host) })
     }
 
     #[cold]
@@ -80,6 +77,42 @@ impl Signalled {
         let (_, peer) = self.by.iter().find(|(place, _)| place.contains(&address))?;
         let cause = Cause { code: AbortCode::Left, rank: peer.index(), reason: 0 };
         self.departures.has_left(peer.index()).then(|| cause.to_word())
+    }
+}
+
+/// What of this rank's memory each peer signals.
+fn signalled_by(host: &dyn Host) -> Vec<(Range<usize>, Rank)> {
+    let me = host.rank();
+    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me && host.reaches(peer));
+    let by = peers.flat_map(|peer| {
+        let places = host.endpoint(peer).waited().map(|memory| {
+            let start = memory.start().as_ptr() as usize;
+            start..start + memory.bytes()
+        });
+        places.map(|place| (place, peer))
+    });
+    by.collect()
+}
+
+/// How others can see what a launch waits for. A kernel over several transports tells nobody.
+struct Told {
+    status: Status,
+    by: Vec<(Range<usize>, Rank)>,
+    /// What the launch is, in words.
+    call: String,
+}
+
+impl Told {
+    /// The ranks that would have to signal at these addresses; `None` where that cannot be told of one.
+    fn peers(&self, at: &[Option<usize>]) -> Option<Vec<usize>> {
+        let of = |address: &Option<usize>| {
+            let address = (*address)?;
+            self.by.iter().find(|(place, _)| place.contains(&address)).map(|(_, peer)| peer.index())
+        };
+        let mut peers = at.iter().map(of).collect::<Option<Vec<usize>>>()?;
+        peers.sort_unstable();
+        peers.dedup();
+        Some(peers)
     }
 }
 
@@ -94,6 +127,7 @@ struct SegmentWaits {
     /// Where the segment of each is mapped here.
     places: Vec<Range<usize>>,
     signalled: Vec<Signalled>,
+    told: Option<Told>,
 }
 
 impl SegmentWaits {
@@ -113,6 +147,7 @@ impl SegmentWaits {
             doorbells: all().map(|(set, rank)| set.doorbell(rank)).collect(),
             places: all().map(place).collect(),
             signalled: Vec::new(),
+            told: None,
         }
     }
 }
@@ -129,6 +164,28 @@ impl WaitHost for SegmentWaits {
     fn in_vain(&self, address: usize) -> Option<u64> {
         let known = self.signalled.iter().filter(|signalled| signalled.departures.any());
         known.filter_map(|signalled| signalled.in_vain(address)).next()
+    }
+
+    fn probe(&self) -> u64 {
+        self.told.as_ref().map_or(0, |told| told.status.probe())
+    }
+
+    fn stalled(&self, at: &[Option<usize>], probe: u64) -> Option<u64> {
+        let told = self.told.as_ref()?;
+        // Who waits for what nobody of this world signals may be woken by anybody.
+        let Some(peers) = told.peers(at) else {
+            told.status.goes_on();
+            return None;
+        };
+        told.status.waits(WaitKind::Launch, &peers, &told.call, probe);
+        told.status.tell_all(&told.status.judge()?);
+        self.aborted()
+    }
+
+    fn resumed(&self) {
+        if let Some(told) = &self.told {
+            told.status.goes_on();
+        }
     }
 
     fn explain(&self, word: u64) -> String {

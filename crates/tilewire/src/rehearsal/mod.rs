@@ -41,7 +41,7 @@ use crate::hook::{Block, Traced};
 use crate::schedule::LoadStore;
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
-use crate::transport::{LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{LinkKind, Pairing, P2pTransport, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -204,8 +204,12 @@ impl Link for RehearsalRank {
     }
 
     /// Nobody listens: a rehearsal is traced, never launched.
-    fn tell(&self, side: Side, peer: Rank, _: &[u8]) -> Result<Ticket, TransportError> {
-        Ok(Ticket { rank: self.rank, peer, side, number: 0 })
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        Ticket { rank: self.rank, peer, pairing, number: 0 }
+    }
+
+    fn tell(&self, _: &Ticket, _: &[u8]) -> Result<(), TransportError> {
+        Ok(())
     }
 
     fn hear(&self, ticket: &Ticket, _: Option<Duration>) -> Result<Vec<u8>, TransportError> {

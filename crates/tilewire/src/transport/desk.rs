@@ -5,10 +5,11 @@ use super::abort::{Abort, AbortCode, Cause};
 use super::bootstrap::{BootstrapError, Departure};
 use super::deadline::Deadline;
 use super::departures::Departures;
-use super::layout::Side;
-use super::pairing::{Pairings, Ticket};
+use super::pairing::{Pairing, Pairings, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Shared, TransportError};
+use super::segment::SegmentSet;
+use super::status::{Kind, Status};
 use std::time::{Duration, Instant};
 
 /// One rank's place at a transport's desk.
@@ -21,11 +22,13 @@ pub(super) struct Desk {
     /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
     pub(super) abort: Abort,
     pub(super) departures: Departures,
+    pub(super) status: Status,
 }
 
 impl Desk {
-    pub(super) fn new(world: Shared, name: String, abort: Abort, departures: Departures) -> Desk {
-        Desk { world, name, pairings: Pairings::default(), abort, departures }
+    pub(super) fn new(world: Shared, name: String, segments: &SegmentSet, departures: Departures) -> Desk {
+        let (abort, status) = (segments.abort(segments.rank()), Status::of(segments));
+        Desk { world, name, pairings: Pairings::default(), abort, departures, status }
     }
 
     /// `Err` with the cause if the transport is broken.
@@ -38,14 +41,45 @@ impl Desk {
         self.abort.get()
     }
 
-    pub(super) fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
-        self.check()?;
-        let ticket = self.pairings.next(self.world.rank(), side, peer);
-        self.world.set(&ticket.mine(&self.name), card, self.world.deadline())?;
-        Ok(ticket)
+    /// The next ticket of a kind with a peer: the same until it is told.
+    pub(super) fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        self.pairings.next(self.world.rank(), pairing, peer)
     }
 
+    /// Tells the peer. The first line of a card says what the operation is, for people.
+    pub(super) fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        self.check()?;
+        self.world.set(&ticket.mine(&self.name), card, self.world.deadline())?;
+        self.pairings.take(ticket);
+        self.pairings.name(ticket, &first_line(card));
+        Ok(())
+    }
+
+    /// What an operation with a peer is, in words.
+    pub(super) fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        self.pairings.named(peer, operation)
+    }
+
+    /// Waits for what the peer told. While it waits, others can see for whom.
     pub(super) fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        let heard = self.look_for(ticket, deadline);
+        self.status.goes_on();
+        if let Ok(card) = &heard {
+            self.pairings.name(ticket, &first_line(card));
+        }
+        heard
+    }
+
+    /// This rank waits for the peer of a ticket, and looked for it after it read `probe`.
+    fn waits_for(&self, ticket: &Ticket, probe: u64) {
+        let doing = self.describe(ticket.peer, ticket.operation()).unwrap_or_else(|| ticket.to_string());
+        self.status.waits(Kind::Meeting, &[ticket.peer.index()], &doing, probe);
+        if let Some(verdict) = self.status.judge() {
+            self.status.tell_all(&verdict);
+        }
+    }
+
+    fn look_for(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         // The store knows nothing of this transport: between two looks at it, the abort word tells.
         const LOOK: Duration = Duration::from_millis(20);
         let (key, start) = (ticket.theirs(&self.name), Instant::now());
@@ -57,6 +91,7 @@ impl Desk {
             self.check()?;
             // Before the look: what the peer told, it told before it left.
             let gone = self.departures.has_left(ticket.peer.index());
+            let probe = self.status.probe();
             let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
             match self.world.look(&key, Deadline::after(left), Deadline::after(patience)) {
                 Err(BootstrapError::KeyNotSet { .. }) if gone => {
@@ -64,7 +99,9 @@ impl Desk {
                     let cause = Cause { code: AbortCode::Left, rank: ticket.peer.index(), reason: 0 };
                     return Err(TransportError::Broken { cause });
                 }
-                Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {}
+                Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {
+                    self.waits_for(ticket, probe);
+                }
                 Err(BootstrapError::KeyNotSet { .. }) => {
                     self.check()?;
                     return Err(TransportError::NotMet { ticket: *ticket, after: start.elapsed() });
@@ -81,7 +118,8 @@ impl Desk {
     /// The first step of a collective end: all ranks have come to it.
     pub(super) fn closed(&self) -> Result<(), TransportError> {
         self.check()?;
-        let closed = self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
+        let barrier = || self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
+        let closed = self.status.while_gathering(Kind::Closing, "close()", barrier);
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
         closed.map_err(|error| match self.lost(error) {
@@ -107,4 +145,8 @@ impl Desk {
             error => error,
         }
     }
+}
+
+fn first_line(card: &[u8]) -> String {
+    String::from_utf8_lossy(card.split(|&byte| byte == b'\n').next().unwrap_or_default()).into_owned()
 }

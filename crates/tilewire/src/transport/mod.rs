@@ -72,7 +72,7 @@ pub use local_buffer::{LocalBuffer, LocalBufferError};
 pub use monitor::{GoodbyeError, Monitor};
 pub use nvl::{NvlOptions, NvlTransport};
 pub use p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
-pub use pairing::Ticket;
+pub use pairing::{Pairing, Ticket};
 pub use rank::Rank;
 pub use rendezvous::TransportError;
 #[cfg(target_os = "linux")]

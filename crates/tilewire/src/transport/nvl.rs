@@ -12,13 +12,14 @@ use super::bootstrap::LocalBootstrap;
 use super::desk::Desk;
 use super::doorbell::Doorbell;
 use super::gpu_memory::{Sharing, share};
-use super::layout::{Geometry, Layout, Side};
+use super::layout::{Geometry, Layout};
 use super::meeting::Meeting;
 use super::p2p::{LinkKind, P2pTransport, PeerEndpoint};
-use super::pairing::Ticket;
+use super::pairing::{Pairing, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
 use super::segment::SegmentSet;
+use super::status::Status;
 use super::watch::Watch;
 use super::world::World;
 use crate::cuda::{AbortWord, Buffer, CudaError, Device, Seat, Stream, Together};
@@ -236,7 +237,7 @@ impl NvlTransport {
         let (abort, doorbell) = (control.abort(own), control.doorbell(own));
         let watcher = Watcher::start(abort.clone(), doorbell, seat.clone())?;
         let departures = watch.departures(&world);
-        let desk = Desk::new(world, format!("nvl/{serial}"), abort, departures);
+        let desk = Desk::new(world, format!("nvl/{serial}"), &control, departures);
         Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
     }
 
@@ -284,10 +285,25 @@ impl NvlTransport {
         self.desk.world.length()
     }
 
+    /// As [`ShmTransport::ticket`](super::ShmTransport::ticket).
+    pub fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        self.desk.ticket(pairing, peer)
+    }
+
     /// As [`ShmTransport::tell`](super::ShmTransport::tell).
-    pub fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
+    pub fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
         self.not_capturing("telling a peer of a new transfer")?;
-        self.desk.tell(side, peer, card)
+        self.desk.tell(ticket, card)
+    }
+
+    /// As [`ShmTransport::describe`](super::ShmTransport::describe).
+    pub fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        self.desk.describe(peer, operation)
+    }
+
+    /// As [`ShmTransport::status`](super::ShmTransport::status).
+    pub fn status(&self) -> &Status {
+        &self.desk.status
     }
 
     /// As [`ShmTransport::hear`](super::ShmTransport::hear).

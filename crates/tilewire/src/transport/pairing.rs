@@ -1,16 +1,39 @@
 //! How the two sides of a transfer meet: each tells the other, through the bootstrap, what it is about to do.
 //!
-//! The n-th transfer a rank builds towards a peer is the n-th the peer builds from it, so a number names both sides and no third rank
-//! takes part.
+//! The n-th transfer a rank builds towards a peer is the n-th the peer builds from it, and the n-th collective of one is the n-th of the
+//! other: so a number names both sides and no third rank takes part. The same number, as far as it goes, is the *operation* that signals and packets of its
+//! launches carry ([`matching`](crate::ir::matching)).
 #![forbid(unsafe_code)]
 
-use super::layout::Side;
+use super::p2p::PeerEndpoint;
 use super::rank::Rank;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// One side of one transfer between two ranks.
+/// What a rank does with a peer in an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pairing {
+    /// It sends.
+    Send,
+    /// It receives.
+    Receive,
+    /// Both take part in a collective.
+    Together,
+}
+
+impl Pairing {
+    /// What the peer does in it.
+    pub const fn of_peer(self) -> Pairing {
+        match self {
+            Pairing::Send => Pairing::Receive,
+            Pairing::Receive => Pairing::Send,
+            Pairing::Together => Pairing::Together,
+        }
+    }
+}
+
+/// One side of one operation of two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// This rank.
@@ -18,55 +41,97 @@ pub struct Ticket {
     /// The other.
     pub peer: Rank,
     /// What this rank does in it.
-    pub side: Side,
-    /// The how many-th from the sender to the receiver, from 0.
+    pub pairing: Pairing,
+    /// The how many-th of its kind between the two, from 0.
     pub number: u64,
 }
 
+/// Bits of a number that are part of an operation: one of the fifteen says that it is none of the user's own, one whether it is a collective.
+const NUMBER_BITS: u32 = 13;
+
 impl Ticket {
+    /// What signals and packets of its launches carry: the same on both sides. It comes again after 8,192 operations of the kind between two ranks.
+    pub fn operation(&self) -> u16 {
+        let number = (self.number % (1 << NUMBER_BITS)) as u16;
+        PeerEndpoint::OWN_OPERATIONS | number << 1 | u16::from(self.pairing == Pairing::Together)
+    }
+
     /// Where this rank tells.
     pub(super) fn mine(&self, transport: &str) -> String {
-        self.key(transport, self.side)
+        self.key(transport, self.rank)
     }
 
     /// Where the peer tells.
     pub(super) fn theirs(&self, transport: &str) -> String {
-        self.key(transport, self.side.other())
+        self.key(transport, self.peer)
     }
 
-    fn key(&self, transport: &str, by: Side) -> String {
-        let (sender, receiver) = match self.side {
-            Side::Send => (self.rank, self.peer),
-            Side::Receive => (self.peer, self.rank),
+    fn key(&self, transport: &str, by: Rank) -> String {
+        let Ticket { rank, peer, number, .. } = self;
+        let what = match self.pairing {
+            Pairing::Send => format!("transfer/{rank}to{peer}"),
+            Pairing::Receive => format!("transfer/{peer}to{rank}"),
+            Pairing::Together => format!("together/{}and{}", rank.min(peer), rank.max(peer)),
         };
-        format!("{transport}/transfer/{sender}to{receiver}/{}/{by}", self.number)
+        format!("{transport}/{what}/{number}/{by}")
     }
 }
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ticket { rank, peer, number, .. } = self;
-        match self.side {
-            Side::Send => {
+        match self.pairing {
+            Pairing::Send => {
                 write!(f, "send number {number} of rank {rank} to rank {peer}, which has built no receive for it")
             }
-            Side::Receive => {
+            Pairing::Receive => {
                 write!(f, "receive number {number} of rank {rank} from rank {peer}, which has built no send for it")
+            }
+            Pairing::Together => {
+                write!(f, "collective number {number} of rank {rank} with rank {peer}, which has not built it")
             }
         }
     }
 }
 
-/// How many transfers of each kind this rank has built.
+/// How many operations of each kind this rank has built with each peer, and what they are called.
 #[derive(Default)]
-pub(super) struct Pairings(RefCell<HashMap<(Rank, bool), u64>>);
+pub(super) struct Pairings {
+    built: RefCell<HashMap<(Rank, Pairing), u64>>,
+    /// By peer: the last operations, in words.
+    names: RefCell<HashMap<Rank, VecDeque<(u16, String)>>>,
+}
 
 impl Pairings {
-    pub(super) fn next(&self, rank: Rank, side: Side, peer: Rank) -> Ticket {
-        let mut built = self.0.borrow_mut();
-        let count = built.entry((peer, side == Side::Send)).or_default();
-        *count += 1;
-        Ticket { rank, peer, side, number: *count - 1 }
+    /// Names that are kept of each peer.
+    const NAMES: usize = 4096;
+
+    /// The ticket that is taken next.
+    pub(super) fn next(&self, rank: Rank, pairing: Pairing, peer: Rank) -> Ticket {
+        let number = self.built.borrow().get(&(peer, pairing)).copied().unwrap_or(0);
+        Ticket { rank, peer, pairing, number }
+    }
+
+    /// Takes it.
+    pub(super) fn take(&self, ticket: &Ticket) {
+        *self.built.borrow_mut().entry((ticket.peer, ticket.pairing)).or_default() = ticket.number + 1;
+    }
+
+    /// What an operation is called, by this rank until the peer has told.
+    pub(super) fn name(&self, ticket: &Ticket, name: &str) {
+        let mut names = self.names.borrow_mut();
+        let (names, operation) = (names.entry(ticket.peer).or_default(), ticket.operation());
+        names.retain(|(known, _)| *known != operation);
+        if names.len() == Self::NAMES {
+            names.pop_front();
+        }
+        names.push_back((operation, name.to_string()));
+    }
+
+    /// What an operation with a peer is called, if that is known.
+    pub(super) fn named(&self, peer: Rank, operation: u16) -> Option<String> {
+        let names = self.names.borrow();
+        names.get(&peer)?.iter().rev().find(|(known, _)| *known == operation).map(|(_, name)| name.clone())
     }
 }
 
@@ -78,11 +143,36 @@ mod tests {
     fn what_one_tells_the_other_hears() {
         let [a, b] = [0, 1].map(Rank::new);
         let (pa, pb) = (Pairings::default(), Pairings::default());
-        for _ in 0..2 {
-            let (send, recv) = (pa.next(a, Side::Send, b), pb.next(b, Side::Receive, a));
-            assert_eq!((send.mine("7"), send.theirs("7")), (recv.theirs("7"), recv.mine("7")));
-            assert_ne!(send.mine("7"), send.theirs("7"));
+        for number in 0..2 {
+            for pairing in [Pairing::Send, Pairing::Receive, Pairing::Together] {
+                let (here, there) = (pa.next(a, pairing, b), pb.next(b, pairing.of_peer(), a));
+                assert_eq!((here.number, there.number), (number, number), "each kind is counted by itself");
+                assert_eq!((here.mine("7"), here.theirs("7")), (there.theirs("7"), there.mine("7")));
+                assert_ne!(here.mine("7"), here.theirs("7"));
+                assert_eq!(here.operation(), there.operation());
+                pa.take(&here);
+                pb.take(&there);
+            }
         }
-        assert_eq!(pa.next(a, Side::Receive, b).number, 0, "the two directions are counted apart");
+    }
+
+    #[test]
+    fn a_ticket_that_is_not_taken_is_given_again() {
+        let pairings = Pairings::default();
+        let next = || pairings.next(Rank::new(0), Pairing::Send, Rank::new(1));
+        assert_eq!(next(), next());
+    }
+
+    #[test]
+    fn operations_of_a_pair_differ_from_each_other_and_from_the_users_own() {
+        let ticket = |pairing, number| Ticket { rank: Rank::new(0), peer: Rank::new(1), pairing, number };
+        let numbers = [0, 1, 2, 8191];
+        let all = numbers.iter().flat_map(|&n| [Pairing::Send, Pairing::Together].map(|kind| ticket(kind, n).operation()));
+        let mut all: Vec<u16> = all.collect();
+        assert!(all.iter().all(|&op| (PeerEndpoint::OWN_OPERATIONS..1 << 15).contains(&op)), "{all:?}");
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 2 * numbers.len());
+        assert_eq!(ticket(Pairing::Send, 8192).operation(), ticket(Pairing::Send, 0).operation());
     }
 }

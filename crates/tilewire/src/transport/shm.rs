@@ -5,13 +5,14 @@ use super::abort::{Abort, Cause};
 use super::departures::Departures;
 use super::desk::Desk;
 use super::doorbell::Doorbell;
-use super::layout::{Geometry, Layout, Side};
+use super::layout::{Geometry, Layout};
 use super::local_buffer::{LocalBuffer, LocalBufferError, LocalBuffers};
 use super::p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
-use super::pairing::Ticket;
+use super::pairing::{Pairing, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
 use super::segment::SegmentSet;
+use super::status::Status;
 use super::watch::Watch;
 use super::world::World;
 use crate::tensor::Memory;
@@ -134,9 +135,9 @@ impl ShmTransport {
             .segments("shm", layout.bytes(), populate, deadline)
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
-        let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
+        let table = PeerTable::new(&layout, &segments);
         let departures = watch.departures(&world);
-        let desk = Desk::new(world, format!("shm/{serial}"), abort, departures);
+        let desk = Desk::new(world, format!("shm/{serial}"), &segments, departures);
         Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, watch })
     }
 
@@ -185,10 +186,24 @@ impl ShmTransport {
         self.desk.world.length()
     }
 
-    /// Tells `peer` what this rank is about to do with it, and gives the ticket to hear what the peer is about to do. The n-th call on
-    /// the sending side meets the n-th call of the peer on the receiving side.
-    pub fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
-        self.desk.tell(side, peer, card)
+    /// The ticket of the next operation of a kind with a peer: the same until it is told. The n-th of this rank is the n-th of the peer.
+    pub fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        self.desk.ticket(pairing, peer)
+    }
+
+    /// Tells the peer of a ticket what this rank is about to do with it; the first line of the card says what that is, for people.
+    pub fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        self.desk.tell(ticket, card)
+    }
+
+    /// What an operation with a peer is, in words, where this rank has built it.
+    pub fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        self.desk.describe(peer, operation)
+    }
+
+    /// What all ranks wait for.
+    pub fn status(&self) -> &Status {
+        &self.desk.status
     }
 
     /// Waits for what the peer told, at most so long. Once for each ticket. Ends at once when the transport breaks.

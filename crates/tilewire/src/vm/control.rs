@@ -334,7 +334,7 @@ unsafe fn wait_for(m: &mut Machine, pc: *const Inst) -> *const Inst {
                         m.passed += 1;
                         pc.add(1)
                     }
-                    Look::Other => fault(m, pc, Fault::OtherSignal { slot: slot_ref, index, expected, seen }),
+                    Look::Other => fault(m, pc, Fault::OtherSignal { slot: slot_ref, bank, index, expected, seen }),
                     Look::Missing => {
                         m.watch = Watch::Slot { slot, expected, stamp };
                         let [expected, seen] = [expected, seen].map(|word| stamp.count(word));
@@ -379,7 +379,7 @@ pub(crate) unsafe fn test(m: &mut Machine, pc: *const Inst) -> *const Inst {
                         m.passed += 1;
                         pc.add(1)
                     }
-                    Look::Other => fault(m, pc, Fault::OtherSignal { slot: i.e as u32, index, expected, seen }),
+                    Look::Other => fault(m, pc, Fault::OtherSignal { slot: i.e as u32, bank, index, expected, seen }),
                     Look::Missing => {
                         m.watch = Watch::Polled;
                         let [expected, seen] = [expected, seen].map(|word| stamp.count(word));

@@ -145,6 +145,8 @@ pub enum LaunchError {
     OtherOperation {
         /// What was waited for: the op and the slot or packet.
         what: String,
+        /// The bank of the slot or packet, where there are several.
+        bank: Option<i64>,
         /// The operation of this launch.
         expected: u16,
         /// The operation of the peer's.
@@ -213,7 +215,7 @@ impl fmt::Display for LaunchError {
                      is doing, or allow a longer deadline"
                 )
             }
-            LaunchError::OtherOperation { what, expected, seen, by, at } => write!(
+            LaunchError::OtherOperation { what, expected, seen, by, at, .. } => write!(
                 f,
                 "{what}: the peer launched operation {seen} where this rank launched operation {expected}: {by}, at \
                  {at}; launch the same operations in the same order on both ranks"

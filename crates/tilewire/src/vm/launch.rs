@@ -269,17 +269,18 @@ impl Prepared {
                     }
                     LaunchError::OutOfBounds { name, index, len: slot.len, by, at }
                 }
-                Fault::OtherSignal { slot, index, expected, seen } => {
+                Fault::OtherSignal { slot, bank, index, expected, seen } => {
                     let slot = &role.slots[slot as usize];
+                    let bank = slot.bank.map(|_| bank);
                     let (what, at) = (format!("{} {}[{index}]", slot.op, slot.name), slot.at.clone());
                     let [expected, seen] = [expected, seen].map(matching::operation_of_word);
-                    LaunchError::OtherOperation { what, expected, seen, by, at }
+                    LaunchError::OtherOperation { what, bank, expected, seen, by, at }
                 }
-                Fault::OtherPacket { access: k, packet, expected, seen } => {
+                Fault::OtherPacket { access: k, bank, packet, expected, seen } => {
                     let access = access(k);
                     let (what, at) = (format!("packet {packet} of {}", access.name), access.at.clone());
                     let [expected, seen] = [expected, seen].map(matching::operation_of_flag);
-                    LaunchError::OtherOperation { what, expected, seen, by, at }
+                    LaunchError::OtherOperation { what, bank, expected, seen, by, at }
                 }
                 Fault::Count { access: k, count } => LaunchError::NegativeCount { count, by, at: access(k).at.clone() },
             },

@@ -137,9 +137,9 @@ pub(crate) enum Fault {
     /// A bulk copy of a negative count.
     Count { access: u32, count: i64 },
     /// A slot has the count that was waited for, of another operation.
-    OtherSignal { slot: u32, index: i64, expected: u64, seen: u64 },
+    OtherSignal { slot: u32, bank: i64, index: i64, expected: u64, seen: u64 },
     /// A packet is the one that was waited for, of another operation.
-    OtherPacket { access: u32, packet: i64, expected: u32, seen: u32 },
+    OtherPacket { access: u32, bank: Option<i64>, packet: i64, expected: u32, seen: u32 },
 }
 
 /// Where the current `each` is.

@@ -21,6 +21,7 @@ mod bootstrap;
 mod collectives;
 mod doorbell;
 mod examples;
+mod order;
 mod segment;
 mod segment_processes;
 mod sendrecv;

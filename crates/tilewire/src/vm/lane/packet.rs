@@ -385,12 +385,11 @@ unsafe fn block(m: &mut Machine, pc: *const Inst, at: *mut u64, packet: i64, fla
         let (first, second) = ((low >> 32) as u32, (high >> 32) as u32);
         // If both have come meanwhile, the next look finds them.
         let (half, seen) = if first != flag { (at, first) } else { (at.add(1), second) };
-        let stamp = flags(m, e);
+        let (stamp, bank) = (flags(m, e), m.access(e).bank.map(|reg| m.reg(reg) as i64));
         if stamp.look(seen, flag) == Look::Other {
-            return fault(m, pc, Fault::OtherPacket { access: e as u32, packet, expected: flag, seen });
+            return fault(m, pc, Fault::OtherPacket { access: e as u32, bank, packet, expected: flag, seen });
         }
         m.watch = Watch::Packet { half: half.cast_const().cast(), flag, stamp };
-        let bank = m.access(e).bank.map(|reg| m.reg(reg) as i64);
         let blocked = Blocked::Packet { access: e as u32, bank, packet, expected: flag, seen };
         m.stop_at(pc, Stop::Blocked(blocked))
     }

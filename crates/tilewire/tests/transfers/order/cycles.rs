@@ -1,0 +1,102 @@
+//! Ranks that wait for each other are told within a second; ranks that are slow are waited for.
+
+use super::{assert_all_failed, outcomes, ramp};
+use crate::case::LONG;
+use std::time::{Duration, Instant};
+use tilewire::transport::{Bootstrap, Rank, ShmOptions, ShmTransport, World};
+use tilewire::{RunError, Tensor, all_reduce, recv, send};
+
+#[test]
+fn a_send_and_then_a_receive_on_both_ranks_is_a_cycle_whatever_the_size() {
+    for len in [2, 1 << 20] {
+        let start = Instant::now();
+        let outcomes = outcomes(2, |world, link| {
+            let (peer, x) = (world.rank().after(1, 2), ramp(world.rank(), len));
+            send(link, &x, peer).run()?;
+            recv(link, &Tensor::<f32>::zeros(len), peer).run()
+        });
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert_all_failed(&outcomes, "send, then recv");
+        for outcome in &outcomes {
+            let error = outcome.as_ref().unwrap_err();
+            let RunError::Deadlock(deadlock) = error else { panic!("{error}") };
+            let waiting: Vec<_> = deadlock.waiting.iter().map(|it| (it.rank, it.peers.clone())).collect();
+            assert_eq!(waiting, [(0, vec![1]), (1, vec![0])], "{error}");
+            assert!(error.to_string().contains(file!()) && error.to_string().contains("sendrecv"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_of_receives_is_a_cycle() {
+    let outcomes = outcomes(3, |world, link| {
+        let (next, previous, x) = (world.rank().after(1, 3), world.rank().after(2, 3), ramp(world.rank(), 8));
+        let mut give = send(link, &x, next).build()?;
+        let mut take = recv(link, &Tensor::<f32>::zeros(8), previous).build()?;
+        // All have been built: this one is found in the launch.
+        take.run()?;
+        give.run()
+    });
+    assert_all_failed(&outcomes, "a ring");
+    for outcome in &outcomes {
+        let Err(RunError::Deadlock(deadlock)) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(deadlock.waiting.len(), 3, "{deadlock}");
+    }
+}
+
+#[test]
+fn both_built_first_is_no_cycle() {
+    let outcomes = outcomes(2, |world, link| {
+        let (peer, x, y) = (world.rank().after(1, 2), ramp(world.rank(), 8), Tensor::<f32>::zeros(8));
+        let (mut give, mut take) = (send(link, &x, peer).build()?, recv(link, &y, peer).build()?);
+        give.run()?;
+        take.run()?;
+        assert_eq!(y.to_vec(), ramp(peer, 8).to_vec());
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+#[test]
+fn a_slow_rank_is_waited_for() {
+    let slow = Duration::from_millis(700);
+    let outcomes = outcomes(3, |world, link| {
+        let x = ramp(world.rank(), 500);
+        let mut op = all_reduce(link, &x, &x).build()?;
+        for turn in 0..3 {
+            // Before its meeting, and between launches; the others wait for each other and for it meanwhile.
+            if world.rank() == Rank::new(turn) {
+                std::thread::sleep(slow);
+            }
+            op.run()?;
+        }
+        Ok(())
+    });
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+}
+
+#[test]
+fn at_a_timeout_the_rank_at_the_end_of_the_chain_is_named() {
+    let errors = World::threads(3).deadline(LONG).run(|world| {
+        let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+        let (x, meet) = (Tensor::<f32>::zeros(8), |name: &str| world.bootstrap().barrier(name, LONG.into()));
+        let me = world.rank().number();
+        // 0 waits for 1, which waits for 2, which is doing something else.
+        let (mut pass, mut take) = match me {
+            0 => (None, Some(recv(&link, &x, Rank::new(1)).deadline(Duration::from_millis(500)).build()?)),
+            1 => (Some(send(&link, &x, Rank::new(0)).build()?), Some(recv(&link, &x, Rank::new(2)).build()?)),
+            _ => (Some(send(&link, &x, Rank::new(1)).build()?), None),
+        };
+        let error = match &mut take {
+            Some(take) => take.run().err(),
+            None => None,
+        };
+        meet("failed")?;
+        let _ = pass.as_mut().map(|pass| pass.run());
+        Ok(error)
+    });
+    let errors = errors.unwrap();
+    let Some(RunError::Timeout(timeout)) = &errors[0] else { panic!("{errors:?}") };
+    assert_eq!((timeout.peer, timeout.late), (Some(Rank::new(1)), Some(Rank::new(2))), "{timeout}");
+    assert!(timeout.to_string().contains("rank 2 is the one that is late"), "{timeout}");
+}

@@ -1,0 +1,45 @@
+//! Every launch meets its peers' launch of the same operation. Ranks that launch in other orders, too often or too seldom get right bytes
+//! or an error on all of them, and none waits for a deadline.
+
+mod cycles;
+mod random;
+mod swapped;
+
+use crate::case::LONG;
+use std::time::{Duration, Instant};
+use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, World};
+use tilewire::{RunError, Tensor};
+
+/// Far below every deadline here, and far above what a machine with other things to do takes.
+const SOON: Duration = Duration::from_secs(20);
+
+/// What each rank's launches came to; the ranks come together before their transports go.
+fn outcomes(
+    ranks: usize,
+    body: impl Fn(&World, &ShmTransport) -> Result<(), RunError> + Sync,
+) -> Vec<Result<(), RunError>> {
+    let start = Instant::now();
+    let run = |world: World| -> Result<_, RankError> {
+        let link = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: 1 << 20, ..ShmOptions::default() })?;
+        let launched = body(&world, &link);
+        // Who has launched all may hear of it here.
+        let closed = link.close();
+        Ok(launched.and(closed.map_err(RunError::from)))
+    };
+    let outcomes = World::threads(ranks).deadline(LONG).run(run).unwrap();
+    assert!(start.elapsed() < SOON, "{:?}: {outcomes:?}", start.elapsed());
+    outcomes
+}
+
+/// The tensor of a rank.
+fn ramp(rank: Rank, len: usize) -> Tensor<f32> {
+    Tensor::from_fn(len, |i| (i + 1) as f32 * (rank.number() + 1) as f32)
+}
+
+/// No rank got through, and none because a deadline passed.
+fn assert_all_failed(outcomes: &[Result<(), RunError>], what: &str) {
+    for (rank, outcome) in outcomes.iter().enumerate() {
+        let error = outcome.as_ref().expect_err(&format!("{what}: rank {rank} heard of nothing: {outcomes:?}"));
+        assert!(!matches!(error, RunError::Timeout(_)), "{what}: rank {rank}: {error}");
+    }
+}
