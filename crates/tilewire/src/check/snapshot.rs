@@ -101,7 +101,7 @@ fn address(memory: &Memory) -> usize {
 
 /// The operation of every bank of every argument.
 pub(super) fn operations_of(args: &[Arg]) -> Vec<Vec<u16>> {
-    let of = |memory: &Memory| memory.operation().map_or(0, |matched| matched.operation);
+    let of = |memory: &Memory| memory.operation().unwrap_or(0);
     args.iter().map(|arg| memories_of(arg).iter().map(of).collect()).collect()
 }
 

@@ -6,7 +6,7 @@ use super::link::{How, Launch, Link};
 use super::pair::{Card, Pending};
 use crate::hook::Traced;
 use crate::ir::Kernel;
-use crate::tensor::{Arg, Matched};
+use crate::tensor::{Arg, Between};
 use crate::transport::{AbortCode, Cause, Pairing, Rank};
 use std::fmt;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
         call: Call,
     ) -> Result<Self, RunError> {
         let me = link.rank().number();
-        let operation = |Matched { from, to, .. }: Matched| {
+        let operation = |Between { from, to, .. }: Between| {
             let (pairing, peer) = if from == me { (Pairing::Send, to) } else { (Pairing::Receive, from) };
             let pairing = if together { Pairing::Together } else { pairing };
             link.ticket(pairing, Rank::new(peer)).operation()
@@ -50,8 +50,8 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
         for arg in &mut traced.args {
             if let Arg::Slots(banks) | Arg::Buffer(banks) = arg {
                 for bank in banks {
-                    if let Some(matched) = bank.operation() {
-                        *bank = bank.clone().for_operation(operation(matched));
+                    if let Some(between) = bank.between() {
+                        *bank = bank.clone().for_operation(operation(between));
                     }
                 }
             }

@@ -259,7 +259,7 @@ impl<'l> Launch<'l> {
         let first = hosts.first().expect("a launch over at least one transport");
         let mut kernel = Box::new(traced.kernel.clone());
         let awaited = Awaited::name(&mut kernel, &traced.args, hosts);
-        let waits = waits_of(if watched { hosts } else { &[] }, &call);
+        let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
         let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, awaited });
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
@@ -275,6 +275,7 @@ impl<'l> Launch<'l> {
             };
             let ends = leg_ends(*first, &traced.args);
             let launch = cuda::Launch::new(&simplify(&kernel), &traced.args, seat, settings, &ends)?;
+            launch.name(name);
             return ready(Engine::Gpu(Box::new(launch)), kernel);
         }
         let settings = Settings {

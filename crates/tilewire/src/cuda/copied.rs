@@ -4,9 +4,8 @@ use super::buffer::Buffer;
 use super::device::Device;
 use super::error::CudaError;
 use super::launch::{AbortWord, Launch, Seat, Settings};
-use super::stream::Stream;
 use crate::ir::{self, Kernel};
-use crate::tensor::{Arg, Matched, Memory};
+use crate::tensor::{Arg, Memory};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,7 +47,7 @@ pub fn evaluate_world(
     for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
         let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline };
         let args: Vec<Arg> = args.iter().map(|arg| copies.arg(arg)).collect();
-        let seat = Seat { stream: Stream::new(device)?, abort: abort.clone(), sharers: 1 };
+        let seat = Seat { abort: abort.clone(), ..Seat::new(device)? };
         launches.push(Launch::new(&ir::simplify(kernel), &args, &seat, settings, &[])?);
     }
     let mut started = Ok(());
@@ -121,8 +120,8 @@ impl Copies {
         let place = |memory: &Memory| {
             let piece = &self.pieces[self.find(memory)];
             let copy = piece.buffer.memory().part(address(memory) - piece.start + piece.skew, memory.bytes());
-            match memory.operation() {
-                Some(Matched { from, to, operation }) => copy.matched(from, to).for_operation(operation),
+            match memory.between() {
+                Some(between) => copy.crossing(between),
                 None => copy,
             }
         };

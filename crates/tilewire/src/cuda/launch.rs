@@ -8,6 +8,7 @@ use super::muster::{Fate, LegEnd, Muster, Order};
 use super::program::Program;
 use super::report::Report;
 use super::residency::Need;
+use super::stall::{Eye, Launches};
 use super::stream::Stream;
 use crate::ir::{Base, Entity, Inst, Kernel, Op, Param, ParamId, RoleId, Type, matching};
 use crate::ptx::abi;
@@ -67,12 +68,14 @@ pub struct Seat {
     /// Launches of this kind that must run at the same time on a device, this one included: as many ranks as share the device that most
     /// share, so that all ranks choose alike.
     pub sharers: u32,
+    /// Those that can be looked at.
+    pub launches: Launches,
 }
 
 impl Seat {
     /// A seat with a stream and an abort word of its own.
     pub fn new(device: &Arc<Device>) -> Result<Seat, CudaError> {
-        Ok(Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers: 1 })
+        Ok(Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers: 1, launches: Launches::default() })
     }
 
     /// Ends the waits of its launches, and of those that have yet to start.
@@ -109,7 +112,7 @@ pub(super) struct Kept {
     kernel: Kernel,
     rank: u32,
     abort: AbortWord,
-    report: Report,
+    eye: Arc<Eye>,
     /// Whom the kernel talks to, where ranks of this process share the device.
     ends: Vec<LegEnd>,
     muster: Option<Arc<Muster<KernelOrder>>>,
@@ -218,7 +221,9 @@ impl Launch {
         let rank = settings.rank;
         let stream = seat.stream.clone();
         let (muster, ends) = (stream.muster().filter(|_| !ends.is_empty()).cloned(), ends.to_vec());
-        let kept = Kept { program, kernel, rank, abort, report, ends, muster, _args: args.to_vec() };
+        let eye = Arc::new(Eye::new(report, args));
+        seat.launches.watch(&eye);
+        let kept = Kept { program, kernel, rank, abort, eye, ends, muster, _args: args.to_vec() };
         let (fate, deadline) = (Arc::default(), settings.deadline);
         Ok(Launch { stream, block, scalars, need, deadline, fate, kept: Rc::new(kept), in_flight: false })
     }
@@ -279,6 +284,11 @@ impl Launch {
         }
     }
 
+    /// Says what it is, for messages of others.
+    pub fn name(&self, name: String) {
+        self.kept.eye.name(name);
+    }
+
     /// The PTX.
     pub fn text(&self) -> &str {
         &self.kept.program.module().text
@@ -294,7 +304,7 @@ impl Kept {
     /// What the launches have reported so far.
     #[inline]
     pub(super) fn reported(&self) -> Result<(), CudaError> {
-        match self.report.get() {
+        match self.eye.report.get() {
             None => Ok(()),
             Some(words) => Err(self.stopped(&words)),
         }
@@ -414,7 +424,7 @@ fn bind(
             }
             block[first + k] = address;
             if let Some(stamps) = program.module().params.stamp_offset(id) {
-                let operation = memory.operation().map_or(0, |matched| matched.operation);
+                let operation = memory.operation().unwrap_or(0);
                 block[stamps as usize / 8 + k] = abi::stamp(param, operation);
             }
         }

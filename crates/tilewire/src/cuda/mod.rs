@@ -40,6 +40,7 @@ mod muster;
 mod program;
 mod report;
 mod residency;
+mod stall;
 mod stream;
 
 pub use buffer::Buffer;
@@ -53,4 +54,5 @@ pub use launch::{AbortWord, Launch, Seat, Settings};
 pub use muster::LegEnd;
 pub use program::Program;
 pub use residency::{Need, all_resident};
+pub use stall::{Launches, Stalled};
 pub use stream::{Stream, Together};

@@ -56,6 +56,11 @@ pub(super) struct Report {
     words: *mut u64,
 }
 
+// SAFETY: the words are atomics in pinned memory, which any thread may use as long as the device lives.
+unsafe impl Send for Report {}
+// SAFETY: as above.
+unsafe impl Sync for Report {}
+
 impl Report {
     pub(super) fn new(device: &Arc<Device>) -> Result<Report, CudaError> {
         loop {
@@ -81,8 +86,14 @@ impl Report {
         (state > 1).then(|| std::array::from_fn(|k| self.word(k).load(Ordering::Relaxed)))
     }
 
+    /// The mark of a wait that lasts; see [`abi::stall`].
+    pub(super) fn stall(&self) -> u64 {
+        // Relaxed: the word says all there is.
+        self.word(abi::STALL).load(Ordering::Relaxed)
+    }
+
     fn word(&self, k: usize) -> &AtomicU64 {
-        assert!(k < abi::REPORT_WORDS);
+        assert!(k <= abi::STALL);
         // SAFETY: the report has as many words, aligned, alive as long as the device; nobody has a reference other than
         // to atomics.
         unsafe { AtomicU64::from_ptr(self.words.add(k)) }
@@ -91,9 +102,9 @@ impl Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        (0..abi::REPORT_WORDS).for_each(|k| self.word(k).store(0, Ordering::Relaxed));
+        (0..=abi::STALL).for_each(|k| self.word(k).store(0, Ordering::Relaxed));
         held(&self.device.reports().0).free.push(self.words);
     }
 }
 
-const _: () = assert!(abi::REPORT_WORDS * 8 <= STRIDE);
+const _: () = assert!((abi::STALL + 1) * 8 <= STRIDE);

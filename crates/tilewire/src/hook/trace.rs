@@ -471,7 +471,7 @@ fn in_library(at: &SourceLine) -> bool {
 }
 
 fn all_same(a: &[Memory], b: &[Memory]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b) && a.operation() == b.operation())
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b) && a.between() == b.between())
 }
 
 /// What an engine may rely on. At most 64, which every allocation of tilewire has: a larger number would depend on luck, and

@@ -26,6 +26,10 @@
 //!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index
 //!        8 expected, or the largest index allowed   9 seen, or 0
 //! ```
+//!
+//! A wait that lasts **stalls**: from [`STALLED_AFTER`] on it writes, every so often, which parameter it waits at and the time into the word
+//! after the report ([`stall`] reads it), and 0 when it goes on. Of several waits of a launch the last writer's is there; who still waits writes
+//! again.
 
 use crate::ir::{Entity, Kernel, Param, ParamId, matching};
 
@@ -47,6 +51,18 @@ pub const MOST_BYTES: u32 = 32_764;
 
 /// Words of a report.
 pub const REPORT_WORDS: usize = 10;
+
+/// Where the mark of a wait that lasts stands: the word after the report.
+pub const STALL: usize = REPORT_WORDS;
+/// Nanoseconds after which a wait leaves its mark.
+pub const STALLED_AFTER: u64 = 2_000_000;
+/// Bits of a mark below the number of the parameter, from 1.
+pub const STALL_SHIFT: u32 = 48;
+
+/// The parameter that a wait which lasts is at, by a mark; none: no wait does.
+pub fn stall(mark: u64) -> Option<usize> {
+    (mark >> STALL_SHIFT).checked_sub(1).map(|param| param as usize)
+}
 
 /// State of the report of a wait that gave up.
 pub const GAVE_UP: u64 = 2;

@@ -32,6 +32,15 @@ struct Awaited {
     seen: Reg,
 }
 
+/// How a wait that lasts is told of: see [`abi`].
+struct StallMark {
+    param: Reg,
+    /// Whether it was left.
+    is_set: Reg,
+    /// Where a wait that is over goes.
+    lifted: Label,
+}
+
 /// A wait, and where it stands in the kernel.
 #[derive(Clone, Copy)]
 pub(super) struct SlotWait<'k> {
@@ -104,34 +113,34 @@ impl RoleCode<'_> {
         let seen = self.t.new_d();
         // A matched word is the one that is wanted as a rule; all else is looked at rarely.
         let is_there = if matched { "setp.eq.u64" } else { "setp.ge.u64" };
-        let look = |code: &mut Self| {
+        let look = |code: &mut Self, then: Label| {
             code.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{address}]")]);
             let there = code.t.p(is_there, &[&seen, &expected]);
-            code.t.branch_if(there, done);
+            code.t.branch_if(there, then);
         };
-        look(self);
+        look(self, done);
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
         let looks = self.t.r_const(0);
         let state = self.t.d_const(abi::GAVE_UP);
+        let params: Vec<Reg> = waits.iter().map(|wait| self.t.d_const(wait.slot.slots.index() as u64)).collect();
+        let mark = self.stall_mark(&params);
         let (reached, tell) = (self.t.label(), self.t.label());
         self.t.at(again);
-        look(self);
-        let over = self.poll_rarely(looks, started, again, |code| {
+        look(self, mark.lifted);
+        let over = self.poll_rarely(looks, started, again, &mark, |code| {
             if matched {
                 let [count, least] = code.counts(seen, expected);
                 let is_reached = code.t.p("setp.ge.u64", &[&count, &least]);
                 code.t.branch_if(is_reached, reached);
             }
         });
-        look(self);
+        look(self, mark.lifted);
         if matched {
             self.t.line(format_args!("bra {tell};"));
             self.t.at(reached);
             let [count, least] = self.counts(seen, expected);
             let is_past = self.t.p("setp.gt.u64", &[&count, &least]);
-            self.t.branch_if(is_past, done);
-            // It may have become the right one since the last look at it.
-            look(self);
+            self.t.branch_if(is_past, mark.lifted);
             self.t.op("mov.b64", state, &[&abi::OTHER_OPERATION]);
             self.t.at(tell);
         }
@@ -144,6 +153,7 @@ impl RoleCode<'_> {
         let (bank, index) = (of(|what| what.bank), of(|what| what.index));
         let what = Awaited { inst, param, bank, index, expected, seen };
         self.give_up(what, &state, over);
+        self.lift(mark);
         self.t.at(done);
         self.progress();
         self.leave_if_failed();
@@ -227,24 +237,27 @@ impl RoleCode<'_> {
                 code.packet_look(&format!("@!{there} "), look.address, look.halves);
             }
         };
-        let check = |code: &mut Self| -> Vec<Reg> {
+        let check = |code: &mut Self, then: Label| -> Vec<Reg> {
             let flags = packets.iter().zip(&there);
             let seen = flags.map(|((_, look, flag), there)| code.packet_flag(look.halves, *flag, *there)).collect();
             let all = there.iter().copied().reduce(|a, b| code.t.p("and.pred", &[&a, &b]));
-            code.t.branch_if(all.expect("an op gets a packet"), done);
+            code.t.branch_if(all.expect("an op gets a packet"), then);
             seen
         };
-        check(self);
+        check(self, done);
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
         let looks = self.t.r_const(0);
+        let state = self.t.d_const(abi::GAVE_UP);
+        let Base::Param(param) = packets[0].0.at.base else { unreachable!("the verifier wants a parameter") };
+        let param = self.t.d_const(param.index() as u64);
+        let mark = self.stall_mark(&[param]);
+        let tell = self.t.label();
         self.t.at(again);
         look(self);
-        let last = check(self)[0];
-        let state = self.t.d_const(abi::GAVE_UP);
-        let tell = self.t.label();
+        let last = check(self, mark.lifted)[0];
         // All packets of a message are of one operation, and the first lane's first is there in every message: one look per lane will do.
         let (first, missing) = (packets[0].2, there[0]);
-        let over = self.poll_rarely(looks, started, again, |code| {
+        let over = self.poll_rarely(looks, started, again, &mark, |code| {
             if matched {
                 let differs = code.t.r("xor.b32", &[&last, &first]);
                 let bits = code.t.r("and.b32", &[&differs, &Hex(FLAG_BITS.into())]);
@@ -257,7 +270,7 @@ impl RoleCode<'_> {
         });
         self.t.at(tell);
         look(self);
-        let seen = check(self);
+        let seen = check(self, mark.lifted);
         let mut what = None;
         for (((want, look, flag), there), seen) in packets.iter().zip(&there).zip(&seen).rev() {
             let Base::Param(param) = want.at.base else { unreachable!("the verifier wants a parameter") };
@@ -267,6 +280,7 @@ impl RoleCode<'_> {
         }
         self.give_up(what.expect("an op gets a packet"), &state, over);
         self.t.line(format_args!("bra {};", batch.end));
+        self.lift(mark);
         self.t.at(done);
     }
 
@@ -310,6 +324,20 @@ impl RoleCode<'_> {
         (self.t.d("mad.lo.s64", &[&index, &stride, &bank]), index)
     }
 
+    /// The mark of a wait that may last, at the k-th of these parameters for lane k. Stands before the first look of the loop.
+    fn stall_mark(&mut self, params: &[Reg]) -> StallMark {
+        let param = self.by_lane(params);
+        let is_set = self.t.p("mov.pred", &[&0]);
+        StallMark { param, is_set, lifted: self.t.label() }
+    }
+
+    /// Where a wait that has what it waited for goes: the mark is taken back, if it was left.
+    fn lift(&mut self, mark: StallMark) {
+        self.t.at(mark.lifted);
+        let place = format!("[{}+{}]", self.fixed.report, 8 * abi::STALL);
+        self.t.line(format_args!("@{} st.relaxed.sys.global.u64 {place}, 0;", mark.is_set));
+    }
+
     /// Goes back to look again, but every 32nd time does what `rarely` says and looks at the abort word and the clock first. Gives the
     /// label where an aborted wait goes; falls through when the deadline has passed.
     fn poll_rarely(
@@ -317,6 +345,7 @@ impl RoleCode<'_> {
         looks: Reg,
         started: Reg,
         again: Label,
+        mark: &StallMark,
         rarely: impl FnOnce(&mut Self),
     ) -> Label {
         let over = self.t.label();
@@ -330,6 +359,13 @@ impl RoleCode<'_> {
         self.t.branch_if(aborted, over);
         let now = self.t.d("mov.u64", &[&"%globaltimer"]);
         let waited = self.t.d("sub.u64", &[&now, &started]);
+        self.t.op("setp.ge.u64", mark.is_set, &[&waited, &abi::STALLED_AFTER]);
+        let which = self.t.d("add.u64", &[&mark.param, &1]);
+        let which = self.t.d("shl.b64", &[&which, &abi::STALL_SHIFT]);
+        let time = self.t.d("and.b64", &[&now, &Hex((1 << abi::STALL_SHIFT) - 1)]);
+        let word = self.t.d("or.b64", &[&which, &time]);
+        let place = format!("[{}+{}]", self.fixed.report, 8 * abi::STALL);
+        self.t.line(format_args!("@{} st.relaxed.sys.global.u64 {place}, {word};", mark.is_set));
         let early = self.t.p("setp.lt.u64", &[&waited, &self.fixed.deadline]);
         self.t.branch_if(early, again);
         over

@@ -20,23 +20,23 @@ pub struct Memory {
     bytes: usize,
     /// Whether other threads or processes may write the bytes at any time.
     shared: bool,
-    matched: Option<Matched>,
+    between: Option<Between>,
     keep: Keep,
 }
 
-/// Whose memory a matched handle is: words and packets in it travel between two ranks and carry the number of an operation, so that a
-/// launch which waits for another one's words finds out (see [`Kernel::matched`](crate::ir::Kernel::matched)).
+/// Between which ranks words or packets travel that lie in memory of a transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Matched {
+pub struct Between {
     /// The rank that sends the data these words or packets belong to.
     pub from: u32,
     /// The rank that receives it.
     pub to: u32,
-    /// The operation of the launch, fewer than [`Matched::OPERATIONS`].
-    pub operation: u16,
+    /// The operation that they carry, fewer than [`Between::OPERATIONS`]: so that a launch which waits for another one's words finds out (see
+    /// [`Kernel::matched`](crate::ir::Kernel::matched)). None of credits, which may be older than the launch.
+    pub operation: Option<u16>,
 }
 
-impl Matched {
+impl Between {
     /// Numbers of operations are 15 bits: what a packet's flag has room for.
     pub const OPERATIONS: u16 = 1 << 15;
 }
@@ -76,7 +76,7 @@ impl Memory {
         let Some(block) = Block::zeroed(bytes, align) else {
             handle_alloc_error(Layout::from_size_align(bytes, align).expect("allocation fits the address space"))
         };
-        Memory { start: block.start(), bytes, shared: false, matched: None, keep: Keep::Host(Rc::new(block)) }
+        Memory { start: block.start(), bytes, shared: false, between: None, keep: Keep::Host(Rc::new(block)) }
     }
 
     /// Memory of somebody else, kept alive by `keep`.
@@ -85,7 +85,7 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped, and while a kernel that has it
     /// runs nobody else may touch it except by the protocols of tilewire.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: false, matched: None, keep: Keep::Host(keep) }
+        Memory { start, bytes, shared: false, between: None, keep: Keep::Host(keep) }
     }
 
     /// As [`Memory::foreign`], for memory that peers (other threads or processes) may write at any time.
@@ -94,7 +94,7 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped; nobody may hold a
     /// reference to it.
     pub unsafe fn shared(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: true, matched: None, keep: Keep::Host(keep) }
+        Memory { start, bytes, shared: true, between: None, keep: Keep::Host(keep) }
     }
 
     /// Memory of a device: the host never follows its address, `keep` copies for it.
@@ -106,7 +106,7 @@ impl Memory {
     /// At address 0.
     pub unsafe fn on_device(address: u64, bytes: usize, keep: Rc<dyn DeviceBytes>) -> Memory {
         let start = NonNull::new(std::ptr::without_provenance_mut(address as usize)).expect("memory is not at 0");
-        Memory { start, bytes, shared: false, matched: None, keep: Keep::Device(keep) }
+        Memory { start, bytes, shared: false, between: None, keep: Keep::Device(keep) }
     }
 
     /// The device that has the bytes; none: the host.
@@ -137,29 +137,37 @@ impl Memory {
             Keep::Host(_) => unsafe { self.start.add(offset) },
             Keep::Device(_) => self.start.map_addr(|start| start.saturating_add(offset)),
         };
-        Memory { start, bytes, shared: self.shared, matched: self.matched, keep: self.keep.clone() }
+        Memory { start, bytes, shared: self.shared, between: self.between, keep: self.keep.clone() }
     }
 
-    /// This memory, as what carries operation 0 from one rank to another.
-    pub fn matched(self, from: u32, to: u32) -> Memory {
-        Memory { matched: Some(Matched { from, to, operation: 0 }), ..self }
+    /// This memory, as what travels between two ranks.
+    pub fn crossing(self, between: Between) -> Memory {
+        let fits = between.operation.is_none_or(|operation| operation < Between::OPERATIONS);
+        assert!(fits, "{between:?}: there are {} operations", Between::OPERATIONS);
+        Memory { between: Some(between), ..self }
     }
 
-    /// Matched memory with the number of another operation; other memory as it is.
+    /// The same memory with the number of another operation, where it carries one.
     ///
     /// # Panics
-    /// When there is no such number: see [`Matched::OPERATIONS`].
-    pub fn for_operation(mut self, operation: u16) -> Memory {
-        assert!(operation < Matched::OPERATIONS, "operation {operation} of {}", Matched::OPERATIONS);
-        if let Some(matched) = &mut self.matched {
-            matched.operation = operation;
+    /// When there is no such number: see [`Between::OPERATIONS`].
+    pub fn for_operation(self, operation: u16) -> Memory {
+        match self.between {
+            Some(between) if between.operation.is_some() => {
+                self.crossing(Between { operation: Some(operation), ..between })
+            }
+            _ => self,
         }
-        self
     }
 
-    /// Between which ranks it lies and for which operation, where its words carry that.
-    pub fn operation(&self) -> Option<Matched> {
-        self.matched
+    /// Between which ranks what lies in it travels, where that is so.
+    pub fn between(&self) -> Option<Between> {
+        self.between
+    }
+
+    /// The operation that its words or packets carry, if they do.
+    pub fn operation(&self) -> Option<u16> {
+        self.between?.operation
     }
 
     /// First byte.

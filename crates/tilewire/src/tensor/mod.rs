@@ -7,7 +7,7 @@ mod block;
 mod memory;
 
 pub(crate) use block::Block;
-pub use memory::{DeviceBytes, Matched, Memory};
+pub use memory::{Between, DeviceBytes, Memory};
 // What a tensor's elements are, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub use crate::ir::{Type, scalar::Element};

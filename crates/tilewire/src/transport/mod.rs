@@ -78,7 +78,7 @@ pub use rendezvous::TransportError;
 #[cfg(target_os = "linux")]
 pub use segment::ControlSockets;
 pub use segment::{Exchange, SegmentOptions, SegmentSet};
-pub use status::{Kind as WaitKind, Status, Verdict, Waiting};
+pub use status::{Crossing, DeviceWait, Kind as WaitKind, Status, Verdict, Waiting};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};
 pub use transfer::{Protocol, Transfer, TransferError, check_transfer};
 pub use window::{Window, WindowSpace};

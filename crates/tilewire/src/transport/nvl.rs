@@ -19,11 +19,11 @@ use super::pairing::{Pairing, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
 use super::segment::SegmentSet;
-use super::status::Status;
+use super::status::{Crossing, DeviceWait, Status};
 use super::watch::Watch;
 use super::world::World;
-use crate::cuda::{AbortWord, Buffer, CudaError, Device, Seat, Stream, Together};
-use crate::tensor::Memory;
+use crate::cuda::{AbortWord, Buffer, CudaError, Device, Launches, Seat, Stalled, Stream, Together};
+use crate::tensor::{Between, Memory};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -176,7 +176,7 @@ impl NvlTransport {
             Some(first) => Stream::together(device, first)?,
             None => Stream::new(device)?,
         };
-        let seat = Seat { stream, abort: AbortWord::new(device)?, sharers };
+        let seat = Seat { stream, abort: AbortWord::new(device)?, sharers, launches: Launches::default() };
         Ok((control, watch, segments, seat))
     }
 
@@ -215,7 +215,8 @@ impl NvlTransport {
             let world = Shared::alone(Arc::new(bootstrap), meeting.clone(), Some(Duration::from_secs(30)));
             let watch = Watch::start(&mut control, true)?;
             let stream = Stream::together(device, &together)?;
-            let seat = Seat { stream, abort: AbortWord::new(device)?, sharers: count as u32 };
+            let (abort, launches) = (AbortWord::new(device)?, Launches::default());
+            let seat = Seat { stream, abort, sharers: count as u32, launches };
             let segments = buffers.iter().map(|buffer| Some(buffer.memory())).collect();
             let (ordinals, devices) = (vec![device.ordinal(); count], vec![device.uuid(); count]);
             let places = Places { seat, segments, ordinals, devices };
@@ -235,7 +236,7 @@ impl NvlTransport {
     ) -> Result<NvlTransport, TransportError> {
         let own = control.rank();
         let (abort, doorbell) = (control.abort(own), control.doorbell(own));
-        let watcher = Watcher::start(abort.clone(), doorbell, seat.clone())?;
+        let watcher = Watcher::start(abort, doorbell, seat.clone(), StallWatch::new(own, Status::of(&control)))?;
         let departures = watch.departures(&world);
         let desk = Desk::new(world, format!("nvl/{serial}"), &control, departures);
         Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
@@ -389,7 +390,55 @@ impl fmt::Debug for NvlTransport {
     }
 }
 
-/// Passes this rank's abort word on to the device, where kernels poll it.
+/// Tells other ranks what this rank's kernels wait for, and finds out when that is in vain.
+struct StallWatch {
+    rank: usize,
+    status: Status,
+    /// What the last looks saw: the mark, and the probe that was read before.
+    seen: [(u64, u64); 2],
+}
+
+impl StallWatch {
+    /// Between two looks.
+    const PERIOD: Duration = Duration::from_millis(20);
+
+    fn new(rank: usize, status: Status) -> StallWatch {
+        StallWatch { rank, status, seen: [(0, 0); 2] }
+    }
+
+    fn look(&mut self, launches: &Launches) {
+        let probe = self.status.device_probe();
+        let Some(stalled) = launches.stalled() else {
+            self.status.device_goes_on();
+            self.seen = [(0, 0); 2];
+            return;
+        };
+        let Stalled { at, has, name, mark } = stalled;
+        let [last, before] = self.seen;
+        // A mark is written after the look that found nothing. So when it has changed twice, the second of these looks came after
+        // the first was seen here, and after the probe that was read then.
+        let looked = if mark != last.0 && last.0 != before.0 { before.1 } else { 0 };
+        if mark != last.0 {
+            self.seen = [(mark, probe), last];
+        }
+        let peer = if at.from as usize == self.rank { at.to } else { at.from };
+        let crossing = |it: &Between| Crossing { from: it.from as usize, operation: it.operation };
+        let between = |from: u32, to: u32| has.iter().find(|it| (it.from, it.to) == (from, to)).map(crossing);
+        let me = self.rank as u32;
+        let wait = DeviceWait {
+            peer: peer as usize,
+            needs: crossing(&at),
+            has: [between(me, peer), between(peer, me)],
+            doing: &name,
+        };
+        self.status.device_waits(&wait, looked);
+        if let Some(verdict) = self.status.judge_device() {
+            self.status.tell_all(&verdict);
+        }
+    }
+}
+
+/// Passes this rank's abort word on to the device, where kernels poll it; and watches for kernels that wait in vain.
 struct Watcher {
     own: Abort,
     doorbell: Doorbell,
@@ -399,7 +448,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn start(own: Abort, doorbell: Doorbell, seat: Seat) -> Result<Watcher, TransportError> {
+    fn start(own: Abort, doorbell: Doorbell, seat: Seat, mut stalls: StallWatch) -> Result<Watcher, TransportError> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut watcher = Watcher { own, doorbell, seat, stop, thread: None };
         let (own, doorbell, seat) = (watcher.own.clone(), watcher.doorbell.clone(), watcher.seat.clone());
@@ -407,7 +456,9 @@ impl Watcher {
         let run = move || {
             // Relaxed: the words say all there is.
             let over = || own.get().is_some() || stop.load(Ordering::Relaxed);
-            while !doorbell.sleep(over, Duration::from_secs(3600)) {}
+            while !doorbell.sleep(over, StallWatch::PERIOD) {
+                stalls.look(&seat.launches);
+            }
             if let Some(cause) = own.get() {
                 // Where the device is gone, its kernels are too.
                 _ = seat.give_up(cause.to_word());

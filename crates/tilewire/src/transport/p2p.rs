@@ -4,7 +4,7 @@
 use super::abort::Cause;
 use super::layout::{LINE, Layout, block_share};
 use super::rank::Rank;
-use crate::tensor::{Matched, Memory};
+use crate::tensor::{Between, Memory};
 use std::fmt;
 use std::ops::Range;
 
@@ -143,7 +143,7 @@ impl PeerEndpoint {
     pub const SLOT_STRIDE: u32 = LINE as u32;
 
     /// Numbers of operations for kernels of your own. The others are the collectives'.
-    pub const OWN_OPERATIONS: u16 = Matched::OPERATIONS / 2;
+    pub const OWN_OPERATIONS: u16 = Between::OPERATIONS / 2;
 
     /// What this rank waits at for the peer: it lies here, and nobody but the peer signals there.
     pub fn waited(&self) -> [&Memory; 6] {
@@ -192,8 +192,9 @@ impl PeerEndpoint {
         let there = |area: Range<usize>| at(theirs, layout.of_peer(&area, me));
         // What says that something of a launch is there says of which operation it is. Credits are older than the launch.
         let (from, to) = (me as u32, peer as u32);
-        let sent = |memory: Memory| memory.matched(from, to);
-        let received = |memory: Memory| memory.matched(to, from);
+        let of = |from, to, operation| move |memory: Memory| memory.crossing(Between { from, to, operation });
+        let (sent, received) = (of(from, to, Some(0)), of(to, from, Some(0)));
+        let (credit, given) = (of(from, to, None), of(to, from, None));
         PeerEndpoint {
             send_dst: at(theirs, layout.peer_staging(me)),
             recv_src: at(mine, layout.peer_staging(peer)),
@@ -201,15 +202,15 @@ impl PeerEndpoint {
             recv_packets: received(at(mine, layout.peer_packets(peer))),
             send: Signals {
                 tail: sent(there(layout.tails())),
-                head: here(layout.heads()),
-                packet_head: here(layout.packet_heads()),
+                head: credit(here(layout.heads())),
+                packet_head: credit(here(layout.packet_heads())),
                 ready: sent(here(layout.ready())),
                 done: sent(there(layout.done())),
             },
             recv: Signals {
                 tail: received(here(layout.tails())),
-                head: there(layout.heads()),
-                packet_head: there(layout.packet_heads()),
+                head: given(there(layout.heads())),
+                packet_head: given(there(layout.packet_heads())),
                 ready: received(there(layout.ready())),
                 done: received(here(layout.done())),
             },

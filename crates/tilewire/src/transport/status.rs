@@ -23,6 +23,11 @@
 //!
 //! A slow rank is none of them: it does not say that it waits, or it does not answer until it has looked again.
 //!
+//! **On a GPU** it is not the host that waits, and of a launch some parts may wait while others work. So kernels mark waits that last, a
+//! thread of the host writes a line of its own for them, and only pairs are judged: rank i waits for something of rank j that j's launch
+//! does not have, and j for something that i's launch does not have. What either had launched before is over, and what it gave is there; so what
+//! they need is in launches that come after these, on both sides.
+//!
 //! Ranks that come together with *all* others, in a call that is no launch ([`Kind::Gathering`]), cannot answer probes. They need not: such a call ends
 //! when all have come, and a rank that answers from another wait has not. A rank that closes ([`Kind::Closing`]) never launches again on
 //! the transport: whoever waits for it waits in vain, whatever others do.
@@ -40,6 +45,8 @@ const MOST_RANKS: usize = 1024;
 const TEXT: usize = 64;
 /// Words of a verdict.
 const VERDICT: usize = 256;
+/// Words of what its kernels are doing.
+const DEVICE_TEXT: usize = 32;
 
 /// The part of a segment's header that this file is about. All zeros: the rank does not wait, and nothing was found.
 #[repr(C)]
@@ -48,6 +55,21 @@ pub(super) struct StatusWords {
     peers: Line<[AtomicU64; MOST_RANKS / 64]>,
     text: Text<TEXT>,
     verdict: Text<VERDICT>,
+    device: Line<DeviceLine>,
+    device_text: Text<DEVICE_TEXT>,
+}
+
+/// What the kernels of a rank wait for.
+#[repr(C)]
+struct DeviceLine {
+    /// As of the host's line.
+    epoch: AtomicU64,
+    peer: AtomicU64,
+    /// What is needed, and what the launch has with the peer from this rank and to it: see [`Crossing`].
+    needs: AtomicU64,
+    has: [AtomicU64; 2],
+    probe: AtomicU64,
+    looked: AtomicU64,
 }
 
 #[repr(C)]
@@ -112,6 +134,46 @@ impl Kind {
     fn answers(self) -> bool {
         matches!(self, Kind::Launch | Kind::Meeting)
     }
+}
+
+/// What crosses from one rank to another in a launch: an operation's data, or a credit for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crossing {
+    /// Who sends the data.
+    pub from: usize,
+    /// The operation; of a credit none.
+    pub operation: Option<u16>,
+}
+
+impl Crossing {
+    /// Never 0.
+    fn to_word(self) -> u64 {
+        let operation = self.operation.map_or(0, |operation| u64::from(operation) + 1);
+        (self.from as u64 + 1) << 32 | operation
+    }
+
+    fn from_word(word: u64) -> Option<Crossing> {
+        let from = (word >> 32).checked_sub(1)? as usize;
+        Some(Crossing { from, operation: (word as u32).checked_sub(1).map(|operation| operation as u16) })
+    }
+
+    /// Whether a launch that has these gives it. Any receiver of the data may give a credit for what came before.
+    fn is_given_by(self, has: &[Option<Crossing>]) -> bool {
+        has.iter().flatten().any(|it| it.from == self.from && (self.operation.is_none() || it.operation == self.operation))
+    }
+}
+
+/// What the kernels of a rank wait for.
+#[derive(Clone, Debug)]
+pub struct DeviceWait<'a> {
+    /// The rank that would have to give it.
+    pub peer: usize,
+    /// What is needed.
+    pub needs: Crossing,
+    /// What their launch has with that peer: from this rank, and to it.
+    pub has: [Option<Crossing>; 2],
+    /// What the launch is.
+    pub doing: &'a str,
 }
 
 /// A rank that waits, in a verdict.
@@ -207,6 +269,15 @@ pub struct Status {
     rank: usize,
     segments: Arc<[Arc<Mapping>]>,
     suspicion: Arc<Mutex<Option<Suspicion>>>,
+    device_suspicion: Arc<Mutex<Option<DeviceSuspicion>>>,
+}
+
+/// A peer whose kernels may wait for this rank's, and these for its.
+struct DeviceSuspicion {
+    peer: usize,
+    /// Epochs of this rank's line and of the peer's, and the probes they have to answer; none of a peer that closes.
+    own: (u64, u64),
+    other: Option<(u64, u64)>,
 }
 
 /// Ranks that may wait for each other for ever.
@@ -225,7 +296,7 @@ struct Seen {
 impl Status {
     /// The lines of these segments.
     pub fn of(segments: &SegmentSet) -> Status {
-        Status { rank: segments.rank(), segments: segments.mappings().into(), suspicion: Arc::default() }
+        Status { rank: segments.rank(), segments: segments.mappings().into(), suspicion: Arc::default(), device_suspicion: Arc::default() }
     }
 
     fn words(&self, rank: usize) -> &StatusWords {
@@ -264,7 +335,7 @@ impl Status {
             words.text.write(&doing.to_string());
             line.epoch.store((epoch + 1) | 1, Ordering::Release);
         }
-        line.looked.store(probe, Ordering::Release);
+        line.looked.fetch_max(probe, Ordering::Release);
     }
 
     /// This rank no longer waits.
@@ -394,6 +465,105 @@ impl Status {
             }
         }
         late
+    }
+
+    // ---- kernels on a GPU -------------------------------------------------------------------------------------------
+
+    /// As [`Status::probe`], for what kernels wait for.
+    pub(super) fn device_probe(&self) -> u64 {
+        self.words(self.rank).device.0.probe.load(Ordering::Acquire)
+    }
+
+    /// Kernels of this rank wait, and looked after the host read `probe`.
+    pub(super) fn device_waits(&self, wait: &DeviceWait<'_>, probe: u64) {
+        let (line, words) = (&self.words(self.rank).device.0, self.words(self.rank));
+        let epoch = line.epoch.load(Ordering::Relaxed);
+        let has = wait.has.map(|has| has.map_or(0, Crossing::to_word));
+        let is = |word: &AtomicU64, x: u64| word.load(Ordering::Relaxed) == x;
+        let is_same = epoch % 2 == 1
+            && is(&line.peer, wait.peer as u64)
+            && is(&line.needs, wait.needs.to_word())
+            && line.has.iter().zip(has).all(|(word, x)| is(word, x));
+        if !is_same {
+            line.epoch.store((epoch + 1) & !1, Ordering::Relaxed);
+            fence(Ordering::Release);
+            line.peer.store(wait.peer as u64, Ordering::Relaxed);
+            line.needs.store(wait.needs.to_word(), Ordering::Relaxed);
+            line.has.iter().zip(has).for_each(|(word, x)| word.store(x, Ordering::Relaxed));
+            words.device_text.write(wait.doing);
+            line.epoch.store((epoch + 1) | 1, Ordering::Release);
+        }
+        line.looked.fetch_max(probe, Ordering::Release);
+    }
+
+    /// Kernels of this rank no longer wait.
+    pub(super) fn device_goes_on(&self) {
+        let line = &self.words(self.rank).device.0;
+        let epoch = line.epoch.load(Ordering::Relaxed);
+        if epoch % 2 == 1 {
+            line.epoch.store(epoch + 1, Ordering::Release);
+        }
+    }
+
+    /// What a rank's kernels wait for, if they do: the epoch, for whom, what for, what they have.
+    fn device_seen(&self, rank: usize) -> Option<(u64, usize, Crossing, [Option<Crossing>; 2])> {
+        let line = &self.words(rank).device.0;
+        let epoch = line.epoch.load(Ordering::Acquire);
+        if epoch.is_multiple_of(2) {
+            return None;
+        }
+        let needs = Crossing::from_word(line.needs.load(Ordering::Relaxed))?;
+        let has = [0, 1].map(|k| Crossing::from_word(line.has[k].load(Ordering::Relaxed)));
+        let peer = line.peer.load(Ordering::Relaxed) as usize;
+        self.device_is_still(rank, epoch).then_some((epoch, peer, needs, has))
+    }
+
+    fn device_is_still(&self, rank: usize, epoch: u64) -> bool {
+        fence(Ordering::Acquire);
+        self.words(rank).device.0.epoch.load(Ordering::Relaxed) == epoch
+    }
+
+    /// As [`Status::judge`], for kernels of this rank that wait.
+    pub(super) fn judge_device(&self) -> Option<Verdict> {
+        let mut suspicion = self.device_suspicion.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let Some(DeviceSuspicion { peer, own, other }) = &*suspicion else {
+            *suspicion = self.suspect_device();
+            return None;
+        };
+        let is_same = |rank: usize, epoch: u64| self.device_is_still(rank, epoch);
+        if !is_same(self.rank, own.0) || !other.is_none_or(|(epoch, _)| is_same(*peer, epoch)) {
+            *suspicion = None;
+            return None;
+        }
+        let answered = |rank: usize, probe: u64| self.words(rank).device.0.looked.load(Ordering::Acquire) >= probe;
+        if !answered(self.rank, own.1) || !other.is_none_or(|(_, probe)| answered(*peer, probe)) {
+            return None;
+        }
+        let doing = |rank: usize| self.words(rank).device_text.read();
+        let here = Waiting { rank: self.rank, peers: vec![*peer], doing: doing(self.rank) };
+        let there = match other {
+            Some(_) => Waiting { rank: *peer, peers: vec![self.rank], doing: doing(*peer) },
+            None => Waiting { rank: *peer, peers: Vec::new(), doing: self.words(*peer).text.read() },
+        };
+        let unchanged = is_same(self.rank, own.0) && other.is_none_or(|(epoch, _)| is_same(*peer, epoch));
+        *suspicion = None;
+        let mut both = vec![here, there];
+        both.sort_by_key(|waiting| waiting.rank);
+        unchanged.then_some(Verdict::Deadlock(both))
+    }
+
+    fn suspect_device(&self) -> Option<DeviceSuspicion> {
+        let (epoch, peer, needs, has) = self.device_seen(self.rank)?;
+        let probe = |rank: usize| self.words(rank).device.0.probe.fetch_add(1, Ordering::AcqRel) + 1;
+        if self.seen(peer).is_some_and(|seen| seen.kind == Kind::Closing) {
+            return Some(DeviceSuspicion { peer, own: (epoch, probe(self.rank)), other: None });
+        }
+        let (other, waits_for, wanted, there) = self.device_seen(peer)?;
+        let is_deadlock = waits_for == self.rank && !needs.is_given_by(&there) && !wanted.is_given_by(&has);
+        is_deadlock.then(|| {
+            let (own, other) = ((epoch, probe(self.rank)), Some((other, probe(peer))));
+            DeviceSuspicion { peer, own, other }
+        })
     }
 
     /// Ends the waits of all ranks with a verdict; the first one stays.

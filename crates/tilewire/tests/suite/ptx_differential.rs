@@ -304,8 +304,7 @@ fn a_wait_in_vain_is_reported_and_ends_the_launch() {
         launch.words.extend([memory.add(vec![0; 1024]), memory.add(vec![0; 4096])]);
         ptx_machine::run(&module, &launch.args(), &mut memory).unwrap_or_else(|fault| panic!("{}", fault.0));
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-        let report: Vec<u64> = memory.pieces[launch.report].chunks(8).map(word).collect();
-        assert_eq!(report.len(), abi::REPORT_WORDS);
+        let report: Vec<u64> = memory.pieces[launch.report].chunks(8).map(word).take(abi::REPORT_WORDS).collect();
         let [state, role, block, copy, inst, ..] = report[..] else { panic!("{report:?}") };
         assert_eq!([state, role, block, copy], [2, 1, 0, 0]);
         assert_eq!(report[5..], [param, 0, index, expected, 0]);
@@ -364,7 +363,7 @@ fn of_packets_of_several_peers_the_missing_one_is_reported() {
             None => assert_eq!((report[0], words(memory.pieces.len() - 1)), (0, vec![11, 22, 33, 44])),
             Some((area, packet)) => {
                 assert_eq!((report[0], report[4]), (2, gets[area]), "{missing:?}");
-                assert_eq!(report[5..], [area as u64, 0, packet as u64, FLAG.into(), 5], "{missing:?}");
+                assert_eq!(report[5..abi::REPORT_WORDS], [area as u64, 0, packet as u64, FLAG.into(), 5], "{missing:?}");
                 assert_eq!(words(launch.abort), [abi::ABORTED_BY_TIMEOUT]);
             }
         }

@@ -85,7 +85,7 @@ pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Ve
                 of_arg.push(place);
             }
             if traced.kernel.matched.contains(&id) {
-                let operation = |bank: &tilewire::Memory| bank.operation().map_or(0, |matched| matched.operation);
+                let operation = |bank: &tilewire::Memory| bank.operation().unwrap_or(0);
                 launch.words.extend(banks.iter().map(|bank| abi::stamp(param, operation(bank))));
             }
             mine.push(of_arg);
@@ -111,7 +111,7 @@ pub struct Launch {
 impl Launch {
     pub fn new(memory: &mut Memory, rank: u64, world_size: u64, deadline: u64) -> Self {
         let (abort, report) = (memory.pieces.len(), memory.pieces.len() + 1);
-        let words = vec![rank, world_size, memory.add(vec![0; 8]), memory.add(vec![0; 80]), deadline];
+        let words = vec![rank, world_size, memory.add(vec![0; 8]), memory.add(vec![0; 8 * (abi::STALL + 1)]), deadline];
         Launch { words, abort, report }
     }
 

@@ -376,7 +376,7 @@ impl<'k> RoleLowering<'k> {
 
     /// The operation of every bank of a parameter, where its words or flags carry one.
     fn operations(&self, param: ParamId) -> Option<Box<[u16]>> {
-        let of = |memory: &Memory| memory.operation().map_or(0, |matched| matched.operation);
+        let of = |memory: &Memory| memory.operation().unwrap_or(0);
         self.kernel.matched.contains(&param).then(|| memories(&self.args[param.index()]).iter().map(of).collect())
     }
 

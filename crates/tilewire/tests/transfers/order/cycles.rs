@@ -3,7 +3,7 @@
 use super::{assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Bootstrap, Rank, ShmOptions, ShmTransport, World};
+use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
 use tilewire::{RunError, Tensor, all_reduce, recv, send};
 
 #[test]

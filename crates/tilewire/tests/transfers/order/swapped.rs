@@ -67,7 +67,7 @@ fn staged_operations_are_told_apart() {
     for rounds in [0, 5] {
         let errors = swapped(
             |link| {
-                let build = |len| {
+                let build = |len: usize| {
                     let (inp, out) = (Tensor::<u32>::zeros(2 * len), Tensor::<u32>::zeros(2 * len));
                     all_to_all(link, &out, &inp).primitive(Primitive::Staged).build()
                 };
@@ -84,7 +84,7 @@ fn direct_operations_are_told_apart_before_anything_is_put() {
     let errors = swapped(
         |link| {
             let peer = link.rank().after(1, 2);
-            let build = |len| {
+            let build = |len: usize| {
                 let window = Window::<u32>::allocate(link, len)?;
                 let inp = Tensor::<u32>::zeros(len);
                 let op = sendrecv(link, window.tensor(), &inp, peer, peer).primitive(Primitive::Direct).window(&window);
