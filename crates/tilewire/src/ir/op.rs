@@ -363,7 +363,8 @@ pub enum Op {
     },
 
     // ---- signals ------------------------------------------------------------------------------------------------
-    /// Sets the slot to `x` (u64), after everything this role copy did before is visible to whoever observes it. Ordering:
+    /// Sets the slot to `x` (u64), after everything this role copy did before is visible to whoever observes it. In a matched parameter
+    /// ([`Kernel::matched`](super::Kernel::matched)) the word that is stored carries the launch's operation beside `x`. Ordering:
     /// release, system scope, cumulative. PTX: role barrier, then one lane's `st.release.sys`. CPU: `sfence` if non-temporal
     /// stores were used, then a release store. Not in an `each`.
     Signal {
@@ -381,7 +382,8 @@ pub enum Op {
         /// New value, uniform `u64`.
         x: Value,
     },
-    /// Returns when the slot is ≥ `x`. Ordering: acquire, system scope, for the whole role copy. PTX: one lane polls
+    /// Returns when the slot is ≥ `x`. In a matched parameter the counts are compared; where they are equal and the operation is another than
+    /// this launch's, the launch ends with an error. Ordering: acquire, system scope, for the whole role copy. PTX: one lane polls
     /// `ld.acquire.sys`, then a role barrier; of waits in a row lane k polls for the k-th, with one deadline for all. CPU: acquire load; not ready yields to other instances. Not in an `each`.
     Wait {
         /// Which slot.
@@ -389,7 +391,7 @@ pub enum Op {
         /// Least value, uniform `u64`.
         x: Value,
     },
-    /// Whether the slot is ≥ `x` now; uniform bool. Ordering: acquire if true. A test that fails lets other instances run, so a role may
+    /// Whether the slot is ≥ `x` now; uniform bool. Another operation ends the launch as in `Wait`. Ordering: acquire if true. A test that fails lets other instances run, so a role may
     /// poll in a loop; a deadline counts from the last progress. Not in an `each`.
     Test {
         /// Which slot.
@@ -401,7 +403,8 @@ pub enum Op {
     // ---- packets ------------------------------------------------------------------------------------------------
     /// Writes the 16-byte packet `{d32, flag, d32, flag}` number `at.index` of a `u8` buffer (index counts packets).
     /// Ordering: each 8-byte half is atomic and carries its own flag; no other order. PTX: `st.volatile.v4`/two 8-byte
-    /// stores; CPU: two relaxed 64-bit atomic stores. Only in an `each`. The flag is never 0.
+    /// stores; CPU: two relaxed 64-bit atomic stores. Only in an `each`. The flag is never 0. In a matched parameter the flag that travels is
+    /// [`matching::flag`](super::matching::flag): its low 16 bits and the launch's operation.
     PacketPut {
         /// Which packet.
         at: Place,
@@ -410,7 +413,8 @@ pub enum Op {
         /// Uniform `u32`, not 0.
         flag: Value,
     },
-    /// Waits until both halves of the packet carry `flag` and gives the 8 bytes. Ordering: the data travels with its flag,
+    /// Waits until both halves of the packet carry `flag` and gives the 8 bytes. In a matched parameter a packet of the same low 16 bits and
+    /// another operation ends the launch with an error. Ordering: the data travels with its flag,
     /// nothing else is ordered. CPU: two 64-bit atomic loads; not ready yields. Only in an `each`; blocks like `wait`, and so
     /// never waits for a packet that the same `each` puts. In an `each` in one dimension that puts others before, an element
     /// that waits holds back none with a smaller number, on any engine: ranks that put and get packets of the same numbers in
