@@ -1,0 +1,101 @@
+//! Every schedule that ships: clean, decided, for all small worlds; and every mutation of every one is caught, at lines that are the right ones.
+
+use crate::checker::clean;
+use std::collections::HashMap;
+use std::path::Path;
+use tilewire::check::{Event, Mutation, Settings};
+use tilewire::rehearsal::shipped;
+
+/// All copies of a role, and the one that the CPU engine runs.
+fn all_clean(ranks: usize, blocks: usize) {
+    let mut copied = 0;
+    for case in shipped(ranks, blocks).unwrap() {
+        println!("{} {}: {ranks} ranks, {blocks} blocks", case.collective, case.name);
+        assert!(case.plan.launches() >= 3, "launched too seldom");
+        clean(&case.plan.verify(&Settings::default()));
+        // Most have one copy of every role anyway: that would be the same run again.
+        if case.plan.most_copies() > 1 {
+            let one_copy = Settings { most_copies: 1, ..Settings::default() };
+            clean(&case.plan.verify(&one_copy));
+            copied += 1;
+        }
+    }
+    assert!(copied > 0, "nothing has copies");
+}
+
+#[test]
+fn every_schedule_is_clean_and_decided() {
+    for (ranks, blocks) in (2..=5).flat_map(|ranks| (1..=3).map(move |blocks| (ranks, blocks))) {
+        all_clean(ranks, blocks);
+    }
+}
+
+#[test]
+fn eight_ranks_are_clean() {
+    (1..=3).for_each(|blocks| all_clean(8, blocks));
+}
+
+#[test]
+fn every_mutation_of_every_schedule_is_caught() {
+    let (mut missed, mut wrong, mut sources) = (Vec::new(), Vec::new(), Sources::default());
+    let mut counts = vec![0; Mutation::all().len()];
+    for (ranks, blocks) in [(2, 1), (2, 2), (3, 2)] {
+        for case in shipped(ranks, blocks).unwrap() {
+            for (i, &mutation) in Mutation::all().iter().enumerate() {
+                for mutant in case.plan.mutants(mutation) {
+                    counts[i] += 1;
+                    let report = mutant.verify(&Settings::default());
+                    let Some(found) = report.faults.first() else {
+                        missed.push(format!("{} ({ranks} ranks, {blocks} blocks): {mutant}", case.name));
+                        continue;
+                    };
+                    let others = found.fault.events().into_iter().filter(|event| !sources.says(event));
+                    wrong.extend(others.map(|event| format!("{mutant}: {event}")));
+                    println!("{}: {mutant}: {} ({} schedules)", case.name, found.fault.kind(), report.schedules);
+                }
+            }
+        }
+    }
+    wrong.sort();
+    wrong.dedup();
+    assert!(wrong.is_empty(), "another op stands at the line of:\n{}", wrong.join("\n"));
+    assert!(missed.is_empty(), "not caught:\n{}", missed.join("\n"));
+    for (mutation, count) in Mutation::all().iter().zip(counts) {
+        println!("{mutation}: {count} mutants");
+        assert!(count > 0, "{mutation} applies to nothing that ships");
+    }
+}
+
+/// Source files of this crate.
+#[derive(Default)]
+struct Sources(HashMap<&'static str, String>);
+
+impl Sources {
+    /// Whether an event's op is what its source line says. Hosts have no line. A schedule's own signals and waits stand at the line that runs
+    /// a step of it, or where it is one step at the line that calls it.
+    fn says(&mut self, event: &Event) -> bool {
+        let Some(at) = &event.at else { return event.party == Some("the host") };
+        let text = self.0.entry(at.file).or_insert_with(|| {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+            std::fs::read_to_string(root.join(at.file)).unwrap_or_else(|error| panic!("{}: {error}", at.file))
+        });
+        let line = text.lines().nth(at.line as usize - 1).unwrap_or_default();
+        // Most specific first: a credit is a signal, a packet is put.
+        let words: [(&str, &[&str]); 12] = [
+            ("signal_credit", &["credit(", "emptied(", "pipeline.step(", "receive.step("]),
+            ("signal", &["signal(", "filled(", "pipeline.step(", "send.step(", "send_direct", "recv_direct"]),
+            ("wait", &["wait(", "free(", "wait_filled(", "arrived(", ".step(", "send_direct", "recv_direct"]),
+            ("bulk_copy", &["stages.put(", "stages.get("]),
+            ("packet_put", &["packet_put("]),
+            ("packet_get", &["packet_get("]),
+            ("atomic_add", &["atomic_add("]),
+            ("put", &["put(", "packet_clear("]),
+            ("get", &["get("]),
+            ("load", &["load("]),
+            ("store", &["store("]),
+            ("each", &["each"]),
+        ];
+        let op = words.iter().find(|(op, _)| event.op.split([' ', '=']).any(|word| word == *op));
+        op.is_some_and(|(_, written)| written.iter().any(|word| line.contains(word)))
+    }
+}

@@ -1,0 +1,30 @@
+//! What needs no process of its own: hooks and their language, the IR and its evaluator, the checker, the CPU engine, PTX, and
+//! the rules of the sources. One program, because each further one links the whole library and makes its generic code again.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod access;
+mod checker;
+mod cuda_engine;
+mod engine_differential;
+mod engine_forms;
+mod engine_launch;
+mod engine_limits;
+mod evaluator;
+mod guide;
+mod hook_language;
+mod hook_library;
+mod hook_misuse;
+mod layering;
+mod malformed;
+mod ptx_ahead;
+mod ptx_assembly;
+mod ptx_differential;
+mod ptx_held;
+mod ptx_schedules;
+mod ptx_text;
+mod ptx_transposes;
+mod simplify;
+mod snapshots;
+mod verifier;

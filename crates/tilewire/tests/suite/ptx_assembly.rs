@@ -1,0 +1,69 @@
+//! PTX without a GPU: every text is assembled by NVIDIA's own assembler for all targets, without errors and without spills.
+
+use crate::support;
+
+use support::programs::Program;
+use support::programs::data::Random;
+use support::{hook_samples, kernels, ptxas};
+use tilewire::ir::{Kernel, simplify};
+use tilewire::ptx::{Options, PtxError, Target, emit};
+
+fn assembles(name: &str, kernel: &Kernel, targets: &[Target]) {
+    for &target in targets {
+        let module = match emit(kernel, Options::new(target)) {
+            Ok(module) => module,
+            // Scratch of a random program may be too large for a small machine.
+            Err(PtxError::SharedMemory { .. }) if name.starts_with("Program") => continue,
+            Err(error) => panic!("{name} for {target}: {error}"),
+        };
+        match ptxas::assemble(&module.text, target) {
+            Ok(usage) if usage.spills > 0 && !name.starts_with("Program") => panic!("{name} for {target}: {usage:?}"),
+            Ok(_) => {}
+            Err(said) => panic!("{name} for {target}: {said}\n{kernel}"),
+        }
+    }
+}
+
+#[test]
+fn kernels_of_every_op_assemble_for_every_target() {
+    if ptxas::find().is_none() {
+        return;
+    }
+    for (name, kernel) in kernels::all() {
+        if name == "network" {
+            let refused = emit(&kernel, Options::new(Target::Sm90a));
+            assert!(matches!(refused, Err(PtxError::Unsupported { .. })), "{refused:?}");
+            continue;
+        }
+        assembles(name, &kernel, &Target::ALL);
+        assembles(name, &simplify(&kernel), &Target::ALL);
+    }
+}
+
+/// Every hook of the library, each with several types: each kernel for one target, in turn.
+#[test]
+fn hooks_of_the_library_assemble() {
+    if ptxas::find().is_none() {
+        return;
+    }
+    for (k, sample) in hook_samples::all().iter().enumerate() {
+        assembles(&sample.name, &simplify(&sample.traced.kernel), &[Target::ALL[k % 5]]);
+    }
+}
+
+/// A few in CI; `TILEWIRE_CASES` for more. Each is assembled for one target, in turn.
+#[test]
+fn random_programs_assemble() {
+    if ptxas::find().is_none() {
+        return;
+    }
+    let cases = std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
+    let first = std::env::var("TILEWIRE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let mut random = Random::new(first);
+    for case in 0..cases {
+        let (seed, sections) = (random.next(), 1 + random.below(5));
+        let program = Program::new(seed, sections);
+        let target = [Target::ALL[case % 5]];
+        assembles(&format!("Program::new({seed:#x}, {sections})"), &simplify(&program.kernel), &target);
+    }
+}

@@ -1,0 +1,174 @@
+//! What a lane puts into scratch and gets back itself stays in a register: the same bytes, without shared memory, and without a
+//! barrier until somebody could write what is read for it.
+
+use crate::support;
+
+use std::slice::from_ref;
+use support::simulated::{same_as_defined, simulate_world};
+use tilewire::hook::{Region, RoleCtx};
+use tilewire::ir::scalar::Element;
+use tilewire::ptx::Target;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::transport::layout::Geometry;
+use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_reduce, kernel, prelude::*};
+
+/// Lanes of the role.
+const LANES: usize = 64;
+
+/// What happens to scratch, besides one `each` that fills it and one that sends it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Besides {
+    Nothing,
+    /// Words are sent from the other end.
+    Turned,
+    /// Another `each` reads it.
+    Read,
+    /// With a mask.
+    Masked,
+    /// It is filled in several turns of a loop.
+    Turns,
+    /// Neighbours look at each other's words.
+    Groups,
+    /// What it is filled from is given back before it is sent.
+    Credit,
+    /// What it is filled from is written by the leader right after.
+    Written,
+}
+
+/// Elements of `x`, doubled by one `each` and sent in packets by another, which come back to `y`.
+fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
+    let count = words * 8 / size_of::<T>();
+    let (y, area, given) = (Tensor::<u64>::zeros(words), Tensor::<u8>::zeros(words * 16), Tensor::<u64>::zeros(1));
+    let traced = kernel("sent", |k| {
+        let (x, y, area) = (k.inout(x), k.inout(&y), k.region("area", from_ref(area.memory())));
+        let given = k.slots("given", from_ref(given.memory()), 8);
+        k.role("main", LANES as u32 / 32).run(|r| {
+            let scratch = r.scratch_region(words * 8);
+            let size = size_of::<T>() as i64;
+            let fill = || {
+                r.each(count as i64, |i| match besides {
+                    Besides::Masked => scratch.put_if(y.load(0).eq(0u64), 0, i * size, x.load(i)),
+                    _ => scratch.put(0, i * size, x.load(i)),
+                });
+            };
+            match besides {
+                Besides::Turns => r.for_(0..2, |_| fill()),
+                _ => fill(),
+            }
+            match besides {
+                Besides::Written => x.store(count as i64 - 1, x.load(0)),
+                Besides::Credit => r.signal_credit(given.slot(0, 0), 1u64),
+                _ => {}
+            }
+            send(r, &scratch, &area, besides, words as i64, |k, word| y.store(k, word));
+            if besides == Besides::Read {
+                r.each(words as i64, |k| y.store(k, scratch.get::<u64>(0, k * 8) + 1u64));
+            }
+        });
+    });
+    traced.unwrap()
+}
+
+fn send<'t>(
+    r: &RoleCtx<'t>,
+    scratch: &Region<'t>,
+    area: &Region<'t>,
+    besides: Besides,
+    words: i64,
+    take: impl Fn(Value<'t, i64>, Value<'t, u64>),
+) {
+    r.each(words, |k| {
+        let from = if besides == Besides::Turned { (words - 1) - k } else { k };
+        let word = scratch.get::<u64>(0, from * 8);
+        let word = if besides == Besides::Groups { word.group_max(3) } else { word };
+        area.packet_put(0, k, word, 1u32);
+        take(k, area.packet_get(0, k, 1u32));
+    });
+}
+
+/// Stores to shared memory of anything but what the leader hands out, which has a fixed place there.
+fn stores(text: &str) -> usize {
+    text.lines().filter(|line| line.contains("st.shared") && !line.contains("[%r2+")).count()
+}
+
+fn case<T: Element>(name: &str, words: usize, number: fn(usize) -> T, besides: Besides, held: bool) -> String {
+    let x = Tensor::from_fn(words * 8 / size_of::<T>(), number);
+    let what = format!("{words} words of {name}, {besides:?}");
+    let mut text = String::new();
+    for target in [Target::Sm80, Target::Sm90a] {
+        text = same_as_defined(&what, &sent(words, &x, besides), target);
+        assert_eq!(stores(&text) == 0, held, "{what}\n{text}");
+    }
+    text
+}
+
+#[test]
+fn words_of_all_types_are_held() {
+    for words in [1, 2, 31, 33, LANES, 2 * LANES] {
+        case("f32", words, |i| i as f32 * 0.5, Besides::Nothing, true);
+        case("i64", words, |i| i as i64 - 7, Besides::Nothing, true);
+        case("bf16", words, |i| Bf16::from_f32(i as f32), Besides::Nothing, true);
+        case("i16", words, |i| i as i16 - 100, Besides::Nothing, true);
+        case("u8", words, |i| i as u8, Besides::Nothing, true);
+        case("fp8", words, |i| F8E4M3::from_f32(i as f32), Besides::Nothing, true);
+    }
+}
+
+#[test]
+fn what_others_read_goes_through_memory() {
+    use Besides::{Credit, Groups, Masked, Read, Turned, Turns};
+    for besides in [Turned, Read, Masked, Turns, Groups, Credit] {
+        case("f32", 40, |i| i as f32, besides, false);
+        case("f32", LANES, |i| i as f32, besides, false);
+    }
+    // All lanes have the same number of words, or one at most.
+    for words in [LANES + 1, 2 * LANES - 1, 3 * LANES] {
+        case("f32", words, |i| i as f32, Besides::Nothing, false);
+    }
+}
+
+#[test]
+fn nobody_writes_what_is_still_read() {
+    let text = case("u32", LANES, |i| i as u32, Besides::Written, true);
+    let read = text.find("ld.global.v2.b32").unwrap_or_else(|| panic!("{text}"));
+    let write = text[read..].find("st.global.b32").unwrap_or_else(|| panic!("{text}"));
+    assert!(text[read..read + write].contains("bar.sync"), "{text}");
+}
+
+/// A one-shot all-reduce has one barrier, by which the leader hands out its counters, before it sends what it has loaded.
+#[test]
+fn all_reduces_hold_what_they_send() {
+    for len in [3 * 128, 1024] {
+        all_reduce_holds(3, len, 2);
+    }
+}
+
+fn all_reduce_holds(ranks: usize, len: usize, blocks: usize) {
+    let rehearsal = Rehearsal::new(Geometry {
+        world_size: ranks,
+        per_peer_bytes: 8 << 10,
+        max_blocks_per_peer: 4,
+        max_slots: 2,
+        max_copies: 2,
+        packet_bytes: 256 << 10,
+    });
+    let trace = |(rank, link): (usize, &RehearsalRank)| {
+        let x = Tensor::from_fn(len, |i| (i * (rank + 1)) as f32);
+        let reduce =
+            all_reduce(link, &Tensor::<f32>::zeros(len), &x).algorithm(Algorithm::OneShot).blocks(blocks).granule(2);
+        reduce.trace().unwrap()
+    };
+    let links = rehearsal.with_copies().ranks();
+    let traced: Vec<Traced> = links.iter().enumerate().map(trace).collect();
+    let text =
+        tilewire::ptx::emit(&tilewire::ir::simplify(&traced[0].kernel), tilewire::ptx::Options::new(Target::Sm90a));
+    let text = text.unwrap().text;
+    let first = text.find("ld.global.v2.b32").unwrap_or_else(|| panic!("{text}"));
+    let sent = text.find("st.relaxed.sys.global.v2.b64").unwrap_or_else(|| panic!("{text}"));
+    let wait = text.find("ld.acquire.sys").unwrap_or_else(|| panic!("{text}"));
+    assert!(first < wait && wait < sent, "{text}");
+    assert_eq!((stores(&text), text[first..wait].matches("bar.").count()), (0, 1), "{text}");
+    let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
+    let right: Vec<u8> = (0..len).flat_map(|i| ((i * 6) as f32).to_le_bytes()).collect();
+    assert!(results.iter().all(|rank| rank.iter().flatten().any(|memory| *memory == right)));
+}

@@ -1,0 +1,235 @@
+//! The kernels of shipped transfers as PTX: every protocol and hook assembles for every target, without spills.
+
+use crate::support;
+
+use support::ptxas;
+use tilewire::collective::Rounds;
+use tilewire::ir::{Kernel, simplify};
+use tilewire::ptx::{Options, Target, emit};
+use tilewire::rehearsal::Rehearsal;
+use tilewire::transport::layout::Geometry;
+use tilewire::transport::{Rank, ShmOptions, ShmTransport, Window, World};
+use tilewire::{
+    Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
+    send, sendrecv,
+};
+
+/// The kernels of rank 0 of two that exchange tensors, with names.
+fn kernels() -> Vec<(&'static str, Kernel)> {
+    let all = World::threads(2).run(|world| {
+        let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+        let peer = world.rank().after(1, 2);
+        let mut kernels = Vec::new();
+        let (small_in, small_out) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+        let traced = sendrecv(&link, &small_out, &small_in, peer, peer).trace()?;
+        kernels.push(("packets", traced.kernel));
+        let (inp, out) = (Tensor::<f32>::zeros(1 << 18), Tensor::<f32>::zeros(1 << 18));
+        let traced = sendrecv(&link, &out, &inp, peer, peer).blocks(4).trace()?;
+        kernels.push(("staged", traced.kernel));
+        // Slots that the smallest target's shared memory has room for in both roles, four stages each.
+        let bulk = Config { primitive: Some(Primitive::Bulk), slot_bytes: Some(8 << 10), ..Config::default() };
+        let traced = sendrecv(&link, &out, &inp, peer, peer).config(bulk).trace()?;
+        kernels.push(("bulk", traced.kernel));
+        let scaled = sendrecv(&link, &out, &inp, peer, peer).config(Config { blocks: Some(4), ..bulk });
+        let traced = scaled.produce(|c| c.input.load(c.pos()) * 0.5).consume(|c, x| c.output.store(c.pos(), x + 1.0));
+        kernels.push(("bulk with hooks", traced.trace()?.kernel));
+        let traced = sendrecv(&link, &out, &inp, peer, peer).produce(|c| c.input.load(c.pos()) * 0.5).trace()?;
+        kernels.push(("scaled", traced.kernel));
+        let (inp, out) = (Tensor::<Bf16>::zeros(1 << 18), Tensor::<Bf16>::zeros(1 << 18));
+        let transposed = sendrecv(&link, &out, &inp, peer, peer).chunk_shape(512, 512);
+        let traced = transposed.produce(|c| c.input.at(c.col(), c.row())).trace()?;
+        kernels.push(("transposed", traced.kernel));
+        // A block of 1024 threads: 64 registers for each.
+        let full = Config { primitive: Some(Primitive::Staged), warps: Some(32), blocks: Some(4), ..Config::default() };
+        let transposed = || send(&link, &inp, peer).chunk_shape(512, 512).config(full);
+        let traced = transposed().produce(|c| c.input.at(c.col(), c.row())).trace()?;
+        kernels.push(("transposed by 32 warps", traced.kernel));
+        let half = Bf16::from_f32(0.5);
+        let traced = transposed().produce(|c| c.input.at(c.col(), c.row()) * half + half).trace()?;
+        kernels.push(("transposed and scaled by 32 warps", traced.kernel));
+        let (inp, out) = (Tensor::<f32>::zeros(1 << 16), Tensor::<F8E4M3>::zeros(1 << 16));
+        let narrow = sendrecv(&link, &out, &inp, peer, peer).carries::<F8E4M3>();
+        let traced = narrow.produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).trace()?;
+        kernels.push(("narrowed", traced.kernel));
+        let (inp, out) = (Tensor::<Bf16>::zeros(1 << 16), Tensor::<Bf16>::zeros(1 << 16));
+        let squeezed =
+            sendrecv(&link, &out, &inp, peer, peer).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+        kernels.push(("quantised", squeezed.consume(hooks::dequantise()).trace()?.kernel));
+        link.close()?;
+        Ok(kernels)
+    });
+    all.unwrap().swap_remove(0)
+}
+
+/// Kernels of a rank of four, in blocks as large as on a GPU: up to 1024 threads, which have 64 registers each.
+fn collectives() -> Vec<(&'static str, Kernel)> {
+    let geometry = |max_copies| Geometry {
+        world_size: 4,
+        per_peer_bytes: 8 << 20,
+        max_blocks_per_peer: 32,
+        max_slots: 8,
+        max_copies,
+        packet_bytes: 8 << 20,
+    };
+    let (copied, alone) = (Rehearsal::new(geometry(4)).with_copies(), Rehearsal::new(geometry(1)));
+    let (copied, alone) = (copied.ranks().swap_remove(1), alone.ranks().swap_remove(1));
+    let (inp, out) = (Tensor::<f32>::zeros(1 << 20), Tensor::<f32>::zeros(1 << 20));
+    let part = Tensor::<f32>::zeros(1 << 18);
+    let (halves, sums) = (Tensor::<Bf16>::zeros(1 << 20), Tensor::<Bf16>::zeros(1 << 20));
+    let (few, few_out) = (Tensor::<f32>::zeros(1 << 10), Tensor::<f32>::zeros(1 << 10));
+    // So much that it leaves the cache first, in tiles that are no whole turns.
+    let (much, much_out) = (Tensor::<Bf16>::zeros(9_000_000 * 4), Tensor::<Bf16>::zeros(9_000_000 * 4));
+    let config = |primitive, warps| Config {
+        primitive: Some(primitive),
+        blocks: Some(4),
+        warps: Some(warps),
+        ..Config::default()
+    };
+    let staged = |warps| config(Primitive::Staged, warps);
+    let quantised = |out: &Tensor<Bf16>, inp: &Tensor<Bf16>| {
+        let exchange = all_to_all(&copied, out, inp).config(Config { granule: Some(128), ..staged(4) });
+        let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
+        squeezed.consume(hooks::dequantise()).trace()
+    };
+    let traced = [
+        ("all-to-all", all_to_all(&copied, &out, &inp).config(staged(4)).rounds(Rounds::Blocks).trace()),
+        ("all-to-all, quantised", quantised(&sums, &halves)),
+        ("all-to-all, much", all_to_all(&copied, &much_out, &much).config(staged(4)).rounds(Rounds::Blocks).trace()),
+        ("all-to-all, much, quantised", quantised(&much_out, &much)),
+        ("all-to-all, transposed", {
+            let exchange = all_to_all(&copied, &sums, &halves).config(staged(4)).rounds(Rounds::Blocks);
+            exchange.chunk_shape(512, 512).produce(|c| c.input.at(c.col(), c.row())).trace()
+        }),
+        ("all-to-all, legs", all_to_all(&copied, &out, &inp).config(staged(8)).rounds(Rounds::Legs).trace()),
+        ("all-to-all, bulk", {
+            let bulk = Config { slot_bytes: Some(1 << 10), ..config(Primitive::Bulk, 4) };
+            all_to_all(&copied, &out, &inp).config(bulk).rounds(Rounds::Blocks).trace()
+        }),
+        ("all-to-all, packets", {
+            all_to_all(&copied, &few_out, &few).config(config(Primitive::Packet, 16)).rounds(Rounds::Blocks).trace()
+        }),
+        ("ring all-gather", all_gather(&alone, &out, &part).config(staged(16)).algorithm(Algorithm::Ring).trace()),
+        ("reduce-scatter", reduce_scatter(&alone, &part, &inp).config(staged(8)).rounds(Rounds::Blocks).trace()),
+        ("ring reduce-scatter", {
+            reduce_scatter(&alone, &part, &inp).config(staged(16)).algorithm(Algorithm::Ring).trace()
+        }),
+        ("one-shot all-reduce", all_reduce(&alone, &few_out, &few).algorithm(Algorithm::OneShot).trace()),
+        ("two-phase all-reduce", all_reduce(&alone, &sums, &halves).config(staged(8)).rounds(Rounds::Blocks).trace()),
+        ("ring all-reduce", all_reduce(&alone, &sums, &halves).config(staged(16)).algorithm(Algorithm::Ring).trace()),
+    ];
+    traced.map(|(name, traced)| (name, traced.unwrap_or_else(|e| panic!("{name}: {e}")).kernel)).into()
+}
+
+#[test]
+fn shipped_transfers_assemble_for_every_target() {
+    assemble(kernels());
+}
+
+/// A block serves one peer after the other, so their number must not show in what it takes.
+#[test]
+fn shared_memory_does_not_grow_with_the_world() {
+    for primitive in [Primitive::Bulk, Primitive::Packet] {
+        let shared = [2, 3, 8, 16].map(|ranks| {
+            let geometry = Geometry {
+                world_size: ranks,
+                per_peer_bytes: 1 << 20,
+                max_blocks_per_peer: 8,
+                max_slots: 8,
+                max_copies: 2,
+                packet_bytes: 1 << 20,
+            };
+            let link = Rehearsal::new(geometry).with_copies().ranks().swap_remove(1);
+            let (inp, out) = (Tensor::<Bf16>::zeros(ranks << 10), Tensor::<Bf16>::zeros(ranks << 10));
+            let config = Config { primitive: Some(primitive), warps: Some(4), ..Config::default() };
+            let exchange = all_to_all(&link, &out, &inp).config(config).rounds(Rounds::Blocks);
+            let squeezed = exchange.produce2(hooks::quantise(F8E4M3::MAX, 128)).consume(hooks::dequantise());
+            emit(&simplify(&squeezed.trace().unwrap().kernel), Options::new(Target::Sm90a)).unwrap().shared_bytes
+        });
+        assert_eq!(shared, [shared[0]; 4], "{primitive:?}");
+    }
+}
+
+#[test]
+fn shipped_collectives_assemble_for_every_target() {
+    assemble(collectives());
+}
+
+/// Windows are real ones, of ranks that are threads; blocks are as large as a GPU has them for reductions.
+fn reductions_through_windows() -> Vec<(&'static str, Kernel)> {
+    let of_ranks = World::threads(4).run(|world| {
+        let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+        let (x, y) = (Window::<f32>::allocate(&link, 300_000)?, Window::<f32>::allocate(&link, 300_000)?);
+        let (halves, part) = (Window::<Bf16>::allocate(&link, 300_000)?, Tensor::<Bf16>::zeros(75_000));
+        let config = Config { blocks: Some(4), warps: Some(16), ..Config::default() };
+        let traced = [
+            ("direct all-reduce", {
+                all_reduce(&link, y.tensor(), x.tensor()).window(&x).window(&y).config(config).trace()
+            }),
+            ("direct all-reduce, in place", {
+                all_reduce(&link, halves.tensor(), halves.tensor()).window(&halves).config(config).trace()
+            }),
+            (
+                "direct reduce-scatter",
+                reduce_scatter(&link, &part, halves.tensor()).window(&halves).config(config).trace(),
+            ),
+        ];
+        let mut kernels = Vec::new();
+        for (name, traced) in traced {
+            kernels.push((name, traced?.kernel));
+        }
+        link.close()?;
+        Ok(kernels)
+    });
+    of_ranks.unwrap().swap_remove(1)
+}
+
+#[test]
+fn reductions_through_windows_assemble_for_every_target() {
+    assemble(reductions_through_windows());
+}
+
+/// What is staged stays in the cache; what comes and goes once leaves it first, if there is much of it.
+#[test]
+fn much_that_is_staged_streams() {
+    let geometry = Geometry {
+        world_size: 2,
+        per_peer_bytes: 8 << 20,
+        max_blocks_per_peer: 32,
+        max_slots: 8,
+        max_copies: 4,
+        packet_bytes: 8 << 20,
+    };
+    let (link, peer) = (Rehearsal::new(geometry).ranks().swap_remove(0), Rank::new(1));
+    for (bytes, streams) in [(8 << 20, false), (16 << 20, true)] {
+        let (inp, out) = (Tensor::<u8>::zeros(bytes), Tensor::<u8>::zeros(bytes));
+        let staged = Config { primitive: Some(Primitive::Staged), ..Config::default() };
+        let traced = sendrecv(&link, &out, &inp, peer, peer).config(staged).trace().unwrap();
+        let text = emit(&simplify(&traced.kernel), Options::new(Target::Sm90a)).unwrap().text;
+        for hinted in ["ld.global.cs.v4.b32", "st.global.cs.v4.b32"] {
+            assert_eq!(text.contains(hinted), streams, "{bytes} bytes: {hinted}\n{text}");
+        }
+        assert!(text.contains("ld.global.v4.b32") && text.contains("st.global.v4.b32"), "what is staged\n{text}");
+        assemble(vec![("staged", traced.kernel)]);
+        // Nothing is staged: nothing has to stay.
+        let traced = map(&out, &inp).trace().unwrap();
+        assert!(!emit(&simplify(&traced.kernel), Options::new(Target::Sm90a)).unwrap().text.contains(".cs."));
+    }
+}
+
+fn assemble(kernels: Vec<(&'static str, Kernel)>) {
+    let (assembles, mut spilled) = (ptxas::find().is_some(), Vec::new());
+    for (name, kernel) in kernels {
+        for target in Target::ALL {
+            let module =
+                emit(&simplify(&kernel), Options::new(target)).unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
+            if assembles {
+                let usage =
+                    ptxas::assemble(&module.text, target).unwrap_or_else(|said| panic!("{name} for {target}: {said}"));
+                if usage.spills > 0 {
+                    spilled.push(format!("{name} for {target}: {usage:?}"));
+                }
+            }
+        }
+    }
+    assert!(spilled.is_empty(), "{}", spilled.join("\n"));
+}

@@ -1,0 +1,162 @@
+//! What the PTX of the main kernels looks like: kept beside the tests, and judged for what must be in it.
+
+use crate::support;
+
+use support::code::{Code, at};
+use support::{assert_snapshot, kernels};
+use tilewire::ir::{Access, Kernel, Op, Type};
+use tilewire::ptx::{Options, PtxError, Target, emit};
+
+fn text(kernel: &Kernel) -> String {
+    emit(kernel, Options::new(Target::Sm90a)).unwrap().text
+}
+
+#[test]
+fn main_kernels_look_as_they_did() {
+    for (name, kernel) in kernels::all() {
+        if ["scale", "staged", "packets", "bulk"].contains(&name) {
+            assert_snapshot(&format!("{name}.ptx"), &text(&kernel));
+        }
+    }
+}
+
+/// What the leader has loaded of memory it hands out after what only fills scratch: both are under way together. What it loads of scratch
+/// it hands out before.
+#[test]
+fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
+    use tilewire::{Tensor, kernel};
+    let (x, y, counter) = (Tensor::<f32>::zeros(1024), Tensor::<f32>::zeros(1024), Tensor::<u32>::zeros(1));
+    for of_scratch in [false, true] {
+        let traced = kernel("prepares", |k| {
+            let (x, y, counter) = (k.input(&x), k.output(&y), k.inout(&counter));
+            k.role("main", 4).run(|r| {
+                let (filled, number) = (r.scratch::<f32>(1024), r.scratch::<u32>(1024));
+                r.each(1024, |i| number.store(i, i.cast::<u32>()));
+                let loaded = if of_scratch { number.load(5) } else { counter.load(0) };
+                r.each(1024, |i| filled.store(i, x.load(i)));
+                r.each(1024, |i| y.store(i, filled.load(i) + loaded.cast::<f32>()));
+                counter.store(0, loaded + 1);
+            });
+        });
+        let text = support::simulated::same_as_defined("prepares", &traced.unwrap(), Target::Sm90a);
+        let place = |mark: &str| text.find(mark).unwrap_or_else(|| panic!("{mark}\n{text}"));
+        // By a predicate: the leader alone.
+        let loaded = if of_scratch { "ld.shared.b32" } else { "ld.global.b32" };
+        let (loaded, fills) = (place(&format!("@%p0 {loaded}")), place("ld.global.v4.b32"));
+        assert!(loaded < fills, "{text}");
+        assert_eq!(text[loaded..fills].matches("bar.sync").count(), if of_scratch { 1 } else { 0 }, "{text}");
+    }
+}
+
+/// Lanes wait for what the leader has written, also where a bulk copy comes between: the barrier by which it makes room is mostly jumped over.
+#[test]
+fn a_bulk_copy_is_no_barrier() {
+    use tilewire::{Tensor, kernel};
+    let (x, y, from) = (Tensor::<u32>::zeros(1), Tensor::<u32>::zeros(1024), Tensor::<u32>::zeros(1024));
+    let traced = kernel("room", |k| {
+        let (x, y, from) = (k.inout(&x), k.output(&y), k.input(&from));
+        k.role("main", 4).run(|r| {
+            let scratch = r.scratch::<u32>(1024);
+            x.store(0, 7u32);
+            r.bulk_copy(scratch, from, 1024);
+            r.each(1024, |i| y.store(i, x.load(0) + i.cast::<u32>()));
+            r.bulk_wait(0, tilewire::ir::BulkDone::Complete);
+        });
+    });
+    let text = support::simulated::same_as_defined("room", &traced.unwrap(), Target::Sm90a);
+    let written = text.find("st.global.b32").unwrap_or_else(|| panic!("{text}"));
+    let room = written + text[written..].find("setp.lt.u32").unwrap_or_else(|| panic!("{text}"));
+    let after = text[room..].split_once("bra.uni ").and_then(|(_, to)| to.split_once(';')).map(|(label, _)| label);
+    let after = format!("\n{}:", after.unwrap_or_else(|| panic!("{text}")));
+    let after = room + text[room..].find(&after).unwrap_or_else(|| panic!("{after}\n{text}"));
+    // The `each` begins with its extent.
+    let each = after + text[after..].find("max.s64").unwrap_or_else(|| panic!("{text}"));
+    assert!(text[after..each].contains("bar.sync"), "{text}");
+}
+
+/// `y = x` for `n` elements of a type, both aligned to `align`.
+fn copy(ty: Type, n: u64, align: u32) -> Kernel {
+    use tilewire::ir::Param;
+    let mut code = Code::new("copy");
+    let buffer = |name: &str, access| Param::Buffer { name: name.into(), ty, len: n, banks: 1, access, align };
+    let (x, y) = (code.builder.param(buffer("x", Access::In)), code.builder.param(buffer("y", Access::Out)));
+    code.role("main", 4, 1, |c, _| {
+        let n = c.int(n as i64);
+        c.each(&[n], |c, i| {
+            let loaded = c.load(at(x, i[0]));
+            c.store(at(y, i[0]), loaded);
+        });
+    });
+    code.finish()
+}
+
+#[test]
+fn accesses_are_as_wide_as_alignment_allows() {
+    for (ty, align, load, store) in [
+        (Type::F32, 16, "ld.global.v4.b32", "st.global.v4.b32"),
+        (Type::F32, 8, "ld.global.v2.b32", "st.global.v2.b32"),
+        (Type::F32, 4, "ld.global.nc.b32", "st.global.b32"),
+        (Type::BF16, 16, "ld.global.v4.b32", "st.global.v4.b32"),
+        (Type::F8E4M3, 4, "ld.global.b32", "st.global.b32"),
+        (Type::F64, 16, "ld.global.v2.b64", "st.global.v2.b64"),
+        (Type::I16, 2, "ld.global.nc.s16", "st.global.b16"),
+    ] {
+        let text = text(&copy(ty, 4096, align));
+        assert!(text.contains(load) && text.contains(store), "{ty} aligned to {align}\n{text}");
+    }
+    // A length that is no multiple of a vector has a rest, element by element.
+    let odd = text(&copy(Type::F32, 4099, 16));
+    assert!(odd.contains("ld.global.v4.b32") && odd.contains("ld.global.nc.b32"), "{odd}");
+    // Several loads are under way before the first store.
+    let first_store = odd.find("st.global").unwrap();
+    assert!(odd[..first_store].matches("ld.global.v4").count() >= 4, "{odd}");
+}
+
+#[test]
+fn orders_are_in_the_text() {
+    let text = text(&kernels::staged());
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let barrier = |line: &&str| line.starts_with("bar.");
+    // One data signal: a barrier right before its release. One credit: a barrier, then a relaxed store.
+    for store in ["st.release.sys.global.u64 [%d", "st.relaxed.sys.global.u64 [%d"] {
+        let signals: Vec<usize> = (0..lines.len())
+            .filter(|&k| lines[k].starts_with('@') && lines[k].contains(store) && !lines[k].contains('+'))
+            .collect();
+        assert_eq!(signals.len(), 1, "{store}\n{text}");
+        assert!(lines[..signals[0]].iter().rev().find(|l| l.starts_with("st.") || barrier(l)).is_some_and(barrier));
+    }
+    // Every look at a slot is an acquire; after the last one of a wait comes a barrier before any other access.
+    assert_eq!(text.matches("ld.acquire.sys.global.u64").count(), 3 + 3 + 1, "{text}");
+    // Each copy of each role has a barrier of its own lanes.
+    assert!(text.contains(", 128;") && !text.contains("bar.sync 0"), "{text}");
+}
+
+#[test]
+fn what_does_not_fit_a_block_is_refused_with_figures() {
+    let refused = |kernel: &Kernel, target| emit(kernel, Options::new(target)).unwrap_err();
+    let mut code = Code::new("warps");
+    code.role("main", 11, 3, |_, _| {});
+    assert_eq!(refused(&code.finish(), Target::Sm90a), PtxError::TooManyWarps { warps: 33, most: 32 });
+
+    let mut code = Code::new("barriers");
+    code.role("main", 2, 16, |_, _| {});
+    assert_eq!(refused(&code.finish(), Target::Sm90a), PtxError::TooManyBarriers { copies: 16, most: 15 });
+
+    let mut code = Code::new("scratch");
+    code.role("main", 1, 2, |c, role| {
+        let tile = c.builder.scratch(role, Type::F32, 15_000);
+        let zero = c.int(0);
+        let x = c.f32(1.0);
+        let place = tilewire::ir::Place { base: tilewire::ir::Base::Scratch(tile), bank: None, index: zero };
+        c.run(Op::Store { at: place, x, mask: None });
+    });
+    let kernel = code.finish();
+    assert!(emit(&kernel, Options::new(Target::Sm90a)).is_ok());
+    let error = refused(&kernel, Target::Sm120);
+    assert!(matches!(error, PtxError::SharedMemory { bytes: 120_000.., most: 101_376, .. }), "{error}");
+    assert!(error.to_string().contains("101376"), "{error}");
+
+    let network = kernels::all().into_iter().find(|(name, _)| *name == "network").unwrap().1;
+    let error = refused(&network, Target::Sm90a);
+    assert!(matches!(error, PtxError::Unsupported { .. }) && error.to_string().contains("kernels.rs"), "{error}");
+}

@@ -1,0 +1,146 @@
+//! Every exchange, by every protocol, in worlds of all sizes, with elements of all types: a copy, bit for bit.
+
+use crate::case::{LONG, Numbers, SMALL, Way, everything, seed, threads};
+use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
+use tilewire::collective::Rounds;
+use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, World};
+use tilewire::{Bf16, F8E4M3, barrier};
+
+/// Random cases of all kinds, each built and launched twice.
+fn sample(world: &World, cases: usize) -> Result<(), RankError> {
+    let link = ShmTransport::rendezvous(world, SMALL)?;
+    let mut numbers = Numbers(seed() ^ (world.size() as u64) << 32);
+    for number in 0..cases {
+        for kind in KINDS {
+            let case = Case::random(&mut numbers, kind, world.size());
+            let turn = numbers.next();
+            let result = match number % 5 {
+                0 => twice(Ready::<u8>::build(case, &link)?, turn),
+                1 => twice(Ready::<Bf16>::build(case, &link)?, turn),
+                2 => twice(Ready::<f32>::build(case, &link)?, turn),
+                3 => twice(Ready::<i64>::build(case, &link)?, turn),
+                _ => twice(Ready::<F8E4M3>::build(case, &link)?, turn),
+            };
+            result.map_err(|error| format!("{case:?} of {} ranks: {error}", world.size()))?;
+        }
+    }
+    Ok(link.close()?)
+}
+
+fn twice<T: tilewire::ir::scalar::Element>(mut ready: Ready<'_, T>, seed: u64) -> Result<(), RankError> {
+    ready.turn(seed)?;
+    ready.turn(seed + 1)
+}
+
+#[test]
+fn every_exchange_is_right_in_worlds_of_every_size() {
+    for ranks in [1, 2, 3, 4, 5, 8] {
+        let cases = if everything() { 100 } else { 12 };
+        threads(ranks, "exchanges", |world| sample(world, cases));
+    }
+}
+
+#[test]
+fn every_protocol_and_both_layouts_carry_every_exchange() {
+    for ranks in [2, 3] {
+        threads(ranks, "protocols", |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            for (way, chunk) in [(Way::Packet, 60), (Way::staged(256, 3), 1001), (Way::Direct, 1001)] {
+                for kind in KINDS {
+                    for rounds in [Rounds::Roles, Rounds::Blocks] {
+                        for blocks in [1, 3] {
+                            let case = Case { kind, root: Rank::new(1), chunk, way, blocks, rounds };
+                            twice(Ready::<f32>::build(case, &link)?, seed())?;
+                        }
+                    }
+                }
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
+#[test]
+fn a_mebibyte_for_every_peer() {
+    threads(3, "a mebibyte", |world| {
+        let link = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() })?;
+        for way in [Way::Chosen, Way::Direct] {
+            for kind in [Kind::AllToAll, Kind::AllGather] {
+                let case = Case { kind, root: Rank::new(0), chunk: 1 << 18, way, blocks: 1, rounds: Rounds::Roles };
+                Ready::<f32>::build(case, &link)?.turn(seed())?;
+            }
+        }
+        Ok(link.close()?)
+    });
+}
+
+/// Where what is kept goes in turns with what is sent: through the cache, around it, one of each; the same chunk, another one; lengths that are no whole lines.
+#[test]
+fn large_chunks_are_sent_and_kept_in_turns() {
+    let cases = [(Kind::AllGather, 2051), (Kind::AllGather, (7 << 18) + 5), (Kind::AllGather, 25 << 18)];
+    let others = [(Kind::AllToAll, (9 << 17) + 3), (Kind::AllToAll, (33 << 16) + 1), (Kind::Broadcast, 70_001)];
+    for ranks in [2, 3] {
+        threads(ranks, "in turns", |world| {
+            let link = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() })?;
+            for (kind, chunk) in cases.into_iter().chain(others) {
+                let (root, way) = (Rank::new(0), Way::Direct);
+                let case = Case { kind, root, chunk, way, blocks: 1, rounds: Rounds::Roles };
+                let mut ready = Ready::<f32>::build(case, &link)?;
+                (0..2).try_for_each(|turn| ready.turn(seed() + turn))?;
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
+/// Several prepared exchanges, launched in turns over one transport: protocols, geometries and patterns alternate.
+pub fn back_to_back(world: &World) -> Result<(), RankError> {
+    let link = ShmTransport::rendezvous(world, SMALL)?;
+    let case = |kind, chunk, way, blocks, rounds| Case { kind, root: Rank::new(1), chunk, way, blocks, rounds };
+    let cases = [
+        case(Kind::AllToAll, 333, Way::staged(256, 2), 2, Rounds::Roles),
+        case(Kind::AllToAll, 60, Way::Packet, 1, Rounds::Roles),
+        case(Kind::AllGather, 1000, Way::staged(512, 5), 1, Rounds::Blocks),
+        case(Kind::AllToAll, 777, Way::Direct, 2, Rounds::Blocks),
+        case(Kind::Broadcast, 500, Way::staged(256, 2), 1, Rounds::Roles),
+        case(Kind::Gather, 50, Way::Packet, 2, Rounds::Blocks),
+        case(Kind::Scatter, 400, Way::Direct, 1, Rounds::Roles),
+    ];
+    let built = cases.map(|case| Ready::<u32>::build(case, &link));
+    let mut ready = built.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut numbers = Numbers(seed());
+    for turn in 0..150 {
+        let which = numbers.below(ready.len());
+        ready[which].turn(turn)?;
+    }
+    drop(ready);
+    Ok(link.close()?)
+}
+
+#[test]
+fn a_hundred_and_fifty_launches_of_alternating_exchanges() {
+    for ranks in [2, 4] {
+        threads(ranks, "back to back", back_to_back);
+    }
+}
+
+#[test]
+fn nobody_leaves_a_barrier_before_all_have_come() {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    let come = AtomicUsize::new(0);
+    let world = World::threads(4).deadline(LONG);
+    let counts = world.run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let mut meet = barrier(&link)?;
+        let mut least = usize::MAX;
+        for round in 0..200 {
+            come.fetch_add(1, Relaxed);
+            meet.run()?;
+            least = least.min(come.load(Relaxed) - round * 4);
+        }
+        drop(meet);
+        link.close()?;
+        Ok(least)
+    });
+    assert!(counts.unwrap().into_iter().all(|least| least >= 4));
+}

@@ -1,0 +1,84 @@
+//! In place where that makes sense, and an error where it does not.
+
+use crate::case::{SMALL, Way, assert_same, data, seed, threads};
+use crate::collectives::exchange::{Case, Kind};
+use tilewire::collective::Rounds;
+use tilewire::transport::{Rank, ShmTransport, TransferError, Window};
+use tilewire::{RunError, Tensor, all_gather, all_to_all};
+
+const CHUNK: usize = 321;
+
+fn case(kind: Kind, way: Way) -> Case {
+    Case { kind, root: Rank::new(1), chunk: CHUNK, way, blocks: 2, rounds: Rounds::Roles }
+}
+
+#[test]
+fn the_input_may_be_the_part_of_the_output_that_it_becomes() {
+    for ranks in [1, 2, 4] {
+        threads(ranks, "in place", |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let me = world.rank();
+            let own = me.index() * CHUNK..(me.index() + 1) * CHUNK;
+            for way in [Way::staged(256, 2), Way::Direct] {
+                let window = Window::<u32>::allocate(&link, ranks * CHUNK)?;
+                let whole = if way == Way::Direct { window.tensor().clone() } else { Tensor::zeros(ranks * CHUNK) };
+                whole.slice(own.clone()).copy_from(&data(seed(), me, CHUNK));
+                let gathering = case(Kind::AllGather, way).of(&link, &whole, &whole.slice(own.clone()));
+                if way == Way::Direct {
+                    gathering.window(&window).run()?
+                } else {
+                    gathering.run()?
+                }
+                let must: Vec<u32> = Rank::all(ranks).flat_map(|rank| data(seed(), rank, CHUNK)).collect();
+                assert_same(&whole.to_vec(), &must, (way, me));
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
+#[test]
+fn the_root_of_a_broadcast_a_gather_and_a_scatter_may_be_in_place() {
+    threads(3, "in place at the root", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let (me, root) = (world.rank(), Rank::new(1));
+        let part = |rank: Rank| rank.index() * CHUNK..(rank.index() + 1) * CHUNK;
+        let way = Way::staged(256, 2);
+
+        let x = Tensor::from_slice(&data::<u32>(seed(), me, CHUNK));
+        case(Kind::Broadcast, way).of(&link, &x, &x).run()?;
+        assert_same(&x.to_vec(), &data(seed(), root, CHUNK), ("broadcast", me));
+
+        let all = Tensor::<u32>::zeros(3 * CHUNK);
+        all.slice(part(me)).copy_from(&data(seed(), me, CHUNK));
+        case(Kind::Gather, way).of(&link, &all, &all.slice(part(me))).run()?;
+        let must: Vec<u32> = Rank::all(3).flat_map(|rank| data(seed(), rank, CHUNK)).collect();
+        assert!(me != root || all.to_vec() == must);
+
+        let all = Tensor::from_slice(&data::<u32>(seed(), me, 3 * CHUNK));
+        case(Kind::Scatter, way).of(&link, &all.slice(part(me)), &all).run()?;
+        assert_same(&all.to_vec()[part(me)], &data::<u32>(seed(), root, 3 * CHUNK)[part(me)], ("scatter", me));
+        Ok(link.close()?)
+    });
+}
+
+#[test]
+fn what_would_overwrite_what_is_still_to_be_sent_is_refused() {
+    threads(2, "overlap", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let x = Tensor::<u32>::zeros(2 * CHUNK + 1);
+        let overlap = |result: Result<(), RunError>, bytes: usize| {
+            assert!(matches!(result, Err(RunError::Transfer(TransferError::Overlap { bytes: is })) if is == bytes));
+        };
+        let (low, high) = (x.slice(0..2 * CHUNK), x.slice(1..2 * CHUNK + 1));
+        overlap(all_to_all(&link, &low, &low).run(), CHUNK * 4);
+        overlap(all_to_all(&link, &low, &high).run(), CHUNK * 4);
+        // Not where it must be: one element too far.
+        let first = world.rank().index() * CHUNK + 1;
+        overlap(all_gather(&link, &low, &x.slice(first..first + CHUNK)).run(), CHUNK * 4);
+        // A hook would change the chunk while it is being sent.
+        let own = low.slice(world.rank().index() * CHUNK..(world.rank().index() + 1) * CHUNK);
+        overlap(all_gather(&link, &low, &own).produce(|c| c.input.load(c.pos()) + 1).run(), CHUNK * 4);
+        Ok(link.close()?)
+    });
+}

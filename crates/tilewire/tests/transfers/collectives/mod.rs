@@ -1,0 +1,13 @@
+//! Collectives among ranks that are threads, and a named part of it among processes: bit for bit what a plain, sequential computation
+//! on the host gives, or an error that says why not. `TILEWIRE_SENDRECV=full` runs more of the random cases; `TILEWIRE_SEED` chooses
+//! others.
+
+mod exchange;
+mod exchanges;
+mod failures;
+mod hooks;
+mod in_place;
+mod processes;
+mod reductions;
+mod refusals;
+mod rings;

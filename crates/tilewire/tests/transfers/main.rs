@@ -1,0 +1,28 @@
+//! What ranks do together: how they meet, what they share and what they send, as threads and as processes. One program, because
+//! each further one makes the generic code of transfers again for every type. The processes of a test are this program, run again
+//! with the full name of the test.
+
+#[path = "../support/case.rs"]
+mod case;
+#[path = "../support/job.rs"]
+mod job;
+#[path = "../support/ranks.rs"]
+mod ranks;
+#[cfg(target_os = "linux")]
+#[path = "../support/stranger.rs"]
+mod stranger;
+#[cfg(target_os = "linux")]
+#[path = "../support/transfers.rs"]
+mod transfers;
+#[path = "../support/untouched.rs"]
+mod untouched;
+
+mod bootstrap;
+mod collectives;
+mod doorbell;
+mod examples;
+mod segment;
+mod segment_processes;
+mod sendrecv;
+mod sendrecv_processes;
+mod shm_transport;

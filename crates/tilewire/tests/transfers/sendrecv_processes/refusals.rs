@@ -1,0 +1,177 @@
+//! What two processes want differently, and what cannot be, is refused on both with its own error that names the values; nothing is
+//! written, neither outputs and windows nor staging and signals, and the transport can still be used.
+
+use crate::case::{SMALL, Shift, Way, seed};
+use crate::job::Member;
+use crate::ranks::{in_worlds, join, start};
+use crate::untouched::{self, output};
+use std::time::Duration;
+use tilewire::collective::Mismatch;
+use tilewire::transport::{Protocol, Rank, RankError, ShmTransport, TransferError, TransportError, World};
+use tilewire::{Bf16, Config, RunError, Tensor, recv, send, sendrecv};
+
+const FIRST: Rank = Rank::new(0);
+const SECOND: Rank = Rank::new(1);
+
+type Side = fn(&ShmTransport, Rank) -> Result<(), RunError>;
+
+/// What rank 0 sends, what rank 1 receives, and what each says then.
+struct Differ {
+    what: &'static str,
+    says: [&'static str; 2],
+    give: Side,
+    take: Side,
+}
+
+/// The error of `body`, which must leave everything as it was; the transport is as good as before then.
+fn refused(world: &World, body: impl Fn(&ShmTransport) -> Result<(), RunError>) -> Result<RunError, RankError> {
+    let link = ShmTransport::rendezvous(world, SMALL)?;
+    untouched::transport(world, &link)?;
+    let error = body(&link).expect_err("must be refused");
+    // What a peer writes belatedly would be seen, too.
+    world.bootstrap().barrier("refused", world.deadline())?;
+    untouched::assert_untouched(&error);
+    world.bootstrap().barrier("looked at", world.deadline())?;
+    for way in [Way::Packet, Way::staged(128, 2), Way::bulk(128, 2)] {
+        Shift { len: 100, by: 1, blocks: 1, way }.run::<i32>(world, &link, seed())?;
+    }
+    link.close()?;
+    Ok(error)
+}
+
+fn inp(len: usize) -> Tensor<f32> {
+    Tensor::from_fn(len, |i| i as f32)
+}
+
+fn give(link: &ShmTransport, to: Rank, config: Config) -> Result<(), RunError> {
+    send(link, &inp(100), to).config(config).run()
+}
+
+fn take(link: &ShmTransport, from: Rank, config: Config) -> Result<(), RunError> {
+    recv(link, &output::<f32>(100), from).config(config).run()
+}
+
+const DIFFERENT: &[Differ] = &[
+    Differ {
+        what: "the number of elements",
+        says: ["10", "11"],
+        give: |link, to| send(link, &inp(10), to).run(),
+        take: |link, from| recv(link, &output::<f32>(11), from).run(),
+    },
+    Differ {
+        what: "the element types on the wire",
+        says: ["f32", "i32"],
+        give: |link, to| send(link, &inp(10), to).run(),
+        take: |link, from| recv(link, &output::<i32>(10), from).run(),
+    },
+    Differ {
+        what: "the element types on the wire",
+        says: ["bf16", "f32"],
+        give: |link, to| send(link, &inp(10), to).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run(),
+        take: |link, from| recv(link, &output::<f32>(10), from).run(),
+    },
+    Differ {
+        what: "the protocol",
+        says: ["packet", "staged"],
+        give: |link, to| give(link, to, Way::Packet.config(1)),
+        take: |link, from| take(link, from, Way::staged(128, 2).config(1)),
+    },
+    Differ {
+        what: "the protocol",
+        says: ["staged", "bulk"],
+        give: |link, to| give(link, to, Way::staged(128, 2).config(1)),
+        take: |link, from| take(link, from, Way::bulk(128, 2).config(1)),
+    },
+    Differ {
+        what: "the number of blocks",
+        says: ["2", "3"],
+        give: |link, to| give(link, to, Way::staged(128, 2).config(2)),
+        take: |link, from| take(link, from, Way::staged(128, 2).config(3)),
+    },
+    Differ {
+        what: "the bytes of a slot",
+        says: ["128", "256"],
+        give: |link, to| give(link, to, Way::bulk(128, 2).config(1)),
+        take: |link, from| take(link, from, Way::bulk(256, 2).config(1)),
+    },
+    Differ {
+        what: "the depth",
+        says: ["2", "3"],
+        give: |link, to| give(link, to, Way::staged(128, 2).config(1)),
+        take: |link, from| take(link, from, Way::staged(128, 3).config(1)),
+    },
+];
+
+#[test]
+fn two_sides_that_differ_hear_how() {
+    in_worlds("sendrecv_processes::refusals::two_sides_that_differ_hear_how", [2], |world| {
+        for Differ { what, says, give, take } in DIFFERENT {
+            let (rank, peer) = (world.rank(), world.rank().after(1, 2));
+            let error = refused(world, |link| if rank == FIRST { give(link, peer) } else { take(link, peer) })?;
+            let [mine, theirs] = [rank, peer].map(|rank| says[rank.index()].to_string());
+            let expected = Mismatch { rank, peer, what: what.to_string(), mine, theirs };
+            assert!(matches!(&error, RunError::Mismatch(is) if **is == expected), "{error}, not {expected}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_the_transport_has_no_room_for() {
+    in_worlds("sendrecv_processes::refusals::what_the_transport_has_no_room_for", [2], |world| {
+        let peer = world.rank().after(1, 2);
+        let (stranger, world_size) = (Rank::new(2), 2);
+        let packet = TransferError::TooLarge { protocol: Protocol::Packet, bytes: 516, region: 512 };
+        let slot =
+            TransferError::SlotTooLarge { slot_bytes: 1024, depth: 5, block_bytes: 4096, per_peer_bytes: 32 << 10 };
+        let blocks = TransferError::Blocks { blocks: 9, max: 8 };
+        for (to, len, config, expected) in [
+            (peer, 129, Way::Packet.config(1), packet),
+            (peer, 10, Way::staged(1024, 5).config(1), slot),
+            (peer, 10, Way::Chosen.config(9), blocks),
+            (stranger, 10, Config::default(), TransferError::NoSuchPeer { peer: stranger, world_size }),
+            (world.rank(), 10, Config::default(), TransferError::SelfTransfer { rank: world.rank() }),
+        ] {
+            let error =
+                refused(world, |link| sendrecv(link, &output::<f32>(len), &inp(len), to, to).config(config).run())?;
+            assert!(matches!(&error, RunError::Transfer(is) if *is == expected), "{error}, not {expected}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_message_larger_than_the_window_of_the_peer() {
+    let test = "sendrecv_processes::refusals::a_message_larger_than_the_window_of_the_peer";
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join(&mut member);
+        let link = ShmTransport::rendezvous(&world, SMALL).unwrap();
+        untouched::transport(&world, &link).unwrap();
+        // The receiver's is half as long as the sender's.
+        let window = untouched::window::<f32>(&world, &link, if world.rank() == FIRST { 100 } else { 50 }).unwrap();
+        let error = if world.rank() == FIRST {
+            send(&link, &inp(100), SECOND).window(&window).run().unwrap_err()
+        } else {
+            let short = Duration::from_millis(300);
+            recv(&link, window.tensor(), FIRST).window(&window).deadline(short).run().unwrap_err()
+        };
+        member.report(match &error {
+            RunError::Transfer(TransferError::TooLarge { protocol, bytes, region }) => {
+                format!("{protocol:?}: {bytes} of {region}")
+            }
+            RunError::Transport(not_met) => match &**not_met {
+                TransportError::NotMet { ticket, .. } => format!("{} has not met {}", ticket.rank, ticket.peer),
+                other => panic!("{other}"),
+            },
+            other => panic!("{other}"),
+        });
+        world.bootstrap().barrier("over", world.deadline()).unwrap();
+        untouched::assert_untouched(&error);
+        return member.report("untouched");
+    }
+    let (mut job, _store) = start(test, 2);
+    job.expect([0], "Direct { window_bytes: 200 }: 400 of 200");
+    job.expect([1], "1 has not met 0");
+    job.expect(0..2, "untouched");
+    job.finish();
+}

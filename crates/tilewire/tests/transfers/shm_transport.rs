@@ -1,0 +1,522 @@
+//! The transport of ranks on one machine, among threads and among real processes.
+#![cfg(target_os = "linux")]
+
+use crate::job;
+use crate::ranks;
+
+use job::{Job, Member};
+use ranks::{in_processes, in_threads, join, peers, start, words};
+use std::slice::from_ref;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tilewire::ir::Type;
+use tilewire::transport::layout::{LINE, StartWord};
+use tilewire::transport::{
+    AbortCode, Cause, LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, RankError, ShmOptions, ShmTransport,
+    Transfer, TransferError, TransportError, Window, World, check_transfer,
+};
+use tilewire::vm::Settings;
+use tilewire::{Memory, Prepared, Tensor, kernel};
+
+const SMALL: ShmOptions = ShmOptions {
+    per_peer_bytes: 8192,
+    max_blocks_per_peer: 2,
+    max_slots: 4,
+    max_copies: 1,
+    packet_bytes: 1024,
+    populate: false,
+};
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+/// What one rank has for sending to a peer, and that peer's for receiving: pairs that must be the same memory, in one order.
+fn ways_out(endpoint: &PeerEndpoint) -> [&Memory; 7] {
+    let PeerEndpoint { send_dst, send_packets, send, .. } = endpoint;
+    [send_dst, send_packets, &send.tail, &send.done, &send.head, &send.packet_head, &send.ready]
+}
+
+fn ways_in(endpoint: &PeerEndpoint) -> [&Memory; 7] {
+    let PeerEndpoint { recv_src, recv_packets, recv, .. } = endpoint;
+    [recv_src, recv_packets, &recv.tail, &recv.done, &recv.head, &recv.packet_head, &recv.ready]
+}
+
+/// Every rank fills every word it sends through, for every peer, with a value of its own, and finds all of its peers'.
+fn everything_arrives(world: &World) -> Result<(), RankError> {
+    let transport = ShmTransport::rendezvous(world, SMALL)?;
+    let value = |from: Rank, to: Rank, kind: usize, at: usize| {
+        ((from.number() as u64 + 1) << 48) | ((to.number() as u64 + 1) << 32) | ((kind as u64) << 24) | at as u64
+    };
+    let me = world.rank();
+    for peer in peers(world) {
+        let endpoint = transport.endpoint(peer);
+        assert_eq!(endpoint.send_dst.bytes(), SMALL.per_peer_bytes);
+        assert_eq!(endpoint.send.tail.bytes(), SMALL.max_blocks_per_peer * SMALL.max_slots * LINE);
+        assert_eq!(transport.link_kind(peer), LinkKind::Shm);
+        for (kind, memory) in ways_out(&endpoint).into_iter().enumerate() {
+            words(memory)
+                .iter()
+                .enumerate()
+                .for_each(|(at, word)| word.store(value(me, peer, kind, at), Ordering::Release));
+        }
+        let starts = words(&endpoint.starts);
+        starts[StartWord::Step.index()].store(value(me, peer, 99, 0), Ordering::Release);
+    }
+    world.bootstrap().barrier("written", world.deadline())?;
+    for peer in peers(world) {
+        let endpoint = transport.endpoint(peer);
+        for (kind, memory) in ways_in(&endpoint).into_iter().enumerate() {
+            for (at, word) in words(memory).iter().enumerate() {
+                assert_eq!(word.load(Ordering::Acquire), value(peer, me, kind, at), "kind {kind} from {peer} to {me}");
+            }
+        }
+        assert_eq!(words(&endpoint.starts)[0].load(Ordering::Acquire), value(me, peer, 99, 0), "mine alone");
+    }
+    // The parts of this rank for itself are nobody's.
+    let own = transport.endpoint(me);
+    assert!(own.recv_src.read().iter().chain(&own.recv.tail.read()).all(|&byte| byte == 0));
+    // The table is the same memory, in rank order.
+    let (table, layout) = (transport.table(), transport.layout());
+    for peer in peers(world) {
+        let offset = table.staging_offset(me);
+        let endpoint = transport.endpoint(peer);
+        assert!(table.staging[peer.index()].part(offset, SMALL.per_peer_bytes).is(&endpoint.send_dst));
+        let tail = table.slots[peer.index()].tail.part(layout.slot_index(me.index(), 1, 2) * LINE, 8);
+        assert!(tail.is(&endpoint.send.tail.part((SMALL.max_slots + 2) * LINE, 8)));
+    }
+    world.bootstrap().barrier("read", world.deadline())?;
+    Ok(transport.close()?)
+}
+
+#[test]
+fn what_a_rank_writes_its_peer_finds_among_threads() {
+    (2..=4).for_each(|ranks| in_threads(ranks, everything_arrives));
+}
+
+#[test]
+fn what_a_rank_writes_its_peer_finds_among_processes() {
+    in_processes("shm_transport::what_a_rank_writes_its_peer_finds_among_processes", 3, everything_arrives);
+}
+
+#[test]
+fn a_world_of_one_has_a_transport() {
+    in_threads(1, everything_arrives);
+}
+
+// ---- agreement ------------------------------------------------------------------------------------------------------
+
+/// Every rank hears who says what, for every parameter; and the world goes on.
+fn differences_are_named(world: &World) -> Result<(), RankError> {
+    let odd = world.rank() == Rank::new(1);
+    let cases = [
+        ("per_peer_bytes", 8192, 4096, ShmOptions { per_peer_bytes: 4096, ..SMALL }),
+        ("max_blocks_per_peer", 2, 3, ShmOptions { max_blocks_per_peer: 3, ..SMALL }),
+        ("max_slots", 4, 8, ShmOptions { max_slots: 8, ..SMALL }),
+        ("max_copies", 1, 2, ShmOptions { max_copies: 2, ..SMALL }),
+        ("packet_bytes", 1024, 0, ShmOptions { packet_bytes: 0, ..SMALL }),
+    ];
+    for (name, usual, other, options) in cases {
+        let error = ShmTransport::rendezvous(world, if odd { options } else { SMALL }).unwrap_err();
+        let expected = format!(
+            "the ranks disagree about {name}; pass the same on all: ranks 0, 2 say {usual}; rank 1 says {other};"
+        );
+        assert_eq!(error.to_string(), expected);
+        assert!(matches!(error, TransportError::Mismatch { values, .. } if values[1] == other.to_string()));
+    }
+    // An option that cannot be meant: the rank that has it says what, the others that it does.
+    let error =
+        ShmTransport::rendezvous(world, ShmOptions { max_slots: if odd { 1 } else { 4 }, ..SMALL }).unwrap_err();
+    match error {
+        TransportError::BadOption { option: "max_slots", value: 1, .. } => assert!(odd),
+        TransportError::Mismatch { parameter, values } => {
+            assert!(!odd);
+            assert_eq!((&*parameter, &*values.concat()), ("max_slots", "414"));
+        }
+        other => panic!("{other}"),
+    }
+    let error = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: usize::MAX / 2, ..SMALL }).unwrap_err();
+    assert!(matches!(error, TransportError::TooLarge), "{error}");
+    everything_arrives(world)
+}
+
+#[test]
+fn a_rank_with_other_options_is_named_on_every_rank_among_threads() {
+    in_threads(3, differences_are_named);
+}
+
+#[test]
+fn a_rank_with_other_options_is_named_on_every_rank_among_processes() {
+    in_processes(
+        "shm_transport::a_rank_with_other_options_is_named_on_every_rank_among_processes",
+        3,
+        differences_are_named,
+    );
+}
+
+#[test]
+fn a_rank_of_another_version_is_named_and_garbage_is_no_harm() {
+    in_threads(2, |world| {
+        let cards: [(&[u8], &str); 4] = [
+            (b"version=9.9.9\nper_peer_bytes=8192\nobjection=", "rank 1 says 9.9.9;"),
+            (b"", "rank 1 says not said;"),
+            (b"\xff\xfe\n\n=\n", "rank 1 says not said;"),
+            (b"a version that puts other things first\nversion=0.1.0", "rank 1 says not said;"),
+        ];
+        for (card, expected) in cards {
+            if world.rank() == Rank::new(1) {
+                // What a library of another version would do here.
+                world.bootstrap().all_gather("tilewire/shm/parameters", card, world.deadline())?;
+                continue;
+            }
+            let error = ShmTransport::rendezvous(world, SMALL).unwrap_err();
+            assert!(matches!(&error, TransportError::Mismatch { parameter, .. } if parameter == "version"), "{error}");
+            assert!(error.to_string().ends_with(expected), "{error}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_at_the_deadline() {
+    let result = World::threads(2).deadline(Duration::from_millis(100)).run(|world| {
+        if world.rank() == Rank::new(0) {
+            let error = ShmTransport::rendezvous(&world, SMALL).unwrap_err();
+            assert!(matches!(&error, TransportError::Bootstrap(_)) && error.to_string().contains("rank 1"), "{error}");
+            world.bootstrap().set("over", b"", world.deadline())?;
+        } else {
+            world.bootstrap().get("over", Duration::from_secs(20).into())?;
+        }
+        Ok(())
+    });
+    result.unwrap();
+}
+
+// ---- ends -----------------------------------------------------------------------------------------------------------
+
+fn open_and_mapped() -> (usize, usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let segments = maps.lines().filter(|line| line.contains("memfd:tilewire")).count();
+    (std::fs::read_dir("/proc/self/fd").unwrap().count(), segments, maps.lines().count())
+}
+
+fn a_hundred_cycles(world: &World) -> Result<(), RankError> {
+    let mut first = None;
+    for _ in 0..100 {
+        let transport = ShmTransport::rendezvous(world, SMALL)?;
+        let window = Window::<f32>::allocate(&transport, 5000)?;
+        transport.close()?;
+        drop(window);
+        // Threads count each other's files and memory, so they must be at the same place.
+        world.bootstrap().barrier("closed", world.deadline())?;
+        // One at a time: to count is to open a file.
+        let counts = !world.are_threads() || world.rank() == Rank::new(0);
+        let now = if counts { open_and_mapped() } else { (0, 0, 0) };
+        world.bootstrap().barrier("counted", world.deadline())?;
+        let start = *first.get_or_insert(now);
+        assert_eq!((now.0, now.1), (start.0, 0));
+        // The allocator may map a little; growth by cycle would be hundreds.
+        assert!(now.2 < start.2 + 20, "{} mappings, at first {}", now.2, start.2);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_hundred_cycles_leave_nothing_behind_among_threads() {
+    // In a process of its own: other tests open and map as well.
+    if let Some(mut member) = Member::of_this_process() {
+        in_threads(2, a_hundred_cycles);
+        return member.report("done");
+    }
+    let mut job = Job::start("shm_transport::a_hundred_cycles_leave_nothing_behind_among_threads", 1);
+    job.expect([0], "done");
+    job.finish();
+}
+
+#[test]
+fn a_hundred_cycles_leave_nothing_behind_among_processes() {
+    in_processes("shm_transport::a_hundred_cycles_leave_nothing_behind_among_processes", 2, a_hundred_cycles);
+}
+
+/// One rank marks the transport; every rank's next call says so.
+fn a_break_is_told(world: &World) -> Result<(), RankError> {
+    let transport = ShmTransport::rendezvous(world, SMALL)?;
+    let peer = world.rank().after(1, world.size());
+    let x = Tensor::<f32>::zeros(16);
+    let transfer = Transfer {
+        peer,
+        bytes: 64,
+        dtype: Type::F32,
+        blocks: 1,
+        protocol: Protocol::Staged { slot_bytes: 64, depth: 2 },
+    };
+    check_transfer(&transport, &transfer, &[x.memory()])?;
+    assert!(!transport.is_broken());
+    world.bootstrap().barrier("whole", world.deadline())?;
+    let cause = Cause { code: AbortCode::TimedOut, rank: 1, reason: 7 };
+    if world.rank() == Rank::new(1) {
+        transport.mark_broken(cause);
+        // The first cause stays.
+        transport.mark_broken(Cause { code: AbortCode::Failed, rank: 0, reason: 0 });
+    }
+    world.bootstrap().barrier("broken", world.deadline())?;
+    assert_eq!((transport.is_broken(), transport.broken()), (true, Some(cause)));
+    assert_eq!(check_transfer(&transport, &transfer, &[x.memory()]), Err(TransferError::Broken { cause }));
+    let is_broken = |error: TransportError| matches!(error, TransportError::Broken { cause: seen } if seen == cause);
+    assert!(is_broken(Window::<f32>::allocate(&transport, 4).unwrap_err()));
+    assert!(is_broken(transport.close().unwrap_err()));
+    // A new rendezvous recovers.
+    everything_arrives(world)
+}
+
+#[test]
+fn a_broken_transport_says_so_with_the_cause_among_threads() {
+    in_threads(3, a_break_is_told);
+}
+
+#[test]
+fn a_broken_transport_says_so_with_the_cause_among_processes() {
+    in_processes("shm_transport::a_broken_transport_says_so_with_the_cause_among_processes", 2, a_break_is_told);
+}
+
+#[test]
+fn a_killed_rank_breaks_the_transport_of_the_others_at_once() {
+    let test = "shm_transport::a_killed_rank_breaks_the_transport_of_the_others_at_once";
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join(&mut member);
+        let transport = ShmTransport::rendezvous(&world, SMALL).unwrap();
+        member.report("met");
+        transport.doorbell(world.rank()).sleep(|| transport.is_broken(), Duration::from_secs(10));
+        return member.report(transport.close().unwrap_err().to_string());
+    }
+    let (mut job, _store) = start(test, 3);
+    job.expect(0..3, "met");
+    let start = Instant::now();
+    job.kill(1);
+    job.expect([0, 2], "the transport is broken: rank 1 died; only a new rendezvous of all ranks recovers");
+    assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn a_thread_that_panics_breaks_the_transport_of_the_others() {
+    let result = World::threads(2).deadline(Duration::from_secs(20)).run(|world| {
+        let transport = ShmTransport::rendezvous(&world, SMALL)?;
+        if world.rank() == Rank::new(1) {
+            std::panic::resume_unwind(Box::new("as a test"));
+        }
+        transport.doorbell(world.rank()).sleep(|| transport.is_broken(), Duration::from_secs(10));
+        assert_eq!(transport.broken(), Some(Cause { code: AbortCode::Panicked, rank: 1, reason: 0 }));
+        Ok(())
+    });
+    assert_eq!(result.unwrap_err().to_string(), "rank 1 panicked: as a test");
+}
+
+#[test]
+fn a_thread_that_returns_an_error_breaks_the_transport_of_the_others() {
+    let result = World::threads(2).deadline(Duration::from_secs(20)).run(|world| {
+        let transport = ShmTransport::rendezvous(&world, SMALL)?;
+        if world.rank() == Rank::new(1) {
+            return Err("as a test".into());
+        }
+        transport.doorbell(world.rank()).sleep(|| transport.is_broken(), Duration::from_secs(10));
+        assert_eq!(transport.broken(), Some(Cause { code: AbortCode::Failed, rank: 1, reason: 0 }));
+        Ok(transport.close()?)
+    });
+    assert_eq!(result.unwrap_err().to_string(), "rank 1 failed: as a test");
+}
+
+#[test]
+fn who_closes_alone_is_told_who_does_not() {
+    let (closed, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let result = World::threads(2).deadline(Duration::from_secs(2)).run(|world| {
+        let transport = ShmTransport::rendezvous(&world, SMALL)?;
+        if world.rank() == Rank::new(1) {
+            // In something else, until the other has given up.
+            _ = wait.lock().unwrap().recv_timeout(Duration::from_secs(20));
+            return Ok(());
+        }
+        let error = transport.close().unwrap_err();
+        assert!(matches!(&error, TransportError::NotClosed { ranks, .. } if *ranks == [1]), "{error}");
+        assert!(error.to_string().starts_with("rank 1 did not close within "), "{error}");
+        closed.send(())?;
+        Err(error.into())
+    });
+    assert!(result.unwrap_err().to_string().starts_with("rank 0 failed: rank 1 did not close"));
+}
+
+#[test]
+fn memory_of_a_rank_that_dropped_its_transport_stays_until_the_peer_lets_go() {
+    in_threads(2, |world| {
+        let transport = ShmTransport::rendezvous(world, SMALL)?;
+        let there = transport.endpoint(world.rank().after(1, 2)).send_dst;
+        drop(transport);
+        world.bootstrap().barrier("dropped", world.deadline())?;
+        words(&there)[0].store(1, Ordering::Relaxed);
+        Ok(())
+    });
+}
+
+// ---- kernels --------------------------------------------------------------------------------------------------------
+
+/// Every rank sends a tile round the ring, launch after launch, two slots, with credits.
+fn tiles_travel(world: &World) -> Result<(), RankError> {
+    const ELEMENTS: usize = 256;
+    const LAUNCHES: u64 = 20;
+    let transport = ShmTransport::rendezvous(world, SMALL)?;
+    let (me, size) = (world.rank(), world.size());
+    let (to, from) = (me.after(1, size), me.after(size - 1, size));
+    let (out, back) = (transport.endpoint(to), transport.endpoint(from));
+    let (x, y) = (Tensor::<f32>::zeros(ELEMENTS), Tensor::<f32>::zeros(ELEMENTS));
+    let stride = PeerEndpoint::SLOT_STRIDE;
+    for launch in 0..LAUNCHES {
+        let data = |rank: Rank, i: usize| (rank.number() as f32 + 1.0) * 1000.0 + (launch * 7) as f32 + i as f32 / 3.0;
+        x.copy_from(&(0..ELEMENTS).map(|i| data(me, i)).collect::<Vec<_>>());
+        y.fill(f32::NAN);
+        let (slot, offset) = ((launch % 2) as usize, (launch % 2) as i64 * ELEMENTS as i64 * 4);
+        let traced = kernel("tile", |k| {
+            let (x, y) = (k.input(&x), k.output(&y));
+            let (dst, src) = (k.region("dst", from_ref(&out.send_dst)), k.region("src", from_ref(&back.recv_src)));
+            let slots = |name: &str, memory: &Memory| k.slots(name, from_ref(memory), stride);
+            let (sent, credit) = (slots("sent", &out.send.tail), slots("credit", &out.send.head));
+            let (arrived, free) = (slots("arrived", &back.recv.tail), slots("free", &back.recv.head));
+            k.role("send", 1).run(|r| {
+                r.wait(credit.slot(0, slot), (launch + 1).saturating_sub(2));
+                r.each(ELEMENTS, |i| dst.put(0, i * 4 + offset, x.load(i)));
+                r.signal(sent.slot(0, slot), launch + 1);
+            });
+            k.role("receive", 1).run(|r| {
+                r.wait(arrived.slot(0, slot), launch + 1);
+                r.each(ELEMENTS, |i| y.store(i, src.get::<f32>(0, i * 4 + offset) * 2.0));
+                r.signal_credit(free.slot(0, slot), launch + 1);
+            });
+        })?;
+        let settings = Settings { rank: me.index(), world_size: size, ..Settings::default() };
+        Prepared::with(&traced.kernel, &traced.args, settings)?.run()?;
+        let expected: Vec<f32> = (0..ELEMENTS).map(|i| data(from, i) * 2.0).collect();
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&y.to_vec()), bits(&expected), "launch {launch}");
+    }
+    Ok(transport.close()?)
+}
+
+#[test]
+fn tiles_travel_through_the_transport_bit_for_bit_among_threads() {
+    (2..=4).for_each(|ranks| in_threads(ranks, tiles_travel));
+}
+
+#[test]
+fn tiles_travel_through_the_transport_bit_for_bit_among_processes() {
+    in_processes("shm_transport::tiles_travel_through_the_transport_bit_for_bit_among_processes", 2, tiles_travel);
+}
+
+/// The peer is chosen in the kernel, from the table of all peers; data goes straight into the peer's window.
+fn windows_are_written(world: &World) -> Result<(), RankError> {
+    const ELEMENTS: usize = 100;
+    let transport = ShmTransport::rendezvous(world, SMALL)?;
+    let (me, size) = (world.rank().index(), world.size());
+    let window = Window::<f32>::allocate(&transport, ELEMENTS * size)?;
+    let x = Tensor::from_fn(ELEMENTS, |i| (me * 1000 + i) as f32);
+    let (table, layout) = (transport.table(), transport.layout());
+    let done = table.slot_banks(|of_rank| &of_rank.done);
+    let blocks = layout.geometry().max_blocks_per_peer;
+    let traced = kernel("gather", |k| {
+        let (x, windows) = (k.input(&x), k.region("window", window.peers()));
+        let done = k.slots("done", &done, PeerEndpoint::SLOT_STRIDE);
+        k.main(|r| {
+            for peer in 0..size {
+                r.each(ELEMENTS, |i| windows.put(peer, i * 4 + (me * ELEMENTS * 4) as i64, x.load(i)));
+                r.signal(done.slot(peer, layout.block_index(me, 0)), 1);
+            }
+            r.for_(0..size, |sender| r.wait(done.slot(me, sender * blocks as i64), 1));
+        });
+    })?;
+    let settings = Settings { rank: me, world_size: size, ..Settings::default() };
+    Prepared::with(&traced.kernel, &traced.args, settings)?.run()?;
+    let expected: Vec<f32> = (0..size * ELEMENTS).map(|i| (i / ELEMENTS * 1000 + i % ELEMENTS) as f32).collect();
+    assert_eq!(window.tensor().to_vec(), expected);
+    Ok(transport.close()?)
+}
+
+#[test]
+fn windows_are_written_by_all_peers() {
+    (1..=4).for_each(|ranks| in_threads(ranks, windows_are_written));
+}
+
+#[test]
+fn windows_are_written_by_all_peers_among_processes() {
+    in_processes("shm_transport::windows_are_written_by_all_peers_among_processes", 3, windows_are_written);
+}
+
+#[test]
+fn windows_may_differ_in_length_but_not_in_type() {
+    in_threads(2, |world| {
+        let transport = ShmTransport::rendezvous(world, SMALL)?;
+        let window = Window::<u8>::allocate(&transport, 10 + 5000 * world.rank().index())?;
+        assert_eq!(window.peers().iter().map(Memory::bytes).collect::<Vec<_>>(), [10, 5010]);
+        let error = if world.rank().index() == 0 {
+            Window::<f32>::allocate(&transport, 1).unwrap_err()
+        } else {
+            Window::<bool>::allocate(&transport, 1).unwrap_err()
+        };
+        let expected =
+            "the ranks disagree about element type; pass the same on all: rank 0 says f32; rank 1 says bool;";
+        assert_eq!(error.to_string(), expected);
+        Ok(transport.close()?)
+    });
+}
+
+// ---- bad input ------------------------------------------------------------------------------------------------------
+
+#[test]
+fn what_would_corrupt_or_hang_is_refused_with_its_values() {
+    in_threads(2, |world| {
+        let transport = ShmTransport::rendezvous(world, SMALL)?;
+        let (me, peer) = (world.rank(), world.rank().after(1, 2));
+        let x = Tensor::<u8>::zeros(1 << 20);
+        let staged = |slot_bytes, depth| Protocol::Staged { slot_bytes, depth };
+        let good = Transfer { peer, bytes: 1 << 20, dtype: Type::F32, blocks: 2, protocol: staged(1024, 4) };
+        let check = |transfer: Transfer| check_transfer(&transport, &transfer, &[x.memory()]);
+        let packet = Protocol::Packet;
+        let direct = Protocol::Direct { window_bytes: 4096 };
+        assert_eq!(check(good), Ok(()));
+        assert_eq!(check(Transfer { protocol: staged(2048, 2), ..good }), Ok(()), "as much as a block has");
+        // 1024 bytes of packets, two blocks, eight messages at once: 8 bytes of 16 are data.
+        assert_eq!(check(Transfer { bytes: 64, protocol: packet, ..good }), Ok(()));
+        assert_eq!(check(Transfer { bytes: 4096, protocol: direct, ..good }), Ok(()));
+        assert_eq!(check(Transfer { bytes: 0, ..good }), Ok(()));
+
+        let stranger = Rank::new(2);
+        let too_large = |protocol, bytes, region| Err(TransferError::TooLarge { protocol, bytes, region });
+        let depth = |protocol, depth, min, max| Err(TransferError::Depth { protocol, depth, min, max });
+        let no_fit = |slot_bytes, depth| {
+            Err(TransferError::SlotTooLarge { slot_bytes, depth, block_bytes: 4096, per_peer_bytes: 8192 })
+        };
+        let not_elements = |what, bytes| Err(TransferError::NotElements { what, bytes, dtype: Type::F32 });
+        for (transfer, expected) in [
+            (Transfer { peer: stranger, ..good }, Err(TransferError::NoSuchPeer { peer: stranger, world_size: 2 })),
+            (Transfer { peer: me, ..good }, Err(TransferError::SelfTransfer { rank: me })),
+            (Transfer { blocks: 0, ..good }, Err(TransferError::Blocks { blocks: 0, max: 2 })),
+            (Transfer { blocks: 3, ..good }, Err(TransferError::Blocks { blocks: 3, max: 2 })),
+            (Transfer { protocol: staged(64, 1), ..good }, depth(staged(64, 1), 1, 2, 4)),
+            (Transfer { protocol: staged(64, 5), ..good }, depth(staged(64, 5), 5, 2, 4)),
+            (Transfer { protocol: staged(2052, 2), ..good }, no_fit(2052, 2)),
+            (Transfer { protocol: staged(usize::MAX - 3, 2), ..good }, no_fit(usize::MAX - 3, 2)),
+            (Transfer { protocol: staged(0, 2), ..good }, Err(TransferError::EmptySlot)),
+            (Transfer { protocol: staged(1022, 2), ..good }, not_elements("slot", 1022)),
+            (Transfer { bytes: 1023, ..good }, not_elements("message", 1023)),
+            (Transfer { bytes: 68, protocol: packet, ..good }, too_large(packet, 68, 64)),
+            (Transfer { bytes: 4100, protocol: direct, ..good }, too_large(direct, 4100, 4096)),
+            (
+                Transfer { bytes: 2 << 20, ..good },
+                Err(TransferError::BufferTooSmall { bytes: 2 << 20, buffer: 1 << 20 }),
+            ),
+        ] {
+            assert_eq!(check(transfer), expected);
+        }
+        let odd = x.memory().part(2, 1024);
+        let address = odd.start().as_ptr() as usize;
+        let error = check_transfer(&transport, &Transfer { bytes: 1024, ..good }, &[&odd]).unwrap_err();
+        assert_eq!(error, TransferError::Unaligned { address, dtype: Type::F32 });
+        assert!(error.to_string().contains(&format!("{address:#x}")));
+        Ok(transport.close()?)
+    });
+}
