@@ -66,10 +66,10 @@
 //! 5. *Asynchronous parties* take their steps at any time between their begin and the wait that covers them, so they are parties with
 //!    exactly those edges, and 1 to 3 hold for them.
 //!
-//! `tests/checker/brute.rs` compares the claim with all interleavings of small random programs, with a definition of races that uses no
+//! `tests/suite/checker/brute.rs` compares the claim with all interleavings of small random programs, with a definition of races that uses no
 //! clock. Outside of the fragment (`test`, atomics whose result is used, handshakes of copy engines) every order of signals, waits, tests,
 //! packets and atomics is run, up to the order of steps that commute (sleep sets, `world/explore.rs`) and to a budget, then random
-//! priorities (PCT) out of a printed seed: such a report says *sampled*, and whether all schedules were run. `tests/checker/explored.rs` compares
+//! priorities (PCT) out of a printed seed: such a report says *sampled*, and whether all schedules were run. `tests/suite/checker/explored.rs` compares
 //! those verdicts with all interleavings, too.
 //!
 //! # What it cannot see
