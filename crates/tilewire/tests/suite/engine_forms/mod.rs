@@ -53,6 +53,7 @@ impl Bench {
     }
 
     /// A tensor of `f(0), f(1), …`.
+    #[expect(clippy::wrong_self_convention)] // the name that `Tensor` has for it
     pub fn from_fn<T: Element>(&self, len: usize, f: impl FnMut(usize) -> T) -> Tensor<T> {
         self.shifted(0, len, f)
     }
