@@ -85,6 +85,7 @@
 pub mod check;
 pub mod collective;
 pub mod cuda;
+mod error_debug;
 pub mod hook;
 pub mod hooks;
 pub mod ir;
@@ -138,5 +139,6 @@ mod guide {
         Launching: "launching.md";
         Gpus: "gpus.md";
         Checking: "checking.md";
+        Environment: "environment.md";
     }
 }

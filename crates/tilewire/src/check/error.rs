@@ -44,7 +44,7 @@ pub struct Stuck {
 }
 
 /// Why a run did not come to its end.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EvalError {
     /// An access that is not masked off lies outside of what is bound.

@@ -129,7 +129,7 @@ pub enum Scarce {
 }
 
 /// Why blocks do not fit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum NotResident {
     /// No multiprocessor holds even one.
     Block {

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// assert!(matches!(error, RunError::Launch(_)), "element 4 is known to be missing only when it is read");
 /// assert!(error.to_string().contains("input"));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum RunError {
     /// Tracing the hooks found a misuse, or a hook panicked.

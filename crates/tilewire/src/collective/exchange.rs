@@ -11,7 +11,7 @@ use super::pattern::Pattern;
 use super::rounds::Rounds;
 use super::terms::{Terms, WindowOf, terms_methods};
 use super::{RunError, legs};
-use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
+use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
@@ -241,11 +241,10 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let call = self.pattern.call(legs.all().next().map_or(0, |leg| leg.tiling.len()), R::TYPES, &self.hooks.at);
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.pattern.is_collective(), how, call)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
-        let ring = self.algorithm == Some(Algorithm::Ring);
-        let agreement = self.pattern.agreement() + if ring { " by ring" } else { "" };
+        let (collective, way) = (self.pattern.agreement(), self.algorithm.unwrap_or(Algorithm::OneShot).name());
         let card = |leg: &Leg<In, Out>| {
             Card::new(
-                &agreement,
+                (&collective, way),
                 R::TYPES,
                 &leg.tiling,
                 &leg.decision,
@@ -332,7 +331,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     }
 
     fn trace_legs(&self, legs: &Legs<In, Out>) -> Result<Traced, RunError> {
-        let traced = kernel(self.pattern.name(), |k| {
+        let traced = kernel_at(self.pattern.name(), self.hooks.at.clone(), |k| {
             for (at, fault) in &self.hooks.faults {
                 k.report(at, fault.clone());
             }
@@ -356,7 +355,10 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             }
             legs::roles(self, k, legs);
         })?;
-        check_groups(&traced, legs.all().map(|leg| &leg.tiling))?;
+        for leg in legs.all() {
+            let torn = |group, tile| self.terms.torn(group, tile, leg.protocol, R::TYPES, self.hooks.last_per);
+            check_groups(&traced, [&leg.tiling].into_iter(), torn)?;
+        }
         Ok(traced)
     }
 }

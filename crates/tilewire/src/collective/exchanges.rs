@@ -171,5 +171,5 @@ pub fn barrier<L: Link>(link: &L) -> Result<PreparedExchange<'_, L>, RunError> {
         None => Ok(Tensor::zeros(len)),
     };
     let (inp, out) = (zeros(1)?, zeros(link.world_size())?);
-    all_gather(link, &out, &inp).build()
+    Exchange::new(link, &out, &inp, Pattern::Barrier, SourceLine::caller()).build()
 }

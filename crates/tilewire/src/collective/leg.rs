@@ -107,7 +107,16 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let consumed = !self.hooks.stores();
         let message = Message { types: R::TYPES, len, last_per, shape, at_once, only, consumed };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
-        let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached)?;
+        let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached).map_err(|error| {
+            match (error, &terms.window) {
+                // A transfer may use a part of a window; here all ranks land side by side in all of it.
+                (
+                    RunError::Transfer(TransferError::TooLarge { protocol: Protocol::Direct { .. }, .. }),
+                    Some(window),
+                ) if self.pattern.is_collective() => window.too_short(&route, self.window_range(&route, len)).into(),
+                (error, _) => error,
+            }
+        })?;
         self.check_direct(&decision, side)?;
         let part = |part: Part, what, len| match part {
             Part::Absent => Ok(None),
@@ -155,6 +164,18 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
 }
 
 impl WindowOf {
+    fn too_short(&self, route: &Route, (first, bytes): (usize, usize)) -> TransferError {
+        let has = |window: Option<&Memory>| window.map_or(0, Memory::bytes);
+        let (rank, has) = match route.side {
+            Side::Send => (route.peer, has(self.peers.get(route.peer.index()))),
+            Side::Receive => {
+                let own = self.peers.iter().position(|window| window.is(&self.own));
+                (own.map_or(route.peer, |own| Rank::new(own as u32)), self.own.bytes())
+            }
+        };
+        TransferError::WindowTooShort { rank, bytes: has, needed: first + bytes }
+    }
+
     /// Bytes that may be written from where a route lands.
     fn reached(&self, route: &Route, (first, _): (usize, usize)) -> usize {
         let all = match route.side {
@@ -179,17 +200,18 @@ fn check_overlap<In: Element, Out: Element>(legs: &Legs<In, Out>) -> Result<(), 
     Ok(())
 }
 
-/// Groups of neighbours must not be torn apart by tiles.
+/// Groups of neighbours must not be torn apart by tiles; `torn` says of a group and a tile what to do about it.
 pub(super) fn check_groups<'t>(
     traced: &Traced,
     tilings: impl Iterator<Item = &'t Tiling>,
+    torn: impl Fn(usize, usize) -> TransferError,
 ) -> Result<(), TransferError> {
     let groups: Vec<usize> = groups(traced).collect();
     for tiling in tilings {
         let tile = tiling.tile_cols();
         for &group in &groups {
             if tiling.tiles() > 1 && tile < tiling.cols() && !tile.is_multiple_of(group) {
-                return Err(TransferError::TornGroup { group, tile });
+                return Err(torn(group, tile));
             }
         }
     }
@@ -200,7 +222,10 @@ pub(super) fn check_groups<'t>(
 pub(super) fn check_shards(traced: &Traced, shards: &[Range<usize>]) -> Result<(), TransferError> {
     let torn = |group: usize| shards.iter().any(|shard| !shard.is_empty() && !shard.start.is_multiple_of(group));
     match groups(traced).find(|&group| torn(group)) {
-        Some(group) => Err(TransferError::TornGroup { group, tile: shards[0].len() }),
+        Some(group) => {
+            let shard = shards[0].len();
+            Err(TransferError::TornShard { group, shard, padded: shard.next_multiple_of(group) * shards.len() })
+        }
         None => Ok(()),
     }
 }

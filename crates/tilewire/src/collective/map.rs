@@ -2,7 +2,7 @@
 
 use super::hooks::{Hooks, ProduceHook, chunk, hook_methods};
 use super::{RunError, prepare};
-use crate::hook::{BuildError, Chunk, Ctx, MisuseKind, Regs, RoleCtx, Traced, Value, kernel};
+use crate::hook::{BuildError, Chunk, Ctx, MisuseKind, Regs, RoleCtx, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
@@ -78,7 +78,7 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
 
     /// Traces the kernel and stops there: for printing its IR, for the reference evaluator, for another engine.
     pub fn trace(self) -> Result<Traced, BuildError> {
-        kernel("map", |k| {
+        kernel_at("map", self.hooks.at.clone(), |k| {
             let hooks = &self.hooks;
             for (at, fault) in &hooks.faults {
                 k.report(at, fault.clone());

@@ -16,7 +16,7 @@ pub(super) struct Card(Vec<(&'static str, String)>);
 
 impl Card {
     pub(super) fn new(
-        agreement: &str,
+        (collective, way): (&str, &str),
         types: &[Type],
         tiling: &Tiling,
         decision: &Decision,
@@ -31,13 +31,14 @@ impl Card {
             _ => (0, 0),
         };
         Card(vec![
-            ("the collective", agreement.to_string()),
+            ("the collective", collective.to_string()),
             ("the number of elements", tiling.len().to_string()),
             ("the element types on the wire", types.join(" and ")),
             ("the shape of the output chunk", shape),
             ("the neighbours that share the last value (last_per)", last_per.to_string()),
             ("the window", window.unwrap_or("none").to_string()),
-            // From here on what follows from the above, unless the user says otherwise.
+            // From here on what follows from the above, unless the user says otherwise: two ranks that differ in both differ in the above.
+            ("the algorithm", way.to_string()),
             ("the protocol", decision.protocol.to_string()),
             ("the number of blocks", decision.blocks.to_string()),
             ("the bytes of a slot", slot_bytes.to_string()),

@@ -22,6 +22,8 @@ pub(super) enum Pattern {
     AllToAll,
     /// The input goes to every rank, and becomes chunk `rank` of its output.
     AllGather,
+    /// An all-gather of which only the signals count.
+    Barrier,
     /// The input of `root` becomes the output of every rank.
     Broadcast { root: Rank },
     /// The input of every rank becomes its chunk of the output of `root`.
@@ -79,6 +81,7 @@ impl Pattern {
             Pattern::Pair { .. } => "recv",
             Pattern::AllToAll => "all_to_all",
             Pattern::AllGather => "all_gather",
+            Pattern::Barrier => "barrier",
             Pattern::Broadcast { .. } => "broadcast",
             Pattern::Gather { .. } => "gather",
             Pattern::Scatter { .. } => "scatter",
@@ -87,6 +90,9 @@ impl Pattern {
 
     /// The user's call, with chunks of `len` elements.
     pub(super) fn call(&self, len: usize, types: &[Type], at: &SourceLine) -> Call {
+        if *self == Pattern::Barrier {
+            return Call { operation: self.name().to_string(), at: at.clone() };
+        }
         let mut call = Call::of(self.name(), len, types, at);
         if self.is_collective() && !matches!(self, Pattern::Broadcast { .. }) {
             call.operation.push_str(" for each rank");
@@ -98,7 +104,7 @@ impl Pattern {
     pub(super) fn agreement(&self) -> String {
         match self {
             Pattern::Pair { .. } => "a transfer".to_string(),
-            Pattern::AllToAll | Pattern::AllGather => self.name().to_string(),
+            Pattern::AllToAll | Pattern::AllGather | Pattern::Barrier => self.name().to_string(),
             Pattern::Broadcast { root } | Pattern::Gather { root } | Pattern::Scatter { root } => {
                 format!("{} with root {root}", self.name())
             }
@@ -173,7 +179,7 @@ impl Pattern {
                 };
                 (Some(send(me, chunk(me), chunk(me), chunk(me), me)), others.map(round).collect())
             }
-            Pattern::AllGather => {
+            Pattern::AllGather | Pattern::Barrier => {
                 let round = |i| {
                     let (to, from) = (after(i), before(i));
                     let tx = send(to, Part::All, chunk(to), chunk(me), me);

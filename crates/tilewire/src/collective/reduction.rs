@@ -13,7 +13,7 @@ use super::reduction_kernel::{roles, swaps};
 use super::reduction_windows::Reached;
 use super::rounds::Rounds;
 use super::terms::{Message, Terms, WindowOf, terms_methods};
-use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel};
+use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::schedule::Tiling;
@@ -169,12 +169,13 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let how = self.terms.how(self.streams(&course));
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, true, how, call)?;
         let Course { algorithm, decision, .. } = &course;
-        let agreement = format!("{} of {} by {}{lanes}", self.kind.name(), self.op.name(), algorithm.name());
+        let collective = format!("{} of {}", self.kind.name(), self.op.name());
+        let way = format!("{}{lanes}", algorithm.name());
         // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
         let whole = Tiling::flat(self.out.len(), course.tilings[0].tile_len(), course.blocks);
         let window = course.reached.as_ref().map(Reached::number);
         let shape = &self.hooks.output_shape;
-        prepared.tell_all(Card::new(&agreement, R::TYPES, &whole, decision, shape, window.as_deref(), 1))?;
+        prepared.tell_all(Card::new((&collective, &way), R::TYPES, &whole, decision, shape, window.as_deref(), 1))?;
         Ok(prepared)
     }
 
@@ -189,7 +190,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
     }
 
     fn trace_course(&self, course: &Course<'_>) -> Result<Traced, RunError> {
-        let traced = kernel(self.kind.name(), |k| {
+        let traced = kernel_at(self.kind.name(), self.hooks.at.clone(), |k| {
             for (at, fault) in &self.hooks.faults {
                 k.report(at, fault.clone());
             }
@@ -206,7 +207,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             }
             roles(self, k, course);
         })?;
-        check_groups(&traced, course.tilings.iter())?;
+        let types = if course.algorithm == Algorithm::Ring { <R::Partial as Regs>::TYPES } else { R::TYPES };
+        let torn = |group, tile| self.terms.torn(group, tile, course.protocol, types, 1);
+        check_groups(&traced, course.tilings.iter(), torn)?;
         check_shards(&traced, &course.shards)?;
         Ok(traced)
     }
@@ -278,8 +281,13 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let partial = <R::Partial as Regs>::TYPES;
         let (decision, _) = match (self.kind, algorithm) {
             (Kind::AllReduce, Algorithm::OneShot) => {
-                let why = "one-shot sends everything at once: use two-phase, or packet";
-                in_packets(len, Some((Primitive::Packet, why)))?
+                let why = "one-shot sends everything in packets: use two-phase, or leave the primitive out";
+                in_packets(len, Some((Primitive::Packet, why))).map_err(|error| match error {
+                    RunError::Transfer(TransferError::TooLarge { bytes, region, .. }) => {
+                        TransferError::OneShot { bytes, region }.into()
+                    }
+                    error => error,
+                })?
             }
             (Kind::ReduceScatter, Algorithm::OneShot) => match in_packets(len, None)? {
                 small if small.0.protocol == Protocol::Packet => small,
@@ -289,7 +297,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                 settle(partial, len, staged("a ring passes on what lies in staging: use staged"))?
             }
             (Kind::AllReduce, Algorithm::TwoPhase) => {
-                settle(R::TYPES, share, staged("two phases go through staging: use staged, or one-shot"))?
+                settle(R::TYPES, share, staged("two phases go through staging: use staged"))?
             }
             (Kind::AllReduce, Algorithm::Ring) => {
                 settle(partial, share, staged("a ring passes on what lies in staging: use staged"))?

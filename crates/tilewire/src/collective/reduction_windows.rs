@@ -113,11 +113,13 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
         let (link, ranks) = (self.terms.link, self.terms.link.world_size());
         // The tensors are the windows, and equally long on all ranks: where those are not, every rank sees it.
         let windows = [Some(reached.input), reached.output].into_iter().flatten();
-        let sizes = || windows.clone().flat_map(|window| &window.peers).map(Memory::bytes);
-        let (least, bytes) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
-        if bytes > least {
-            let protocol = Protocol::Direct { window_bytes: least };
-            return Err(TransferError::TooLarge { protocol, bytes, region: least }.into());
+        let ranked = |window: &WindowOf| window.peers.iter().map(Memory::bytes).enumerate().collect::<Vec<_>>();
+        let sizes = || windows.clone().flat_map(ranked);
+        let (shortest, least) = sizes().min_by_key(|&(_, bytes)| bytes).unwrap_or((0, 0));
+        let needed = sizes().map(|(_, bytes)| bytes).max().unwrap_or(0);
+        if needed > least {
+            let rank = Rank::new(shortest as u32);
+            return Err(TransferError::WindowTooShort { rank, bytes: least, needed }.into());
         }
         if windows.clone().any(|window| window.peers.len() != ranks) {
             let why = "its windows are of another world: allocate them on this transport";

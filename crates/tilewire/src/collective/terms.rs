@@ -90,7 +90,7 @@ impl<'l, L: Link> Terms<'l, L> {
         }
         if config.primitive.is_none()
             && decision.protocol == Protocol::Packet
-            && self.check_packets(types, &tiling(&decision, message)).is_err()
+            && self.check_packets(types, &self.tiling(&decision, message)).is_err()
         {
             // Whole rows, or groups, may give a block more than its equal share.
             decision = decide(Config { primitive: Some(Primitive::Staged), ..config });
@@ -120,7 +120,7 @@ impl<'l, L: Link> Terms<'l, L> {
                 }
             }
         }
-        let tiling = tiling(&decision, message);
+        let tiling = self.tiling(&decision, message);
         if peer.is_some() {
             self.check_room(message, protocol, &tiling)?;
         }
@@ -152,18 +152,60 @@ impl<'l, L: Link> Terms<'l, L> {
                 let last_per = if matches!(protocol, Protocol::Bulk { .. }) { 1 } else { last_per };
                 if Packing::fitting_shared(types, last_per, slot_bytes).is_none() {
                     return unable(
-                        "not one element fits a slot, with those that share its last value: use larger slots",
+                        "not one element fits a slot, with those that share its last value: use larger slots, and ask for more per_peer_bytes at the \
+                         rendezvous where those do not fit",
                     );
                 }
                 // Where a value travels once for a group, every row of a tile begins with a group.
                 let (group, tile) = (last_per, tiling.tile_cols());
                 let one_row = tiling.tile_rows() == 1 && tile >= tiling.cols();
                 if types.len() > 1 && !one_row && !tile.is_multiple_of(group) {
-                    return Err(TransferError::TornGroup { group, tile });
+                    return Err(self.torn(group, tile, protocol, types, last_per));
                 }
                 Ok(())
             }
         }
+    }
+
+    /// What to say of groups that tiles tear apart, so that they no longer do.
+    pub(super) fn torn(
+        &self,
+        group: usize,
+        tile: usize,
+        protocol: Protocol,
+        types: &'static [Type],
+        last_per: usize,
+    ) -> TransferError {
+        let (Protocol::Staged { slot_bytes, .. } | Protocol::Bulk { slot_bytes, .. }) = protocol else {
+            return TransferError::TornGroup { group, tile };
+        };
+        let last_per = if matches!(protocol, Protocol::Bulk { .. }) { 1 } else { last_per };
+        let holds = |bytes: usize| {
+            Packing::fitting_shared(types, last_per, bytes).is_some_and(|packing| packing.elements() >= group)
+        };
+        if holds(slot_bytes) {
+            return TransferError::TornGroup { group, tile };
+        }
+        // A granule cuts tiles at groups, but only where a slot holds one.
+        let mut needed = slot_bytes.max(Packing::ALIGN).next_power_of_two();
+        while !holds(needed) && needed < usize::MAX / 4 {
+            needed *= 2;
+        }
+        let depth = 2.max(self.link.copies() as usize);
+        let staging = needed.saturating_mul(depth);
+        let all = staging.saturating_mul(self.link.max_blocks_per_peer());
+        let per_peer_bytes = (staging > self.link.block_bytes()).then_some(all);
+        TransferError::GroupTooLarge { group, slot_bytes, needed, depth, per_peer_bytes }
+    }
+
+    /// How a message is cut: in tiles that fit a slot, or in one part for each block.
+    fn tiling(&self, decision: &Decision, message: Message<'_>) -> Tiling {
+        let Decision { protocol, blocks, tile, granule } = *decision;
+        let tiling = match message.shape {
+            Some(shape) => Tiling::shaped_by(shape.rows, shape.cols, tile, blocks, self.config.granule.unwrap_or(1)),
+            None => Tiling::flat(message.len, tile, blocks),
+        };
+        if matches!(protocol, Protocol::Staged { .. } | Protocol::Bulk { .. }) { tiling } else { tiling.bands(granule) }
     }
 
     /// Whether the part of every block fits its packets.
@@ -176,16 +218,6 @@ impl<'l, L: Link> Terms<'l, L> {
         }
         Err(TransferError::TooLarge { protocol, bytes: needed * 8 * blocks, region: room * 8 * blocks })
     }
-}
-
-/// How a message is cut: in tiles that fit a slot, or in one part for each block.
-fn tiling(decision: &Decision, message: Message<'_>) -> Tiling {
-    let Decision { protocol, blocks, tile, granule } = *decision;
-    let tiling = match message.shape {
-        Some(shape) => Tiling::shaped(shape.rows, shape.cols, tile, blocks),
-        None => Tiling::flat(message.len, tile, blocks),
-    };
-    if matches!(protocol, Protocol::Staged { .. } | Protocol::Bulk { .. }) { tiling } else { tiling.bands(granule) }
 }
 
 /// The methods of a builder that has `terms: Terms<'l, L>`.

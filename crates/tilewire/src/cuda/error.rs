@@ -6,7 +6,7 @@ use cudarc::driver::DriverError;
 use std::fmt;
 
 /// Why a device, a program or a launch cannot be had.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum CudaError {
     /// The driver's library is not installed.

@@ -4,13 +4,15 @@ use crate::ir::{SourceLine, Type, VerifyErrors};
 use std::fmt;
 
 /// Why a kernel could not be built.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum BuildError {
     /// The language was misused; every place is listed.
     Misuse {
         /// Name of the kernel.
         kernel: String,
+        /// The user's line that builds it.
+        built_at: SourceLine,
         /// What is wrong, in the order it was met; never empty.
         errors: Vec<Misuse>,
     },
@@ -18,6 +20,8 @@ pub enum BuildError {
     NotPure {
         /// Name of the kernel.
         kernel: String,
+        /// The user's line that builds it.
+        built_at: SourceLine,
         /// The first line whose instruction differs.
         at: SourceLine,
         /// What differs.
@@ -29,7 +33,7 @@ pub enum BuildError {
         kernel: String,
         /// The panic's message.
         message: String,
-        /// Where the kernel was to be built.
+        /// The user's line that builds it: of a collective, its call.
         at: SourceLine,
         /// Misuse met before the panic, which may have led to it.
         earlier: Vec<Misuse>,
@@ -38,6 +42,8 @@ pub enum BuildError {
     Verify {
         /// Name of the kernel.
         kernel: String,
+        /// The user's line that builds it.
+        built_at: SourceLine,
         /// The verifier's report.
         errors: VerifyErrors,
     },
@@ -58,13 +64,13 @@ impl std::error::Error for BuildError {}
 impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BuildError::Misuse { kernel, errors } => {
-                write!(f, "kernel {kernel} cannot be built:")?;
+            BuildError::Misuse { kernel, built_at, errors } => {
+                write!(f, "kernel {kernel}, built at {built_at}, cannot be built:")?;
                 list(f, errors)
             }
-            BuildError::NotPure { kernel, at, difference } => write!(
+            BuildError::NotPure { kernel, built_at, at, difference } => write!(
                 f,
-                "kernel {kernel} is not pure: tracing its closure twice gave two kernels, first different at {at}: \
+                "kernel {kernel}, built at {built_at}, is not pure: tracing its closure twice gave two kernels, first different at {at}: \
                  {difference}. The closure may run any number of times: keep counters, random numbers and changing \
                  state out of it (a number that changes between launches is a Scalar)"
             ),
@@ -75,7 +81,9 @@ impl fmt::Display for BuildError {
                 }
                 list(f, earlier)
             }
-            BuildError::Verify { kernel, errors } => write!(f, "kernel {kernel} is not legal:\n{errors}"),
+            BuildError::Verify { kernel, built_at, errors } => {
+                write!(f, "kernel {kernel}, built at {built_at}, is not legal:\n{errors}")
+            }
         }
     }
 }

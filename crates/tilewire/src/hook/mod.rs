@@ -101,7 +101,11 @@ pub struct Traced {
 /// ```
 #[track_caller]
 pub fn kernel(name: &str, body: impl for<'t> Fn(&Block<'t>)) -> Result<Traced, BuildError> {
-    let at = SourceLine::caller();
+    kernel_at(name, SourceLine::caller(), body)
+}
+
+/// As [`kernel`], for a call of the user at another line: errors say that one.
+pub(crate) fn kernel_at(name: &str, at: SourceLine, body: impl for<'t> Fn(&Block<'t>)) -> Result<Traced, BuildError> {
     let first = run(name, &body, &at)?;
     if cfg!(debug_assertions) {
         compare(&first.kernel, &run(name, &body, &at)?.kernel, &at)?;
@@ -124,18 +128,18 @@ fn run(name: &str, body: &dyn for<'t> Fn(&Block<'t>), at: &SourceLine) -> Result
         errors.push(Misuse { at: at.clone(), kind: MisuseKind::NoRole });
     }
     if !errors.is_empty() {
-        return Err(BuildError::Misuse { kernel: name, errors });
+        return Err(BuildError::Misuse { kernel: name, built_at: at.clone(), errors });
     }
     match ir::verify(&kernel) {
         Ok(()) => Ok(Traced { kernel, args }),
-        Err(errors) => Err(BuildError::Verify { kernel: name, errors }),
+        Err(errors) => Err(BuildError::Verify { kernel: name, built_at: at.clone(), errors }),
     }
 }
 
 /// Finds the first difference between two traces of one closure.
 fn compare(first: &ir::Kernel, second: &ir::Kernel, at: &SourceLine) -> Result<(), BuildError> {
-    let differ = |at: &SourceLine, difference: String| {
-        Err(BuildError::NotPure { kernel: first.name.clone(), at: at.clone(), difference })
+    let differ = |line: &SourceLine, difference: String| {
+        Err(BuildError::NotPure { kernel: first.name.clone(), built_at: at.clone(), at: line.clone(), difference })
     };
     for (id, inst) in first.insts.iter() {
         match second.insts.get(id) {

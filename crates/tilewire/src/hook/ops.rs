@@ -166,11 +166,11 @@ impl<'t, T: Float> Value<'t, T> {
         rsqrt => Rsqrt;
         /// `1 / x`, correctly rounded.
         rcp => Rcp;
-        /// `e^x`, the same bits on every engine.
+        /// `e^x`, the same bits on every engine. In f32 at most 1.06 ulp from the exact value.
         exp => Exp;
-        /// Natural logarithm, the same bits on every engine.
+        /// Natural logarithm, the same bits on every engine. In f32 at most 0.86 ulp from the exact value.
         log => Log;
-        /// Hyperbolic tangent, the same bits on every engine.
+        /// Hyperbolic tangent, the same bits on every engine. In f32 at most 2.42 ulp from the exact value.
         tanh => Tanh;
         /// Rounded down to an integral value.
         floor => Floor;

@@ -4,7 +4,7 @@ use super::target::Target;
 use std::fmt;
 
 /// Why a legal kernel has no PTX for a target.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PtxError {
     /// An op that the GPU engine does not have.

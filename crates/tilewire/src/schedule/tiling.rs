@@ -54,6 +54,18 @@ impl Tiling {
         Tiling { rows, cols, tile_rows, tile_cols, blocks: blocks.max(1), shaped: true }
     }
 
+    /// As [`Tiling::shaped`], in tiles that have a multiple of `granule` columns where they are not whole rows and so many fit.
+    pub(crate) fn shaped_by(rows: usize, cols: usize, tile: usize, blocks: usize, granule: usize) -> Tiling {
+        let tiling = Tiling::shaped(rows, cols, tile, blocks);
+        let Tiling { tile_cols, .. } = tiling;
+        if granule <= 1 || tile_cols >= cols || tile_cols.is_multiple_of(granule) || granule > tile {
+            return tiling;
+        }
+        let tile_cols = (tile_cols / granule).max(1) * granule;
+        let tile_cols = if tile_cols >= cols { cols } else { tile_cols };
+        Tiling { tile_cols, tile_rows: (tile / tile_cols).clamp(1, rows.max(1)), ..tiling }
+    }
+
     /// The same chunk in one contiguous tile for each block: whole rows, or `granule` neighbouring positions where it has no shape.
     ///
     /// ```

@@ -39,7 +39,7 @@ fn open() -> u64 {
 }
 
 /// More files have to be open than this process may open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorLimit {
     /// How many, those that are open already included.
     pub needed: u64,

@@ -7,7 +7,6 @@ use std::io;
 use std::time::Duration;
 
 /// Why the segments of a world could not be created. Every rank that still runs gets one, within the deadline.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum SegmentError {
     /// The arguments contradict each other.

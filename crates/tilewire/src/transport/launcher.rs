@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Deadline, Rank, Secret, WorldError};
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -113,7 +114,19 @@ type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 impl Placement {
     /// Reads the variables of this process.
     pub fn from_env() -> Result<Placement, WorldError> {
-        Placement::from_vars(&|name| std::env::var(name).ok())
+        // What is no text says nothing that could be meant, and must not pass for unset.
+        let garbled = Cell::new(None);
+        let vars = |name: &str| {
+            std::env::var_os(name)?.into_string().map_err(|value| garbled.set(Some((name.to_string(), value)))).ok()
+        };
+        let placement = Placement::from_vars(&vars);
+        match garbled.take() {
+            None => placement,
+            Some((variable, value)) => {
+                let (value, expected) = (value.to_string_lossy().into_owned(), "UTF-8 text".to_string());
+                Err(WorldError::BadVariable { variable, value, expected })
+            }
+        }
     }
 
     /// Reads variables through a function, which tests can make up.
@@ -169,7 +182,19 @@ fn store_place(launcher: Launcher, vars: Vars) -> Result<StorePlace, WorldError>
             &format!("the same on every rank, such as the output of: {}", Secret::RECIPE),
         )
     })?;
-    let by_rank_0 = launcher != Launcher::Tilewire || vars("TILEWIRE_STORE_HOST").is_some_and(|host| host == "rank0");
+    let said = match vars("TILEWIRE_STORE_HOST").as_deref() {
+        None => false,
+        Some("rank0") => true,
+        Some(value) => {
+            let expected = "rank0, or unset where the launcher hosts the store".to_string();
+            return Err(WorldError::BadVariable {
+                variable: "TILEWIRE_STORE_HOST".into(),
+                value: value.into(),
+                expected,
+            });
+        }
+    };
+    let by_rank_0 = launcher != Launcher::Tilewire || said;
     Ok(StorePlace { address, secret: Secret::new(secret)?, hosted_by_rank_0: by_rank_0 })
 }
 
@@ -190,12 +215,23 @@ fn torchrun_address(vars: Vars) -> Result<Option<String>, WorldError> {
 /// The first host of the step, where rank 0 runs in Slurm's own distributions; and a port reserved for the step, or one made
 /// from the job's number so that jobs on one host seldom meet (below 32768, where Linux begins to give ports to clients).
 fn slurm_address(vars: Vars) -> Result<Option<String>, WorldError> {
-    let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"].iter().find_map(|name| vars(name));
-    let Some(host) = nodes.and_then(|nodes| first_host(&nodes)) else { return Ok(None) };
-    let reserved = vars("SLURM_STEP_RESV_PORTS");
-    let reserved = reserved.and_then(|ports| ports.split(['-', ',']).next().and_then(|port| port.parse().ok()));
+    let bad = |variable: &str, value: &str, expected: &str| WorldError::BadVariable {
+        variable: variable.into(),
+        value: value.into(),
+        expected: format!("{expected}; or set TILEWIRE_STORE=host:port"),
+    };
+    let lists = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+    let Some((list, nodes)) = lists.iter().find_map(|name| Some((name, vars(name)?))) else { return Ok(None) };
+    let host = first_host(&nodes).ok_or_else(|| bad(list, &nodes, "a list of hosts, such as node[03-05]"))?;
+    let port = |ports: &str| ports.split(['-', ',']).next().and_then(|port| port.parse::<u16>().ok());
+    let reserved = match vars("SLURM_STEP_RESV_PORTS") {
+        None => None,
+        Some(ports) => {
+            Some(port(&ports).ok_or_else(|| bad("SLURM_STEP_RESV_PORTS", &ports, "ports, such as 12000-12001"))?)
+        }
+    };
     let job = number(vars, &["SLURM_JOB_ID", "SLURM_JOBID"])?;
-    let step = vars("SLURM_STEP_ID").and_then(|step| step.parse::<u64>().ok()).unwrap_or(0);
+    let step = number(vars, &["SLURM_STEP_ID"])?.map_or(0, u64::from);
     let made = job.map(|job| 15_000 + ((u64::from(job) * 31 + step) % 15_000) as u16);
     Ok(reserved.or(made).map(|port: u16| with_port(&host, port)))
 }

@@ -95,7 +95,7 @@ impl Drop for LocalBuffers {
 }
 
 /// Why a handle names no buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LocalBufferError {
     /// This transport never gave it out.

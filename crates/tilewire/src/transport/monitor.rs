@@ -132,7 +132,7 @@ impl Drop for Monitor {
 }
 
 /// Why a goodbye was not complete.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GoodbyeError {
     /// A rank died, or panicked, before it said goodbye.

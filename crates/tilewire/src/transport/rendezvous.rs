@@ -237,7 +237,6 @@ impl Shared {
 }
 
 /// Why a transport or a window could not be made, used or closed.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum TransportError {
     /// A parameter that cannot be meant.

@@ -161,7 +161,7 @@ fn check_depth(protocol: Protocol, depth: usize, min: usize, max: usize) -> Resu
 }
 
 /// Why a transport cannot do a transfer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The transport broke before.
@@ -215,6 +215,22 @@ pub enum TransferError {
         /// Bytes there is room for.
         region: usize,
     },
+    /// A window that is shorter than what lands in it, where windows must be equally long on all ranks.
+    WindowTooShort {
+        /// Whose.
+        rank: Rank,
+        /// Its bytes.
+        bytes: usize,
+        /// Bytes that are needed.
+        needed: usize,
+    },
+    /// A one-shot all-reduce of more than there are packets for.
+    OneShot {
+        /// Bytes of the message.
+        bytes: usize,
+        /// Bytes there is room for.
+        region: usize,
+    },
     /// The slots of a block do not fit its staging.
     SlotTooLarge {
         /// Bytes of a slot.
@@ -257,6 +273,28 @@ pub enum TransferError {
         group: usize,
         /// Elements of a tile along the same axis.
         tile: usize,
+    },
+    /// A group of neighbours that no slot holds.
+    GroupTooLarge {
+        /// Elements of a group.
+        group: usize,
+        /// Bytes of a slot.
+        slot_bytes: usize,
+        /// Bytes of a slot that holds a group.
+        needed: usize,
+        /// Slots of a block, at least.
+        depth: usize,
+        /// Bytes of staging per peer to ask for first, where such slots do not fit what there is.
+        per_peer_bytes: Option<usize>,
+    },
+    /// Groups of neighbours that the shards of a reduction would tear apart.
+    TornShard {
+        /// Elements of a group.
+        group: usize,
+        /// Elements of a shard.
+        shard: usize,
+        /// The length of the tensor that has whole groups in every shard.
+        padded: usize,
     },
     /// What is sent and what is received lie over each other.
     Overlap {
@@ -319,6 +357,16 @@ impl fmt::Display for TransferError {
                 "a message of {bytes} bytes: {protocol} holds it all at once, and there is room for {region}; use \
                  staged, which goes step by step, or ask for more at the rendezvous"
             ),
+            TransferError::WindowTooShort { rank, bytes, needed } => write!(
+                f,
+                "the window of rank {rank} has {bytes} bytes, and {needed} are needed: allocate windows of one length on all ranks, \
+                 that of the longest output"
+            ),
+            TransferError::OneShot { bytes, region } => write!(
+                f,
+                "a one-shot all-reduce of {bytes} bytes: it goes in packets, and there is room for {region}; use two-phase, or ask \
+                 for more packet_bytes at the rendezvous"
+            ),
             TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes } => write!(
                 f,
                 "{depth} slots of {slot_bytes} bytes do not fit the {block_bytes} bytes of staging of a block (of \
@@ -336,6 +384,17 @@ impl fmt::Display for TransferError {
                 f,
                 "groups of {group} elements do not fit tiles of {tile}: say granule({group}) on both sides, or use groups whose \
                  size divides the tile"
+            ),
+            TransferError::GroupTooLarge { group, slot_bytes, needed, depth, per_peer_bytes } => {
+                write!(f, "no slot of {slot_bytes} bytes holds a group of {group} elements: ")?;
+                if let Some(bytes) = per_peer_bytes {
+                    write!(f, "ask for per_peer_bytes = {bytes} at the rendezvous, and ")?;
+                }
+                write!(f, "use staged with slot_bytes = {needed}, depth = {depth} and granule({group})")
+            }
+            TransferError::TornShard { group, shard, padded } => write!(
+                f,
+                "shards of {shard} elements, one for each rank, are no whole number of groups of {group}: pad the tensor to {padded}"
             ),
             TransferError::Overlap { bytes } => write!(
                 f,

@@ -285,7 +285,6 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
 }
 
 /// Why there is no world, or which rank of it failed.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum WorldError {
     /// No launcher's variables are set.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why a kernel cannot be prepared for the CPU engine.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum PrepareError {
     /// The kernel's IR is malformed; the text lists every fault.
@@ -39,6 +39,15 @@ pub enum PrepareError {
         /// The most of either.
         limit: usize,
     },
+    /// An environment variable says something unknown.
+    BadVariable {
+        /// Its name.
+        variable: &'static str,
+        /// What it says.
+        value: String,
+        /// What it may say.
+        expected: &'static str,
+    },
     /// An `each` uses more group sizes, or larger ones, than the engine can hold in one strip.
     Groups {
         /// The group sizes.
@@ -61,6 +70,9 @@ impl fmt::Display for PrepareError {
                 f,
                 "role {role} needs {registers} registers and {lanes} lanes; at most {limit} of each fit: unroll less"
             ),
+            PrepareError::BadVariable { variable, value, expected } => {
+                write!(f, "{variable} is '{value}': it must be {expected}, or unset")
+            }
             PrepareError::Groups { sizes, at } => {
                 write!(f, "groups of {sizes:?} elements in one each at {at} do not fit one strip: use two eaches")
             }
@@ -71,7 +83,7 @@ impl fmt::Display for PrepareError {
 impl std::error::Error for PrepareError {}
 
 /// Why a launch failed. What it had written by then stays written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// An access left its buffer.

@@ -96,7 +96,7 @@ impl Prepared {
         check_arguments(kernel, args)?;
         let simplified = settings.simplify.then(|| ir::simplify(kernel));
         let kernel = simplified.as_ref().unwrap_or(kernel);
-        let level = settings.level.min(Level::detect());
+        let level = settings.level.min(Level::checked()?);
         let mut machines = Vec::new();
         let programs = lower(kernel, args, settings.stream_from)?
             .into_iter()

@@ -1,7 +1,12 @@
 //! Which vector instructions the engine uses, decided once per process.
 #![forbid(unsafe_code)]
 
+use super::error::PrepareError;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What asks for a lower level than the processor's.
+const VARIABLE: &str = "TILEWIRE_CPU_LEVEL";
 
 /// An instruction-set level; a later one includes the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +24,8 @@ static DETECTED: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
     /// The level of this process: the processor's, or a lower one asked for with
-    /// `TILEWIRE_CPU_LEVEL=baseline|avx2|avx512`. A word that is none of these is ignored.
+    /// `TILEWIRE_CPU_LEVEL=baseline|avx2|avx512`. With a word that is none of these nothing can be prepared
+    /// ([`PrepareError::BadVariable`]).
     #[inline]
     pub fn detect() -> Level {
         // Relaxed: every thread that finds 0 computes the same answer.
@@ -47,10 +53,29 @@ impl Level {
 
     #[cold]
     fn detect_slowly() -> Level {
-        let wanted = std::env::var("TILEWIRE_CPU_LEVEL").ok().and_then(|word| Level::parse(&word));
-        let level = Level::of_processor().min(wanted.unwrap_or(Level::Avx512));
+        let level = Level::of_processor().min(Level::asked_for().ok().flatten().unwrap_or(Level::Avx512));
         DETECTED.store(level as u8, Ordering::Relaxed);
         level
+    }
+
+    /// What the variable says; none where it is unset or empty.
+    fn asked_for() -> Result<Option<Level>, PrepareError> {
+        let Some(word) = std::env::var_os(VARIABLE).filter(|word| !word.is_empty()) else { return Ok(None) };
+        Level::of_word(&word.to_string_lossy()).map(Some)
+    }
+
+    fn of_word(word: &str) -> Result<Level, PrepareError> {
+        Level::parse(word).ok_or_else(|| PrepareError::BadVariable {
+            variable: VARIABLE,
+            value: word.to_string(),
+            expected: "baseline, avx2 or avx512",
+        })
+    }
+
+    /// As [`Level::detect`], but for a variable that says something unknown. Looks once a process.
+    pub(super) fn checked() -> Result<Level, PrepareError> {
+        static SAID: OnceLock<Result<(), PrepareError>> = OnceLock::new();
+        SAID.get_or_init(|| Level::asked_for().map(|_| ())).clone().map(|()| Level::detect())
     }
 
     fn parse(word: &str) -> Option<Level> {
@@ -85,6 +110,12 @@ mod tests {
             assert_eq!(Level::parse(level.name()), Some(level));
         }
         assert_eq!(Level::parse("avx1024"), None);
+        let error = Level::of_word("avx1024").unwrap_err();
+        let PrepareError::BadVariable { variable, value, expected } = &error else { panic!("{error}") };
+        assert_eq!((*variable, &**value), ("TILEWIRE_CPU_LEVEL", "avx1024"));
+        for level in [Level::Baseline, Level::Avx2, Level::Avx512] {
+            assert!(expected.contains(level.name()), "{error}");
+        }
     }
 
     #[test]

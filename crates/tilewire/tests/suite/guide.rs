@@ -49,6 +49,48 @@ fn variants_and_rows_are_found() {
     assert_eq!(rows(guide, "Odd"), [["variant", "says", "do"], ["---", "---", "---"], ["`One`", "`a | b`", "c"]]);
 }
 
+#[test]
+fn every_environment_variable_is_on_its_page() {
+    let page = read(&root().join("../../docs/guide/environment.md"));
+    let (mut known, mut read_of_others) = (std::collections::BTreeSet::new(), 0);
+    for file in sources(&root().join("..")) {
+        let text = read(&file);
+        known.extend(variables(&text));
+        let is_launcher = file.ends_with("src/transport/launcher.rs");
+        // What is looked up in the environment by its name, whoever sets it.
+        for line in text.lines().filter(|line| is_launcher || line.contains("env::var")) {
+            for name in line.split('"').skip(1).step_by(2).filter(|name| is_name(name)) {
+                assert!(page.contains(&format!("`{name}`")), "{name} of {} is not on the page", file.display());
+                read_of_others += usize::from(!name.starts_with("TILEWIRE_"));
+            }
+        }
+    }
+    assert!(known.len() > 10 && read_of_others > 15, "{known:?}, {read_of_others}");
+    let missing: Vec<_> = known.iter().filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "not on the page: {missing:?}");
+    let stale: Vec<_> = variables(&page).filter(|name| !known.contains(name)).collect();
+    assert!(stale.is_empty(), "on the page, and read by nobody: {stale:?}");
+}
+
+fn is_name(word: &str) -> bool {
+    word.len() > 3 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+}
+
+/// Every `TILEWIRE_…` in a text.
+fn variables(text: &str) -> impl Iterator<Item = String> {
+    let starts = text.match_indices("TILEWIRE_").map(|(at, _)| &text[at..]);
+    let name = |rest: &str| rest.chars().take_while(|c| c.is_ascii_uppercase() || *c == '_').collect::<String>();
+    starts.map(name).filter(|name| name.len() > "TILEWIRE_".len()).collect::<Vec<_>>().into_iter()
+}
+
+/// All Rust files of all crates.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let rust = files.into_iter().filter(|file| file.extension().is_some_and(|end| end == "rs"));
+    rust.chain(folders.iter().flat_map(|folder| sources(folder))).collect()
+}
+
 fn root() -> PathBuf {
     env!("CARGO_MANIFEST_DIR").into()
 }

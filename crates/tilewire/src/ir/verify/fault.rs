@@ -5,11 +5,11 @@ use super::super::types::{Shape, Type};
 use std::fmt;
 
 /// Everything that is wrong with a kernel, declarations first, then in program order. Never empty.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq)]
 pub struct VerifyErrors(pub Vec<VerifyError>);
 
 /// One thing that is wrong with a kernel, and where.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct VerifyError {
     /// Name of the kernel.

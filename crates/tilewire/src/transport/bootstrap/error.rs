@@ -8,7 +8,6 @@ use std::io;
 use std::time::Duration;
 
 /// Why a call on a bootstrap failed. What is about peers names them.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum BootstrapError {
     /// Not all ranks came to a barrier or all-gather in time.

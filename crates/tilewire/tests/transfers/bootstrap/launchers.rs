@@ -129,7 +129,19 @@ fn what_is_missing_or_wrong_is_named_with_what_to_do() {
         ("RANK=0 WORLD_SIZE=99999999999", &["WORLD_SIZE is '99999999999'"]),
         ("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", &["set TILEWIRE_STORE", "mpirun -x TILEWIRE_STORE"]),
         ("PMI_RANK=0 PMI_SIZE=2 TILEWIRE_STORE=h:1", &["set TILEWIRE_SECRET", "mpiexec -genvlist"]),
-        ("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NODELIST=[ SLURM_JOB_ID=1", &["set TILEWIRE_STORE", "srun"]),
+        ("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NODELIST=[ SLURM_JOB_ID=1", &["SLURM_NODELIST is '['", "TILEWIRE_STORE"]),
+        (
+            "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NODELIST=a SLURM_JOB_ID=1 SLURM_STEP_RESV_PORTS=any",
+            &["SLURM_STEP_RESV_PORTS is 'any'", "ports"],
+        ),
+        (
+            "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NODELIST=a SLURM_JOB_ID=1 SLURM_STEP_ID=first",
+            &["SLURM_STEP_ID is 'first'", "whole number"],
+        ),
+        (
+            "TILEWIRE_RANK=0 TILEWIRE_WORLD_SIZE=2 TILEWIRE_STORE=h:1 TILEWIRE_SECRET=0123456789abcdef TILEWIRE_STORE_HOST=rank1",
+            &["TILEWIRE_STORE_HOST is 'rank1'", "rank0"],
+        ),
         ("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_NODELIST=a", &["set TILEWIRE_STORE"]),
         ("SLURM_PROCID=0", &["set SLURM_STEP_NUM_TASKS"]),
         ("PMI_RANK=0 PMI_SIZE=2 TILEWIRE_STORE=nowhere", &["TILEWIRE_STORE is 'nowhere'", "host:port"]),

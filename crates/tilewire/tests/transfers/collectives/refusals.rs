@@ -2,12 +2,13 @@
 
 use crate::case::{LONG, SMALL, Way, seed, threads};
 use crate::collectives::exchange::{Case, Kind, Ready};
+use std::time::Duration;
 use tilewire::collective::{Mismatch, Rounds};
 use tilewire::hook::{Misuse, MisuseKind};
 use tilewire::transport::{Protocol, Rank, ShmTransport, TransferError, Window, World};
 use tilewire::{
-    Algorithm, BuildError, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast,
-    gather, reduce_scatter, scatter,
+    Algorithm, BuildError, Config, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all,
+    broadcast, gather, reduce_scatter, scatter,
 };
 
 /// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors by rank.
@@ -113,10 +114,10 @@ fn a_window_too_small_for_what_lands_in_it() {
         world.bootstrap().barrier("built", LONG.into())?;
         Ok(built.err())
     });
-    let Some(RunError::Transfer(TransferError::TooLarge { bytes, region, .. })) = &errors[1] else {
+    let Some(RunError::Transfer(TransferError::WindowTooShort { rank, bytes, needed })) = &errors[1] else {
         panic!("{errors:?}");
     };
-    assert_eq!((*bytes, *region), (40, 20));
+    assert_eq!((rank.index(), *bytes, *needed), (2, 60, 80));
 }
 
 /// One rank of three says something else: all must hear of it, and who differs.
@@ -199,12 +200,13 @@ fn ways_that_a_collective_cannot_go() {
 /// Shards of 30: the second would begin within a group of 4, whose first half another role has.
 #[test]
 fn an_all_reduce_whose_shards_tear_groups_apart() {
+    let torn = TransferError::TornShard { group: 4, shard: 30, padded: 96 };
     for algorithm in [Algorithm::OneShot, Algorithm::TwoPhase, Algorithm::Ring] {
         let errors = refused(|_, l| {
             let reduction = all_reduce(l, &zeros(90), &zeros(90)).algorithm(algorithm);
             reduction.produce(|c| c.input.load(c.pos()).group_max(4)).run()
         });
-        assert_eq!(transfer_errors(errors), vec![TransferError::TornGroup { group: 4, tile: 30 }; 3], "{algorithm:?}");
+        assert_eq!(transfer_errors(errors), vec![torn.clone(); 3], "{algorithm:?}");
     }
 }
 
@@ -238,8 +240,8 @@ fn reductions_through_windows_say_what_is_missing() {
         let window = Window::<f32>::allocate(link, 9 + 3 * world.rank().index()).unwrap();
         all_reduce(link, window.tensor(), window.tensor()).window(&window).run()
     });
-    let protocol = Protocol::Direct { window_bytes: 36 };
-    assert_eq!(transfer_errors(uneven), vec![TransferError::TooLarge { protocol, bytes: 60, region: 36 }; 3]);
+    let short = TransferError::WindowTooShort { rank: Rank::new(0), bytes: 36, needed: 60 };
+    assert_eq!(transfer_errors(uneven), vec![short; 3]);
 }
 
 #[test]
@@ -267,15 +269,19 @@ fn reductions_through_different_windows_are_refused_by_all() {
 
 #[test]
 fn reductions_compare_what_they_compute_and_how() {
-    let said = ["all_reduce of sum by two-phase", "all_reduce of max by two-phase"];
+    let said = ["all_reduce of sum", "all_reduce of max"];
     differs("the collective", said, |_, link, odd| {
         let op = if odd { ReduceOp::Max } else { ReduceOp::Sum };
         all_reduce(link, &zeros(900), &zeros(900)).op(op).run()
     });
-    let said = ["all_reduce of sum by ring", "all_reduce of sum by two-phase"];
-    differs("the collective", said, |_, link, odd| {
+    differs("the algorithm", ["ring", "two-phase"], |_, link, odd| {
         let algorithm = if odd { Algorithm::TwoPhase } else { Algorithm::Ring };
         all_reduce(link, &zeros(900), &zeros(900)).algorithm(algorithm).run()
+    });
+    // Of which the first is done in one shot, and the second in two phases.
+    differs("the number of elements", ["60", "600"], |_, link, odd| {
+        let len = if odd { 600 } else { 60 };
+        all_reduce(link, &zeros(len), &zeros(len)).run()
     });
     differs("the number of elements", ["900", "903"], |_, link, odd| {
         let len = if odd { 903 } else { 900 };
@@ -283,4 +289,97 @@ fn reductions_compare_what_they_compute_and_how() {
     });
     let uneven = refused(|_, link| reduce_scatter(link, &zeros(3), &zeros(10)).run());
     assert_eq!(transfer_errors(uneven), vec![TransferError::Uneven { what: "the input", len: 10, ranks: 3 }; 3]);
+}
+
+#[test]
+fn a_barrier_is_called_a_barrier() {
+    differs("the collective", ["barrier", "all_gather"], |_, link, odd| {
+        if odd { all_gather(link, &zeros(3), &zeros(1)).run() } else { tilewire::barrier(link)?.run() }
+    });
+    let result = World::threads(2).deadline(Duration::from_millis(300)).run(|world| {
+        let link = ShmTransport::rendezvous(&world, SMALL)?;
+        let mut meet = tilewire::barrier(&link)?;
+        world.bootstrap().barrier("built", LONG.into())?;
+        let error = (world.rank() == Rank::new(0)).then(|| meet.run().unwrap_err());
+        world.bootstrap().barrier("over", LONG.into())?;
+        if let Some(RunError::Timeout(timeout)) = &error {
+            let call = timeout.call.as_ref().unwrap();
+            assert_eq!((&*call.operation, call.at.file), ("barrier", file!()));
+        } else {
+            assert!(error.is_none(), "{error:?}");
+        }
+        let text = meet.kernel().to_string();
+        assert!(text.contains("barrier") && !text.contains("all_gather"), "{text}");
+        meet.run().unwrap_err();
+        Ok(())
+    });
+    result.unwrap();
+}
+
+/// What a message says to do, done: until it builds.
+#[test]
+fn the_advice_of_a_refused_reduction_leads_to_one_that_is_built() {
+    let starts = [
+        (3000, 1, Some(Algorithm::OneShot), None),
+        (3000, 1, Some(Algorithm::OneShot), Some(Primitive::Staged)),
+        (3000, 1, Some(Algorithm::OneShot), Some(Primitive::Packet)),
+        (3000, 1, Some(Algorithm::TwoPhase), Some(Primitive::Packet)),
+        (3000, 1, Some(Algorithm::Ring), Some(Primitive::Packet)),
+        (90, 4, None, None),
+        (9000, 2048, Some(Algorithm::TwoPhase), None),
+        (9000, 2048, Some(Algorithm::Ring), None),
+    ];
+    for (len, group, algorithm, primitive) in starts {
+        let mut plan = Advised { len, options: SMALL, algorithm, config: Config { primitive, ..Config::default() } };
+        let mut said = Vec::new();
+        loop {
+            let errors = World::threads(3).deadline(LONG).run(|world| {
+                let link = ShmTransport::rendezvous(&world, plan.options)?;
+                let (inp, out) = (Tensor::<f32>::zeros(plan.len), Tensor::<f32>::zeros(plan.len));
+                let reduction = all_reduce(&link, &out, &inp).config(plan.config);
+                let reduction = match plan.algorithm {
+                    Some(algorithm) => reduction.algorithm(algorithm),
+                    None => reduction,
+                };
+                let ran = reduction.produce(|c| c.input.load(c.pos()).group_max(group)).run();
+                Ok(ran.err().map(|error| error.to_string()))
+            });
+            let Some(error) = errors.unwrap().swap_remove(0) else { break };
+            assert!(said.len() < 5, "the advice goes round in circles: {said:#?}, {error}");
+            plan.follow(&error);
+            said.push(error);
+        }
+    }
+}
+
+/// A collective, as far as advice changes it.
+struct Advised {
+    len: usize,
+    options: tilewire::transport::ShmOptions,
+    algorithm: Option<Algorithm>,
+    config: Config,
+}
+
+impl Advised {
+    /// Does what a message says, its first advice where it has several.
+    fn follow(&mut self, message: &str) {
+        let number = |key: &str| {
+            let rest = &message[message.find(key)? + key.len()..];
+            rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse::<usize>().ok()
+        };
+        let before = (self.len, self.options.per_peer_bytes, self.algorithm, self.config);
+        self.len = number("pad the tensor to ").unwrap_or(self.len);
+        self.options.per_peer_bytes = number("per_peer_bytes = ").unwrap_or(self.options.per_peer_bytes);
+        self.config.slot_bytes = number("slot_bytes = ").or(self.config.slot_bytes);
+        self.config.depth = number("depth = ").or(self.config.depth);
+        self.config.granule = number("granule(").or(self.config.granule);
+        if message.contains("use two-phase") {
+            self.algorithm = Some(Algorithm::TwoPhase);
+        }
+        if message.contains("use staged") {
+            self.config.primitive = Some(Primitive::Staged);
+        }
+        let after = (self.len, self.options.per_peer_bytes, self.algorithm, self.config);
+        assert!(before != after, "no advice, or advice that was followed already: {message}");
+    }
 }

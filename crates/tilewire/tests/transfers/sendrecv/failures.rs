@@ -109,7 +109,7 @@ fn a_receiver_says_what_it_waits_for() {
             assert_eq!((error.stage, &*error.role, error.after), (Stage::Launch, "receive", SHORT));
             assert_eq!((error.block, error.slot, error.expected, error.seen), (0, 0, expected, 0), "{error}");
             assert!(error.op.contains(op) && line_of(&error).contains(line), "{error}: {}", line_of(&error));
-            assert!(error.to_string().contains("schedule"), "{error}");
+            assert!(error.to_string().contains(error.at.as_ref().unwrap().file), "{error}");
             assert_called(&error, "recv of 100 u32");
         }
     }

@@ -305,7 +305,7 @@ fn groups_that_tiles_would_tear_apart() {
     // Ten elements in a slot.
     transport_refuses(
         |world, link| largest(world, link, 90, Way::staged(40, 2).config(1)),
-        |_| TransferError::TornGroup { group: 32, tile: 10 },
+        |_| TransferError::GroupTooLarge { group: 32, slot_bytes: 40, needed: 128, depth: 2, per_peer_bytes: None },
     );
     // 45 elements for each of two blocks, in sixteens.
     transport_refuses(
@@ -534,6 +534,80 @@ fn a_message_larger_than_the_window_of_the_peer() {
 fn a_hook_that_panics() {
     let error =
         alone(|link, _, to| send(link, &Tensor::<f32>::zeros(50), to).produce::<f32>(|_| panic!("as a test")).run());
-    let RunError::Build(BuildError::Panicked { kernel, message, .. }) = error else { panic!("{error}") };
-    assert_eq!((&*kernel, &*message), ("send", "as a test"));
+    let RunError::Build(BuildError::Panicked { kernel, message, at, .. }) = error else { panic!("{error}") };
+    // The line is the user's, not that of the library that calls the hook.
+    assert_eq!((&*kernel, &*message, at.file), ("send", "as a test", file!()));
+}
+
+#[test]
+fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
+    use tilewire::schedule::StagedPlan;
+    let errors = refused(|_, link| {
+        let built = kernel("own", |k| {
+            _ = StagedPlan::new(link, 1 << 30, 2, 1);
+            k.main(|_| {});
+        });
+        Ok(_ = built?)
+    });
+    for error in errors {
+        let RunError::Build(BuildError::Panicked { at, .. }) = &error else { panic!("{error}") };
+        assert!(at.file == file!() && error.to_string().contains(file!()), "{error}");
+    }
+    // A misuse that the library's own hook or schedule makes is listed with the library's line, under the line of the user's call.
+    let errors = refused(|world, link| {
+        let peer = world.rank().after(1, 2);
+        let x = Tensor::<f32>::zeros(6);
+        sendrecv(link, &output::<f32>(6), &x, peer, peer).chunk_shape(2, 4).run()
+    });
+    for error in errors {
+        let RunError::Build(BuildError::Misuse { built_at, .. }) = &error else { panic!("{error}") };
+        assert!(built_at.file == file!() && error.to_string().contains(&built_at.to_string()), "{error}");
+    }
+}
+
+/// What a message says to do, done: until it builds.
+#[test]
+fn the_advice_of_a_refused_transfer_leads_to_one_that_is_built() {
+    let starts = [
+        (9000, None, 2048, Config::default()),
+        (9000, None, 2048, Way::Packet.config(2)),
+        (9000, None, 100, Way::staged(40, 2).config(1)),
+        (9000, None, 100, Way::bulk(64, 2).config(1)),
+        (90, None, 32, Config { granule: Some(16), ..Way::Packet.config(2) }),
+        (9000, Some((9, 1000)), 48, Way::staged(512, 2).config(1)),
+        (9000, Some((9, 1000)), 300, Way::staged(512, 2).config(1)),
+    ];
+    for (len, shape, group, mut config) in starts {
+        let (mut options, mut said) = (SMALL, Vec::new());
+        loop {
+            let errors = World::threads(2).deadline(LONG).run(|world| {
+                let link = ShmTransport::rendezvous(&world, options)?;
+                let (inp, out) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+                let peer = world.rank().after(1, 2);
+                let swap = sendrecv(&link, &out, &inp, peer, peer).config(config);
+                let swap = match shape {
+                    Some((rows, cols)) => swap.chunk_shape(rows, cols).output_shape(rows, cols),
+                    None => swap,
+                };
+                let ran = swap.produce(|c| c.input.load(c.pos()).abs().group_max(group)).run();
+                Ok(ran.err().map(|error| error.to_string()))
+            });
+            let Some(error) = errors.unwrap().swap_remove(0) else { break };
+            let number = |key: &str| {
+                let rest = &error[error.find(key)? + key.len()..];
+                rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse::<usize>().ok()
+            };
+            let before = (config, options.per_peer_bytes);
+            options.per_peer_bytes = number("per_peer_bytes = ").unwrap_or(options.per_peer_bytes);
+            config.slot_bytes = number("slot_bytes = ").or(config.slot_bytes);
+            config.depth = number("depth = ").or(config.depth);
+            config.granule = number("granule(").or(config.granule);
+            if error.contains("use staged") {
+                config.primitive = Some(Primitive::Staged);
+            }
+            assert!(before != (config, options.per_peer_bytes), "no advice, or advice followed already: {error}");
+            assert!(said.len() < 5, "the advice goes round in circles: {said:#?}, {error}");
+            said.push(error);
+        }
+    }
 }
