@@ -5,6 +5,8 @@
 #[path = "../sendrecv/case.rs"]
 #[allow(dead_code)] // what it has for transfers of pairs
 mod case;
+#[path = "../support/fields.rs"]
+mod form;
 #[path = "../support/job.rs"]
 mod job;
 #[path = "../support/ranks.rs"]
@@ -15,6 +17,7 @@ mod untouched;
 mod exchange;
 mod exchanges;
 mod failures;
+mod fields;
 mod hooks;
 mod in_place;
 mod processes;
