@@ -72,6 +72,18 @@ fn fields_that_say_what_a_value_is_mean_the_same_in_every_algorithm_protocol_and
 }
 
 #[test]
+fn one_wrong_field_is_seen_and_named() {
+    let all = laid_out();
+    let form = all.iter().find(|form| form.collective == Collective::AllToAll && !form.consumes).expect("a form");
+    let mut out = form.must(1, 3);
+    assert_eq!((out.len(), form.fault(1, 3, &out)), (3 * form.len, None));
+    // Bits 16 to 19 are `recv_peer`.
+    out[77] ^= 1 << 16;
+    let fault = form.fault(1, 3, &out).expect("a fault");
+    assert!(fault.contains("element 77") && fault.contains("recv_peer"), "{fault}");
+}
+
+#[test]
 fn an_unconfigured_all_reduce_has_the_same_fields_for_60_and_for_600_elements() {
     threads(3, "sizes", |world| {
         let link = ShmTransport::rendezvous(world, OPTIONS)?;
