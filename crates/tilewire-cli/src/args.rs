@@ -28,10 +28,10 @@ usage:
   tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
                   [--sample N | --share K/N] [--world threads|processes] [--quick] [--progress]
                                             random programs on an engine against their definition, and every
-                                            collective with every hook against a plain computation, bit for bit; or
-                                            only the collectives that are named. With --engine cuda a sample of 150
-                                            plans for each number of ranks unless --sample or --share says
-                                            otherwise: --share 1/1 is all of them
+                                            collective with every hook against a plain computation, bit for bit, and
+                                            with hooks that write down what they know; or only the collectives that
+                                            are named. With --engine cuda a sample of 150 plans for each number of
+                                            ranks unless --sample or --share says otherwise: --share 1/1 is all
   tilewire run COLLECTIVE [--ranks N] [--bytes SIZE] [--dtype T] [--hook HOOK]
                [--protocol packet|staged|bulk|direct] [--algorithm one-shot|two-phase|ring] [--op OP]
                [--blocks K] [--rounds roles|blocks|legs] [--world threads|processes|env] [--engine cpu|cuda]

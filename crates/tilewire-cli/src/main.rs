@@ -5,6 +5,10 @@ mod bench;
 mod check;
 mod demo;
 mod emit;
+/// Hooks that write down the fields of their context, and what those are by definition: as the library's own tests have them.
+#[path = "../../tilewire/tests/support/fields.rs"]
+#[allow(dead_code, missing_docs)]
+mod form;
 mod handwritten;
 mod kernels;
 mod launch;

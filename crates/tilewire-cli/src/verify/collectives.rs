@@ -1,5 +1,6 @@
 //! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain computations on the host.
 
+use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
 use crate::bench::Progress;
@@ -89,6 +90,7 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
         }
     };
     let verdicts = judge(world, plans, asked, &link)?;
+    fields(world, &link, asked)?;
     meets(world, &link, asked.seed)?;
     unequal(world, &link, asked.seed)?;
     link.close()?;

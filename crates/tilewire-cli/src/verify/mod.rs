@@ -5,6 +5,7 @@
 //! each on a stream of its own, that wait for each other.
 
 mod collectives;
+mod fields;
 mod graphs;
 mod meets;
 mod ring;

@@ -45,7 +45,8 @@ pub fn all_to_all<'h, 'l, L: Link, In: Element, Out: Element>(
 
 /// The inputs of all ranks, in rank order, become the output of every rank. Collective.
 ///
-/// In place where the input is this rank's chunk of the output, and no hook is given.
+/// In place where the input is this rank's chunk of the output, and no hook is given. What `produce` gives ends in the outputs of all ranks, so
+/// it has no `c.peer()`.
 ///
 /// ```
 /// use tilewire::transport::{ShmOptions, ShmTransport, World};
@@ -70,7 +71,8 @@ pub fn all_gather<'h, 'l, L: Link, In: Element, Out: Element>(
 
 /// The input of `root` becomes the output of every rank. Collective; the input of the others is not looked at.
 ///
-/// In place where the output of the root is its input, and no hook is given.
+/// In place where the output of the root is its input, and no hook is given. What `produce` gives ends in the outputs of all ranks, so it has no
+/// `c.peer()`.
 ///
 /// ```
 /// use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};

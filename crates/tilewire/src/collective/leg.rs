@@ -21,10 +21,6 @@ use std::ops::Range;
 pub(super) struct Leg<In: Element, Out: Element> {
     pub peer: Rank,
     pub side: Side,
-    /// What hooks see as `peer`, `recv_peer` and `shard`.
-    pub to: Option<Rank>,
-    pub from: Option<Rank>,
-    pub shard: Option<Rank>,
     /// The chunks of the hooks; `None` where this rank has none, and only a length stands for it.
     pub inp: Option<Tensor<In>>,
     pub out: Option<Tensor<Out>>,
@@ -64,11 +60,10 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         {
             return Err(TransferError::Overlap { bytes: self.inp.memory().bytes() }.into());
         }
-        let leg = |round: &Round, route: Option<Route>| route.map(|route| self.leg(round, route)).transpose();
-        let round = |round: &Round| Ok([leg(round, round.send)?, leg(round, round.receive)?]);
+        let leg = |route: Option<Route>| route.map(|route| self.leg(route)).transpose();
+        let round = |round: &Round| Ok([leg(round.send)?, leg(round.receive)?]);
         let rounds = routes.rounds.iter().map(round).collect::<Result<Vec<_>, RunError>>()?;
-        let myself = Round { to: Some(me), from: Some(me), send: None, receive: None };
-        let own = leg(&myself, routes.own)?.filter(|own| !self.in_place(own));
+        let own = leg(routes.own)?.filter(|own| !self.in_place(own));
         let legs = Legs { own, rounds };
         if self.pattern.is_collective() {
             check_overlap(&legs)?;
@@ -94,7 +89,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         }
     }
 
-    fn leg(&self, round: &Round, route: Route) -> Result<Leg<In, Out>, RunError> {
+    fn leg(&self, route: Route) -> Result<Leg<In, Out>, RunError> {
         let (terms, ranks) = (&self.terms, self.terms.link.world_size());
         let Route { side, peer, .. } = route;
         let is_own = peer == terms.link.rank() && self.pattern.is_collective();
@@ -134,8 +129,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         // Copies of a role share out tiles; where there are none, the fewer the better.
         let tiling = if is_own && terms.link.copies() == 1 { tiling.bands(decision.granule) } else { tiling };
         let Decision { protocol, .. } = decision;
-        let (to, from, shard) = (round.to, round.from, route.shard);
-        Ok(Leg { peer, side, to, from, shard, inp, out, tiling, protocol, decision, window })
+        Ok(Leg { peer, side, inp, out, tiling, protocol, decision, window })
     }
 
     /// First byte and bytes of the receiver's window that a route writes.

@@ -106,10 +106,10 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let warps = warps_of(link.seat().is_some(), exchange.terms.config.warps, FEWER);
     k.role("ring", warps).run(|r| {
         let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
-        let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.context(r, at));
+        let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.producing(r, at));
         ring_gather::<R, _>(r, &ring, packing, produce, |which, at, regs| {
             if let Some(kept) = &kept[which] {
-                hooks.consume(&kept.scene.context(r, at), regs);
+                hooks.consume(&kept.scene.consuming(r, at), regs);
             }
         });
     });
@@ -163,8 +163,8 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         let sends = leg.side == Side::Send && leg.peer != exchange.terms.link.rank();
         let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
         let (input, output) = (chunk(input, "input", &hooks.input_shape), chunk(output, "output", &hooks.output_shape));
-        let Leg { tiling, to, from, shard, .. } = *leg;
-        let scene = Scene { input, output, tiling, to, from, shard, start: 0, cols: None };
+        let (flow, other, tiling) = (exchange.pattern.flow(), leg.peer, leg.tiling);
+        let scene = Scene { input, output, tiling, flow, other, start: 0, cols: None };
         Body { exchange, leg, ops: None, scene, kept: None, words: None }
     }
 
@@ -173,8 +173,9 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
         let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
             tile.each(r, |spot| {
-                let c = self.scene.context(r, &schedule::Leg { spot, step, slot: None, region: None });
-                hooks.consume(&c, hooks.produce(&c));
+                let at = schedule::Leg { spot, step, slot: None, region: None };
+                let [produces, consumes] = self.scene.passing(r, &at);
+                hooks.consume(&consumes, hooks.produce(&produces));
             });
         };
         _ = if link.copies() > 1 && in_turns(self.leg) {
@@ -188,12 +189,12 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
         let produce = |at: &schedule::Leg<'t>| {
             if let Some(kept) = &self.kept {
-                let kept = kept.context(r, at);
-                hooks.consume(&kept, hooks.produce(&kept));
+                let [produces, consumes] = kept.passing(r, at);
+                hooks.consume(&consumes, hooks.produce(&produces));
             }
-            hooks.produce(&self.scene.context(r, at))
+            hooks.produce(&self.scene.producing(r, at))
         };
-        let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.scene.context(r, at), regs);
+        let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.scene.consuming(r, at), regs);
         let ops = self.ops.as_ref().expect("a leg to a peer");
         match (self.leg.protocol, self.leg.side) {
             (Protocol::Packet, side) => {

@@ -14,6 +14,7 @@
 //! | `leg.rs` | every route with its tensors, tiles and protocol, checked |
 //! | `legs.rs` | their kernel: a schedule for each leg, with the hooks in it |
 //! | `rounds.rs` | [`Rounds`]: legs as roles, or as blocks |
+//! | `flow.rs` | from whose inputs to whose outputs a value goes: what hooks see as `peer`, `recv_peer` and `shard` |
 //! | `scene.rs` | where a hook is called: what its context says |
 //! | `reduction.rs` | [`reduce_scatter`], [`all_reduce`]: what they are asked for, checked |
 //! | `reduction_windows.rs` | the windows they may go through |
@@ -40,6 +41,7 @@ mod error;
 mod exchange;
 mod exchanges;
 mod failure;
+mod flow;
 mod hooks;
 mod launch_exchange;
 mod leg;

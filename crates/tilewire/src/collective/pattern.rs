@@ -53,14 +53,11 @@ pub(super) struct Route {
     pub output: Part,
     /// What it becomes of the receiver's output.
     pub lands: Part,
-    pub shard: Option<Rank>,
 }
 
-/// The routes of one round. `to` and `from` are what hooks see as `peer` and `recv_peer`.
+/// The routes of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    pub to: Option<Rank>,
-    pub from: Option<Rank>,
     pub send: Option<Route>,
     pub receive: Option<Route>,
 }
@@ -133,75 +130,47 @@ impl Pattern {
         if root.index() >= ranks {
             return Err(TransferError::NoSuchPeer { peer: root, world_size: ranks });
         }
-        let send = |peer, input, output, lands, shard| Route {
-            side: Side::Send,
-            peer,
-            input,
-            output,
-            lands,
-            shard: Some(shard),
-        };
-        let receive = |peer, input, output, shard| Route {
-            side: Side::Receive,
-            peer,
-            input,
-            output,
-            lands: output,
-            shard: Some(shard),
-        };
-        let both = |to: Rank, from: Rank, tx: Route, rx: Route| Round {
-            to: Some(to),
-            from: Some(from),
-            send: Some(tx),
-            receive: Some(rx),
-        };
-        let only_send = |tx: Route| Round { to: Some(tx.peer), from: None, send: Some(tx), receive: None };
-        let only_receive = |rx: Route| Round { to: None, from: Some(rx.peer), send: None, receive: Some(rx) };
+        let send = |peer, input, output, lands| Route { side: Side::Send, peer, input, output, lands };
+        let receive = |peer, input, output| Route { side: Side::Receive, peer, input, output, lands: output };
+        let both = |tx: Route, rx: Route| Round { send: Some(tx), receive: Some(rx) };
+        let only_send = |tx: Route| Round { send: Some(tx), receive: None };
+        let only_receive = |rx: Route| Round { send: None, receive: Some(rx) };
         let (own, rounds): (Option<Route>, Vec<Round>) = match *self {
             Pattern::Pair { to, from } => {
                 let absent = |present: bool| if present { Part::All } else { Part::Absent };
-                let tx = to.map(|peer| Route {
-                    side: Side::Send,
-                    peer,
-                    input: Part::All,
-                    output: absent(from.is_some()),
-                    lands: Part::All,
-                    shard: None,
-                });
-                let rx = from.map(|peer| receive(peer, absent(to.is_some()), Part::All, peer));
-                (None, vec![Round { to, from, send: tx, receive: rx }])
+                let tx = to.map(|peer| send(peer, Part::All, absent(from.is_some()), Part::All));
+                let rx = from.map(|peer| receive(peer, absent(to.is_some()), Part::All));
+                (None, vec![Round { send: tx, receive: rx }])
             }
             Pattern::AllToAll => {
                 let round = |i| {
                     let (to, from) = (after(i), before(i));
-                    let tx = send(to, chunk(to), chunk(to), chunk(me), me);
-                    both(to, from, tx, receive(from, chunk(from), chunk(from), from))
+                    both(send(to, chunk(to), chunk(to), chunk(me)), receive(from, chunk(from), chunk(from)))
                 };
-                (Some(send(me, chunk(me), chunk(me), chunk(me), me)), others.map(round).collect())
+                (Some(send(me, chunk(me), chunk(me), chunk(me))), others.map(round).collect())
             }
             Pattern::AllGather | Pattern::Barrier => {
                 let round = |i| {
                     let (to, from) = (after(i), before(i));
-                    let tx = send(to, Part::All, chunk(to), chunk(me), me);
-                    both(to, from, tx, receive(from, Part::All, chunk(from), from))
+                    both(send(to, Part::All, chunk(to), chunk(me)), receive(from, Part::All, chunk(from)))
                 };
-                (Some(send(me, Part::All, chunk(me), chunk(me), me)), others.map(round).collect())
+                (Some(send(me, Part::All, chunk(me), chunk(me))), others.map(round).collect())
             }
             Pattern::Broadcast { root } if root == me => {
-                let round = |i| only_send(send(after(i), Part::All, Part::All, Part::All, root));
-                (Some(send(me, Part::All, Part::All, Part::All, root)), others.map(round).collect())
+                let round = |i| only_send(send(after(i), Part::All, Part::All, Part::All));
+                (Some(send(me, Part::All, Part::All, Part::All)), others.map(round).collect())
             }
-            Pattern::Broadcast { root } => (None, vec![only_receive(receive(root, Part::Absent, Part::All, root))]),
+            Pattern::Broadcast { root } => (None, vec![only_receive(receive(root, Part::Absent, Part::All))]),
             Pattern::Gather { root } if root == me => {
-                let round = |i| only_receive(receive(before(i), Part::All, chunk(before(i)), before(i)));
-                (Some(send(me, Part::All, chunk(me), chunk(me), me)), others.map(round).collect())
+                let round = |i| only_receive(receive(before(i), Part::All, chunk(before(i))));
+                (Some(send(me, Part::All, chunk(me), chunk(me))), others.map(round).collect())
             }
-            Pattern::Gather { root } => (None, vec![only_send(send(root, Part::All, Part::Absent, chunk(me), me))]),
+            Pattern::Gather { root } => (None, vec![only_send(send(root, Part::All, Part::Absent, chunk(me)))]),
             Pattern::Scatter { root } if root == me => {
-                let round = |i| only_send(send(after(i), chunk(after(i)), Part::All, Part::All, after(i)));
-                (Some(send(me, chunk(me), Part::All, Part::All, me)), others.map(round).collect())
+                let round = |i| only_send(send(after(i), chunk(after(i)), Part::All, Part::All));
+                (Some(send(me, chunk(me), Part::All, Part::All)), others.map(round).collect())
             }
-            Pattern::Scatter { root } => (None, vec![only_receive(receive(root, Part::Absent, Part::All, me))]),
+            Pattern::Scatter { root } => (None, vec![only_receive(receive(root, Part::Absent, Part::All))]),
         };
         Ok(Routes { own, rounds })
     }
@@ -244,7 +213,7 @@ mod tests {
                         let theirs = of(tx.peer).rounds.into_iter().filter_map(|round| round.receive);
                         let rx: Vec<Route> = theirs.filter(|rx| rx.peer == me).collect();
                         assert_eq!(rx.len(), 1, "{pattern:?}: {me} to {}", tx.peer);
-                        assert_eq!((rx[0].output, rx[0].shard), (tx.lands, tx.shard), "{pattern:?}");
+                        assert_eq!(rx[0].output, tx.lands, "{pattern:?}");
                         met += 1;
                     }
                 }
@@ -280,7 +249,7 @@ mod tests {
         for ranks in 2..7 {
             for pattern in [Pattern::AllToAll, Pattern::AllGather] {
                 for round in 0..ranks - 1 {
-                    let to = |me| pattern.routes(me, ranks).unwrap().rounds[round].to.unwrap();
+                    let to = |me| pattern.routes(me, ranks).unwrap().rounds[round].send.unwrap().peer;
                     let mut targets: Vec<Rank> = Rank::all(ranks).map(to).collect();
                     targets.sort_unstable();
                     assert!(targets.into_iter().eq(Rank::all(ranks)), "{pattern:?}, round {round} of {ranks}");

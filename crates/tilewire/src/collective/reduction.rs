@@ -41,8 +41,8 @@ use std::time::Duration;
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 ///
-/// `produce` gives what a rank has for a position, `consume` gets what all have together. In place where the output is this rank's chunk
-/// of the input, and no hook is given.
+/// `produce` gives what a rank has for a position of the chunk of rank `c.peer()`, `consume` gets what all have together, which has no
+/// `c.recv_peer()`. In place where the output is this rank's chunk of the input, and no hook is given.
 #[track_caller]
 pub fn reduce_scatter<'h, 'l, L: Link, In: Element, Out: Element>(
     link: &'l L,
@@ -71,8 +71,9 @@ pub fn reduce_scatter<'h, 'l, L: Link, In: Element, Out: Element>(
 /// ```
 ///
 /// Hooks see the whole tensors, whatever the algorithm does with them: `c.pos()` is the position in the output, `c.shard()` the rank whose
-/// shard it is in; where they reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated in the
-/// order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
+/// shard it is in. What `produce` gives ends in the outputs of all ranks and has no `c.peer()`; what `consume` gets comes from the inputs of all
+/// and has no `c.recv_peer()`. Where hooks reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated
+/// in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
 #[track_caller]
 pub fn all_reduce<'h, 'l, L: Link, In: Element, Out: Element>(
     link: &'l L,
@@ -347,7 +348,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Kind::ReduceScatter => "reduce_scatter",
             Kind::AllReduce => "all_reduce",

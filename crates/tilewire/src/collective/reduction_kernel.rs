@@ -69,7 +69,7 @@ struct Kernel<'k, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Reducible> 
 impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_, 't, L, In, Out, R> {
     /// A world of one.
     fn alone(&self) {
-        let (scene, tiling) = (self.scene(self.me, None, None), self.course.tilings[0]);
+        let (scene, tiling) = (self.scene(self.me), self.course.tilings[0]);
         self.k.blocks(self.course.blocks as u32);
         self.k.role("own", self.warps()).run(|r| {
             tiling.for_tiles(r, |step, tile| {
@@ -93,22 +93,17 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         };
         let message = |to: Rank| if self.reduction.kind == Kind::AllReduce { None } else { Some(to) };
         let out: Vec<_> = match self.reduction.kind {
-            Kind::ReduceScatter => peers.iter().map(|&peer| self.part(message(peer), Some(peer), None)).collect(),
-            Kind::AllReduce => vec![self.part(None, None, None)],
+            Kind::ReduceScatter => peers.iter().map(|&peer| self.part(message(peer))).collect(),
+            Kind::AllReduce => vec![self.part(None)],
         };
-        let kept: Vec<_> = numbers.iter().map(|&s| self.part(message(self.me), None, None).of_shard(s)).collect();
+        let kept = self.part(message(self.me));
         self.k.blocks(*blocks as u32);
         // Few words for each peer: barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4 ranks of 32 blocks: 2 warps
         // 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
         let terms = &self.reduction.terms;
         self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 8)).run(|r| {
-            let produce = |scene: &Scene<'t, In, Out>, at: &Leg<'t>| {
-                let c = match self.reduction.kind {
-                    Kind::AllReduce => scene.context_in(r, at, Some(self.by_shard(r, at, |s| s as i64))),
-                    Kind::ReduceScatter => scene.context(r, at),
-                };
-                self.reduction.hooks.produce(&c)
-            };
+            let produce =
+                |scene: &Scene<'t, In, Out>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.producing(r, at));
             let mine = tilings[self.me.index()];
             if swaps(self.reduction, self.course) {
                 return swap_and_reduce::<R, _>(
@@ -135,7 +130,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
                 }
             };
             reduce_packets::<R, _>(r, (&from, expected), plan, mine, &ranges, |which, at, got| {
-                self.result(r, &kept[which], numbers[which], at, got);
+                self.result(r, &kept, numbers[which], at, got);
             });
             sent.into_iter().for_each(Sent::end);
         });
@@ -149,18 +144,18 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         let packing = |of: Rank| Packing::new(<R as crate::hook::Regs>::TYPES, tilings[of.index()].tile_len());
         let round = |i: usize| {
             let (to, from) = (self.me.after(i, self.ranks), self.me.after(self.ranks - i, self.ranks));
-            let (tx, scene) = (link.sender(self.k, to, *protocol, None), self.scene(to, Some(to), Some(from)));
+            let (tx, scene) = (link.sender(self.k, to, *protocol, None), self.scene(to));
             let send = LegCode {
                 name: format!("send to {to}"),
                 trace: Box::new(move |r: &RoleCtx<'t>| {
-                    let produce = |at: &Leg<'t>| reduction.hooks.produce(&scene.context(r, at));
+                    let produce = |at: &Leg<'t>| reduction.hooks.produce(&scene.producing(r, at));
                     send_tiles::<R, _>(r, &tx, plan, tilings[to.index()], packing(to), produce);
                 }),
             };
             let receive = gathers.then(|| {
-                let (rx, scene) = (link.receiver(self.k, from, *protocol), self.scene(from, Some(to), Some(from)));
+                let (rx, scene) = (link.receiver(self.k, from, *protocol), self.scene(from));
                 let trace = move |r: &RoleCtx<'t>| {
-                    let consume = |at: &Leg<'t>, x| reduction.hooks.consume(&scene.context(r, at), x);
+                    let consume = |at: &Leg<'t>, x| reduction.hooks.consume(&scene.consuming(r, at), x);
                     recv_tiles::<R, _>(r, &rx, onward, tilings[from.index()], packing(from), consume);
                 };
                 LegCode { name: format!("receive from {from}"), trace: Box::new(trace) as Box<dyn Fn(&RoleCtx<'t>)> }
@@ -173,7 +168,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         } else {
             vec![]
         };
-        let scene = self.scene(self.me, None, None);
+        let scene = self.scene(self.me);
         let reduce = move |r: &RoleCtx<'t>| {
             let me = self.me.index();
             reduce_tiles::<R, R, _>(r, (&from, plan), (&to, onward), tilings[me], |at, got| {
@@ -206,7 +201,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             WindowPeer { give, take, input: self.k.region("input of the peer", &[part(reached.input, peer)]) }
         };
         let peers: Vec<_> = self.others().map(peer).collect();
-        let scene = self.scene(self.me, None, None);
+        let scene = self.scene(self.me);
         self.k.blocks(*blocks as u32);
         self.k.role("reduce", self.warps()).run(|r| {
             let (me, onward) = (self.me.index(), reached.output.is_some());
@@ -223,17 +218,17 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         let (tx, rx) = (link.sender(self.k, next, *protocol, None), link.receiver(self.k, previous, *protocol));
         // By how many ranks before this one a shard belongs to.
         let shard = |before: usize| self.me.after(self.ranks - before, self.ranks);
-        let scenes: Vec<_> = (0..self.ranks).map(|s| self.scene(shard(s), Some(next), Some(previous))).collect();
+        let scenes: Vec<_> = (0..self.ranks).map(|s| self.scene(shard(s))).collect();
         // Shard 0 is the longest, and the tiles of all are those of it: a shorter one has some that are empty.
         let tiling = tilings[0];
         self.k.blocks(*blocks as u32);
         self.k.role("ring", self.warps()).run(|r| {
             let ring = Ring { next: &tx, previous: &rx, plan, tiling, ranks: self.ranks };
             let reduce = RingReduce::<R::Partial, R> {
-                contribute: &|s, at| reduction.hooks.produce(&scenes[s].context(r, at)).cast::<R::Partial>(),
+                contribute: &|s, at| reduction.hooks.produce(&scenes[s].producing(r, at)).cast::<R::Partial>(),
                 combine: &|a, b| reduction.op.combine(a, b),
                 finish: &|x| reduction.op.finish::<R>(r, x, self.ranks),
-                keep: &|s, at, x| reduction.hooks.consume(&scenes[s].context(r, at), x),
+                keep: &|s, at, x| reduction.hooks.consume(&scenes[s].consuming(r, at), x),
                 len: &|s| shards[shard(s).index()].len(),
                 gathers: self.gathers(),
             };
@@ -268,8 +263,8 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         got: &[Value<'t, R>],
     ) -> Value<'t, R> {
         let Reduction { hooks, op, .. } = self.reduction;
-        let c: Ctx<'t, In, Out> = scene.context(r, at);
-        let own = hooks.produce(&c);
+        let [produces, consumes]: [Ctx<'t, In, Out>; 2] = scene.passing(r, at);
+        let own = hooks.produce(&produces);
         let of = |rank: Rank| match (rank.index() + self.ranks - self.me.index()) % self.ranks {
             0 => own,
             after => got[after - 1],
@@ -277,7 +272,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         let all = self.course.order(s).map(|rank| of(rank).cast::<R::Partial>());
         let x = all.reduce(|a, b| op.combine(a, b)).expect("at least this rank");
         let x = op.finish::<R>(r, x, self.ranks);
-        hooks.consume(&c, x);
+        hooks.consume(&consumes, x);
         x
     }
 
@@ -299,7 +294,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             all = (0..ranks).map(|k| turns.select(all[(k + by) % ranks], all[k])).collect();
         }
         let x = all.into_iter().reduce(|a, b| op.combine(a, b)).expect("at least this rank");
-        hooks.consume(&scene.context(r, at), op.finish::<R>(r, x, ranks));
+        hooks.consume(&scene.consuming(r, at), op.finish::<R>(r, x, ranks));
     }
 
     /// What goes with the shard of a position of the whole message.
@@ -314,15 +309,14 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     }
 
     /// The scene of the hooks for a shard.
-    fn scene(&self, shard: Rank, to: Option<Rank>, from: Option<Rank>) -> Scene<'t, In, Out> {
-        let start = self.course.shards[shard.index()].start;
-        Scene { start, shard: Some(shard), ..self.part(Some(shard), to, from) }
+    fn scene(&self, shard: Rank) -> Scene<'t, In, Out> {
+        Scene { start: self.course.shards[shard.index()].start, ..self.part(Some(shard)) }
     }
 
     /// The scene for the chunk of the input that is for a rank; of all of it for none. Where the input is not cut, it is all in any case.
-    fn part(&self, of: Option<Rank>, to: Option<Rank>, from: Option<Rank>) -> Scene<'t, In, Out> {
-        let Reduction { inp, out, hooks, .. } = self.reduction;
-        let inp = match of.filter(|_| self.reduction.kind == Kind::ReduceScatter) {
+    fn part(&self, of: Option<Rank>) -> Scene<'t, In, Out> {
+        let Reduction { inp, out, hooks, kind, .. } = self.reduction;
+        let inp = match of.filter(|_| *kind == Kind::ReduceScatter) {
             Some(rank) => {
                 let len = inp.len() / self.ranks;
                 inp.slice(rank.index() * len..(rank.index() + 1) * len)
@@ -334,17 +328,11 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             input: chunk(input, "input", &hooks.input_shape),
             output: chunk(output, "output", &hooks.output_shape),
             tiling: self.course.tilings[of.map_or(0, Rank::index)],
-            to,
-            from,
-            shard: of,
+            // The first shard is the longest.
+            flow: kind.flow(self.course.shards[0].len()),
+            other: of.unwrap_or(self.me),
             start: 0,
             cols: hooks.output_shape.as_ref().map(|shape| shape.cols),
         }
-    }
-}
-
-impl<In, Out> Scene<'_, In, Out> {
-    fn of_shard(self, s: usize) -> Self {
-        Scene { shard: Some(Rank::new(s as u32)), ..self }
     }
 }

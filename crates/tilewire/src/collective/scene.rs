@@ -1,6 +1,7 @@
 //! Where a hook is called: the chunks of a leg, and everything else its context says.
 
-use crate::hook::{Chunk, Ctx, RoleCtx, Value};
+use super::flow::Flow;
+use crate::hook::{Chunk, Ctx, CtxBuilder, RoleCtx};
 use crate::ir::scalar::Element;
 use crate::schedule::{Leg, Tiling};
 use crate::transport::Rank;
@@ -10,9 +11,11 @@ pub(super) struct Scene<'t, In, Out> {
     pub input: Chunk<'t, In>,
     pub output: Chunk<'t, Out>,
     pub tiling: Tiling,
-    pub to: Option<Rank>,
-    pub from: Option<Rank>,
-    pub shard: Option<Rank>,
+    /// What the fields that name ranks are.
+    pub flow: Flow,
+    /// The rank whose output gets what is produced here, or whose input gave what is consumed here: this one for what it passes to itself.
+    /// It says nothing of who hands a value on, which in a ring is another rank.
+    pub other: Rank,
     /// Position of the hooks' chunk at which the leg's tiles begin.
     pub start: usize,
     /// Columns of that chunk, where it has a shape that the tiles do not have.
@@ -20,13 +23,24 @@ pub(super) struct Scene<'t, In, Out> {
 }
 
 impl<'t, In: Element, Out: Element> Scene<'t, In, Out> {
-    /// The context of a hook for one position.
-    pub(super) fn context(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> Ctx<'t, In, Out> {
-        self.context_in(r, at, self.shard.map(|shard| r.constant(i64::from(shard.number()))))
+    /// The context of a produce hook for one position.
+    pub(super) fn producing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> Ctx<'t, In, Out> {
+        self.flow.producing(self.place(r, at), self.other).build()
     }
 
-    /// The same, in a shard that depends on the position.
-    pub(super) fn context_in(&self, r: &RoleCtx<'t>, at: &Leg<'t>, shard: Option<Value<'t, i64>>) -> Ctx<'t, In, Out> {
+    /// The context of a consume hook for one position.
+    pub(super) fn consuming(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> Ctx<'t, In, Out> {
+        self.flow.consuming(self.place(r, at), self.other).build()
+    }
+
+    /// The contexts of both hooks for a position that this rank passes to itself.
+    pub(super) fn passing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> [Ctx<'t, In, Out>; 2] {
+        let place = self.place(r, at);
+        [self.flow.producing(place.clone(), self.other).build(), self.flow.consuming(place, self.other).build()]
+    }
+
+    /// Everything but the fields that name ranks.
+    fn place(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> CtxBuilder<'t, In, Out> {
         let pos = if self.start == 0 { at.pos } else { at.pos + self.start as i64 };
         let mut c = Ctx::new(r, self.input, self.output)
             .pos(pos)
@@ -39,21 +53,12 @@ impl<'t, In: Element, Out: Element> Scene<'t, In, Out> {
         } else if let Some(cols) = self.cols {
             c = c.row(pos / cols as i64).col(pos % cols as i64);
         }
-        if let Some(to) = self.to {
-            c = c.peer(to.number());
-        }
-        if let Some(from) = self.from {
-            c = c.recv_peer(from.number());
-        }
-        if let Some(shard) = shard {
-            c = c.shard(shard);
-        }
         if let Some(slot) = at.slot {
             c = c.slot(slot.slot);
         }
         if let Some(region) = at.region {
             c = c.region(region);
         }
-        c.build()
+        c
     }
 }

@@ -7,12 +7,36 @@ use super::value::{IntoIndex, IntoValue, Known, Value};
 use super::view::{Touch, View, View2};
 use super::wire::Region;
 use crate::ir::scalar::Element;
-use crate::ir::{self, Op, SourceLine, Special, Type};
+use crate::ir::{self, BinaryOp, Op, SourceLine, Special, Type};
 
 /// What a hook gets: the chunks it reads and writes, and where it is.
 ///
 /// `produce` is called on the send leg and `consume` on the receive leg, once for every position of the *output* chunk.
-/// Positions are lane values, everything else is uniform. New needs become new methods, never a new signature.
+/// Positions are lane values, and so is `shard()` of an all-reduce; everything else is uniform. New needs become new methods, never a new
+/// signature.
+///
+/// **Fields that say *what* a value is** mean the same in every algorithm, protocol, size and [`Config`](crate::Config): `rank`, `world_size`,
+/// `peer`, `recv_peer`, `shard`, `pos`, `row`, `col`, `rows`, `cols`, `chunk`. `peer` is the rank whose output the value ends in,
+/// `recv_peer` the rank whose input it comes from:
+///
+/// | | `produce`: `peer` | `recv_peer` | `consume`: `peer` | `recv_peer` | `shard` |
+/// |---|---|---|---|---|---|
+/// | `map` | `rank` | `rank` | `rank` | `rank` | `rank` |
+/// | `send`, `recv`, `sendrecv` | the receiver | `rank` | `rank` | the sender | as `recv_peer` |
+/// | `all_to_all` | the receiver | `rank` | `rank` | the sender | as `recv_peer` |
+/// | `all_gather` | refused: use `rank` | `rank` | `rank` | the rank that produced it | as `recv_peer` |
+/// | `broadcast` | refused: use `rank` | `rank` | `rank` | the root | as `recv_peer` |
+/// | `gather` | the root | `rank` | `rank` | the sender | as `recv_peer` |
+/// | `scatter` | the receiver | `rank` | `rank` | the root | as `peer` |
+/// | `reduce_scatter` | the rank whose chunk it is | `rank` | `rank` | refused: use `rank` | as `peer` |
+/// | `all_reduce` | refused: use `shard` | `rank` | `rank` | refused: use `shard` | the rank whose shard the position is in |
+///
+/// A field is refused where no single rank qualifies: in an all-gather one value ends in the outputs of all, and what a reduction has combined
+/// comes from the inputs of all. The build fails with the line. (Hooks of empty chunks are not called, and not traced.)
+///
+/// **Fields that say *how* a value travels** depend on the algorithm, the protocol, the size and [`Config`](crate::Config): `tile`, `tile_rows`,
+/// `tile_cols`, `step`, `slot`, `block`, `num_blocks`, `region`, `role`. They are for measuring and debugging; a result that depends on one
+/// changes when the library chooses another way.
 ///
 /// ```
 /// use tilewire::{Tensor, map, prelude::*};
@@ -23,13 +47,15 @@ use crate::ir::{self, Op, SourceLine, Special, Type};
 ///     .trace()?;
 /// # Ok::<(), tilewire::BuildError>(())
 /// ```
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Ctx<'t, In, Out> {
     /// The chunk being sent, on the sender.
     pub input: Chunk<'t, In>,
     /// The chunk being received, on the receiver.
     pub output: Chunk<'t, Out>,
-    /// The current tile in the transport's region, where there is one. A consume hook must not write it.
+    /// The current tile in the transport's region, where there is one. A consume hook must not write it. Depends on
+    /// [`Config`](crate::Config).
     pub region: Option<Tile<'t>>,
     trace: &'t Trace,
     role: String,
@@ -53,6 +79,22 @@ enum Fact<'t> {
     Given(Known<'t>),
     Launch(Special),
     NoShape,
+    Several {
+        field: &'static str,
+        of: Several,
+    },
+    /// The position, divided by so many: which shard it is in.
+    ShardOf(usize),
+}
+
+/// Why a field that names one rank is refused: several qualify.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Several {
+    /// `produce` or `consume`.
+    pub hook: &'static str,
+    pub collective: &'static str,
+    /// The field to use, and what it is.
+    pub instead: &'static str,
 }
 
 macro_rules! facts {
@@ -92,40 +134,42 @@ fn fixed<'t>(number: usize) -> Fact<'t> {
 }
 
 facts! {
-    /// Position in the output chunk, from 0: `row * cols + col` where it has a shape.
+    /// Position in the output chunk, from 0: `row * cols + col` where it has a shape. The chunk of an all-reduce is the whole tensor.
     pos = fixed(0);
     /// Row in the output chunk; a misuse where it has no shape.
     row = Fact::NoShape;
     /// Column in the output chunk; a misuse where it has no shape.
     col = Fact::NoShape;
-    /// Rows of the output chunk.
+    /// Rows of the output chunk; 1 where it has no shape.
     rows = fixed(1);
     /// Columns of the output chunk; all its elements where it has no shape.
     cols = fixed(0);
     /// Elements of the output chunk.
     chunk = fixed(0);
-    /// Index of the tile in the chunk.
+    /// Index of the tile in what this leg carries. Depends on [`Config`](crate::Config).
     tile = fixed(0);
-    /// Rows of a tile.
+    /// Rows of a tile. Depends on [`Config`](crate::Config).
     tile_rows = fixed(1);
-    /// Columns of a tile.
+    /// Columns of a tile. Depends on [`Config`](crate::Config).
     tile_cols = fixed(0);
-    /// Step of the schedule, from 0.
+    /// Step of the schedule, from 0. Depends on [`Config`](crate::Config).
     step = fixed(0);
-    /// Staging slot of the step.
+    /// Staging slot of the step. Depends on [`Config`](crate::Config).
     slot = fixed(0);
-    /// Index of this block among those that serve this peer.
+    /// Index of this block among those that serve this leg. Depends on [`Config`](crate::Config).
     block = Fact::Launch(Special::Block);
-    /// Number of blocks that serve this peer.
+    /// Number of blocks that serve this leg. Depends on [`Config`](crate::Config).
     num_blocks = Fact::Launch(Special::Blocks);
     /// This rank.
     rank = Fact::Launch(Special::Rank);
-    /// The rank the chunk is sent to.
+    /// The rank whose output the value ends in: in `consume` this rank. A misuse in `produce` where it ends in the outputs of all (see the
+    /// table of [`Ctx`]).
     peer = Fact::Launch(Special::Rank);
-    /// The rank the chunk is received from.
+    /// The rank whose input the value comes from: in `produce` this rank. A misuse in `consume` where it comes from the inputs of all (see
+    /// the table of [`Ctx`]).
     recv_peer = Fact::Launch(Special::Rank);
-    /// Which shard the chunk is: of the whole output, by the rank it comes from; where a tensor is dealt out or reduced, by the rank
-    /// it goes to.
+    /// Which shard the value belongs to, by its rank: the rank it comes from; where a tensor is dealt out (`scatter`, `reduce_scatter`) the
+    /// rank it goes to; in an all-reduce the rank whose shard of the output the position is in, which is a lane value.
     shard = Fact::Launch(Special::Rank);
     /// Number of ranks.
     world_size = Fact::Launch(Special::WorldSize);
@@ -147,7 +191,7 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
         CtxBuilder { ctx: Ctx { input, output, region: None, trace: r.trace, role, facts } }
     }
 
-    /// Name of the role that runs the hook.
+    /// Name of the role that runs the hook. Depends on [`Config`](crate::Config).
     pub fn role(&self) -> &str {
         &self.role
     }
@@ -204,11 +248,20 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
                 self.trace.report(at, MisuseKind::NoShape);
                 Value::new(self.trace, self.trace.constant(Type::I64, 0, at))
             }
+            Fact::Several { field, of: Several { hook, collective, instead } } => {
+                self.trace.report(at, MisuseKind::SeveralRanks { field, hook, collective, instead });
+                Value::new(self.trace, self.trace.constant(Type::I64, 0, at))
+            }
+            Fact::ShardOf(positions) => {
+                let (pos, each) = (self.pos_line(at), self.trace.constant(Type::I64, positions as u64, at));
+                self.trace.value(Op::Binary { op: BinaryOp::Div, a: pos.ir, b: each }, at)
+            }
         }
     }
 }
 
 /// A context under construction.
+#[derive(Clone)]
 #[must_use]
 pub struct CtxBuilder<'t, In, Out> {
     ctx: Ctx<'t, In, Out>,
@@ -218,6 +271,24 @@ impl<'t, In: Element, Out: Element> CtxBuilder<'t, In, Out> {
     /// The current tile of the transport's region.
     pub fn region(mut self, tile: Tile<'t>) -> Self {
         self.ctx.region = Some(tile);
+        self
+    }
+
+    /// Makes `peer()` a misuse: no single rank is.
+    pub(crate) fn no_peer(mut self, of: Several) -> Self {
+        self.ctx.facts.peer = Fact::Several { field: "peer()", of };
+        self
+    }
+
+    /// Makes `recv_peer()` a misuse: no single rank is.
+    pub(crate) fn no_recv_peer(mut self, of: Several) -> Self {
+        self.ctx.facts.recv_peer = Fact::Several { field: "recv_peer()", of };
+        self
+    }
+
+    /// The shard is that of the position, where so many are one.
+    pub(crate) fn shard_of_positions(mut self, each: usize) -> Self {
+        self.ctx.facts.shard = Fact::ShardOf(each);
         self
     }
 

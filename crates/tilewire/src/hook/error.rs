@@ -222,6 +222,17 @@ pub enum MisuseKind {
     },
     /// A chunk without shape addressed by row and column.
     NoShape,
+    /// A field that names one rank, where several qualify.
+    SeveralRanks {
+        /// `peer()` or `recv_peer()`.
+        field: &'static str,
+        /// `produce` or `consume`.
+        hook: &'static str,
+        /// The collective.
+        collective: &'static str,
+        /// The field to use instead, and what it is.
+        instead: &'static str,
+    },
     /// `row()` or `col()` used on an axis of a chunk that is shorter than the range of the position.
     Transposed {
         /// `row()` or `col()`.
@@ -350,6 +361,17 @@ impl fmt::Display for MisuseKind {
                 f,
                 "row and column of a chunk without a shape: call chunk_shape(rows, cols) on the collective, or use load(pos)"
             ),
+            SeveralRanks { field, hook, collective, instead } => {
+                let (why, other) = match *field {
+                    "peer()" => ("ends in the outputs of all ranks", "consume hook, which runs where it ends"),
+                    _ => ("comes from the inputs of all ranks", "produce hook, before it is combined"),
+                };
+                write!(
+                    f,
+                    "c.{field} in the {hook} hook of {collective}: the value {why}, so no single rank is meant: use {instead}, or \
+                     c.{field} in the {other}"
+                )
+            }
             Transposed { what, runs_to, extent } => write!(
                 f,
                 "{what} runs to {runs_to}, but this axis of the chunk has {extent}: chunk_shape(rows, cols) makes the output \

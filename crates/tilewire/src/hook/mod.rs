@@ -53,6 +53,7 @@ mod view;
 mod wire;
 
 pub use block::{Block, RoleBuilder};
+pub(crate) use ctx::Several;
 pub use ctx::{Chunk, Ctx, CtxBuilder, Tile};
 pub use error::{BuildError, Misuse, MisuseKind, ScopeKind};
 pub use ops::Bits;

@@ -6,6 +6,7 @@ use crate::support;
 
 use proptest::prelude::*;
 use support::code::{Code, at, slot};
+use support::fields::{self, Collective, Form};
 use support::programs::Program;
 use support::programs::data::Random;
 use support::ptx_machine::{self, Memory};
@@ -15,7 +16,7 @@ use tilewire::ir::{Access, Inst, Kernel, Op, Param, Type, simplify};
 use tilewire::ptx::{Options, PtxError, Target, abi, emit};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
-use tilewire::{Algorithm, Bf16, Memory as HostMemory, Tensor, Traced, all_reduce, kernel};
+use tilewire::{Algorithm, Arg, Bf16, Memory as HostMemory, Primitive, Tensor, Traced, all_reduce, kernel};
 
 fn agree(program: &Program, target: Target, unroll: u32, [simplified, bounds]: [bool; 2]) {
     let (binding, memories) = program.bind();
@@ -239,6 +240,57 @@ fn ranks_add_what_all_of_them_sent() {
                 assert!(result[output][0] == right, "rank {rank}: {what}");
             }
         }
+    }
+}
+
+/// Fields that say what a value is, in the PTX of every collective, algorithm and protocol that needs no windows.
+#[test]
+fn hooks_know_as_ptx_what_their_definition_says() {
+    const RANKS: usize = 3;
+    for copies in [1, 2] {
+        let geometry = Geometry {
+            world_size: RANKS,
+            per_peer_bytes: 32 << 10,
+            max_blocks_per_peer: 4,
+            max_slots: 4,
+            max_copies: copies,
+            packet_bytes: 256 << 10,
+        };
+        let links = Rehearsal::new(geometry).with_copies().ranks();
+        // With a shape or without: the machine takes its time.
+        let here = |form: &Form| {
+            let is_short = form.len == 60 && form.shaped == (copies == 1) && form.collective != Collective::Send;
+            is_short && !matches!(form.primitive, Some(Primitive::Direct | Primitive::Bulk))
+        };
+        let mut compared = 0;
+        for form in fields::all(&[Some(1)], &[None]).into_iter().filter(here) {
+            // Elements of which two share a packet; as those of one all-reduce between GPUs they are swapped in one pass.
+            let outputs: Vec<Tensor<i32>> =
+                (0..RANKS).map(|me| Tensor::zeros(form.collective.chunks(me, RANKS).1 * form.len)).collect();
+            let trace = |link: &RehearsalRank| {
+                let me = link.number() as usize;
+                let inp = Tensor::<i32>::zeros(form.collective.chunks(me, RANKS).0 * form.len);
+                form.part(link, (&outputs[me], &inp), None, false).unwrap().expect("all ranks take part")
+            };
+            let traced: Vec<Traced> = links.iter().map(trace).collect();
+            let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{form}: {}", fault.0));
+            for (me, (output, result)) in outputs.iter().zip(&results).enumerate() {
+                let (start, mut bytes) = (output.memory().start().as_ptr() as usize, output.memory().read());
+                for (arg, banks) in traced[me].args.iter().zip(result) {
+                    // Chunks of the output are parameters of their own.
+                    let Arg::Buffer(memories) = arg else { continue };
+                    let at = (memories[0].start().as_ptr() as usize).wrapping_sub(start);
+                    if let Some(chunk) = bytes.get_mut(at..at.saturating_add(banks[0].len())) {
+                        chunk.copy_from_slice(&banks[0]);
+                    }
+                }
+                let out: Vec<i32> =
+                    bytes.chunks(4).map(|word| i32::from_le_bytes(word.try_into().expect("four bytes"))).collect();
+                assert_eq!(form.fault(me, RANKS, &out), None, "{copies} copies");
+            }
+            compared += 1;
+        }
+        assert!(compared >= 20, "{compared} forms");
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports)] // every test file uses its own part
 
 pub mod code;
+pub mod fields;
 pub mod hook_samples;
 pub mod kernels;
 pub mod programs;

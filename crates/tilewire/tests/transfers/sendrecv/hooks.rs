@@ -294,8 +294,10 @@ fn hooks_know_where_they_are() {
             })
             .run()?;
         let [me, to, from] = [me, to, from].map(|rank| i64::from(rank.number()));
-        let sender = from * 1000 + me * 100 + to * 10;
-        let must = sender * 10_000 + me * 1000 + to * 100 + from * 10 + from;
+        // On its way from one rank to this one: the same two on both legs, whatever else they send and receive.
+        assert_ne!(to, from);
+        let sender = from * 1000 + me * 100 + from * 10;
+        let must = sender * 10_000 + me * 1000 + me * 100 + from * 10 + from;
         assert_eq!(out.to_vec(), [must; 500]);
         Ok(link.close()?)
     });

@@ -1,0 +1,85 @@
+//! Whether the fields of a hook's context that say *what* a value is are what their definition says, in every algorithm and protocol.
+
+use super::collectives::Asked;
+use crate::form::{self, Collective, Form};
+use crate::run::{self, Wire};
+use tilewire::Primitive;
+use tilewire::collective::Rounds;
+use tilewire::transport::{RankError, World};
+
+/// Forms on a device, where each is a kernel to assemble on every rank.
+const DEVICE_SAMPLE: usize = 40;
+
+/// Runs hooks that write down their fields, in every collective that is asked for. All ranks call it.
+pub fn fields(world: &World, link: &Wire, asked: Asked<'_>) -> Result<(), RankError> {
+    forms(world.size(), asked).iter().try_for_each(|form| compare(world, link, form))
+}
+
+/// The forms for a world of so many ranks, the same on all of them.
+fn forms(ranks: usize, asked: Asked<'_>) -> Vec<Form> {
+    let layouts = [(None, None), (Some(2), Some(Rounds::Blocks)), (Some(1), Some(Rounds::Legs))];
+    let fits = |form: &Form| {
+        let pair = matches!(form.collective, Collective::Send | Collective::Sendrecv);
+        // Packets hold a message as a whole.
+        let small = form.primitive != Some(Primitive::Packet) || form.len < Form::LONGEST;
+        (ranks > 1 || !pair) && small && is_asked(form.collective, asked.only)
+    };
+    let lay = |(k, form): (usize, Form)| match form.primitive {
+        None => form,
+        Some(_) => Form { blocks: layouts[k % 3].0, rounds: layouts[k % 3].1, ..form },
+    };
+    let all: Vec<Form> = form::all(&[None], &[None]).into_iter().filter(fits).enumerate().map(lay).collect();
+    let every = if asked.device.is_some() { all.len().div_ceil(DEVICE_SAMPLE).max(1) } else { 1 };
+    all.into_iter().skip(asked.seed as usize % every).step_by(every).collect()
+}
+
+/// Whether a collective is among those that were named; none named: all.
+fn is_asked(collective: Collective, only: &[run::Collective]) -> bool {
+    let named = match collective {
+        Collective::Send | Collective::Sendrecv => run::Collective::Sendrecv,
+        Collective::AllToAll => run::Collective::AllToAll,
+        Collective::AllGather => run::Collective::AllGather,
+        Collective::Broadcast => run::Collective::Broadcast,
+        Collective::Gather => run::Collective::Gather,
+        Collective::Scatter => run::Collective::Scatter,
+        Collective::ReduceScatter => run::Collective::ReduceScatter,
+        Collective::AllReduce => run::Collective::AllReduce,
+    };
+    only.is_empty() || only.contains(&named)
+}
+
+fn compare(world: &World, link: &Wire, form: &Form) -> Result<(), RankError> {
+    let (me, ranks) = (world.rank().index(), world.size());
+    let (sent, received) = form.collective.chunks(me, ranks);
+    let direct = form.primitive == Some(Primitive::Direct);
+    // A reduction reads its peers' inputs, everything else writes its peers' outputs. All ranks have equal windows.
+    let reads = direct && form.collective.reduces();
+    let chunks = if reads { sent } else { form.collective.chunks(ranks - 1, ranks).1 };
+    let window = direct.then(|| link.window::<i64>(chunks * form.len)).transpose()?;
+    let tensor = |in_window: bool, chunks: usize| match &window {
+        Some(window) if in_window => Ok(window.tensor().clone()),
+        _ => link.zeros::<i64>(chunks * form.len),
+    };
+    let (inp, out) = (tensor(reads, sent)?, tensor(!reads, received)?);
+    form.part(link, (&out, &inp), window.as_ref(), true).map_err(|error| format!("{form}: {error}"))?;
+    match form.fault(me, ranks, &out.to_vec()) {
+        Some(fault) => Err(format!("fields of a hook: {fault}").into()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_collective_has_forms_and_those_that_are_named_have_no_others() {
+        let asked =
+            Asked { quick: true, only: &[], sample: None, share: (0, 1), seed: 1, progress: false, device: None };
+        let all = forms(3, asked);
+        assert!(Collective::ALL.iter().all(|collective| all.iter().any(|form| form.collective == *collective)));
+        let only = [run::Collective::AllReduce];
+        let some = forms(3, Asked { only: &only, ..asked });
+        assert!(!some.is_empty() && some.iter().all(|form| form.collective == Collective::AllReduce));
+    }
+}
