@@ -1,7 +1,7 @@
 //! What can go wrong between a collective's call and its result.
 
 use crate::cuda::CudaError;
-use crate::hook::BuildError;
+use crate::hook::{BuildError, Misuse};
 use crate::ir::SourceLine;
 use crate::transport::{Rank, TransferError, TransportError};
 use crate::vm::{LaunchError, PrepareError};
@@ -108,6 +108,16 @@ impl fmt::Display for RunError {
             RunError::Transport(error) => error.fmt(f),
             RunError::Mismatch(error) => error.fmt(f),
             RunError::Timeout(error) => error.fmt(f),
+        }
+    }
+}
+
+impl RunError {
+    /// The misuses of the language that this error lists, each with the user's line; empty for other kinds of error.
+    pub fn misuses(&self) -> &[Misuse] {
+        match self {
+            RunError::Build(error) => error.misuses(),
+            _ => &[],
         }
     }
 }

@@ -3,9 +3,9 @@
 use super::RunError;
 use super::algorithm::{Algorithm, ReduceOp, Reducible};
 use super::config::{Config, Decision, Primitive};
-use super::hooks::{Hooks, ProduceHook, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
-use super::leg::{check_groups, check_shards};
+use super::leg::{check_groups, check_shards, over_the_input};
 use super::link::{Link, Streams};
 use super::pair::Card;
 use super::reduction_kernel::{roles, swaps};
@@ -175,7 +175,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         Ok(prepared)
     }
 
-    /// Builds and launches once.
+    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
+    /// [`build`](Reduction::build) once, and `run` what it gives as often as you like.
     pub fn run(self) -> Result<(), RunError> {
         self.build()?.run()
     }
@@ -186,6 +187,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
     }
 
     fn trace_course(&self, course: &Course<'_>) -> Result<Traced, RunError> {
+        let overlap = OverlapCheck::default();
         let traced = kernel(self.kind.name(), |k| {
             for (at, fault) in &self.hooks.faults {
                 k.report(at, fault.clone());
@@ -202,7 +204,11 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                 return k.main(|_| {});
             }
             roles(self, k, course);
+            if !(self.hooks.copies && self.hooks.stores()) {
+                overlap.look(k, self.out.memory());
+            }
         })?;
+        overlap.result()?;
         check_groups(&traced, course.tilings.iter())?;
         check_shards(&traced, &course.shards)?;
         Ok(traced)
@@ -272,7 +278,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                 if small { Algorithm::OneShot } else { Algorithm::TwoPhase }
             }
         };
-        let partial = <R::Partial as Regs>::TYPES;
+        let partial = self.op.partial::<R>();
         let (decision, _) = match (self.kind, algorithm) {
             (Kind::AllReduce, Algorithm::OneShot) => {
                 let why = "one-shot sends everything at once: use two-phase, or packet";
@@ -331,7 +337,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         if own.is(out) && self.hooks.copies && self.hooks.stores() && In::TYPE == Out::TYPE {
             return Ok(());
         }
-        Err(TransferError::Overlap { bytes: inp.bytes() })
+        Err(over_the_input(inp))
     }
 }
 
@@ -346,8 +352,8 @@ impl Kind {
 
 impl Course<'_> {
     /// The ranks that shard `s` is accumulated in the order of.
-    pub(super) fn order(&self, s: usize) -> impl Iterator<Item = Rank> + use<> {
+    pub(super) fn order(&self, s: usize) -> impl ExactSizeIterator<Item = Rank> + use<> {
         let ranks = self.shards.len();
-        (1..=ranks).map(move |i| Rank::new(s as u32).after(i, ranks))
+        (0..ranks).map(move |i| Rank::new(s as u32).after(i + 1, ranks))
     }
 }

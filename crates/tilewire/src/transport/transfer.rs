@@ -258,9 +258,11 @@ pub enum TransferError {
         /// Elements of a tile along the same axis.
         tile: usize,
     },
-    /// What is sent and what is received lie over each other.
+    /// The output lies over memory that is read meanwhile.
     Overlap {
-        /// Bytes of what is sent.
+        /// What is read: the input, or a tensor that a hook captures, and where.
+        what: String,
+        /// Bytes of what is read.
         bytes: usize,
     },
     /// A tensor that does not split into one equal chunk for each rank.
@@ -337,9 +339,10 @@ impl fmt::Display for TransferError {
                 "groups of {group} elements do not fit tiles of {tile}: say granule({group}) on both sides, or use groups whose \
                  size divides the tile"
             ),
-            TransferError::Overlap { bytes } => write!(
+            TransferError::Overlap { what, bytes } => write!(
                 f,
-                "the output lies over the {bytes} bytes that are sent, and would overwrite them before they are: use two tensors"
+                "the output lies over {what} ({bytes} bytes), which would be overwritten before all of it is read: use two tensors \
+                 (in place, a hook reads only the position that it writes)"
             ),
             TransferError::Uneven { what, len, ranks } => write!(
                 f,
