@@ -38,7 +38,7 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     /// Compiles a kernel that nobody has been told of yet.
     pub(super) fn prepare(link: &'l L, mut traced: Traced, how: How) -> Result<Self, RunError> {
         name_peers(&mut traced, link);
-        let launch = Launch::with(&[link], &traced, how)?;
+        let launch = Launch::with(&[link], traced, how)?;
         let peers = Peers::Pending { told: Vec::new(), all: false };
         Ok(PreparedExchange { link, launch, peers, deadline: how.deadline })
     }

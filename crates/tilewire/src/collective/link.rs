@@ -4,7 +4,7 @@ use super::RunError;
 use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
-use crate::ir::{Kernel, simplify};
+use crate::ir::{Kernel, simplify, verify};
 use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
 use crate::transport::layout::Side;
@@ -12,7 +12,7 @@ use crate::transport::{
     AbortCode, Cause, Departures, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet, ShmTransport,
     Signals, Ticket, TransferError, TransportError,
 };
-use crate::vm::{LaunchError, Prepared, Puts, Settings};
+use crate::vm::{LaunchError, PrepareError, Prepared, Puts, Settings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,13 +205,15 @@ impl<'l> Launch<'l> {
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
-        Launch::with(hosts, traced, How { deadline, streams: Streams::default(), watched: true })
+        // Anybody may have changed the kernel since it was traced.
+        verify(&traced.kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
+        Launch::with(hosts, traced.clone(), How { deadline, streams: Streams::default(), watched: true })
     }
 
-    pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How) -> Result<Launch<'l>, RunError> {
+    /// Compiles a kernel that is as it was traced.
+    pub(super) fn with(hosts: &[&'l dyn Host], traced: Traced, how: How) -> Result<Launch<'l>, RunError> {
         let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
-        let kernel = Box::new(traced.kernel.clone());
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
             let same = |host: &&dyn Host| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
@@ -226,7 +228,8 @@ impl<'l> Launch<'l> {
             };
             let ends = leg_ends(*first, &traced.args);
             let launch = cuda::Launch::new(&simplify(&traced.kernel), &traced.args, seat, settings, &ends)?;
-            return Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Gpu(Box::new(launch)), kernel });
+            let (engine, kernel) = (Engine::Gpu(Box::new(launch)), Box::new(traced.kernel));
+            return Ok(Launch { hosts: hosts.to_vec(), engine, kernel });
         }
         let watching = if watched { hosts } else { &[] };
         let settings = Settings {
@@ -240,8 +243,8 @@ impl<'l> Launch<'l> {
             puts: streams.puts,
             ..Settings::default()
         };
-        let prepared = Prepared::with(&traced.kernel, &traced.args, settings)?;
-        Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Cpu(prepared), kernel })
+        let prepared = Prepared::of_verified(&traced.kernel, &traced.args, settings)?;
+        Ok(Launch { hosts: hosts.to_vec(), engine: Engine::Cpu(prepared), kernel: Box::new(traced.kernel) })
     }
 
     /// Runs the kernel: on the CPU to the end; on a GPU it is started, and [`Launch::sync`] or a later call says how it ended.
