@@ -264,6 +264,9 @@ impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
 
     /// What the ranks have for a position of shard `s`: in the order `s + 1`, …, `s`, narrow floats in f32.
     fn reduced(&self, s: usize, of: impl Fn(usize) -> u64) -> u64 {
+        if self.plan.op == ReduceOp::Average && !Out::TYPE.is_float() {
+            return integer_mean(Out::TYPE, (0..self.ranks).map(of));
+        }
         let wide = if Out::TYPE.is_float() && Out::TYPE.size() < 4 { Type::F32 } else { Out::TYPE };
         let op = match self.plan.op {
             ReduceOp::Min => BinaryOp::Min,
@@ -321,5 +324,32 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
             }
             Collective::Sendrecv => unreachable!("a ring shift is prepared elsewhere"),
         }
+    }
+}
+
+/// The average of integers, computed in numbers that hold every sum; that of 64 bits wraps before it is divided.
+fn integer_mean(ty: Type, bits: impl ExactSizeIterator<Item = u64>) -> u64 {
+    let ranks = bits.len() as i128;
+    let signed = matches!(ty, Type::I8 | Type::I16 | Type::I32 | Type::I64);
+    let unused = 128 - 8 * ty.size() as u32;
+    let number =
+        |bits: i128| if signed { bits << unused >> unused } else { ((bits as u128) << unused >> unused) as i128 };
+    let sum: i128 = bits.map(|bits| number(i128::from(bits))).sum();
+    let mean = if ty.size() == 8 { number(sum) / ranks } else { sum / ranks };
+    mean as u64 & (u64::MAX >> (64 - 8 * ty.size()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_of_integers_is_that_of_whole_numbers_cut_off_towards_zero() {
+        let mean = |ty, numbers: &[i64]| integer_mean(ty, numbers.iter().map(|&x| x as u64));
+        assert_eq!(mean(Type::U8, &[200, 200]), 200);
+        assert_eq!(mean(Type::I8, &[-128, -127]) as i8, -127);
+        assert_eq!(mean(Type::I32, &[i64::from(i32::MIN); 3]) as i32, i32::MIN);
+        assert_eq!(mean(Type::U64, &[i64::MIN, i64::MIN, 6]), 2);
+        assert_eq!(mean(Type::I64, &[i64::MAX, i64::MAX, -1]) as i64, -1);
     }
 }

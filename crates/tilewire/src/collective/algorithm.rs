@@ -1,6 +1,7 @@
 //! Which way a collective takes, and what a reduction computes.
 
-use crate::hook::{RoleCtx, Value};
+use crate::hook::{Regs, RoleCtx, Value};
+use crate::ir::Type;
 use crate::ir::scalar::{Bf16, F8E4M3, F8E5M2, F16, Number};
 
 /// Which way a collective takes. The results are the same, to the bit.
@@ -45,7 +46,9 @@ pub enum ReduceOp {
     Max,
     /// The product; integers wrap.
     Product,
-    /// The sum, divided by the number of ranks; integers truncate.
+    /// The sum, divided by the number of ranks. Integers are divided once, at the end, and rounded towards zero: −3 and −4 give −3. Integers
+    /// of up to 32 bits are summed in a wider type, so their sum is exact (of up to 65,537 ranks). For `i64` and `u64` there is no wider
+    /// type: their sum wraps *before* it is divided, as that of [`ReduceOp::Sum`] does.
     Average,
 }
 
@@ -74,35 +77,83 @@ impl ReduceOp {
         }
     }
 
-    /// What all ranks have, once combined, as it is kept.
-    pub(super) fn finish<'t, T: Reducible>(
+    /// What all ranks have, in this order, combined and as it is kept.
+    pub(super) fn of_all<'t, T: Reducible>(
         self,
         r: &RoleCtx<'t>,
-        x: Value<'t, T::Partial>,
+        all: impl ExactSizeIterator<Item = Value<'t, T>>,
+    ) -> Value<'t, T> {
+        match self {
+            ReduceOp::Average => self.through::<T, T::Mean>(r, all),
+            _ => self.through::<T, T::Partial>(r, all),
+        }
+    }
+
+    fn through<'t, T: Reducible, P: Number>(
+        self,
+        r: &RoleCtx<'t>,
+        all: impl ExactSizeIterator<Item = Value<'t, T>>,
+    ) -> Value<'t, T> {
+        let ranks = all.len();
+        let x = all.map(|x| x.cast::<P>()).reduce(|a, b| self.combine(a, b)).expect("at least one rank");
+        self.finish(r, x, ranks)
+    }
+
+    /// What all ranks have, once combined, as it is kept.
+    pub(super) fn finish<'t, T: Reducible, P: Number>(
+        self,
+        r: &RoleCtx<'t>,
+        x: Value<'t, P>,
         ranks: usize,
     ) -> Value<'t, T> {
         let whole = match self {
-            ReduceOp::Average => x / r.constant(ranks as i64).cast::<T::Partial>(),
+            ReduceOp::Average => x / r.constant(ranks as i64).cast::<P>(),
             _ => x,
         };
         whole.cast::<T>()
     }
+
+    /// What partial results travel as.
+    pub(super) fn partial<T: Reducible>(self) -> &'static [Type] {
+        match self {
+            ReduceOp::Average => <T::Mean as Regs>::TYPES,
+            _ => <T::Partial as Regs>::TYPES,
+        }
+    }
 }
 
 /// Elements that can be reduced across ranks, and what partial results are: `f32` for floats narrower than that, so that the result is
-/// rounded once and does not depend on the way it took; otherwise the elements' own type.
+/// rounded once and does not depend on the way it took; otherwise the elements' own type. The sum of an average may be larger than any of
+/// its terms, so integers have the next wider type for it, where there is one.
 pub trait Reducible: Number {
     /// What partial results are kept in and travel as.
     type Partial: Number;
+    /// The same for [`ReduceOp::Average`].
+    type Mean: Number;
 }
 
 macro_rules! reducible {
-    ($($name:ident as $partial:ident)*) => {$(
+    ($($name:ident as $partial:ident, $mean:ident;)*) => {$(
         impl Reducible for $name {
             type Partial = $partial;
+            type Mean = $mean;
         }
     )*};
 }
 
-reducible!(F16 as f32 Bf16 as f32 F8E4M3 as f32 F8E5M2 as f32 f32 as f32 f64 as f64);
-reducible!(i8 as i8 i16 as i16 i32 as i32 i64 as i64 u8 as u8 u16 as u16 u32 as u32 u64 as u64);
+reducible! {
+    F16 as f32, f32;
+    Bf16 as f32, f32;
+    F8E4M3 as f32, f32;
+    F8E5M2 as f32, f32;
+    f32 as f32, f32;
+    f64 as f64, f64;
+    i8 as i8, i32;
+    i16 as i16, i32;
+    i32 as i32, i64;
+    i64 as i64, i64;
+    u8 as u8, u32;
+    u16 as u16, u32;
+    u32 as u32, u64;
+    u64 as u64, u64;
+}

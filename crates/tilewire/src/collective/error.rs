@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use crate::cuda::CudaError;
-use crate::hook::BuildError;
+use crate::hook::{BuildError, Misuse};
 use crate::ir::SourceLine;
 use crate::transport::{Cause, Rank, TransferError, TransportError, Waiting};
 use crate::vm::{LaunchError, PrepareError};
@@ -247,6 +247,16 @@ impl fmt::Display for RunError {
             RunError::OtherOperation(error) => error.fmt(f),
             RunError::Deadlock(error) => error.fmt(f),
             RunError::Timeout(error) => error.fmt(f),
+        }
+    }
+}
+
+impl RunError {
+    /// The misuses of the language that this error lists, each with the user's line; empty for other kinds of error.
+    pub fn misuses(&self) -> &[Misuse] {
+        match self {
+            RunError::Build(error) => error.misuses(),
+            _ => &[],
         }
     }
 }

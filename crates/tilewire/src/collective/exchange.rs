@@ -2,7 +2,7 @@
 
 use super::algorithm::Algorithm;
 use super::config::{Config, Primitive};
-use super::hooks::{Hooks, ProduceHook, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
 use super::leg::{Leg, Legs, check_groups};
 use super::link::{Link, Streams};
@@ -159,7 +159,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     /// send(&link, &x, second)
     ///     .produce2(|c| {
     ///         let x = c.input.load(c.pos());
-    ///         let scale = x.abs().group_max(32) / 448.0;
+    ///         let scale = (x.abs().group_max(32) / 448.0).max(f32::MIN_POSITIVE);
     ///         ((x / scale).cast::<F8E4M3>(), scale)
     ///     })
     ///     .run()?;
@@ -307,7 +307,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         (copies && is_direct && is_memory && alike && alone && pays).then_some(Keeper { leg, same })
     }
 
-    /// Builds and launches once.
+    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
+    /// [`build`](Exchange::build) once, and `run` what it gives as often as you like.
     pub fn run(self) -> Result<(), RunError> {
         self.build()?.run()
     }
@@ -331,6 +332,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     }
 
     fn trace_legs(&self, legs: &Legs<In, Out>) -> Result<Traced, RunError> {
+        let overlap = OverlapCheck::default();
         let traced = kernel_at(self.pattern.name(), self.hooks.at.clone(), |k| {
             for (at, fault) in &self.hooks.faults {
                 k.report(at, fault.clone());
@@ -354,7 +356,11 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 k.report(&self.hooks.at, MisuseKind::Length { what, is, must });
             }
             legs::roles(self, k, legs);
+            if !(self.hooks.copies && self.hooks.stores()) && legs.all().any(|leg| leg.out.is_some()) {
+                overlap.look(k, self.out.memory());
+            }
         })?;
+        overlap.result()?;
         for leg in legs.all() {
             let torn = |group, tile| self.terms.torn(group, tile, leg.protocol, R::TYPES, self.hooks.last_per);
             check_groups(&traced, [&leg.tiling].into_iter(), torn)?;

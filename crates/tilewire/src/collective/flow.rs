@@ -53,7 +53,7 @@ impl Pattern {
         let (to, shard) = match self {
             Pattern::Pair { .. } | Pattern::AllToAll | Pattern::Gather { .. } => (Ranks::One, Shard::Origin),
             Pattern::Scatter { .. } => (Ranks::One, Shard::Destination),
-            Pattern::AllGather | Pattern::Broadcast { .. } => (Ranks::All, Shard::Origin),
+            Pattern::AllGather | Pattern::Barrier | Pattern::Broadcast { .. } => (Ranks::All, Shard::Origin),
         };
         Flow { collective: self.name(), from: Ranks::One, to, shard }
     }

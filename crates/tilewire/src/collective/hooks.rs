@@ -1,9 +1,11 @@
 //! The two hooks of a collective and the shape of its chunks: what every builder collects.
 
-use crate::hook::{Chunk, Ctx, MisuseKind, PutParts, Regs, Value, View};
+use crate::hook::{Block, Chunk, Ctx, Holds, HookLeg, MisuseKind, Overlap, PutParts, Regs, Value, View};
 use crate::ir::scalar::Element;
 use crate::ir::{self, SourceLine};
-use std::cell::Cell;
+use crate::tensor::Memory;
+use crate::transport::TransferError;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 pub(super) type ProduceHook<'h, In, Out, R> = dyn for<'t> Fn(&Ctx<'t, In, Out>) -> <R as Regs>::Of<'t> + 'h;
@@ -90,7 +92,7 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
     }
 
     pub(super) fn produce<'t>(&self, c: &Ctx<'t, In, Out>) -> R::Of<'t> {
-        let regs = c.given_at(&self.given_at[0], || (self.produce)(c));
+        let regs = c.run_hook(HookLeg::Produce, &self.given_at[0], || (self.produce)(c));
         if self.last_per > 1 && R::TYPES.len() > 1 {
             let last = LastPart::default();
             R::put(regs, &last);
@@ -102,8 +104,8 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
 
     pub(super) fn consume<'t>(&self, c: &Ctx<'t, In, Out>, regs: R::Of<'t>) {
         match &self.consume {
-            Some(consume) => c.given_at(&self.given_at[1], || consume(c, regs)),
-            None => R::store(regs, c, &self.at),
+            Some(consume) => c.run_hook(HookLeg::Consume, &self.given_at[1], || consume(c, regs)),
+            None => c.run_hook(HookLeg::Consume, &self.at, || R::store(regs, c, &self.at)),
         }
     }
 }
@@ -119,10 +121,29 @@ impl<'t> PutParts<'t> for LastPart {
 }
 
 /// A view of the input or the output with its shape, if it has one.
-pub(super) fn chunk<'t, T: Element>(view: View<'t, T>, of: &'static str, shape: &Option<Shape>) -> Chunk<'t, T> {
+pub(super) fn chunk<'t, T: Element>(view: View<'t, T>, holds: Holds, shape: &Option<Shape>) -> Chunk<'t, T> {
+    let (view, of) = (view.held_as(holds), if holds == Holds::Output { "output" } else { "input" });
     match shape {
         Some(shape) => view.chunk_shape(of, (shape.rows, shape.cols), &shape.at).into(),
         None => view.into(),
+    }
+}
+
+/// Looks, in a kernel whose hooks are traced, for reads of memory that is written meanwhile.
+#[derive(Default)]
+pub(super) struct OverlapCheck(RefCell<Option<Overlap>>);
+
+impl OverlapCheck {
+    /// `output`: what the kernel, or a peer, writes during the launch.
+    pub(super) fn look(&self, k: &Block<'_>, output: &Memory) {
+        self.0.replace(k.overlap(output));
+    }
+
+    pub(super) fn result(self) -> Result<(), TransferError> {
+        match self.0.into_inner() {
+            Some(Overlap { what, bytes }) => Err(TransferError::Overlap { what, bytes }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -148,7 +169,7 @@ macro_rules! hook_methods {
         /// let (out, inp) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(6));
         /// map(&out, &inp).chunk_shape(2, 3).produce(|c| c.input.at(c.col(), c.row())).trace()?;
         /// map(&out, &inp).chunk_shape(2, 3).output_shape(2, 3).produce(|c| -c.input.at(c.row(), c.col())).trace()?;
-        /// # Ok::<(), tilewire::BuildError>(())
+        /// # Ok::<(), tilewire::RunError>(())
         /// ```
         #[track_caller]
         pub fn chunk_shape(mut self, rows: usize, cols: usize) -> Self {
@@ -180,12 +201,13 @@ macro_rules! hook_methods {
         /// map(&out, &inp)
         ///     .produce2(|c| {
         ///         let x = c.input.load(c.pos());
-        ///         let scale = x.abs().group_max(32) / 448.0;
+        ///         let scale = (x.abs().group_max(32) / 448.0).max(f32::MIN_POSITIVE); // never 0
         ///         ((x / scale).cast::<F8E4M3>(), scale)
         ///     })
         ///     .consume(|c, (payload, scale)| c.output.store(c.pos(), payload.cast::<f32>() * scale))
-        ///     .trace()?;
-        /// # Ok::<(), tilewire::BuildError>(())
+        ///     .run()?;
+        /// assert_eq!(out.to_vec(), [0.0; 64]); // without the `max` a group of zeros would be 0 / 0
+        /// # Ok::<(), tilewire::RunError>(())
         /// ```
         #[track_caller]
         pub fn produce2<A: Element, B: Element>(

@@ -56,7 +56,7 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
                 }
             }
         }
-        let launch = Launch::with(&[link], &traced, how, call)?;
+        let launch = Launch::with(&[link], traced, how, call)?;
         let peers = Peers::Pending { told: Vec::new(), all: false };
         Ok(PreparedExchange { link, launch, peers, deadline: how.deadline })
     }

@@ -58,7 +58,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         if let Pattern::Pair { to: Some(_), from: Some(_) } = self.pattern
             && self.inp.memory().overlaps(self.out.memory())
         {
-            return Err(TransferError::Overlap { bytes: self.inp.memory().bytes() }.into());
+            return Err(over_the_input(self.inp.memory()).into());
         }
         let leg = |route: Option<Route>| route.map(|route| self.leg(route)).transpose();
         let round = |round: &Round| Ok([leg(round.send)?, leg(round.receive)?]);
@@ -188,10 +188,15 @@ fn check_overlap<In: Element, Out: Element>(legs: &Legs<In, Out>) -> Result<(), 
     let read: Vec<&Memory> = sends.chain(own.clone()).filter_map(|leg| leg.inp.as_ref().map(Tensor::memory)).collect();
     for out in receives.chain(own).filter_map(|leg| leg.out.as_ref()) {
         if let Some(memory) = read.iter().find(|memory| memory.overlaps(out.memory())) {
-            return Err(TransferError::Overlap { bytes: memory.bytes() });
+            return Err(over_the_input(memory));
         }
     }
     Ok(())
+}
+
+/// The output lies over this part of the input.
+pub(super) fn over_the_input(memory: &Memory) -> TransferError {
+    TransferError::Overlap { what: "the input".to_string(), bytes: memory.bytes() }
 }
 
 /// Groups of neighbours must not be torn apart by tiles; `torn` says of a group and a tile what to do about it.

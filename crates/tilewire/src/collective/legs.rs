@@ -8,7 +8,7 @@ use super::leg::{Leg, Legs};
 use super::link::Link;
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
 use super::scene::Scene;
-use crate::hook::{Block, Regs, RoleCtx, Value, View};
+use crate::hook::{Block, Holds, Regs, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::ir::scalar::Element;
 use crate::schedule::{
@@ -162,7 +162,9 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
         // What this rank sends may be longer than what it receives: then its output stands for the peer's, by length.
         let sends = leg.side == Side::Send && leg.peer != exchange.terms.link.rank();
         let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
-        let (input, output) = (chunk(input, "input", &hooks.input_shape), chunk(output, "output", &hooks.output_shape));
+        let holds = if leg.inp.is_some() { Holds::Input } else { Holds::NoInput };
+        let (input, output) =
+            (chunk(input, holds, &hooks.input_shape), chunk(output, Holds::Output, &hooks.output_shape));
         let (flow, other, tiling) = (exchange.pattern.flow(), leg.peer, leg.tiling);
         let scene = Scene { input, output, tiling, flow, other, start: 0, cols: None };
         Body { exchange, leg, ops: None, scene, kept: None, words: None }

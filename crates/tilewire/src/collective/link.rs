@@ -6,14 +6,14 @@ use super::peers::Awaited;
 use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
-use crate::ir::{Kernel, SourceLine, simplify};
+use crate::ir::{Kernel, SourceLine, simplify, verify};
 use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
 use crate::transport::{
     AbortCode, Cause, Departures, Pairing, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet,
     ShmTransport, Signals, Status, Ticket, TransferError, TransportError, Verdict,
 };
-use crate::vm::{LaunchError, Prepared, Puts, Settings};
+use crate::vm::{LaunchError, PrepareError, Prepared, Puts, Settings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -250,15 +250,19 @@ impl<'l> Launch<'l> {
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
+        // Anybody may have changed the kernel since it was traced.
+        verify(&traced.kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
         let call = Call::of_kernel(&traced.kernel.name, SourceLine::caller());
-        Launch::with(hosts, traced, How { deadline, streams: Streams::default(), watched: true }, call)
+        Launch::with(hosts, traced.clone(), How { deadline, streams: Streams::default(), watched: true }, call)
     }
 
-    pub(super) fn with(hosts: &[&'l dyn Host], traced: &Traced, how: How, call: Call) -> Result<Launch<'l>, RunError> {
+    /// Compiles a kernel that is as it was traced.
+    pub(super) fn with(hosts: &[&'l dyn Host], traced: Traced, how: How, call: Call) -> Result<Launch<'l>, RunError> {
         let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
-        let mut kernel = Box::new(traced.kernel.clone());
-        let awaited = Awaited::name(&mut kernel, &traced.args, hosts);
+        let Traced { kernel, args } = traced;
+        let mut kernel = Box::new(kernel);
+        let awaited = Awaited::name(&mut kernel, &args, hosts);
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
         let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, awaited });
         if let Some(seat) = first.seat() {
@@ -266,15 +270,15 @@ impl<'l> Launch<'l> {
             let same = |host: &&dyn Host| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
             if !hosts.iter().all(same) {
                 let what = "a kernel over several transports: on a GPU it can use one".to_string();
-                return Err(CudaError::Argument { param: traced.kernel.name.clone(), what }.into());
+                return Err(CudaError::Argument { param: kernel.name.clone(), what }.into());
             }
             let settings = cuda::Settings {
                 rank: first.rank().number(),
                 world_size: first.world_size() as u32,
                 deadline: deadline.filter(|_| watched),
             };
-            let ends = leg_ends(*first, &traced.args);
-            let launch = cuda::Launch::new(&simplify(&kernel), &traced.args, seat, settings, &ends)?;
+            let ends = leg_ends(*first, &args);
+            let launch = cuda::Launch::new(&simplify(&kernel), &args, seat, settings, &ends)?;
             launch.name(name);
             return ready(Engine::Gpu(Box::new(launch)), kernel);
         }
@@ -289,7 +293,7 @@ impl<'l> Launch<'l> {
             puts: streams.puts,
             ..Settings::default()
         };
-        let prepared = Prepared::with(&kernel, &traced.args, settings)?;
+        let prepared = Prepared::of_verified(&kernel, &args, settings)?;
         ready(Engine::Cpu(prepared), kernel)
     }
 

@@ -1,15 +1,16 @@
 //! `map`: a collective of one rank. There is no wire; the rank's own chunk passes both hooks, as in every collective.
 
-use super::hooks::{Hooks, ProduceHook, chunk, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, ProduceHook, chunk, hook_methods};
 use super::{RunError, prepare};
-use crate::hook::{BuildError, Chunk, Ctx, MisuseKind, Regs, RoleCtx, Traced, Value, kernel_at};
+use crate::hook::{Chunk, Ctx, Holds, MisuseKind, Regs, RoleCtx, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::tensor::Tensor;
 use crate::vm::Prepared;
 use std::rc::Rc;
 
-/// Applies hooks to a whole tensor. Without hooks it copies.
+/// Applies hooks to a whole tensor. Without hooks it copies. In place, with one tensor as input and output, where every element reads only
+/// the position that it writes; any other overlap is an error of the build.
 ///
 /// ```
 /// use tilewire::{Tensor, map};
@@ -63,7 +64,8 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
         Ok(prepare(&self.trace()?)?)
     }
 
-    /// Builds and launches once.
+    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
+    /// [`build`](Map::build) once, and `run` what it gives as often as you like.
     ///
     /// ```
     /// use tilewire::{Tensor, map};
@@ -77,8 +79,9 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
     }
 
     /// Traces the kernel and stops there: for printing its IR, for the reference evaluator, for another engine.
-    pub fn trace(self) -> Result<Traced, BuildError> {
-        kernel_at("map", self.hooks.at.clone(), |k| {
+    pub fn trace(self) -> Result<Traced, RunError> {
+        let overlap = OverlapCheck::default();
+        let traced = kernel_at("map", self.hooks.at.clone(), |k| {
             let hooks = &self.hooks;
             for (at, fault) in &hooks.faults {
                 k.report(at, fault.clone());
@@ -93,9 +96,12 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
             k.blocks(self.blocks.max(1));
             let (input, output) = (k.input(&self.inp).named("input"), k.output(&self.out).named("output"));
             let (input, output) =
-                (chunk(input, "input", &hooks.input_shape), chunk(output, "output", &hooks.output_shape));
+                (chunk(input, Holds::Input, &hooks.input_shape), chunk(output, Holds::Output, &hooks.output_shape));
             k.main(|r| self.body(r, input, output));
-        })
+            overlap.look(k, self.out.memory());
+        })?;
+        overlap.result()?;
+        Ok(traced)
     }
 
     fn body<'t>(&self, r: &RoleCtx<'t>, input: Chunk<'t, In>, output: Chunk<'t, Out>) {

@@ -4,9 +4,9 @@ use super::RunError;
 use super::algorithm::{Algorithm, ReduceOp, Reducible};
 use super::call::Call;
 use super::config::{Config, Decision, Primitive};
-use super::hooks::{Hooks, ProduceHook, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
-use super::leg::{check_groups, check_shards};
+use super::leg::{check_groups, check_shards, over_the_input};
 use super::link::{Link, Streams};
 use super::pair::Card;
 use super::reduction_kernel::{roles, swaps};
@@ -180,7 +180,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         Ok(prepared)
     }
 
-    /// Builds and launches once.
+    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
+    /// [`build`](Reduction::build) once, and `run` what it gives as often as you like.
     pub fn run(self) -> Result<(), RunError> {
         self.build()?.run()
     }
@@ -191,6 +192,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
     }
 
     fn trace_course(&self, course: &Course<'_>) -> Result<Traced, RunError> {
+        let overlap = OverlapCheck::default();
         let traced = kernel_at(self.kind.name(), self.hooks.at.clone(), |k| {
             for (at, fault) in &self.hooks.faults {
                 k.report(at, fault.clone());
@@ -207,8 +209,12 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                 return k.main(|_| {});
             }
             roles(self, k, course);
+            if !(self.hooks.copies && self.hooks.stores()) {
+                overlap.look(k, self.out.memory());
+            }
         })?;
-        let types = if course.algorithm == Algorithm::Ring { <R::Partial as Regs>::TYPES } else { R::TYPES };
+        overlap.result()?;
+        let types = if course.algorithm == Algorithm::Ring { self.op.partial::<R>() } else { R::TYPES };
         let torn = |group, tile| self.terms.torn(group, tile, course.protocol, types, 1);
         check_groups(&traced, course.tilings.iter(), torn)?;
         check_shards(&traced, &course.shards)?;
@@ -279,7 +285,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                 if small { Algorithm::OneShot } else { Algorithm::TwoPhase }
             }
         };
-        let partial = <R::Partial as Regs>::TYPES;
+        let partial = self.op.partial::<R>();
         let (decision, _) = match (self.kind, algorithm) {
             (Kind::AllReduce, Algorithm::OneShot) => {
                 let why = "one-shot sends everything in packets: use two-phase, or leave the primitive out";
@@ -343,7 +349,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         if own.is(out) && self.hooks.copies && self.hooks.stores() && In::TYPE == Out::TYPE {
             return Ok(());
         }
-        Err(TransferError::Overlap { bytes: inp.bytes() })
+        Err(over_the_input(inp))
     }
 }
 
@@ -358,8 +364,8 @@ impl Kind {
 
 impl Course<'_> {
     /// The ranks that shard `s` is accumulated in the order of.
-    pub(super) fn order(&self, s: usize) -> impl Iterator<Item = Rank> + use<> {
+    pub(super) fn order(&self, s: usize) -> impl ExactSizeIterator<Item = Rank> + use<> {
         let ranks = self.shards.len();
-        (1..=ranks).map(move |i| Rank::new(s as u32).after(i, ranks))
+        (0..ranks).map(move |i| Rank::new(s as u32).after(i + 1, ranks))
     }
 }

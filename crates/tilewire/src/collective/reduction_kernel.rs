@@ -8,15 +8,15 @@
 //!   direct              reduce: the own shard, of all peers' windows; of an all-reduce into all peers' windows
 //! ```
 
-use super::algorithm::{Algorithm, Reducible};
+use super::algorithm::{Algorithm, ReduceOp, Reducible};
 use super::hooks::chunk;
 use super::link::Link;
 use super::reduction::{Course, Kind, Reduction};
 use super::reduction_windows::Reached;
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, warps_of};
 use super::scene::Scene;
-use crate::hook::{Block, Ctx, RoleCtx, Value};
-use crate::ir::scalar::Element;
+use crate::hook::{Block, Ctx, Holds, RoleCtx, Value};
+use crate::ir::scalar::{Element, Number};
 use crate::schedule::{
     Leg, PacketPlan, Packing, Ring, RingReduce, Sent, StagedPlan, WindowPeer, expect_packets, recv_tiles,
     reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_tiles, share_packets, swap_and_reduce, swapped,
@@ -212,6 +212,14 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     }
 
     fn ring(&self, plan: StagedPlan) {
+        match self.reduction.op {
+            ReduceOp::Average => self.ring_of::<R::Mean>(plan),
+            _ => self.ring_of::<R::Partial>(plan),
+        }
+    }
+
+    /// Round a ring, where partial results travel as `P`.
+    fn ring_of<P: Number>(&self, plan: StagedPlan) {
         let Course { blocks, tilings, shards, protocol, .. } = self.course;
         let (reduction, link) = (self.reduction, self.reduction.terms.link);
         let (next, previous) = (self.me.after(1, self.ranks), self.me.after(self.ranks - 1, self.ranks));
@@ -224,10 +232,10 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         self.k.blocks(*blocks as u32);
         self.k.role("ring", self.warps()).run(|r| {
             let ring = Ring { next: &tx, previous: &rx, plan, tiling, ranks: self.ranks };
-            let reduce = RingReduce::<R::Partial, R> {
-                contribute: &|s, at| reduction.hooks.produce(&scenes[s].producing(r, at)).cast::<R::Partial>(),
+            let reduce = RingReduce::<P, R> {
+                contribute: &|s, at| reduction.hooks.produce(&scenes[s].producing(r, at)).cast::<P>(),
                 combine: &|a, b| reduction.op.combine(a, b),
-                finish: &|x| reduction.op.finish::<R>(r, x, self.ranks),
+                finish: &|x| reduction.op.finish::<R, P>(r, x, self.ranks),
                 keep: &|s, at, x| reduction.hooks.consume(&scenes[s].consuming(r, at), x),
                 len: &|s| shards[shard(s).index()].len(),
                 gathers: self.gathers(),
@@ -269,9 +277,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             0 => own,
             after => got[after - 1],
         };
-        let all = self.course.order(s).map(|rank| of(rank).cast::<R::Partial>());
-        let x = all.reduce(|a, b| op.combine(a, b)).expect("at least this rank");
-        let x = op.finish::<R>(r, x, self.ranks);
+        let x = op.of_all(r, self.course.order(s).map(of));
         hooks.consume(&consumes, x);
         x
     }
@@ -286,15 +292,29 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         own: Value<'t, R>,
         got: &[Value<'t, R>],
     ) {
+        match self.reduction.op {
+            ReduceOp::Average => self.turned_of::<R::Mean>(r, scene, at, own, got),
+            _ => self.turned_of::<R::Partial>(r, scene, at, own, got),
+        }
+    }
+
+    fn turned_of<P: Number>(
+        &self,
+        r: &RoleCtx<'t>,
+        scene: &Scene<'t, In, Out>,
+        at: &Leg<'t>,
+        own: Value<'t, R>,
+        got: &[Value<'t, R>],
+    ) {
         let (Reduction { hooks, op, .. }, ranks) = (self.reduction, self.ranks);
         let places = self.by_shard(r, at, |s| ((s + 1 + ranks - self.me.index()) % ranks) as i64);
-        let mut all: Vec<_> = std::iter::once(own).chain(got.iter().copied()).map(|x| x.cast::<R::Partial>()).collect();
+        let mut all: Vec<_> = std::iter::once(own).chain(got.iter().copied()).map(|x| x.cast::<P>()).collect();
         for by in std::iter::successors(Some(1), |by| Some(2 * by)).take_while(|&by| by < ranks) {
             let turns = (places & by as i64).ne(0);
             all = (0..ranks).map(|k| turns.select(all[(k + by) % ranks], all[k])).collect();
         }
         let x = all.into_iter().reduce(|a, b| op.combine(a, b)).expect("at least this rank");
-        hooks.consume(&scene.consuming(r, at), op.finish::<R>(r, x, ranks));
+        hooks.consume(&scene.consuming(r, at), op.finish(r, x, ranks));
     }
 
     /// What goes with the shard of a position of the whole message.
@@ -325,8 +345,8 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         };
         let (input, output) = (self.k.input(&inp).named("input"), self.k.output(out).named("output"));
         Scene {
-            input: chunk(input, "input", &hooks.input_shape),
-            output: chunk(output, "output", &hooks.output_shape),
+            input: chunk(input, Holds::Input, &hooks.input_shape),
+            output: chunk(output, Holds::Output, &hooks.output_shape),
             tiling: self.course.tilings[of.map_or(0, Rank::index)],
             // The first shard is the longest.
             flow: kind.flow(self.course.shards[0].len()),

@@ -324,8 +324,9 @@ impl Kept {
         };
         let [expected, seen] = [expected, seen].map(|word| match is_matched {
             true if state == abi::OTHER_OPERATION => operation(word),
-            true if !of_packets => word >> matching::COUNT_SHIFT,
-            _ => word,
+            true if of_packets => word & u64::from(matching::FLAG_BITS),
+            true => word >> matching::COUNT_SHIFT,
+            false => word,
         });
         let stopped = Box::new(Stopped {
             rank: self.rank,

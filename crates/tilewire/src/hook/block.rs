@@ -1,6 +1,7 @@
 //! The block: what a kernel's closure gets. It declares parameters and roles.
 
 use super::error::MisuseKind;
+use super::legs::Overlap;
 use super::role::RoleCtx;
 use super::trace::{Brand, Trace};
 use super::view::{View, argument};
@@ -106,6 +107,11 @@ impl<'t> Block<'t> {
     #[track_caller]
     pub fn main(&self, body: impl FnOnce(&RoleCtx<'t>)) {
         self.role("main", 8).run(body);
+    }
+
+    /// The first read of a hook, traced by now, from memory of `output` that may be overwritten meanwhile.
+    pub(crate) fn overlap(&self, output: &Memory) -> Option<Overlap> {
+        self.trace.overlap(output)
     }
 
     /// Records a misuse of something built on the language.

@@ -1,6 +1,7 @@
 //! `Ctx`: everything a hook may know about the element it is called for. The same set in every schedule, on every engine.
 
 use super::error::MisuseKind;
+use super::legs::{Holds, HookLeg};
 use super::role::RoleCtx;
 use super::trace::Trace;
 use super::value::{IntoIndex, IntoValue, Known, Value};
@@ -45,17 +46,19 @@ use crate::ir::{self, BinaryOp, Op, SourceLine, Special, Type};
 ///     .produce(|c| c.input.load(c.pos()) + bias.at(c.pos() % 8))
 ///     .consume(|c, x| c.output.store(c.pos(), x * (c.rank() + 1).cast::<f32>()))
 ///     .trace()?;
-/// # Ok::<(), tilewire::BuildError>(())
+/// # Ok::<(), tilewire::RunError>(())
 /// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Ctx<'t, In, Out> {
-    /// The chunk being sent, on the sender.
+    /// The chunk being sent, on the sender. `consume` may read it as well: there it is this rank's own. A rank that only receives (by `recv`, or
+    /// in a broadcast or scatter of another root) has none. No hook writes it.
     pub input: Chunk<'t, In>,
-    /// The chunk being received, on the receiver.
+    /// The chunk being received, on the receiver. `consume` writes it, and reads it where it writes it. `produce` may ask for its length and its
+    /// shape, and for nothing else: its elements are overwritten while others are still sent.
     pub output: Chunk<'t, Out>,
-    /// The current tile in the transport's region, where there is one. A consume hook must not write it. Depends on
-    /// [`Config`](crate::Config).
+    /// The current tile in the transport's region, where there is one: the bytes as they travel. `consume` may read it; no hook writes it.
+    /// Depends on [`Config`](crate::Config).
     pub region: Option<Tile<'t>>,
     trace: &'t Trace,
     role: String,
@@ -229,11 +232,8 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
     }
 
     /// Runs a hook that was given at this line.
-    pub(crate) fn given_at<T>(&self, at: &SourceLine, hook: impl FnOnce() -> T) -> T {
-        self.trace.on_behalf_of(Some(at));
-        let result = hook();
-        self.trace.on_behalf_of(None);
-        result
+    pub(crate) fn run_hook<T>(&self, leg: HookLeg, given_at: &SourceLine, hook: impl FnOnce() -> T) -> T {
+        self.trace.run_hook(leg, given_at, hook)
     }
 
     pub(crate) fn pos_line(&self, at: &SourceLine) -> Value<'t, i64> {
@@ -270,7 +270,7 @@ pub struct CtxBuilder<'t, In, Out> {
 impl<'t, In: Element, Out: Element> CtxBuilder<'t, In, Out> {
     /// The current tile of the transport's region.
     pub fn region(mut self, tile: Tile<'t>) -> Self {
-        self.ctx.region = Some(tile);
+        self.ctx.region = Some(Tile { region: tile.region.held_as(Holds::Staging), ..tile });
         self
     }
 

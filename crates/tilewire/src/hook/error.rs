@@ -162,6 +162,15 @@ pub enum MisuseKind {
         /// Name of the parameter.
         name: String,
     },
+    /// A hook of a collective that touches memory which is not for its leg.
+    WrongLeg {
+        /// `produce` or `consume`.
+        hook: &'static str,
+        /// `c.input`, `c.output` or `c.region`.
+        what: &'static str,
+        /// Whether it writes there.
+        writes: bool,
+    },
     /// An `each` inside an `each`.
     NestedEach {
         /// Where the outer one began.
@@ -327,6 +336,31 @@ impl fmt::Display for MisuseKind {
             }
             StoreToInput { name } => {
                 write!(f, "store into {name}, which is an input: declare it with k.output or k.inout")
+            }
+            WrongLeg { hook, what: what @ "c.output", writes: true } => write!(
+                f,
+                "{hook} stores to {what}, which consume writes as values arrive: give the value as the result of {hook}, and store \
+                 it in consume"
+            ),
+            WrongLeg { hook, what: what @ "c.output", writes: false } => write!(
+                f,
+                "{hook} reads {what}, which is overwritten meanwhile: read it in consume, where it is written, or let {hook} read \
+                 c.input or a tensor that it captures"
+            ),
+            WrongLeg { hook, what: what @ "c.input", writes: true } => {
+                write!(f, "{hook} stores to {what}, which hooks only read: store to c.output, in consume")
+            }
+            WrongLeg { hook, what: what @ "c.input", writes: false } => write!(
+                f,
+                "{hook} reads {what}, but this rank only receives and has no input: capture the tensor, and read it with at(index)"
+            ),
+            WrongLeg { hook, what, writes: true } => write!(
+                f,
+                "{hook} writes {what}, where other elements and the peer read: what produce gives is written there; store other \
+                 results to c.output, in consume"
+            ),
+            WrongLeg { hook, what, writes: false } => {
+                write!(f, "{hook} reads {what}, where nothing is yet of what it sends: read c.input")
             }
             NestedEach { outer } => write!(
                 f,

@@ -16,6 +16,7 @@
 //! | `wire.rs` | regions, slots, packets, bulk copies, posts |
 //! | `ctx.rs` | [`Ctx`]: what a hook of a collective gets |
 //! | `regs.rs` | [`Regs`]: what travels from `produce` to `consume` |
+//! | `legs.rs` | what memory `produce` and `consume` may touch |
 //! | `trace.rs` | the kernel under construction, scopes, misuse |
 //! | `error.rs` | [`BuildError`], [`Misuse`] |
 //!
@@ -44,6 +45,7 @@
 mod block;
 mod ctx;
 mod error;
+mod legs;
 mod ops;
 mod regs;
 mod role;
@@ -62,6 +64,8 @@ pub use role::{IntoRange, RoleCtx, Var};
 pub use value::{IntoIndex, IntoValue, Value};
 pub use view::{Atomic, Captured, View, View2};
 pub use wire::{Banks, Queue, Region, Slot, Slots};
+
+pub(crate) use legs::{Holds, HookLeg, Overlap};
 
 use crate::ir::{self, Entity, SourceLine};
 use crate::tensor::Arg;

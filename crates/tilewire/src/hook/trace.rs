@@ -4,7 +4,9 @@
 //! place), so tracing goes on and one build reports every mistake. A trace with a misuse never becomes a kernel.
 
 use super::error::{Misuse, MisuseKind, ScopeKind};
+use super::legs::{Holds, HookCall, HookLeg};
 use super::value::Value;
+use super::view::Touch;
 use crate::ir::scalar::Element;
 use crate::ir::{
     self, Access, Builder, Const, Entity, GroupOp, Inst, Op, Param, ParamId, Region, RoleId, Shape, SourceLine, Type,
@@ -44,8 +46,12 @@ struct State {
     home: Vec<ScopeId>,
     /// The role whose body is being traced.
     role: Option<RoleId>,
+    /// Which hook is being traced.
+    hook: Option<HookLeg>,
     /// Who gave the hook that is being traced: lines of the library of hooks are reported as this one.
     user: Option<SourceLine>,
+    /// The calls of hooks that have been traced.
+    calls: Vec<HookCall>,
     /// The scratch of each role that is passed on.
     passing: Vec<(RoleId, ir::ScratchId)>,
 }
@@ -69,7 +75,9 @@ impl Trace {
                 open: Vec::new(),
                 home: Vec::with_capacity(64),
                 role: None,
+                hook: None,
                 user: None,
+                calls: Vec::new(),
                 passing: Vec::new(),
             }),
         }
@@ -81,9 +89,36 @@ impl Trace {
         Outcome { kernel: builder.finish(), args, errors }
     }
 
-    /// While this is set, what happens in the library of hooks is reported at this line: the user knows it, and not the library's.
-    pub(crate) fn on_behalf_of(&self, user: Option<&SourceLine>) {
-        self.state().user = user.cloned();
+    /// Traces a hook that was given at this line. What happens in the library of hooks is reported there: the user knows it, and not the
+    /// library's.
+    pub(super) fn run_hook<T>(&self, leg: HookLeg, given_at: &SourceLine, hook: impl FnOnce() -> T) -> T {
+        let begin = |state: &mut State| {
+            (state.hook, state.user) = (Some(leg), Some(given_at.clone()));
+            state.builder.kernel().insts.len()
+        };
+        let first = begin(&mut self.state());
+        let result = hook();
+        let mut state = self.state();
+        (state.hook, state.user) = (None, None);
+        let end = state.builder.kernel().insts.len();
+        state.calls.push(HookCall { insts: first..end });
+        result
+    }
+
+    /// Reports what a hook must not do with memory of the collective.
+    pub(super) fn touches(&self, holds: Holds, touch: Touch, at: &SourceLine) -> bool {
+        let mut state = self.state();
+        match state.hook.and_then(|leg| leg.refuses(holds, touch)) {
+            Some(misuse) => state.report(at, misuse),
+            None => return true,
+        }
+        false
+    }
+
+    /// The kernel so far, its arguments and the calls of hooks in it.
+    pub(super) fn with_calls<T>(&self, f: impl FnOnce(&ir::Kernel, &[Arg], &[HookCall]) -> T) -> T {
+        let state = self.state.borrow();
+        f(state.builder.kernel(), &state.args, &state.calls)
     }
 
     // ---- ops ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 //! Typed memory as a kernel sees it: one-dimensional views, and two-dimensional ones on top of them.
 
 use super::error::MisuseKind;
+use super::legs::Holds;
 use super::trace::Trace;
 use super::value::{IntoIndex, IntoValue, Known, Value, number};
 use crate::ir::scalar::{Element, Integer};
@@ -30,6 +31,7 @@ pub struct View<'t, T> {
     /// The role that scratch belongs to.
     role: Option<RoleId>,
     access: Access,
+    holds: Holds,
     element: PhantomData<T>,
 }
 
@@ -43,7 +45,13 @@ impl<T> Copy for View<'_, T> {}
 
 impl<'t, T: Element> View<'t, T> {
     pub(crate) fn of(trace: &'t Trace, base: Base, len: usize, role: Option<RoleId>, access: Access) -> Self {
-        View { trace, base, bank: None, start: Known::Number(0), len, role, access, element: PhantomData }
+        let (start, holds) = (Known::Number(0), Holds::Other);
+        View { trace, base, bank: None, start, len, role, access, holds, element: PhantomData }
+    }
+
+    /// The same memory, as hooks of a collective know it.
+    pub(crate) fn held_as(self, holds: Holds) -> Self {
+        View { holds, ..self }
     }
 
     pub(crate) fn in_bank(self, bank: Option<ir::Value>) -> Self {
@@ -179,7 +187,8 @@ impl<'t, T: Element> View<'t, T> {
         if let Some(role) = self.role {
             trace.own("scratch", role, at);
         }
-        if touch.writes() && self.access == Access::In {
+        let allowed = self.holds == Holds::Other || trace.touches(self.holds, touch, at);
+        if allowed && touch.writes() && self.access == Access::In {
             let name = match self.base {
                 Base::Param(param) => trace.kernel().params[param].name().to_string(),
                 Base::Scratch(scratch) => scratch.to_string(),
@@ -224,7 +233,7 @@ pub(crate) enum Touch {
 }
 
 impl Touch {
-    fn writes(self) -> bool {
+    pub(super) fn writes(self) -> bool {
         matches!(self, Touch::Write | Touch::WriteIf)
     }
 

@@ -3,6 +3,7 @@
 //! Every op here is the op of the same name in [`crate::ir::Op`], which states its ordering.
 
 use super::error::MisuseKind;
+use super::legs::Holds;
 use super::role::RoleCtx;
 use super::trace::{Brand, Trace};
 use super::value::{IntoIndex, IntoValue, Known, Value};
@@ -85,6 +86,10 @@ pub struct Region<'t> {
 impl<'t> Region<'t> {
     pub(super) fn new(bytes: Banks<'t, u8>) -> Self {
         Region { bytes }
+    }
+
+    pub(super) fn held_as(self, holds: Holds) -> Self {
+        Region { bytes: Banks { view: self.bytes.view.held_as(holds), ..self.bytes } }
     }
 
     /// Number of banks.

@@ -68,13 +68,15 @@ pub fn swiglu<In: Float, Out: Element>() -> impl for<'t> Fn(&Ctx<'t, In, Out>) -
 /// Every row divided by its root mean square, times a weight for each column: `x · 1/√(mean(x²) + epsilon) · weight`. A row is as long as
 /// `weight`; the squares are summed as [`group_sum`](Value::group_sum) does, neighbours first.
 ///
+/// A row of zeros stays zeros where `epsilon` is not 0; with an `epsilon` of 0 it becomes NaN.
+///
 /// A row must not be torn apart by tiles: in a transfer say `.granule(weight.len())` where 1024 is no multiple of it.
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};
 /// let (out, inp) = (Tensor::<f32>::zeros(4), Tensor::from_slice(&[3.0f32, 4.0, 0.0, 10.0]));
 /// let weight = Tensor::from_slice(&[1.0f32, 2.0]);
-/// map(&out, &inp).produce(hooks::rms_norm(&weight, 0.0)).run()?;
+/// map(&out, &inp).produce(hooks::rms_norm(&weight, 1e-9)).run()?;
 /// assert!((out.get(0) - 3.0 / 12.5f32.sqrt()).abs() < 1e-6 && (out.get(3) - 2.0 * 2f32.sqrt()).abs() < 1e-5);
 /// # Ok::<(), tilewire::RunError>(())
 /// ```

@@ -4,9 +4,10 @@
 use super::entity::{Region, RoleId, ScratchId, Site, Table, Value, VarId};
 use super::kernel::{Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
 use super::op::{Const, Op};
+use super::quick_map::QuickMap;
 use super::types::{Shape, Type};
 use super::{Inst, ParamId, typing};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 /// A kernel under construction: an insertion point and the open regions around it.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub struct Builder {
     kernel: Kernel,
     /// Open regions, innermost last; the flag says whether it is the body of an `each`.
     open: Vec<(Region, bool)>,
-    sites: HashMap<SourceLine, Site>,
+    sites: QuickMap<SourceLine, Site>,
 }
 
 impl Builder {
@@ -35,7 +36,7 @@ impl Builder {
                 matched: BTreeSet::new(),
             },
             open: Vec::new(),
-            sites: HashMap::new(),
+            sites: QuickMap::default(),
         }
     }
 

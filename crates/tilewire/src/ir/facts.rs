@@ -5,8 +5,8 @@ use super::affine::Uniform;
 use super::entity::Value;
 use super::kernel::{Def, Kernel};
 use super::op::{BinaryOp, GroupOp, Op, Special, UnaryOp};
+use super::quick_map::QuickMap;
 use super::types::Type;
-use std::collections::HashMap;
 
 /// `lo ≤ x ≤ hi` and `multiple` divides `x`, for the number `x` the bits stand for in the value's type. `multiple` is 0
 /// exactly when `x` is known to be 0 (so that `gcd` needs no special case).
@@ -21,7 +21,7 @@ pub(crate) struct Fact {
 /// builds); what is known of a value stays true as long as its definition, the number of blocks and the copies of roles stand.
 #[derive(Default)]
 pub(crate) struct Facts {
-    known: HashMap<Value, Fact>,
+    known: QuickMap<Value, Fact>,
 }
 
 /// Longest chain of definitions that is followed; what lies deeper counts as unknown.

@@ -1,7 +1,7 @@
 //! A kernel: parameters, roles, and the arenas that hold their code.
 
 use super::entity::{Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
-use super::op::{Base, Const, Op};
+use super::op::{Base, Const, Mask, Op, Place, Slot};
 use super::types::{Shape, Type};
 use std::collections::BTreeSet;
 
@@ -278,33 +278,20 @@ impl Kernel {
     }
 }
 
-impl Op {
-    /// The values this op reads, in the order of its fields.
-    pub fn operands(&self) -> Vec<Value> {
-        let mut out = Vec::new();
-        let mut copy = self.clone();
-        copy.map_operands(&mut |v| {
-            out.push(v);
-            v
-        });
-        out
-    }
-
-    /// Replaces every operand by `f(operand)`, in the order of the fields. The one place that knows where operands are.
-    pub fn map_operands(&mut self, f: &mut dyn FnMut(Value) -> Value) {
-        fn place(at: &mut super::op::Place, f: &mut dyn FnMut(Value) -> Value) {
-            if let Some(bank) = &mut at.bank {
-                *bank = f(*bank);
-            }
-            at.index = f(at.index);
+/// Hands every operand of an op to the macro `visit`, in the order of the fields: by reference, mutable if the op is. The one place that knows
+/// where operands are.
+macro_rules! visit_operands {
+    ($op:expr, $visit:ident) => {{
+        macro_rules! indexed {
+            ($kind:ident, $at:expr) => {{
+                let $kind { bank, index, .. } = $at;
+                if let Some(bank) = bank {
+                    $visit!(bank);
+                }
+                $visit!(index);
+            }};
         }
-        fn slot(at: &mut super::op::Slot, f: &mut dyn FnMut(Value) -> Value) {
-            if let Some(bank) = &mut at.bank {
-                *bank = f(*bank);
-            }
-            at.index = f(at.index);
-        }
-        match self {
+        match $op {
             Op::Const(_)
             | Op::Special(_)
             | Op::Scalar(_)
@@ -316,75 +303,108 @@ impl Op {
             | Op::Cast { x, .. }
             | Op::Bitcast { x, .. }
             | Op::Group { x, .. }
-            | Op::WriteVar { x, .. } => *x = f(*x),
+            | Op::WriteVar { x, .. } => $visit!(x),
             Op::Binary { a, b, .. } | Op::Compare { a, b, .. } => {
-                *a = f(*a);
-                *b = f(*b);
+                $visit!(a);
+                $visit!(b);
             }
             Op::Select { cond: a, a: b, b: c } | Op::Fma { a, b, c } => {
-                *a = f(*a);
-                *b = f(*b);
-                *c = f(*c);
+                $visit!(a);
+                $visit!(b);
+                $visit!(c);
             }
             Op::Load { at, mask } | Op::Get { at, mask, .. } => {
-                place(at, f);
-                if let Some(mask) = mask {
-                    mask.cond = f(mask.cond);
-                    mask.other = f(mask.other);
+                indexed!(Place, at);
+                if let Some(Mask { cond, other }) = mask {
+                    $visit!(cond);
+                    $visit!(other);
                 }
             }
             Op::Store { at, x, mask } | Op::Put { at, x, mask } | Op::AtomicAdd { at, x, mask, .. } => {
-                place(at, f);
-                *x = f(*x);
+                indexed!(Place, at);
+                $visit!(x);
                 if let Some(mask) = mask {
-                    *mask = f(*mask);
+                    $visit!(mask);
                 }
             }
             Op::Signal { slot: at, x }
             | Op::SignalCredit { slot: at, x }
             | Op::Wait { slot: at, x }
             | Op::Test { slot: at, x } => {
-                slot(at, f);
-                *x = f(*x);
+                indexed!(Slot, at);
+                $visit!(x);
             }
             Op::PacketPut { at, x, flag } => {
-                place(at, f);
-                *x = f(*x);
-                *flag = f(*flag);
+                indexed!(Place, at);
+                $visit!(x);
+                $visit!(flag);
             }
             Op::PacketGet { at, flag } => {
-                place(at, f);
-                *flag = f(*flag);
+                indexed!(Place, at);
+                $visit!(flag);
             }
             Op::BulkCopy { dst, src, count } => {
-                place(dst, f);
-                place(src, f);
-                *count = f(*count);
+                indexed!(Place, dst);
+                indexed!(Place, src);
+                $visit!(count);
             }
             Op::Post { peer, src, dst, bytes, .. } => {
-                *peer = f(*peer);
-                place(src, f);
-                *dst = f(*dst);
-                *bytes = f(*bytes);
+                $visit!(peer);
+                indexed!(Place, src);
+                $visit!(dst);
+                $visit!(bytes);
             }
             Op::PostSignal { peer, index, x, .. } => {
-                *peer = f(*peer);
-                *index = f(*index);
-                *x = f(*x);
+                $visit!(peer);
+                $visit!(index);
+                $visit!(x);
             }
-            Op::If { cond, .. } | Op::While { cond, .. } => *cond = f(*cond),
+            Op::If { cond, .. } | Op::While { cond, .. } => $visit!(cond),
             Op::For { start, end, step, .. } => {
-                *start = f(*start);
-                *end = f(*end);
-                *step = f(*step);
+                $visit!(start);
+                $visit!(end);
+                $visit!(step);
             }
-            Op::Each { extent, .. } => extent.iter_mut().for_each(|e| *e = f(*e)),
+            Op::Each { extent, .. } => {
+                for extent in extent {
+                    $visit!(extent);
+                }
+            }
         }
+    }};
+}
+
+impl Op {
+    /// The values this op reads, in the order of its fields.
+    pub fn operands(&self) -> Vec<Value> {
+        let mut out = Vec::new();
+        self.for_each_operand(|v| out.push(v));
+        out
+    }
+
+    /// Calls `f` for every value this op reads, in the order of its fields.
+    pub fn for_each_operand(&self, mut f: impl FnMut(Value)) {
+        macro_rules! visit {
+            ($x:expr) => {
+                f(*$x)
+            };
+        }
+        visit_operands!(self, visit);
+    }
+
+    /// Replaces every operand by `f(operand)`, in the order of the fields.
+    pub fn map_operands(&mut self, f: &mut dyn FnMut(Value) -> Value) {
+        macro_rules! visit {
+            ($x:expr) => {
+                *$x = f(*$x)
+            };
+        }
+        visit_operands!(self, visit);
     }
 
     /// The places in memory this op accesses, the one written first.
-    pub fn places(&self) -> Vec<&super::op::Place> {
-        match self {
+    pub fn places(&self) -> impl Iterator<Item = &Place> {
+        let places = match self {
             Op::Load { at, .. }
             | Op::Store { at, .. }
             | Op::AtomicAdd { at, .. }
@@ -392,10 +412,11 @@ impl Op {
             | Op::Get { at, .. }
             | Op::PacketPut { at, .. }
             | Op::PacketGet { at, .. }
-            | Op::Post { src: at, .. } => vec![at],
-            Op::BulkCopy { dst, src, .. } => vec![dst, src],
-            _ => Vec::new(),
-        }
+            | Op::Post { src: at, .. } => [Some(at), None],
+            Op::BulkCopy { dst, src, .. } => [Some(dst), Some(src)],
+            _ => [None, None],
+        };
+        places.into_iter().flatten()
     }
 
     /// The regions inside this op, in order of execution.

@@ -24,6 +24,7 @@
 //! | `matching.rs` | words and flags that carry the number of an operation |
 //! | `verify/` | [`verify`]: which kernels are legal |
 //! | `names.rs`, `literal.rs`, `print.rs` | the text form |
+//! | `quick_map.rs` | maps of ids, for all who build |
 //! | `scalar/` | what one op does to one element |
 //! | `affine.rs`, `facts.rs`, `access/` | what is known of indices and accesses before the kernel runs |
 //! | `simplify/` | [`simplify`]: folding, sharing, hoisting, division by constants, dead code |
@@ -53,6 +54,7 @@ pub mod matching;
 mod names;
 mod op;
 mod print;
+mod quick_map;
 pub mod scalar;
 mod simplify;
 mod types;
@@ -68,6 +70,7 @@ pub use op::{
     Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,
 };
 pub use print::{fingerprint, inst_text};
+pub(crate) use quick_map::QuickMap;
 pub use simplify::simplify;
 pub use types::{Shape, Type};
 pub use verify::{Fault, VerifyError, VerifyErrors, verify};

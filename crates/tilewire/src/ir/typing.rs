@@ -31,7 +31,10 @@ pub fn result(kernel: &Kernel, op: &Op, in_each: bool) -> Option<(Type, Shape)> 
     };
     let memory =
         matches!(op, Op::Load { .. } | Op::Get { .. } | Op::AtomicAdd { .. } | Op::PacketGet { .. } | Op::Group { .. });
-    let lane = if memory { in_each } else { op.operands().iter().any(|&v| is_lane(kernel, v)) };
+    let mut lane = memory && in_each;
+    if !memory {
+        op.for_each_operand(|v| lane |= is_lane(kernel, v));
+    }
     Some((ty, if lane { Shape::Lane } else { Shape::Uniform }))
 }
 
@@ -248,12 +251,12 @@ impl Check<'_> {
         if let Some(ty) = self.ty(at.index).filter(|&ty| ty != Type::I64) {
             self.say(format!("index is {ty}; indices are i64"));
         }
+        let kernel = self.kernel;
         match at.base {
-            Base::Param(p) => match self.kernel.params.get(p) {
+            Base::Param(p) => match kernel.params.get(p) {
                 Some(Param::Buffer { name, banks, access, .. }) => {
-                    let (banks, access, name) = (*banks, *access, name.clone());
-                    self.bank(&name, banks, at.bank);
-                    if write && access == Access::In {
+                    self.bank(name, *banks, at.bank);
+                    if write && *access == Access::In {
                         self.say(format!("store into {name}, which is an input"));
                     }
                 }
@@ -272,11 +275,9 @@ impl Check<'_> {
 
     fn slot(&mut self, slot: &Slot) {
         self.index("slot index", slot.index);
-        match self.kernel.params.get(slot.slots) {
-            Some(Param::Slots { name, banks, .. }) => {
-                let (name, banks) = (name.clone(), *banks);
-                self.bank(&name, banks, slot.bank);
-            }
+        let kernel = self.kernel;
+        match kernel.params.get(slot.slots) {
+            Some(Param::Slots { name, banks, .. }) => self.bank(name, *banks, slot.bank),
             _ => self.say(format!("{} is not a slots parameter", slot.slots)),
         }
     }

@@ -296,9 +296,11 @@ pub enum TransferError {
         /// The length of the tensor that has whole groups in every shard.
         padded: usize,
     },
-    /// What is sent and what is received lie over each other.
+    /// The output lies over memory that is read meanwhile.
     Overlap {
-        /// Bytes of what is sent.
+        /// What is read: the input, or a tensor that a hook captures, and where.
+        what: String,
+        /// Bytes of what is read.
         bytes: usize,
     },
     /// A tensor that does not split into one equal chunk for each rank.
@@ -396,9 +398,10 @@ impl fmt::Display for TransferError {
                 f,
                 "shards of {shard} elements, one for each rank, are no whole number of groups of {group}: pad the tensor to {padded}"
             ),
-            TransferError::Overlap { bytes } => write!(
+            TransferError::Overlap { what, bytes } => write!(
                 f,
-                "the output lies over the {bytes} bytes that are sent, and would overwrite them before they are: use two tensors"
+                "the output lies over {what} ({bytes} bytes), which would be overwritten before all of it is read: use two tensors \
+                 (in place, a hook reads only the position that it writes)"
             ),
             TransferError::Uneven { what, len, ranks } => write!(
                 f,

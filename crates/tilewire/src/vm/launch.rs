@@ -90,9 +90,14 @@ impl Prepared {
 
     /// Prepares a kernel.
     pub fn with(kernel: &Kernel, args: &[Arg], settings: Settings) -> Result<Prepared, PrepareError> {
+        ir::verify(kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
+        Prepared::of_verified(kernel, args, settings)
+    }
+
+    /// Prepares a kernel that has just been verified, as all are that are traced.
+    pub(crate) fn of_verified(kernel: &Kernel, args: &[Arg], settings: Settings) -> Result<Prepared, PrepareError> {
         // The simplifier computes constants: they must not depend on the host's control word either.
         let _nearest = Rounding::nearest();
-        ir::verify(kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
         check_arguments(kernel, args)?;
         let simplified = settings.simplify.then(|| ir::simplify(kernel));
         let kernel = simplified.as_ref().unwrap_or(kernel);

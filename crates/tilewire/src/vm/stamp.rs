@@ -68,6 +68,11 @@ impl FlagStamp {
         flag & self.mask | self.bits
     }
 
+    /// The flag as the kernel has it.
+    pub(crate) fn bare(self, flag: u32) -> u32 {
+        if self.bits == 0 { flag } else { flag & matching::FLAG_BITS }
+    }
+
     /// What a packet's flag says to who wants another.
     #[inline(always)]
     pub(crate) fn look(self, seen: u32, wanted: u32) -> Look {

@@ -9,12 +9,13 @@
 
 use super::code::{Access, Code, Each, Extra, Input, MAX_COUNTS, Opcode, Operand, PostWork, RoleCode};
 use super::queue::ring_bytes;
+use crate::ir::QuickMap;
 use crate::ir::access::SCRATCH_ALIGN;
-use std::collections::HashMap;
 
 /// Checks a role's code. `entries` are the sizes in bytes of the memory behind each base address, scratch included.
 pub(crate) fn verify(role: &RoleCode, entries: &[u64]) -> Result<(), String> {
-    let mut check = Check { role, entries, each: None, bound: HashMap::new(), filled: Vec::new(), owner: Vec::new() };
+    let mut check =
+        Check { role, entries, each: None, bound: QuickMap::default(), filled: Vec::new(), owner: Vec::new() };
     check.tables()?;
     check.eaches()?;
     check.code()
@@ -26,7 +27,7 @@ struct Check<'r> {
     /// The `each` the instruction stands in.
     each: Option<&'r Each>,
     /// Lanes bound in this `each`: the count they were bound for.
-    bound: HashMap<u16, u16>,
+    bound: QuickMap<u16, u16>,
     /// Lanes with strip memory written in this `each`.
     filled: Vec<u16>,
     /// The `each` (by index) every instruction stands in, its `EachBegin` excluded.

@@ -1,6 +1,7 @@
 //! Every feature of the hook language, and the kernel it becomes.
 
-use tilewire::hook::{BuildError, Regs, Tile, Traced};
+use std::fmt::Display;
+use tilewire::hook::{Regs, Tile, Traced};
 use tilewire::ir::{Access, BulkDone, Op, Order, Param, Scope, Type};
 use tilewire::prelude::*;
 use tilewire::{Arg, Memory, Scalar, Tensor, kernel, map};
@@ -14,7 +15,7 @@ fn lines(traced: &Traced) -> Vec<String> {
 
 /// The kernel has these lines, in this order (others may stand between).
 #[track_caller]
-fn has(result: Result<Traced, BuildError>, expected: &[&str]) -> Traced {
+fn has(result: Result<Traced, impl Display>, expected: &[&str]) -> Traced {
     let traced = result.unwrap_or_else(|error| panic!("{error}"));
     let lines = lines(&traced);
     let mut rest = lines.iter();

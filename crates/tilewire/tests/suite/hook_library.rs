@@ -12,8 +12,8 @@ use tilewire::ptx::Target;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::{ShmOptions, ShmTransport};
 use tilewire::{
-    Bf16, Config, F8E4M3, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World, all_gather,
-    all_to_all, broadcast, check, map, sendrecv,
+    Bf16, Config, F8E4M3, F8E5M2, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World,
+    all_gather, all_to_all, broadcast, check, map, sendrecv,
 };
 
 #[test]
@@ -207,6 +207,30 @@ fn hooks_that_compute_work_between_ranks() {
 }
 
 #[test]
+fn a_group_of_zeros_stays_zeros() {
+    // 8 zeros, then the largest number that leaves the scale at its least, and zeros again.
+    let inp = Tensor::from_fn(24, |i| if i == 8 { f32::MIN_POSITIVE } else { 0.0 });
+    let zeros = |out: &Tensor<f32>, what: &str| {
+        let others: Vec<f32> = (0..24).filter(|&i| i != 8).map(|i| out.get(i)).collect();
+        assert_eq!(others, [0.0; 23], "{what}");
+        assert!(out.get(8).is_finite(), "{what}: {}", out.get(8));
+    };
+    let out = Tensor::<f32>::from_slice(&[f32::NAN; 24]);
+    map(&out, &inp).produce2(hooks::quantise(F8E4M3::MAX, 8)).consume(hooks::dequantise()).run().unwrap();
+    zeros(&out, "fp8");
+    out.fill(f32::NAN);
+    map(&out, &inp).produce2(hooks::quantise(F8E5M2::MAX, 8)).last_per(8).consume(hooks::dequantise()).run().unwrap();
+    zeros(&out, "fp8, wide range");
+    out.fill(f32::NAN);
+    map(&out, &inp).produce2(hooks::quantise(i8::MAX, 8)).consume(hooks::dequantise()).run().unwrap();
+    zeros(&out, "int8");
+    out.fill(f32::NAN);
+    let weight = Tensor::from_slice(&[1.0f32; 8]);
+    map(&out, &inp).produce(hooks::rms_norm(&weight, 1e-9)).run().unwrap();
+    zeros(&out, "rms_norm");
+}
+
+#[test]
 fn what_is_quantised_travels_and_is_restored() {
     over_a_wire(
         "f8e4m3, many tiles, the last group cut",
@@ -323,7 +347,7 @@ fn hooks_work_in_collectives() {
 fn hooks_refuse_chunks_they_cannot_work_with() {
     let (out, inp) = (Tensor::<f32>::zeros(12), Tensor::<f32>::zeros(12));
     let (five, six) = (Tensor::<f32>::zeros(5), Tensor::<f32>::zeros(6));
-    let says = |result: Result<tilewire::Traced, tilewire::BuildError>, words: &str| {
+    let says = |result: Result<tilewire::Traced, RunError>, words: &str| {
         let error = result.expect_err(words);
         assert!(error.to_string().contains(words), "{error}");
         assert!(error.misuses().iter().all(|misuse| misuse.at.file.ends_with("hook_library.rs")), "{error}");

@@ -4,18 +4,18 @@ use std::cell::{Cell, RefCell};
 use tilewire::hook::{BuildError, Traced};
 use tilewire::ir::{Access, BulkDone, Order, Scope};
 use tilewire::prelude::*;
-use tilewire::{Memory, Tensor, kernel, map};
+use tilewire::{Memory, RunError, Tensor, kernel, map};
 
 /// The build fails with exactly one misuse, on this line, whose message has this text.
 #[track_caller]
-fn fails(result: Result<Traced, BuildError>, line: u32, text: &str) {
+fn fails(result: Result<Traced, impl Into<RunError>>, line: u32, text: &str) {
     fails_all(result, &[(line, text)]);
 }
 
 /// The build fails with exactly these misuses, in this order.
 #[track_caller]
-fn fails_all(result: Result<Traced, BuildError>, expected: &[(u32, &str)]) {
-    let error = result.expect_err("the kernel is misused");
+fn fails_all(result: Result<Traced, impl Into<RunError>>, expected: &[(u32, &str)]) {
+    let error: RunError = result.map_err(Into::into).expect_err("the kernel is misused");
     let found = error.misuses();
     assert_eq!(found.len(), expected.len(), "{error}");
     for (misuse, (line, text)) in found.iter().zip(expected) {

@@ -15,8 +15,8 @@ use super::entity::{Inst, Value};
 use super::facts::{Facts, gcd, number};
 use super::kernel::{Access, Kernel, Param};
 use super::op::{Base, CompareOp, GroupOp, Op, Place};
+use super::quick_map::QuickMap;
 use super::types::{Shape, Type};
-use std::collections::HashMap;
 
 pub use super::affine::{Affine, Uniform};
 
@@ -127,16 +127,16 @@ pub struct Analysis<'k> {
     each: Inst,
     facts: Facts,
     /// Affine forms of the lane values of the body that have one.
-    forms: HashMap<Value, Affine>,
+    forms: QuickMap<Value, Affine>,
     /// Granularity of the lane values of the body.
-    grains: HashMap<Value, Granularity>,
+    grains: QuickMap<Value, Granularity>,
 }
 
 impl<'k> Analysis<'k> {
     /// Analyses the body of an `each`.
     pub fn new(kernel: &'k Kernel, each: Inst) -> Self {
         let mut analysis =
-            Analysis { kernel, each, facts: Facts::default(), forms: HashMap::new(), grains: HashMap::new() };
+            Analysis { kernel, each, facts: Facts::default(), forms: QuickMap::default(), grains: QuickMap::default() };
         let indices = &kernel.insts[each].indices;
         for (axis, &index) in indices.iter().enumerate() {
             analysis.forms.insert(index, Affine::index(axis, indices.len()));
@@ -284,8 +284,8 @@ impl<'k> Analysis<'k> {
             };
         }
         let op = &self.kernel.insts[inst].op;
-        let operands =
-            op.operands().into_iter().map(|v| self.granularity(v)).fold(Granularity::Uniform, Granularity::and);
+        let mut operands = Granularity::Uniform;
+        op.for_each_operand(|v| operands = operands.and(self.granularity(v)));
         match op {
             Op::Group { op: GroupOp::Scan, .. } => Granularity::Lane,
             Op::Group { op: GroupOp::Max | GroupOp::Min, .. }

@@ -97,11 +97,9 @@ impl<'k> Mark<'k> {
         self.need[inst.index()] = Need::All;
         self.work.extend(self.around[inst.index()]);
         let op = &self.kernel.insts[inst].op;
-        for v in op.operands() {
-            match self.kernel.values[v].def {
-                Def::Result(inst) | Def::Index { inst, .. } => self.work.push(inst),
-            }
-        }
+        op.for_each_operand(|v| match self.kernel.values[v].def {
+            Def::Result(inst) | Def::Index { inst, .. } => self.work.push(inst),
+        });
         if let Op::ReadVar(var) = op {
             self.work.append(&mut self.writes[var.index()]);
         }

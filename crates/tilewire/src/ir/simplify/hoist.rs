@@ -19,9 +19,11 @@ impl Rewriter<'_> {
             Op::Const(_) | Op::Special(_) | Op::Scalar(_) => return 0,
             _ => {}
         }
-        let operands = op.operands();
-        debug_assert!(operands.iter().all(|&v| self.kernel.shape(v) == Shape::Uniform || self.levels[here].each));
-        let deepest = operands.into_iter().map(|v| self.depth(v)).max().unwrap_or(0);
+        let mut deepest = 0;
+        op.for_each_operand(|v| {
+            debug_assert!(self.kernel.shape(v) == Shape::Uniform || self.levels[here].each);
+            deepest = deepest.max(self.depth(v));
+        });
         match (deepest + 1..=here).find(|&level| self.levels[level].repeats) {
             Some(inner) => inner - 1,
             None => here,

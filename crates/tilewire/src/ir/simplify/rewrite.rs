@@ -4,11 +4,11 @@ use super::super::entity::{Entity, Inst, Region, Site, Table, Value};
 use super::super::facts::{Fact, Facts};
 use super::super::kernel::{Access, Def, InstData, Kernel, Param, ValueData};
 use super::super::op::{Base, Const, Op};
+use super::super::quick_map::QuickMap;
 use super::super::types::{Shape, Type};
 use super::super::typing;
 use super::share::Key;
 use super::{divide, fold};
-use std::collections::HashMap;
 
 /// Rebuilds a kernel; says whether anything but the placement of constants changed.
 pub(super) fn rewrite(old: &Kernel) -> (Kernel, bool) {
@@ -30,8 +30,8 @@ pub(super) fn rewrite(old: &Kernel) -> (Kernel, bool) {
         new: vec![None; old.values.len()],
         depth: Vec::with_capacity(old.values.len()),
         levels: Vec::new(),
-        shared: HashMap::new(),
-        loads: HashMap::new(),
+        shared: QuickMap::default(),
+        loads: QuickMap::default(),
         facts: Facts::default(),
         site: Site::new(0),
         changed: false,
@@ -56,9 +56,9 @@ pub(super) struct Rewriter<'k> {
     depth: Vec<u32>,
     pub levels: Vec<Level>,
     /// Pure ops (and loads of what nobody writes) visible here.
-    pub shared: HashMap<Key, Value>,
+    pub shared: QuickMap<Key, Value>,
     /// Loads of the current `each` since its last write.
-    loads: HashMap<Key, Value>,
+    loads: QuickMap<Key, Value>,
     facts: Facts,
     site: Site,
     pub changed: bool,

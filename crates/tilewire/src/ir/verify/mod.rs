@@ -16,14 +16,15 @@ mod fault;
 
 pub use fault::{Fault, VerifyError, VerifyErrors};
 
-use super::entity::{Inst, Region, RoleId, Value, VarId};
+use super::entity::{Entity, Inst, Region, RoleId, Value, VarId};
 use super::kernel::{Def, InstData, Kernel};
 use super::op::{Base, Op};
 use super::print::{MAX_DEPTH, Names};
 use super::types::{Shape, Type};
 use super::typing;
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
+use std::mem::replace;
 
 /// Checks a kernel; reports everything that is wrong with it at once.
 ///
@@ -54,12 +55,12 @@ struct Verifier<'k> {
     role: Option<RoleId>,
     inst: Option<Inst>,
     /// Regions and instructions met, to find those that stand in two places.
-    regions: HashSet<Region>,
-    insts: HashSet<Inst>,
+    regions: Vec<bool>,
+    insts: Vec<bool>,
     /// The role that defines each value, of all roles from the start.
-    homes: HashMap<Value, RoleId>,
-    /// Values met so far, and the values of each open scope, innermost last.
-    state: HashMap<Value, State>,
+    homes: Vec<Option<RoleId>>,
+    /// What is known of each value that was met so far, and the values of each open scope, innermost last.
+    state: Vec<Option<State>>,
     open: Vec<Vec<Value>>,
     /// Variables written on every path to here.
     assigned: BTreeSet<VarId>,
@@ -92,10 +93,10 @@ impl<'k> Verifier<'k> {
             names: OnceCell::new(),
             role: None,
             inst: None,
-            regions: HashSet::new(),
-            insts: HashSet::new(),
+            regions: vec![false; kernel.regions.len()],
+            insts: vec![false; kernel.insts.len()],
             homes: homes(kernel),
-            state: HashMap::new(),
+            state: vec![None; kernel.values.len()],
             open: Vec::new(),
             assigned: BTreeSet::new(),
         }
@@ -106,7 +107,7 @@ impl<'k> Verifier<'k> {
         let Some(insts) = kernel.regions.get(region) else {
             return self.fault(Fault::Dangling { id: region.to_string() });
         };
-        if !self.regions.insert(region) {
+        if replace(&mut self.regions[region.index()], true) {
             return self.fault(Fault::RegionShared { region: region.to_string() });
         }
         if context.depth > MAX_DEPTH {
@@ -125,7 +126,7 @@ impl<'k> Verifier<'k> {
     }
 
     fn inst(&mut self, inst: Inst, data: &'k InstData, context: Context) {
-        if !self.insts.insert(inst) {
+        if replace(&mut self.insts[inst.index()], true) {
             return self.fault(Fault::InstShared { inst: inst.to_string() });
         }
         if self.kernel.sites.get(data.site).is_none() {
@@ -133,7 +134,11 @@ impl<'k> Verifier<'k> {
         }
         self.position(&data.op, context);
         if !matches!(data.op, Op::While { .. }) {
-            self.uses(&data.op.operands());
+            let mut all_live = true;
+            data.op.for_each_operand(|v| all_live &= self.is_live(v));
+            if !all_live {
+                self.uses(&data.op.operands());
+            }
         }
         self.ownership(&data.op);
         for complaint in typing::complaints(self.kernel, &data.op) {
@@ -179,6 +184,12 @@ impl<'k> Verifier<'k> {
         }
     }
 
+    /// Whether a value is defined before, in a region of this role that is still open.
+    fn is_live(&self, v: Value) -> bool {
+        let is_here = self.homes.get(v.index()).is_some_and(|home| home.is_some() && *home == self.role);
+        is_here && self.state[v.index()] == Some(State::Live)
+    }
+
     /// Every operand is defined before, in a region that is still open.
     fn uses(&mut self, operands: &[Value]) {
         let distinct: BTreeSet<Value> = operands.iter().copied().collect();
@@ -188,9 +199,9 @@ impl<'k> Verifier<'k> {
                 continue;
             };
             let value = || self.names().value(v);
-            let fault = match (self.state.get(&v), self.homes.get(&v)) {
+            let fault = match (self.state[v.index()], self.homes[v.index()]) {
                 (_, None) => Fault::Unplaced { value: value() },
-                (_, Some(&home)) if Some(home) != self.role => {
+                (_, Some(home)) if Some(home) != self.role => {
                     Fault::WrongRole { what: value(), owner: self.role_name(home) }
                 }
                 (Some(State::Live), _) => continue,
@@ -243,11 +254,14 @@ impl<'k> Verifier<'k> {
                 }
             },
         };
+        let expected = typing::result(self.kernel, &data.op, context.in_each);
+        if recorded == expected {
+            return;
+        }
         // With an unknown operand the type is unknown too, and the operand has been reported.
         let known = data.op.operands().iter().all(|&v| self.kernel.values.get(v).is_some())
             && !matches!(data.op, Op::ReadVar(var) if self.kernel.vars.get(var).is_none());
-        let expected = typing::result(self.kernel, &data.op, context.in_each);
-        if recorded.is_some() != expected.is_some() || known && context.trusted && recorded != expected {
+        if recorded.is_some() != expected.is_some() || known && context.trusted {
             self.fault(Fault::WrongResult { expected, recorded });
         }
     }
@@ -280,13 +294,13 @@ impl<'k> Verifier<'k> {
     /// The regions inside an op. What a region assigns counts after it only if the region always runs.
     fn inner(&mut self, data: &InstData, context: Context) {
         let inside = Context { depth: context.depth + 1, trusted: context.trusted && !context.in_each, ..context };
-        let before = self.assigned.clone();
         match &data.op {
             Op::If { cond, then, otherwise } => {
+                let before = self.assigned.clone();
                 let known = bounds::constant_bool(self.kernel, *cond);
                 let live = context.live && known != Some(false);
                 self.scope(false, |v| v.region(*then, Context { live, ..inside }));
-                let after_then = std::mem::replace(&mut self.assigned, before);
+                let after_then = replace(&mut self.assigned, before);
                 let live = context.live && known != Some(true);
                 self.scope(false, |v| v.region(*otherwise, Context { live, ..inside }));
                 match known {
@@ -296,6 +310,7 @@ impl<'k> Verifier<'k> {
                 }
             }
             Op::For { start, end, body, .. } => {
+                let before = self.assigned.clone();
                 let bound = |v: Value| bounds::constant(self.kernel, v);
                 let empty = matches!((bound(*start), bound(*end)), (Some(start), Some(end)) if start >= end);
                 self.body(data, false, *body, Context { live: context.live && !empty, ..inside });
@@ -310,6 +325,7 @@ impl<'k> Verifier<'k> {
                 v.assigned = after_head;
             }),
             Op::Each { extent, body } => {
+                let before = self.assigned.clone();
                 let empty = extent.iter().any(|&e| bounds::constant(self.kernel, e).is_some_and(|e| e <= 0));
                 let live = context.live && !empty;
                 self.body(data, true, *body, Context { in_each: true, live, ..inside });
@@ -331,12 +347,19 @@ impl<'k> Verifier<'k> {
         self.open.push(Vec::new());
         f(self);
         for v in self.open.pop().unwrap_or_default() {
-            self.state.insert(v, State::Ended { with_each: is_each });
+            self.become_state(v, State::Ended { with_each: is_each });
+        }
+    }
+
+    fn become_state(&mut self, v: Value, state: State) {
+        // A value that the kernel does not have has been reported.
+        if let Some(is) = self.state.get_mut(v.index()) {
+            *is = Some(state);
         }
     }
 
     fn define(&mut self, v: Value) {
-        self.state.insert(v, State::Live);
+        self.become_state(v, State::Live);
         if let Some(scope) = self.open.last_mut() {
             scope.push(v);
         }
@@ -364,18 +387,20 @@ impl<'k> Verifier<'k> {
 }
 
 /// The role that defines each value: the first one whose body reaches an instruction that records it.
-fn homes(kernel: &Kernel) -> HashMap<Value, RoleId> {
-    let (mut homes, mut seen) = (HashMap::new(), HashSet::new());
+fn homes(kernel: &Kernel) -> Vec<Option<RoleId>> {
+    let (mut homes, mut seen) = (vec![None; kernel.values.len()], vec![false; kernel.regions.len()]);
     for (role, data) in kernel.roles.iter() {
         let mut todo = vec![data.body];
         while let Some(region) = todo.pop() {
-            if !seen.insert(region) {
+            let Some(insts) = kernel.regions.get(region) else { continue };
+            if replace(&mut seen[region.index()], true) {
                 continue;
             }
-            let insts = kernel.regions.get(region).into_iter().flatten();
-            for data in insts.filter_map(|&inst| kernel.insts.get(inst)) {
+            for data in insts.iter().filter_map(|&inst| kernel.insts.get(inst)) {
                 for &v in data.result.iter().chain(&data.indices) {
-                    homes.entry(v).or_insert(role);
+                    if let Some(home) = homes.get_mut(v.index()) {
+                        home.get_or_insert(role);
+                    }
                 }
                 todo.extend(data.op.regions());
             }

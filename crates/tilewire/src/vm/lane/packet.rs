@@ -390,7 +390,8 @@ unsafe fn block(m: &mut Machine, pc: *const Inst, at: *mut u64, packet: i64, fla
             return fault(m, pc, Fault::OtherPacket { access: e as u32, bank, packet, expected: flag, seen });
         }
         m.watch = Watch::Packet { half: half.cast_const().cast(), flag, stamp };
-        let blocked = Blocked::Packet { access: e as u32, bank, packet, expected: flag, seen };
+        let [expected, seen] = [flag, seen].map(|flag| stamp.bare(flag));
+        let blocked = Blocked::Packet { access: e as u32, bank, packet, expected, seen };
         m.stop_at(pc, Stop::Blocked(blocked))
     }
 }

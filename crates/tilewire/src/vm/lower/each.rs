@@ -8,8 +8,7 @@ use super::RoleLowering;
 use super::lanes::Lanes;
 use super::strip::Strip;
 use crate::ir::access::{Analysis, Class, MemoryAccess, place};
-use crate::ir::{Affine, BinaryOp, GroupOp, Inst, Op, Place, Region, Shape, Type, UnaryOp, Uniform, Value};
-use std::collections::HashMap;
+use crate::ir::{Affine, BinaryOp, GroupOp, Inst, Op, Place, QuickMap, Region, Shape, Type, UnaryOp, Uniform, Value};
 
 /// Elements of a strip when nothing else limits it: longer ones no longer make dispatch cheaper.
 const STRIP: u64 = 4096;
@@ -72,18 +71,18 @@ pub(super) struct Step {
 pub(super) struct Plan<'k> {
     pub mode: Mode,
     pub steps: Vec<Step>,
-    pub accesses: HashMap<Inst, MemoryAccess>,
-    pub rates: HashMap<Value, Rate>,
+    pub accesses: QuickMap<Inst, MemoryAccess>,
+    pub rates: QuickMap<Value, Rate>,
     /// The value behind a bit cast.
-    pub roots: HashMap<Value, Value>,
+    pub roots: QuickMap<Value, Value>,
     /// Index values used as data.
     pub indices: Vec<(Value, usize)>,
     /// Position of the last step that reads a value.
-    pub last_use: HashMap<Value, usize>,
+    pub last_use: QuickMap<Value, usize>,
     /// Loads that become pointers.
     pub bound_loads: Vec<Inst>,
     /// Stores whose value is written straight to memory, with whether they may stream: value → (store, streams).
-    pub bound_stores: HashMap<Value, (Inst, bool)>,
+    pub bound_stores: QuickMap<Value, (Inst, bool)>,
     /// Stores that copy a value around the cache.
     pub streamed_copies: Vec<Inst>,
     /// Group sizes; the first is 1.
@@ -169,18 +168,18 @@ impl<'k> RoleLowering<'k> {
     fn plan(&self, each: Inst, extent: &[Value], body: Region) -> Plan<'k> {
         let kernel = self.kernel;
         let mut analysis = Analysis::new(kernel, each);
-        let accesses: HashMap<Inst, MemoryAccess> =
+        let accesses: QuickMap<Inst, MemoryAccess> =
             analysis.accesses().into_iter().map(|access| (access.inst, access)).collect();
         let mut plan = Plan {
             mode: Mode::Rows,
             steps: Vec::new(),
             accesses,
-            rates: HashMap::new(),
-            roots: HashMap::new(),
+            rates: QuickMap::default(),
+            roots: QuickMap::default(),
             indices: Vec::new(),
-            last_use: HashMap::new(),
+            last_use: QuickMap::default(),
             bound_loads: Vec::new(),
-            bound_stores: HashMap::new(),
+            bound_stores: QuickMap::default(),
             streamed_copies: Vec::new(),
             groups: vec![1],
             analysis,
@@ -207,13 +206,11 @@ impl<'k> RoleLowering<'k> {
     fn choose_steps(&self, plan: &mut Plan<'k>, each: Inst, body: Region) {
         let kernel = self.kernel;
         let insts = &kernel.regions[body];
-        let mut uses: HashMap<Value, u32> = HashMap::new();
+        let mut uses: QuickMap<Value, u32> = QuickMap::default();
         for &inst in insts {
-            for v in kernel.insts[inst].op.operands() {
-                *uses.entry(plan.root(v)).or_default() += 1;
-            }
+            kernel.insts[inst].op.for_each_operand(|v| *uses.entry(plan.root(v)).or_default() += 1);
         }
-        let mut needed: HashMap<Value, ()> = HashMap::new();
+        let mut needed: QuickMap<Value, ()> = QuickMap::default();
         let mut steps = Vec::new();
         for &inst in insts.iter().rev() {
             let data = &kernel.insts[inst];
@@ -244,7 +241,7 @@ impl<'k> RoleLowering<'k> {
         plan.steps = steps;
     }
 
-    fn form(&self, plan: &Plan<'k>, inst: Inst, uses: &HashMap<Value, u32>) -> Form {
+    fn form(&self, plan: &Plan<'k>, inst: Inst, uses: &QuickMap<Value, u32>) -> Form {
         let kernel = self.kernel;
         let lane = |v: Value| kernel.shape(v) == Shape::Lane;
         let once = |v: Value| uses.get(&plan.root(v)) == Some(&1) && plan.root(v) == v;
@@ -407,7 +404,7 @@ impl<'k> RoleLowering<'k> {
             return;
         }
         let kernel = self.kernel;
-        let mut readers: HashMap<Value, u32> = HashMap::new();
+        let mut readers: QuickMap<Value, u32> = QuickMap::default();
         for step in &plan.steps {
             step.reads.iter().for_each(|&v| *readers.entry(v).or_default() += 1);
         }
@@ -463,8 +460,8 @@ impl<'k> RoleLowering<'k> {
     /// that is known.
     fn bind(&self, plan: &mut Plan<'k>, known: u64) {
         let kernel = self.kernel;
-        let position: HashMap<Inst, usize> = plan.steps.iter().enumerate().map(|(k, s)| (s.inst, k)).collect();
-        let defined: HashMap<Value, usize> =
+        let position: QuickMap<Inst, usize> = plan.steps.iter().enumerate().map(|(k, s)| (s.inst, k)).collect();
+        let defined: QuickMap<Value, usize> =
             plan.steps.iter().enumerate().filter_map(|(k, s)| Some((kernel.insts[s.inst].result?, k))).collect();
 
         // Stores first: a value may be written where it is defined if nothing between there and the store, and nothing that

@@ -12,11 +12,10 @@ mod strip;
 use super::code::{Access, Code, Input, Opcode, PostRef, PostWork, RoleCode, SlotRef};
 use super::error::PrepareError;
 use crate::ir::{
-    Base, BinaryOp, Def, Entity, Inst, Kernel, Op, Param, ParamId, Place, Region, RoleId, Shape, Slot, Special, Type,
-    Uniform, Value,
+    Base, BinaryOp, Def, Entity, Inst, Kernel, Op, Param, ParamId, Place, QuickMap, Region, RoleId, Shape, Slot,
+    Special, Type, Uniform, Value,
 };
 use crate::tensor::{Arg, Memory};
-use std::collections::HashMap;
 
 /// Lowers every role of a verified kernel. `stream_from`: bytes from which on an `each` will store around the cache.
 pub(crate) fn lower(kernel: &Kernel, args: &[Arg], stream_from: usize) -> Result<Vec<RoleCode>, PrepareError> {
@@ -55,21 +54,21 @@ struct RoleLowering<'k> {
     first: Vec<u16>,
     code: RoleCode,
     /// Register of each uniform value that has one.
-    registers: HashMap<Value, u16>,
-    constants: HashMap<u64, u16>,
-    specials: HashMap<Special, u16>,
-    scalars: HashMap<ParamId, u16>,
-    variables: HashMap<crate::ir::VarId, u16>,
-    scratch_entries: HashMap<crate::ir::ScratchId, u16>,
+    registers: QuickMap<Value, u16>,
+    constants: QuickMap<u64, u16>,
+    specials: QuickMap<Special, u16>,
+    scalars: QuickMap<ParamId, u16>,
+    variables: QuickMap<crate::ir::VarId, u16>,
+    scratch_entries: QuickMap<crate::ir::ScratchId, u16>,
     /// Products that the sum using them computes as well.
-    fused: HashMap<Value, (Value, Value)>,
+    fused: QuickMap<Value, (Value, Value)>,
 }
 
 impl<'k> RoleLowering<'k> {
     fn new(kernel: &'k Kernel, args: &'k [Arg], role: RoleId, stream_from: usize) -> Self {
         let (first, entries) = entries(args);
         let mut code = RoleCode { name: kernel.roles[role].name.clone(), ..RoleCode::default() };
-        let mut scratch_entries = HashMap::new();
+        let mut scratch_entries = QuickMap::default();
         for (id, scratch) in kernel.scratches.iter().filter(|(_, s)| s.role == role) {
             let entry = (entries + scratch_entries.len()) as u16;
             code.scratch.push((entry, code.scratch_bytes));
@@ -84,13 +83,13 @@ impl<'k> RoleLowering<'k> {
             stream_from,
             first,
             code,
-            registers: HashMap::new(),
-            constants: HashMap::new(),
-            specials: HashMap::new(),
-            scalars: HashMap::new(),
-            variables: HashMap::new(),
+            registers: QuickMap::default(),
+            constants: QuickMap::default(),
+            specials: QuickMap::default(),
+            scalars: QuickMap::default(),
+            variables: QuickMap::default(),
             scratch_entries,
-            fused: HashMap::new(),
+            fused: QuickMap::default(),
         }
     }
 
@@ -111,11 +110,9 @@ impl<'k> RoleLowering<'k> {
     /// Finds i64 products whose only use is one uniform sum: base + slot * stride becomes one instruction.
     fn fuse_products(&mut self, body: Region) {
         let kernel = self.kernel;
-        let mut uses: HashMap<Value, u32> = HashMap::new();
+        let mut uses: QuickMap<Value, u32> = QuickMap::default();
         kernel.walk(body, &mut |inst| {
-            for v in kernel.insts[inst].op.operands() {
-                *uses.entry(v).or_default() += 1;
-            }
+            kernel.insts[inst].op.for_each_operand(|v| *uses.entry(v).or_default() += 1);
         });
         let product = |v: Value| match kernel.def(v) {
             Some(Op::Binary { op: BinaryOp::Mul, a, b })
@@ -125,7 +122,7 @@ impl<'k> RoleLowering<'k> {
             }
             _ => None,
         };
-        let mut fused = HashMap::new();
+        let mut fused = QuickMap::default();
         kernel.walk(body, &mut |inst| {
             let data = &kernel.insts[inst];
             let Op::Binary { op: BinaryOp::Add, a, b } = data.op else { return };
@@ -462,7 +459,7 @@ impl<'k> RoleLowering<'k> {
 
     fn input<K: std::hash::Hash + Eq>(
         &mut self,
-        table: impl Fn(&mut Self) -> &mut HashMap<K, u16>,
+        table: impl Fn(&mut Self) -> &mut QuickMap<K, u16>,
         key: K,
         input: Input,
     ) -> u16 {

@@ -6,8 +6,7 @@ use super::RoleLowering;
 use super::each::{Form, Mode, Plan, Rate, Step};
 use super::lanes::Lanes;
 use crate::ir::access::{Class, place};
-use crate::ir::{BinaryOp, CompareOp, GroupOp, Inst, Op, Shape, Type, Uniform, Value};
-use std::collections::HashMap;
+use crate::ir::{BinaryOp, CompareOp, GroupOp, Inst, Op, QuickMap, Shape, Type, Uniform, Value};
 
 /// The code of one strip under construction. Address registers are computed by the role's code before the `each`; fills and
 /// the strip's own code are kept apart until the end.
@@ -21,11 +20,11 @@ pub(super) struct Strip<'l, 'k, 'p> {
     pub passes: usize,
     fills: Vec<Code>,
     body: Vec<Code>,
-    lane_of: HashMap<Value, u16>,
+    lane_of: QuickMap<Value, u16>,
     /// Group values spread over their elements.
-    expanded: HashMap<Value, u16>,
+    expanded: QuickMap<Value, u16>,
     /// Uniform values spread over a strip: (register, element size).
-    filled: HashMap<(u16, u8), u16>,
+    filled: QuickMap<(u16, u8), u16>,
 }
 
 /// Where the `EachBegin` is and where the code of a strip starts.
@@ -44,9 +43,9 @@ impl<'l, 'k, 'p> Strip<'l, 'k, 'p> {
             passes: 0,
             fills: Vec::new(),
             body: Vec::new(),
-            lane_of: HashMap::new(),
-            expanded: HashMap::new(),
-            filled: HashMap::new(),
+            lane_of: QuickMap::default(),
+            expanded: QuickMap::default(),
+            filled: QuickMap::default(),
         }
     }
 

@@ -68,7 +68,7 @@ fn what_would_overwrite_what_is_still_to_be_sent_is_refused() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let x = Tensor::<u32>::zeros(2 * CHUNK + 1);
         let overlap = |result: Result<(), RunError>, bytes: usize| {
-            assert!(matches!(result, Err(RunError::Transfer(TransferError::Overlap { bytes: is })) if is == bytes));
+            assert!(matches!(result, Err(RunError::Transfer(TransferError::Overlap { bytes: is, .. })) if is == bytes));
         };
         let (low, high) = (x.slice(0..2 * CHUNK), x.slice(1..2 * CHUNK + 1));
         overlap(all_to_all(&link, &low, &low).run(), CHUNK * 4);

@@ -11,6 +11,7 @@ mod failures;
 mod fields;
 mod hooks;
 mod in_place;
+mod legs;
 mod processes;
 mod reductions;
 mod refusals;

@@ -107,7 +107,11 @@ impl<T: Element> Reduce for tilewire::collective::Reduction<'_, '_, ShmTransport
 
 /// What the ranks have for one position, combined in this order.
 fn reduced<T: Reducible>(op: ReduceOp, of_ranks: impl ExactSizeIterator<Item = T>) -> T {
-    let (wide, ranks) = (T::Partial::TYPE, of_ranks.len() as u64);
+    if !T::TYPE.is_float() {
+        return reduced_integers(op, of_ranks);
+    }
+    let wide = if T::TYPE.size() < 4 { Type::F32 } else { T::TYPE };
+    let ranks = of_ranks.len() as u64;
     let binary = match op {
         ReduceOp::Sum | ReduceOp::Average => BinaryOp::Add,
         ReduceOp::Min => BinaryOp::Min,
@@ -121,6 +125,27 @@ fn reduced<T: Reducible>(op: ReduceOp, of_ranks: impl ExactSizeIterator<Item = T
         x = dynamic::binary(BinaryOp::Div, wide, x, dynamic::cast(Type::I64, wide, ranks));
     }
     T::from_bits(dynamic::cast(wide, T::TYPE, x))
+}
+
+/// In numbers that hold every sum, which wraps where [`ReduceOp`] says that it does.
+fn reduced_integers<T: Element>(op: ReduceOp, of_ranks: impl ExactSizeIterator<Item = T>) -> T {
+    let ranks = of_ranks.len() as i128;
+    let signed = matches!(T::TYPE, Type::I8 | Type::I16 | Type::I32 | Type::I64);
+    let wrapped = |x: i128| match (signed, T::TYPE.size()) {
+        (true, size) => x << (128 - 8 * size) >> (128 - 8 * size),
+        (false, size) => x & ((1 << (8 * size)) - 1),
+    };
+    let numbers = of_ranks.map(|x| wrapped(i128::from(Element::to_bits(x))));
+    let x = match op {
+        ReduceOp::Sum => numbers.sum(),
+        ReduceOp::Min => numbers.min().expect("a rank"),
+        ReduceOp::Max => numbers.max().expect("a rank"),
+        ReduceOp::Product => numbers.reduce(|a, b| wrapped(a.wrapping_mul(b))).expect("a rank"),
+        ReduceOp::Average if T::TYPE.size() == 8 => wrapped(numbers.sum()) / ranks,
+        ReduceOp::Average => numbers.sum::<i128>() / ranks,
+        other => panic!("{other:?} is new"),
+    };
+    T::from_bits(wrapped(x) as u64)
 }
 
 /// Numbers that make no NaN: near 1 in floats, any bits in integers.
@@ -194,6 +219,45 @@ fn every_op_and_every_algorithm_has_the_same_bits() {
             Ok(link.close()?)
         });
     }
+}
+
+#[test]
+fn an_average_of_integers_does_not_wrap_on_its_way() {
+    fn case<T: Reducible>(link: &ShmTransport, of_ranks: [T; 3], mean: T) -> Result<(), RankError> {
+        let mine = of_ranks[link.rank().index()];
+        let average = |(algorithm, way): (Algorithm, Way)| -> Result<(), RankError> {
+            let windows = [Window::<T>::allocate(link, 99)?, Window::<T>::allocate(link, 99)?];
+            let [inp, out] = windows.each_ref().map(|window| window.tensor());
+            inp.fill(mine);
+            let average = all_reduce(link, out, inp).op(ReduceOp::Average).algorithm(algorithm).config(way.config(1));
+            let average = if way == Way::Direct { average.window(&windows[0]).window(&windows[1]) } else { average };
+            average.run()?;
+            assert_same(&out.to_vec(), &[mean; 99], (T::TYPE, algorithm, way));
+            Ok(())
+        };
+        let staged = Way::staged(256, 3);
+        average((Algorithm::OneShot, Way::Packet))?;
+        average((Algorithm::TwoPhase, staged))?;
+        average((Algorithm::Ring, staged))?;
+        average((Algorithm::TwoPhase, Way::Direct))?;
+        let (inp, out) = (Tensor::from_fn(3 * 99, |_| mine), Tensor::<T>::zeros(99));
+        reduce_scatter(link, &out, &inp).op(ReduceOp::Average).algorithm(Algorithm::Ring).run()?;
+        assert_same(&out.to_vec(), &[mean; 99], (T::TYPE, "reduce_scatter"));
+        Ok(())
+    }
+    threads(3, "averages", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        case::<u8>(&link, [200, 200, 200], 200)?;
+        case::<i8>(&link, [-128, -128, -127], -127)?; // −127.67, towards zero
+        case::<u16>(&link, [65_535, 65_535, 65_534], 65_534)?;
+        case::<i16>(&link, [i16::MAX; 3], i16::MAX)?;
+        case::<u32>(&link, [u32::MAX; 3], u32::MAX)?;
+        case::<i32>(&link, [i32::MIN, i32::MIN, i32::MIN + 1], i32::MIN + 1)?;
+        // There is nothing wider: the sum wraps first, as the documentation says.
+        case::<u64>(&link, [1 << 63, 1 << 63, 6], 2)?;
+        case::<i64>(&link, [i64::MAX, i64::MAX, -1], -1)?;
+        Ok(link.close()?)
+    });
 }
 
 #[test]

@@ -117,9 +117,11 @@ fn a_receiver_says_what_it_waits_for() {
 
 #[test]
 fn a_receiver_says_which_block_and_slot_it_waits_for() {
-    // A signal of the sender, by hand.
+    // A signal of the sender, by hand: of the first transfer to the receiver.
+    let operation = Ticket { rank: SECOND, peer: FIRST, pairing: Pairing::Send, number: 0 }.operation();
     let signal = |memory: &Memory, slot: usize, value| {
-        words(memory)[slot * PeerEndpoint::SLOT_STRIDE as usize / 8].store(value, Ordering::Release)
+        let word = matching::word(value, operation);
+        words(memory)[slot * PeerEndpoint::SLOT_STRIDE as usize / 8].store(word, Ordering::Release)
     };
     // Four tiles for two blocks: the first has all of its two, the second has one and waits for its last, in slot 1 of its eight.
     let of_slot = |send: &Signals| {

@@ -224,7 +224,7 @@ fn an_output_that_lies_over_the_input() {
             let (peer, x) = (world.rank().after(1, 2), output::<f32>(64));
             sendrecv(link, &x.slice(32..64), &x.slice(0..33), peer, peer).run()
         },
-        |_| TransferError::Overlap { bytes: 33 * 4 },
+        |_| TransferError::Overlap { what: "the input".to_string(), bytes: 33 * 4 },
     );
 }
 
@@ -450,7 +450,7 @@ fn hooks_that_cannot_be_meant() {
             })
             .run()
     }) {
-        assert_eq!(misuse(error), MisuseKind::StoreToInput { name: "input".to_string() });
+        assert_eq!(misuse(error), MisuseKind::WrongLeg { hook: "produce", what: "c.output", writes: true });
     }
     for error in refused(|world, link| {
         let peer = world.rank().after(1, 2);
