@@ -8,8 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tilewire::collective::{Link, Stage, Timeout};
+use tilewire::ir::matching;
 use tilewire::transport::{
-    AbortCode, Cause, P2pTransport, PeerEndpoint, Rank, RankError, ShmTransport, Signals, TransportError, Window, World,
+    AbortCode, Cause, P2pTransport, Pairing, PeerEndpoint, Rank, RankError, ShmTransport, Signals, Ticket,
+    TransportError, Window, World,
 };
 use tilewire::{LaunchError, Memory, RunError, Tensor, kernel, recv, send, sendrecv};
 
