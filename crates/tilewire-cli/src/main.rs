@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod demo;
 mod emit;
+mod file_limit;
 mod handwritten;
 mod kernels;
 mod launch;
@@ -17,27 +18,34 @@ mod soak;
 mod topo;
 mod verify;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use args::Command;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let command = match Command::parse(std::env::args().skip(1)) {
+    file_limit::make_it_an_error();
+    let command = match Command::parse(std::env::args_os().skip(1)) {
         Ok(command) => command,
         Err(reason) => return usage(&reason),
     };
-    match obey(command) {
+    // What stays in the buffer would be written at the very end, where nobody learns that it cannot be.
+    match obey(command).and_then(|code| Ok(stdout().flush().map(|()| code)?)) {
         Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            _ = writeln!(stderr(), "tilewire: {error:#}");
+            _ = writeln!(stderr(), "tilewire: {}{error:#}", if is_of_stdout(&error) { "cannot write to stdout: " } else { "" });
             ExitCode::FAILURE
         }
     }
+}
+
+/// Errors of all other files say which.
+fn is_of_stdout(error: &Error) -> bool {
+    error.chain().count() == 1 && error.is::<std::io::Error>()
 }
 
 fn obey(command: Command) -> Result<ExitCode> {

@@ -108,3 +108,16 @@ impl Desk {
         }
     }
 }
+
+impl Drop for Desk {
+    /// The transport's monitor says goodbye after this, and tells the others of a cause first, if there is one. The store may have told
+    /// this rank of a death before the monitor has seen it: without this, the others could take the goodbye for the cause.
+    fn drop(&mut self) {
+        if let Some(rank) = self.world.lost().filter(|rank| !self.departures.has_left(rank.index())) {
+            self.abort.set(Cause { code: AbortCode::Died, rank: rank.index(), reason: 0 });
+        }
+        if self.broken().is_some() {
+            self.world.note_failure();
+        }
+    }
+}
