@@ -147,13 +147,7 @@ impl Running {
 
     /// Starts one rank, and the threads that watch it. Called on the main thread: the kernel ties a rank's life to the thread that
     /// started it.
-    fn start(
-        &mut self,
-        command: Command,
-        rank: usize,
-        prefix: &str,
-        events: &Sender<Event>,
-    ) -> Result<(), Unstarted> {
+    fn start(&mut self, command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> Result<(), Unstarted> {
         let mut child = spawned(command).map_err(Unstarted::Program)?;
         let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         let (pid, ended) = (child.id(), events.clone());

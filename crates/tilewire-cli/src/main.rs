@@ -29,15 +29,18 @@ fn main() -> ExitCode {
         Ok(command) => command,
         Err(reason) => return usage(&reason),
     };
-    // What stays in the buffer would be written at the very end, where nobody learns that it cannot be.
-    match obey(command).and_then(|code| Ok(stdout().flush().map(|()| code)?)) {
+    match obey(command) {
         Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            _ = writeln!(stderr(), "tilewire: {}{error:#}", if is_of_stdout(&error) { "cannot write to stdout: " } else { "" });
+            _ = writeln!(
+                stderr(),
+                "tilewire: {}{error:#}",
+                if is_of_stdout(&error) { "cannot write to stdout: " } else { "" }
+            );
             ExitCode::FAILURE
         }
     }
@@ -64,6 +67,9 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Soak(wanted) => return soak::soak(&wanted),
         Command::Bench(bench) => bench.run()?,
     }
+    // What stays in the buffer would be written at the very end, where nobody learns that it cannot be. The commands above that return
+    // write whole lines, which do not stay; and after a launch, a thread that nobody reads from may hold stdout for as long as it likes.
+    stdout().flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

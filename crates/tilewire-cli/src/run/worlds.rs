@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tilewire::cuda::CudaError;
 use tilewire::transport::{
-    BootstrapError, Deadline, Placement, Rank, RankError, SegmentError, TransferError, TransportError, World, WorldError,
+    BootstrapError, Deadline, Placement, Rank, RankError, SegmentError, TransferError, TransportError, World,
+    WorldError,
 };
 use tilewire::{LaunchError, RunError};
 

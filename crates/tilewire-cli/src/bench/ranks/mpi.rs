@@ -306,6 +306,40 @@ mod tests {
         assert_eq!(Make::parse(""), None);
     }
 
+    /// The test starts itself again, and that process is ended by a signal while it has a folder.
+    #[test]
+    fn a_folder_goes_with_the_process_that_has_it_however_that_ends() {
+        const TOLD: &str = "TILEWIRE_TEST_FOLDER";
+        if std::env::var_os(TOLD).is_some() {
+            let folder = Folder::new().unwrap();
+            fs::write(folder.0.join("page"), [0; 100]).unwrap();
+            println!("folder {}", folder.0.display());
+            std::io::stdout().flush().unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        let own = std::env::current_exe().unwrap();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+            let name = "bench::ranks::mpi::tests::a_folder_goes_with_the_process_that_has_it_however_that_ends";
+            let mut command = Command::new(&own);
+            command.args([name, "--exact", "--nocapture"]).env(TOLD, "1").stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+            let folder =
+                lines.find_map(|line| line.split_once("folder ").map(|(_, path)| PathBuf::from(path))).unwrap();
+            assert!(folder.join("page").exists());
+            // SAFETY: `kill` takes plain numbers, and the child is not reaped yet.
+            assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
+            child.wait().unwrap();
+            let until = Instant::now() + Duration::from_secs(20);
+            while folder.exists() {
+                assert!(Instant::now() < until, "{} is left behind", folder.display());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+
     /// Where MPI is installed, its side moves what it says it moves.
     #[test]
     fn the_program_answers_where_it_can_run() {

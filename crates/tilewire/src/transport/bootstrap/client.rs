@@ -576,7 +576,7 @@ impl Drop for TcpBootstrap {
             // After a failure the others only have to hear of it, and who has failed may never leave.
             let grace = self.has_failed.load(Ordering::Relaxed).then_some(GRACE);
             let patience = grace.map_or(patience, |grace| Some(patience.map_or(grace, |all| all.min(grace))));
-            lingering::keep(server, patience.map_or(Deadline::never(), Deadline::after));
+            lingering::keep(server, patience.map_or(Deadline::never(), Deadline::after), GRACE);
         }
     }
 }

@@ -21,8 +21,9 @@ static CHANGED: Condvar = Condvar::new();
 /// The process that has them. One that is forked from it has this memory and not the threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Lets a store serve until all ranks have left, at most until the deadline, and the process end no earlier.
-pub(super) fn keep(server: StoreServer, deadline: Deadline) {
+/// Lets a store serve until all ranks have left, at most until the deadline, and for `grace` once a rank has failed. The process ends no
+/// earlier.
+pub(super) fn keep(server: StoreServer, deadline: Deadline, grace: Duration) {
     static REGISTERED: Once = Once::new();
     if server.wait_until_left(Deadline::after(Duration::ZERO)) {
         return;
@@ -38,7 +39,7 @@ pub(super) fn keep(server: StoreServer, deadline: Deadline) {
     let lingering = Lingering(Some(server));
     let thread = std::thread::Builder::new().name("tilewire store lingers".into()).stack_size(64 << 10);
     // Without a thread it is dropped here, and the others are told that the store is gone.
-    _ = thread.spawn(move || lingering.wait(deadline));
+    _ = thread.spawn(move || lingering.wait(deadline, grace));
 }
 
 /// Waits until no store lingers; false if the deadline came first.
@@ -67,9 +68,9 @@ fn add(difference: isize) {
 struct Lingering(Option<StoreServer>);
 
 impl Lingering {
-    fn wait(mut self, deadline: Deadline) {
-        if let Some(server) = self.0.take() {
-            server.wait_until_left(deadline);
+    fn wait(self, deadline: Deadline, grace: Duration) {
+        if let Some(server) = &self.0 {
+            server.wait_for_the_well(deadline, grace);
         }
     }
 }
