@@ -457,7 +457,7 @@ mod tests {
         let job = Job {
             ranks: 4,
             deadline: Some("5s".into()),
-            program: ["prog", "--help", "--a=b", "--", "-n"].map(String::from).to_vec(),
+            program: ["prog", "--help", "--a=b", "--", "-n"].map(OsString::from).to_vec(),
             prefixed: true,
         };
         assert_eq!(parse("launch -n 4 --deadline=5s -- prog --help --a=b -- -n"), Ok(Command::Launch(job)));

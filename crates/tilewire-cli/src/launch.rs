@@ -27,7 +27,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Limits, Secret, StoreServer, reserve_descriptors};
+use tilewire::transport::{Limits, Secret, StoreServer, reserve_descriptors, start_thread};
 
 /// Between asking the rest to end (SIGTERM) and ending them (SIGKILL).
 const GRACE: Duration = Duration::from_secs(2);
@@ -104,7 +104,7 @@ fn no_thread(what: &str, error: &io::Error) -> String {
 
 /// Starts a thread that watches something.
 fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().stack_size(SMALL_STACK).spawn(body).map(drop)
+    start_thread(thread::Builder::new().stack_size(SMALL_STACK), body).map(drop)
 }
 
 enum Event {

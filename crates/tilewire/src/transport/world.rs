@@ -4,6 +4,7 @@
 use super::bootstrap::{Bootstrap, BootstrapError, LocalBootstrap, TcpBootstrap};
 use super::launcher::{Launcher, Placement};
 use super::meeting::Meeting;
+use super::threads::room_for_a_thread;
 use super::{AbortCode, Cause, Deadline, Rank, SegmentSet};
 use std::any::Any;
 use std::fmt;
@@ -225,9 +226,9 @@ impl Threads {
                 let rank = local.rank();
                 let slot = Arc::new(Mutex::new(Some(local)));
                 let own = slot.clone();
-                let started = std::thread::Builder::new()
-                    .name(format!("rank {rank}"))
-                    .spawn_scoped(scope, || one(take(own).expect("only its thread takes it")));
+                let thread = std::thread::Builder::new().name(format!("rank {rank}"));
+                let started = room_for_a_thread()
+                    .and_then(|()| thread.spawn_scoped(scope, || one(take(own).expect("only its thread takes it"))));
                 started.map_err(|source| {
                     if let Some(local) = take(slot) {
                         let reason = failure.note(WorldError::NoThread { rank, count, source });

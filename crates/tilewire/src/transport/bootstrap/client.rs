@@ -8,7 +8,7 @@ use super::secret::{End, Secret};
 use super::store::{Answer, Request};
 use super::wire::{self, HEADER, MAGIC, NotJoined, Question, Reply, VERSION, Verdict};
 use super::{Bootstrap, BootstrapError, Departure, Limits, Operation, StoreServer, lingering};
-use crate::transport::{Deadline, Rank};
+use crate::transport::{Deadline, Rank, start_thread};
 use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -159,7 +159,7 @@ impl TcpBootstrap {
         let (incoming, mail) = (stream.try_clone().map_err(BootstrapError::Resources)?, inbox.clone());
         let longest = wire::longest_answer(&limits, world_size);
         let thread = std::thread::Builder::new().name(format!("tilewire rank {rank} store"));
-        let reader = thread.spawn(move || mail.fill(incoming, longest)).map_err(BootstrapError::Resources)?;
+        let reader = start_thread(thread, move || mail.fill(incoming, longest)).map_err(BootstrapError::Resources)?;
         Ok(TcpBootstrap {
             rank,
             world_size,

@@ -10,7 +10,7 @@
 //! ```
 
 use super::StoreServer;
-use crate::transport::Deadline;
+use crate::transport::{Deadline, start_thread};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(super) fn keep(server: StoreServer, deadline: Deadline, grace: Duration) {
     let lingering = Lingering(Some(server));
     let thread = std::thread::Builder::new().name("tilewire store lingers".into()).stack_size(64 << 10);
     // Without a thread it is dropped here, and the others are told that the store is gone.
-    _ = thread.spawn(move || lingering.wait(deadline, grace));
+    _ = start_thread(thread, move || lingering.wait(deadline, grace));
 }
 
 /// Waits until no store lingers; false if the deadline came first.

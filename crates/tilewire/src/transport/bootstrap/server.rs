@@ -9,7 +9,7 @@ use super::poll::{Polled, poll};
 use super::store::{Store, Ticket};
 use super::wire::{NotJoined, Question, Reply};
 use super::{BootstrapError, Departure, Limits, Secret};
-use crate::transport::{Deadline, Rank, reserve_descriptors};
+use crate::transport::{Deadline, Rank, reserve_descriptors, start_thread};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -102,7 +102,7 @@ impl StoreServer {
             resting: None,
         };
         let thread = std::thread::Builder::new().name("tilewire store".into());
-        let thread = thread.spawn(move || serving.run()).map_err(BootstrapError::Resources)?;
+        let thread = start_thread(thread, move || serving.run()).map_err(BootstrapError::Resources)?;
         Ok(StoreServer { address, members, lifeline: Some(lifeline), thread: Some(thread) })
     }
 
