@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod demo;
 mod emit;
+mod file_limit;
 /// Hooks that write down the fields of their context, and what those are by definition: as the library's own tests have them.
 #[path = "../../tilewire/tests/support/fields.rs"]
 #[allow(dead_code, missing_docs)]
@@ -21,13 +22,14 @@ mod soak;
 mod topo;
 mod verify;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use args::Command;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let command = match Command::parse(std::env::args().skip(1)) {
+    file_limit::make_it_an_error();
+    let command = match Command::parse(std::env::args_os().skip(1)) {
         Ok(command) => command,
         Err(reason) => return usage(&reason),
     };
@@ -38,10 +40,19 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            _ = writeln!(stderr(), "tilewire: {error:#}");
+            _ = writeln!(
+                stderr(),
+                "tilewire: {}{error:#}",
+                if is_of_stdout(&error) { "cannot write to stdout: " } else { "" }
+            );
             ExitCode::FAILURE
         }
     }
+}
+
+/// Errors of all other files say which.
+fn is_of_stdout(error: &Error) -> bool {
+    error.chain().count() == 1 && error.is::<std::io::Error>()
 }
 
 fn obey(command: Command) -> Result<ExitCode> {
@@ -60,6 +71,9 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Soak(wanted) => return soak::soak(&wanted),
         Command::Bench(bench) => bench.run()?,
     }
+    // What stays in the buffer would be written at the very end, where nobody learns that it cannot be. The commands above that return
+    // write whole lines, which do not stay; and after a launch, a thread that nobody reads from may hold stdout for as long as it likes.
+    stdout().flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

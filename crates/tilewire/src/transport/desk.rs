@@ -49,7 +49,8 @@ impl Desk {
     /// Tells the peer. The first line of a card says what the operation is, for people.
     pub(super) fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
         self.check()?;
-        self.world.set(&ticket.mine(&self.name), card, self.world.deadline())?;
+        let told = self.world.set(&ticket.mine(&self.name), card, self.world.deadline());
+        told.map_err(|error| self.lost(error.into()))?;
         self.pairings.take(ticket);
         self.pairings.name(ticket, &first_line(card));
         Ok(())
@@ -131,6 +132,17 @@ impl Desk {
         })
     }
 
+    /// What the others are to be told when this rank gives up: the first cause that is known here, and only then its own.
+    pub(super) fn first(&self, cause: Cause) -> Cause {
+        self.broken().or_else(|| self.death()).unwrap_or(cause)
+    }
+
+    /// A death that the store has told of, which the monitor may not have seen yet. Whoever has said goodbye here may end as it likes.
+    fn death(&self) -> Option<Cause> {
+        let lost = self.world.lost().filter(|rank| !self.departures.has_left(rank.index()));
+        lost.map(|rank| Cause { code: AbortCode::Died, rank: rank.index(), reason: 0 })
+    }
+
     /// The store may hear of a death before this rank's monitor does. It is the cause then, for this rank and for all whom it tells.
     fn lost(&self, error: TransportError) -> TransportError {
         match error {
@@ -143,6 +155,19 @@ impl Desk {
                 TransportError::Broken { cause: self.broken().unwrap_or(died) }
             }
             error => error,
+        }
+    }
+}
+
+impl Drop for Desk {
+    /// The transport's monitor says goodbye after this, and tells the others of a cause first, if there is one: without it, the others could
+    /// take the goodbye for the cause.
+    fn drop(&mut self) {
+        if let Some(died) = self.death() {
+            self.abort.set(died);
+        }
+        if self.broken().is_some() {
+            self.world.note_failure();
         }
     }
 }

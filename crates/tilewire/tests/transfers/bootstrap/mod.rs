@@ -1,6 +1,8 @@
 //! How ranks find each other: what the calls mean, who may join, what hostile bytes do, what launchers say.
 
 mod hostile;
+#[cfg(target_os = "linux")]
+mod hosting;
 mod joining;
 mod launchers;
 #[cfg(target_os = "linux")]
