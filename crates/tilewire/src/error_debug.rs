@@ -48,7 +48,6 @@ mod tests {
     use crate::check::EvalError;
     use crate::collective::{RunError, map};
     use crate::cuda::CudaError;
-    use crate::hook::BuildError;
     use crate::ir::{SourceLine, VerifyErrors};
     use crate::ptx::PtxError;
     use crate::tensor::Tensor;
@@ -65,7 +64,7 @@ mod tests {
         let cause = Cause { code: AbortCode::Died, rank: 1, reason: 0 };
         let by = Box::new(Who { rank: 0, block: 0, role: "main".into() });
         let (out, inp) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(3));
-        let misuse: BuildError = map(&out, &inp).trace().unwrap_err();
+        let RunError::Build(misuse) = map(&out, &inp).trace().unwrap_err() else { panic!("a misuse of hooks") };
         assert!(misuse.to_string().contains('\n'), "a list: {misuse}");
         let samples: Vec<Box<dyn Error>> = vec![
             Box::new(EvalError::StepLimit { limit: 7 }),

@@ -38,7 +38,7 @@ const FAR_FROM_THE_DEFAULT: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_host_leaves_at_once_and_ends_soon_after_a_failure_though_a_rank_is_stopped() {
-    let test = "hosting::a_host_leaves_at_once_and_ends_soon_after_a_failure_though_a_rank_is_stopped";
+    let test = "bootstrap::hosting::a_host_leaves_at_once_and_ends_soon_after_a_failure_though_a_rank_is_stopped";
     if let Some(mut member) = Member::of_this_process() {
         let world = join(&mut member, "1s");
         member.report("joined");
@@ -61,7 +61,7 @@ fn a_host_leaves_at_once_and_ends_soon_after_a_failure_though_a_rank_is_stopped(
 
 #[test]
 fn a_host_that_leaves_in_peace_waits_no_longer_than_its_deadline() {
-    let test = "hosting::a_host_that_leaves_in_peace_waits_no_longer_than_its_deadline";
+    let test = "bootstrap::hosting::a_host_that_leaves_in_peace_waits_no_longer_than_its_deadline";
     if let Some(mut member) = Member::of_this_process() {
         let world = join(&mut member, "1s");
         member.report("joined");
@@ -81,7 +81,7 @@ fn a_host_that_leaves_in_peace_waits_no_longer_than_its_deadline() {
 
 #[test]
 fn a_host_whose_main_has_returned_stays_until_the_others_have_left() {
-    let test = "hosting::a_host_whose_main_has_returned_stays_until_the_others_have_left";
+    let test = "bootstrap::hosting::a_host_whose_main_has_returned_stays_until_the_others_have_left";
     if let Some(mut member) = Member::of_this_process() {
         let world = join(&mut member, "10s");
         if member.rank == 0 {
@@ -105,7 +105,7 @@ fn a_host_whose_main_has_returned_stays_until_the_others_have_left() {
 /// Whatever the others are in at that moment.
 #[test]
 fn a_host_that_is_killed_is_named_by_every_other_rank() {
-    let test = "hosting::a_host_that_is_killed_is_named_by_every_other_rank";
+    let test = "bootstrap::hosting::a_host_that_is_killed_is_named_by_every_other_rank";
     if let Some(mut member) = Member::of_this_process() {
         let world = join(&mut member, "10s");
         member.report("joined");

@@ -113,7 +113,7 @@ fn every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind() {
 /// With rank 0 the store is gone, and who hears that first may leave before another rank has heard of anything: still it is rank 0 that all name.
 #[test]
 fn every_survivor_of_the_rank_that_hosts_the_store_names_it() {
-    let test = "failures::every_survivor_of_the_rank_that_hosts_the_store_names_it";
+    let test = "sendrecv_processes::failures::every_survivor_of_the_rank_that_hosts_the_store_names_it";
     if let Some(mut member) = Member::of_this_process() {
         let world = join_hosted(&mut member);
         let error = transfer_until_lost(&mut member, &world);
