@@ -16,7 +16,12 @@ pub struct Builder {
     /// Open regions, innermost last; the flag says whether it is the body of an `each`.
     open: Vec<(Region, bool)>,
     sites: QuickMap<SourceLine, Site>,
+    /// The site that was asked for last: most lines are asked for several times in a row.
+    last: Option<Site>,
 }
+
+/// Instructions that there is room for at first: a small collective has some hundreds.
+const USUAL: usize = 256;
 
 impl Builder {
     /// An empty kernel.
@@ -29,14 +34,15 @@ impl Builder {
                 roles: Table::new(),
                 vars: Table::new(),
                 scratches: Table::new(),
-                values: Table::new(),
-                insts: Table::new(),
+                values: Table::with_capacity(USUAL),
+                insts: Table::with_capacity(USUAL),
                 regions: Table::new(),
                 sites: Table::new(),
                 matched: BTreeSet::new(),
             },
             open: Vec::new(),
             sites: QuickMap::default(),
+            last: None,
         }
     }
 
@@ -158,11 +164,15 @@ impl Builder {
 
     /// Interns a source line.
     pub fn site(&mut self, at: &SourceLine) -> Site {
-        if let Some(&site) = self.sites.get(at) {
-            return site;
+        if let Some(last) = self.last.filter(|&last| self.kernel.sites[last] == *at) {
+            return last;
         }
-        let site = self.kernel.sites.push(at.clone());
-        self.sites.insert(at.clone(), site);
+        let site = self.sites.get(at).copied().unwrap_or_else(|| {
+            let site = self.kernel.sites.push(at.clone());
+            self.sites.insert(at.clone(), site);
+            site
+        });
+        self.last = Some(site);
         site
     }
 

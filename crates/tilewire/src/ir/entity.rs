@@ -62,6 +62,10 @@ impl<K: Entity, V> Table<K, V> {
     pub fn new() -> Self {
         Table { items: Vec::new(), key: PhantomData }
     }
+    /// An empty table with room for some items.
+    pub fn with_capacity(items: usize) -> Self {
+        Table { items: Vec::with_capacity(items), key: PhantomData }
+    }
     /// Appends an item and gives its key.
     pub fn push(&mut self, item: V) -> K {
         self.items.push(item);

@@ -16,9 +16,9 @@ pub(super) fn compact(mut kernel: Kernel) -> Kernel {
         roles: std::mem::take(&mut kernel.roles),
         vars: std::mem::take(&mut kernel.vars),
         scratches: std::mem::take(&mut kernel.scratches),
-        values: Table::new(),
-        insts: Table::new(),
-        regions: Table::new(),
+        values: Table::with_capacity(kernel.values.len()),
+        insts: Table::with_capacity(kernel.insts.len()),
+        regions: Table::with_capacity(kernel.regions.len()),
         sites: std::mem::take(&mut kernel.sites),
         matched: std::mem::take(&mut kernel.matched),
     };

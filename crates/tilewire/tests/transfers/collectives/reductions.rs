@@ -223,16 +223,18 @@ fn every_op_and_every_algorithm_has_the_same_bits() {
 
 #[test]
 fn an_average_of_integers_does_not_wrap_on_its_way() {
+    // Of eight bytes as many as fit the packets.
+    const LEN: usize = 53;
     fn case<T: Reducible>(link: &ShmTransport, of_ranks: [T; 3], mean: T) -> Result<(), RankError> {
         let mine = of_ranks[link.rank().index()];
         let average = |(algorithm, way): (Algorithm, Way)| -> Result<(), RankError> {
-            let windows = [Window::<T>::allocate(link, 99)?, Window::<T>::allocate(link, 99)?];
+            let windows = [Window::<T>::allocate(link, LEN)?, Window::<T>::allocate(link, LEN)?];
             let [inp, out] = windows.each_ref().map(|window| window.tensor());
             inp.fill(mine);
             let average = all_reduce(link, out, inp).op(ReduceOp::Average).algorithm(algorithm).config(way.config(1));
             let average = if way == Way::Direct { average.window(&windows[0]).window(&windows[1]) } else { average };
             average.run()?;
-            assert_same(&out.to_vec(), &[mean; 99], (T::TYPE, algorithm, way));
+            assert_same(&out.to_vec(), &[mean; LEN], (T::TYPE, algorithm, way));
             Ok(())
         };
         let staged = Way::staged(256, 3);
@@ -240,9 +242,9 @@ fn an_average_of_integers_does_not_wrap_on_its_way() {
         average((Algorithm::TwoPhase, staged))?;
         average((Algorithm::Ring, staged))?;
         average((Algorithm::TwoPhase, Way::Direct))?;
-        let (inp, out) = (Tensor::from_fn(3 * 99, |_| mine), Tensor::<T>::zeros(99));
+        let (inp, out) = (Tensor::from_fn(3 * LEN, |_| mine), Tensor::<T>::zeros(LEN));
         reduce_scatter(link, &out, &inp).op(ReduceOp::Average).algorithm(Algorithm::Ring).run()?;
-        assert_same(&out.to_vec(), &[mean; 99], (T::TYPE, "reduce_scatter"));
+        assert_same(&out.to_vec(), &[mean; LEN], (T::TYPE, "reduce_scatter"));
         Ok(())
     }
     threads(3, "averages", |world| {
