@@ -17,6 +17,7 @@ mod exchanges;
 mod failures;
 mod hooks;
 mod in_place;
+mod many;
 mod processes;
 mod reductions;
 mod refusals;

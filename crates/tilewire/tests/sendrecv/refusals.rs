@@ -409,7 +409,8 @@ fn a_rank_with_another_region_is_named_by_all() {
     threads(3, "regions", |world| {
         let odd = world.rank() == Rank::new(1);
         let per_peer_bytes = if odd { 64 << 10 } else { 32 << 10 };
-        let error = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes, ..SMALL }).unwrap_err();
+        let error =
+            ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(per_peer_bytes), ..SMALL }).unwrap_err();
         let values = ["32768", "65536", "32768"].map(String::from).to_vec();
         assert!(
             matches!(&error, TransportError::Mismatch { parameter, values: is } if parameter == "per_peer_bytes" && *is == values),
