@@ -46,7 +46,8 @@ fn create_all(
             meddle(rank, &mut parts);
             Ok::<_, io::Error>(parts)
         };
-        let options = SegmentOptions { deadline: Duration::from_secs(10), populate: rank.is_multiple_of(2) };
+        let populate = rank.is_multiple_of(2);
+        let options = SegmentOptions { deadline: Duration::from_secs(10), populate, ..SegmentOptions::default() };
         SegmentSet::create_with(rank, size, bytes(rank), &options, &mut exchange)
     };
     std::thread::scope(|scope| {
@@ -291,7 +292,7 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
         *heard.lock().unwrap() = Some((liar, honest, listener));
         Ok::<_, io::Error>(parts)
     };
-    let options = SegmentOptions { deadline: Duration::from_millis(200), populate: false };
+    let options = SegmentOptions { deadline: Duration::from_millis(200), ..SegmentOptions::default() };
     let start = Instant::now();
     let error = SegmentSet::create_with(0, 2, 64, &options, &mut exchange).unwrap_err();
     assert!(matches!(&error, SegmentError::Missing { ranks, .. } if ranks == &[1]), "{error}");

@@ -541,7 +541,7 @@ fn what_is_too_large_for_the_transport_is_refused_with_the_number_to_ask_for() {
         let (blocks, slots, large, packets) = (
             Transfer { blocks: 5, ..good },
             Transfer { protocol: staged(4096, 65), ..good },
-            Transfer { protocol: staged(2 << 20, 3), ..good },
+            Transfer { protocol: staged(1 << 20, 3), ..good },
             Transfer { bytes: 40_000, protocol: Protocol::Packet, ..good },
         );
         let usual = ShmOptions::default();

@@ -333,13 +333,26 @@ mod tests {
     #[test]
     fn what_is_chosen_never_outgrows_the_staging() {
         let usual = ShmOptions::default();
-        for options in [
+        // As large as a transport of so many ranks.
+        let of_world = |ranks| {
+            let of = usual.geometry(ranks);
+            ShmOptions {
+                per_peer_bytes: Some(of.per_peer_bytes),
+                max_blocks_per_peer: Some(of.max_blocks_per_peer),
+                max_slots: Some(of.max_slots),
+                packet_bytes: Some(of.packet_bytes),
+                ..usual
+            }
+        };
+        let worlds = [8, 12, 16, 23, 32, 48, 64, 128].map(of_world);
+        let odd = [
             usual,
             ShmOptions { per_peer_bytes: Some(1 << 20), ..usual },
             ShmOptions { per_peer_bytes: Some(100_000), max_blocks_per_peer: Some(3), ..usual },
             ShmOptions { per_peer_bytes: Some(2048), max_slots: Some(2), packet_bytes: Some(0), ..usual },
             ShmOptions { per_peer_bytes: Some(64 << 20), max_blocks_per_peer: Some(1), max_slots: Some(300), ..usual },
-        ] {
+        ];
+        for options in odd.into_iter().chain(worlds) {
             on_each(options, |choices, link| {
                 let peer = link.rank().after(1, 2);
                 for (primitive, blocks, size) in [None, Some(Primitive::Staged), Some(Primitive::Bulk)]

@@ -41,12 +41,13 @@ impl Block {
         Some(block)
     }
 
-    /// The same, but a page takes memory only when it is touched for the first time. Where the system has no such pages, all are.
-    pub(crate) fn untouched(bytes: usize, align: usize) -> Option<Block> {
+    /// The same, but a page takes memory only when it is touched for the first time; a huge one as a whole, so not where that would be too
+    /// much. Where the system has no such pages, all are touched.
+    pub(crate) fn untouched(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         #[cfg(target_os = "linux")]
-        return Block::mapped(bytes, align);
+        return Block::mapped(bytes, align, huge);
         #[cfg(not(target_os = "linux"))]
-        Block::zeroed(bytes, align)
+        return Some(huge).and_then(|_| Block::zeroed(bytes, align));
     }
 
     /// Touches every page. Before anybody else knows the block: it writes zeros.
@@ -56,7 +57,7 @@ impl Block {
     }
 
     #[cfg(target_os = "linux")]
-    fn mapped(bytes: usize, align: usize) -> Option<Block> {
+    fn mapped(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         let align = if bytes >= HUGE { align.max(HUGE) } else { align };
         let layout = Layout::from_size_align(bytes.max(1), align).ok()?;
         // Somewhere in so many there is an aligned stretch. What lies around it is never touched, so it costs addresses only.
@@ -72,7 +73,12 @@ impl Block {
         // SAFETY: less than `align` bytes on, and the mapping has `align` more than the block.
         let start = unsafe { first.add(skipped) };
         let block = Block { start, layout, mapped: Some((first, length)) };
-        block.ask_for_huge_pages();
+        if huge {
+            block.ask_for_huge_pages();
+        } else {
+            // SAFETY: advice about this mapping alone, which changes how its bytes are mapped, not what they are. Its answer does not matter.
+            unsafe { libc::madvise(first.as_ptr().cast(), length, libc::MADV_NOHUGEPAGE) };
+        }
         Some(block)
     }
 
@@ -119,7 +125,7 @@ mod tests {
         for (bytes, asked, align) in sizes {
             // The second finds what the first left behind.
             for _ in 0..2 {
-                for block in [Block::zeroed(bytes, asked), Block::untouched(bytes, asked)] {
+                for block in [Block::zeroed(bytes, asked), Block::untouched(bytes, asked, true)] {
                     let block = block.unwrap();
                     assert!(block.start().addr().get().is_multiple_of(align), "{bytes} bytes at {:p}", block.start());
                     // SAFETY: the block has these bytes and lives on; nobody else has its address.
@@ -136,7 +142,7 @@ mod tests {
         for bytes in [isize::MAX as usize / 2, isize::MAX as usize, usize::MAX] {
             // A compiler may leave out an allocation that nobody looks at.
             assert!(std::hint::black_box(Block::zeroed(bytes, 4096)).is_none());
-            assert!(std::hint::black_box(Block::untouched(bytes, 4096)).is_none());
+            assert!(std::hint::black_box(Block::untouched(bytes, 4096, true)).is_none());
         }
     }
 
@@ -151,13 +157,15 @@ mod tests {
             assert_eq!(result, 0);
             pages.iter().filter(|page| **page & 1 == 1).count()
         };
-        let block = Block::untouched(16 * HUGE, 4096).unwrap();
-        assert_eq!(resident(&block), 0);
-        // SAFETY: inside the block, which nobody else knows.
-        unsafe { block.start().add(3 * HUGE).write(1) };
-        assert!((1..=HUGE / 4096).contains(&resident(&block)), "one page, huge or not");
-        block.touch();
-        assert_eq!(resident(&block), 16 * HUGE / 4096);
+        for (huge, most) in [(true, HUGE / 4096), (false, 1)] {
+            let block = Block::untouched(16 * HUGE, 4096, huge).unwrap();
+            assert_eq!(resident(&block), 0);
+            // SAFETY: inside the block, which nobody else knows.
+            unsafe { block.start().add(3 * HUGE).write(1) };
+            assert!((1..=most).contains(&resident(&block)), "one page");
+            block.touch();
+            assert_eq!(resident(&block), 16 * HUGE / 4096);
+        }
     }
 
     /// Whether the pages are huge is the system's choice; that it was asked shows in the flags of the mapping.
@@ -169,7 +177,7 @@ mod tests {
             eprintln!("this system has no transparent huge pages");
             return;
         }
-        for block in [Block::zeroed(2 * HUGE + 4096, 4096), Block::untouched(2 * HUGE + 4096, 4096)] {
+        for block in [Block::zeroed(2 * HUGE + 4096, 4096), Block::untouched(2 * HUGE + 4096, 4096, true)] {
             let at = block.as_ref().unwrap().start().addr().get();
             assert!(is_advised(at) && is_advised(at + 2 * HUGE - 1));
         }

@@ -101,8 +101,10 @@ impl fmt::Display for SegmentError {
                 write!(f, "no memory for a segment of {bytes} bytes")?;
                 if let Some(shortage) = shortage {
                     let ranks = (shortage.needed / (*bytes as u64).max(1)).max(1);
-                    let most = shortage.left / ranks;
-                    write!(f, " on each of {ranks} ranks ({shortage}: at most {most} for each rank)")?;
+                    if ranks > 1 {
+                        write!(f, " on each of {ranks} ranks")?;
+                    }
+                    write!(f, " ({shortage}: at most {} for each rank)", shortage.left / ranks)?;
                 }
                 write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
             }

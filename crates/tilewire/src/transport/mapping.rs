@@ -52,10 +52,11 @@ impl Mapping {
         (total <= isize::MAX as usize).then_some(total)
     }
 
-    /// Memory of this process, a page when it is first touched, or all of it now if it is to `populate`; `None` when there is not enough.
-    pub(super) fn own(total: usize, populate: bool) -> Option<Mapping> {
+    /// Memory of this process, a page (`huge` or not) when it is first touched, or all of it now if it is to `populate`; `None` when there
+    /// is not enough.
+    pub(super) fn own(total: usize, populate: bool, huge: bool) -> Option<Mapping> {
         assert!(total >= HEADER, "a segment has a header");
-        let block = Block::untouched(total, HEADER)?;
+        let block = Block::untouched(total, HEADER, huge)?;
         if populate {
             block.touch();
         }

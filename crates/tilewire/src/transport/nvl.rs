@@ -18,7 +18,7 @@ use super::p2p::{LinkKind, P2pTransport, PeerEndpoint};
 use super::pairing::Ticket;
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
-use super::segment::SegmentSet;
+use super::segment::{SegmentOptions, SegmentSet};
 use super::sizing::Sizes;
 use super::watch::Watch;
 use super::world::World;
@@ -189,7 +189,7 @@ impl NvlTransport {
         ordinals: &[u32],
         devices: &[String],
     ) -> Result<Made, TransportError> {
-        let mut control = world.segments("nvl", 0, false, world.deadline())?;
+        let mut control = world.segments("nvl", 0, SegmentOptions::default(), world.deadline())?;
         let sharing = Sharing { device, ordinals, devices, what: "nvl" };
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
         let watch = Watch::start(&mut control, world.are_threads())?;

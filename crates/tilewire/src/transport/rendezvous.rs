@@ -193,19 +193,18 @@ impl Shared {
         &self,
         what: &str,
         bytes: usize,
-        populate: bool,
+        options: SegmentOptions,
         deadline: Deadline,
     ) -> Result<SegmentSet, TransportError> {
         let (rank, name) = (self.rank().index(), format!("{what}/segments"));
         let Some(meeting) = &self.meeting else {
-            let options = SegmentOptions { deadline: deadline.remaining().unwrap_or(Duration::MAX), populate };
+            let options = SegmentOptions { deadline: deadline.remaining().unwrap_or(Duration::MAX), ..options };
             let mut exchange = |mine: &[u8]| self.gather(&name, mine, deadline);
             return Ok(SegmentSet::create_with(rank, self.size(), bytes, &options, &mut exchange)?);
         };
         // One creates for all: threads share their memory, so there is nothing to pass but handles.
         let (mut card, mut failure) = (Vec::new(), None);
         if rank == 0 {
-            let options = SegmentOptions { populate, ..SegmentOptions::default() };
             match SegmentSet::threads_with(self.size(), bytes, &options) {
                 Ok(sets) => card = meeting.leave(sets).to_le_bytes().to_vec(),
                 Err(error) => (card, failure) = (format!("{error}").into_bytes(), Some(error)),

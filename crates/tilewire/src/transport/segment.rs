@@ -29,11 +29,14 @@ pub struct SegmentOptions {
     /// Whether all pages are entered into the page tables at once rather than at first touch. Those of processes are *allocated* in any
     /// case, and those of threads only then.
     pub populate: bool,
+    /// Whether segments of threads ask for huge pages. Faster to walk through, but taken as a whole when any part is touched: not for small
+    /// parts of many peers.
+    pub huge_pages: bool,
 }
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { deadline: Duration::from_secs(30), populate: false }
+        SegmentOptions { deadline: Duration::from_secs(30), populate: false, huge_pages: true }
     }
 }
 
@@ -75,7 +78,8 @@ impl SegmentSet {
         if all >= COMPARED {
             MemoryLeft::now().check(all).map_err(|shortage| no_memory(Some(shortage)))?;
         }
-        let segment = |_| Mapping::own(total, options.populate).map(Arc::new).ok_or_else(|| no_memory(None));
+        let (populate, huge) = (options.populate, options.huge_pages);
+        let segment = |_| Mapping::own(total, populate, huge).map(Arc::new).ok_or_else(|| no_memory(None));
         let segments = (0..world_size).map(segment).collect::<Result<Vec<_>, _>>()?;
         Ok((0..world_size).map(|rank| SegmentSet::new(rank, bytes, segments.clone())).collect())
     }

@@ -11,7 +11,7 @@ use super::p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
 use super::pairing::Ticket;
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
-use super::segment::SegmentSet;
+use super::segment::{SegmentOptions, SegmentSet};
 use super::sizing::Sizes;
 use super::watch::Watch;
 use super::world::World;
@@ -140,6 +140,9 @@ pub struct PeerTable {
     pub starts: Memory,
 }
 
+/// Bytes of a huge page, on most machines.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// The number of the next rendezvous of this process.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
@@ -167,8 +170,11 @@ impl ShmTransport {
             .agree(&world, &["serial"], deadline)?;
         let layout = layout.expect("whoever has no layout objects");
         let serial = said[0].last().expect("the serial is the last value").clone();
+        // A huge page would hold the parts of several peers.
+        let huge_pages = geometry.per_peer_bytes >= HUGE_PAGE;
+        let pages = SegmentOptions { populate: options.populate, huge_pages, ..SegmentOptions::default() };
         let made = world
-            .segments("shm", layout.bytes(), options.populate, deadline)
+            .segments("shm", layout.bytes(), pages, deadline)
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
         let (table, abort) = (PeerTable::new(&layout, &segments), segments.abort(segments.rank()));
