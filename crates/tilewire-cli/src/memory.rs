@@ -24,7 +24,7 @@ impl fmt::Display for TooMuch {
 
 impl Error for TooMuch {}
 
-/// Whether there are so many bytes for `what`; `less` names the words of the command line that make it less.
+/// Checks that `bytes` are left for `what`; `less` names the options of the command line that lower the need.
 pub fn check(bytes: u64, less: &'static str, what: impl FnOnce() -> String) -> Result<(), TooMuch> {
     MemoryLeft::now().check(bytes).map_err(|shortage| TooMuch { what: what(), shortage, less })
 }

@@ -136,8 +136,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Bytes of this machine's memory that a run of it by so many ranks takes at least, besides what lies between the ranks: inputs and
-    /// outputs where these are not `on_device`, and what a check compares.
+    /// The least host memory that a run with `ranks` ranks takes, in bytes, without the segments between the ranks: inputs and outputs
+    /// unless they are `on_device`, and the copies that the check compares.
     pub fn host_bytes(&self, ranks: usize, on_device: bool) -> u64 {
         let (sent, received) = self.collective.chunks(ranks);
         let chunk = (self.case.len as u64).saturating_mul(self.case.dtype.size() as u64);

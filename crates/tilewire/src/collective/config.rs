@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn what_is_chosen_never_outgrows_the_staging() {
         let usual = ShmOptions::default();
-        // As large as a transport of so many ranks.
+        // As large as the transport of a world of `ranks`.
         let of_world = |ranks| {
             let of = usual.geometry(ranks);
             ShmOptions {

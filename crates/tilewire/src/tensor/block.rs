@@ -45,9 +45,10 @@ impl Block {
     /// much. Where the system has no such pages, all are touched.
     pub(crate) fn untouched(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         #[cfg(target_os = "linux")]
-        return Block::mapped(bytes, align, huge);
+        let block = Block::mapped(bytes, align, huge);
         #[cfg(not(target_os = "linux"))]
-        return Some(huge).and_then(|_| Block::zeroed(bytes, align));
+        let (block, _) = (Block::zeroed(bytes, align), huge);
+        block
     }
 
     /// Touches every page. Before anybody else knows the block: it writes zeros.
@@ -60,7 +61,7 @@ impl Block {
     fn mapped(bytes: usize, align: usize, huge: bool) -> Option<Block> {
         let align = if bytes >= HUGE { align.max(HUGE) } else { align };
         let layout = Layout::from_size_align(bytes.max(1), align).ok()?;
-        // Somewhere in so many there is an aligned stretch. What lies around it is never touched, so it costs addresses only.
+        // Enough to find an aligned block inside. The bytes around it are never touched, so they cost addresses only.
         let length = layout.size().checked_add(align)?;
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address the kernel chooses; it replaces nothing.
@@ -104,7 +105,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Some((first, length)) = self.mapped {
-            // SAFETY: mapped in `mapped`, of that length, unmapped once; whoever had its addresses held the block.
+            // SAFETY: mapped in `mapped`, of that length, unmapped once; every holder of its addresses held the block.
             let result = unsafe { libc::munmap(first.as_ptr().cast(), length) };
             debug_assert_eq!(result, 0, "unmapping a whole mapping cannot fail");
             return;

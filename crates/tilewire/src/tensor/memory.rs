@@ -62,14 +62,14 @@ impl Memory {
 
     /// Fresh zeroed memory, where the machine and the control group of this process have that much left.
     pub fn try_zeroed(bytes: usize) -> Result<Memory, NoMemory> {
-        // Little is not worth reading files for: what is left changes by as much at any time.
+        // For small requests the files are not worth reading: what is left changes by as much at any time.
         if bytes >= Memory::COMPARED {
             MemoryLeft::now().check(bytes as u64).map_err(|shortage| NoMemory { bytes, shortage: Some(shortage) })?;
         }
         Memory::fresh(bytes).ok_or(NoMemory { bytes, shortage: None })
     }
 
-    /// From so many bytes on, what is asked for is compared with what is left.
+    /// Requests of this size or more are compared with what is left.
     const COMPARED: usize = 1 << 20;
 
     fn fresh(bytes: usize) -> Option<Memory> {

@@ -5,7 +5,7 @@
 //!  group, version 2 memory.max            - memory.current        + what memory.stat says can be reclaimed     this group, and its parents
 //!  group, version 1 memory.limit_in_bytes - memory.usage_in_bytes + the same                                   likewise
 //! ```
-//! Beyond either, Linux ends processes instead of refusing memory. So whoever is about to take much compares first.
+//! Beyond either, Linux ends processes instead of refusing memory. So a large request is compared with both first.
 //!
 //! The pages of a memfd count in the group of the process that allocates them, and the size of `/dev/shm` does not bound them. Cached
 //! files count as used, but give way before anything is killed. Swap is not counted: memory between ranks that is swapped is useless.
@@ -78,7 +78,7 @@ impl MemoryLeft {
         short.min_by_key(|limit| limit.left).map_or(Ok(()), Err)
     }
 
-    /// What names the groups of this process that have a limit, from its own outwards: at most `most` of them.
+    /// The numbers of this process's groups that have a limit, innermost first: at most `most` of them.
     pub(crate) fn group_ids(&self, most: usize) -> Vec<u64> {
         self.groups.iter().map(|group| group.id).take(most).collect()
     }

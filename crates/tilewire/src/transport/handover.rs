@@ -82,7 +82,7 @@ impl Handover<'_> {
 /// The state of the exchange.
 struct Table<'a> {
     own: Handover<'a>,
-    /// This rank's segment, for those who are admitted.
+    /// This rank's segment, passed to every peer that is admitted.
     segment: Option<OwnedFd>,
     peers: Vec<Peer>,
     /// Connections that have not said hello.

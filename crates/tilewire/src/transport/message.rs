@@ -31,7 +31,7 @@ pub(super) struct Door {
     pub(super) name: Vec<u8>,
     /// What to show there.
     pub(super) token: Token,
-    /// What names the control groups that limit its memory.
+    /// The numbers of the control groups that limit its memory.
     pub(super) groups: Vec<u64>,
 }
 

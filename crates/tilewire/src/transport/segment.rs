@@ -74,7 +74,7 @@ impl SegmentSet {
         let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
         let no_memory = |shortage| SegmentError::NoMemory { bytes: total, shortage };
         let all = (total as u64).saturating_mul(world_size as u64);
-        // Little is not worth reading files for.
+        // For small segments the files are not worth reading.
         if all >= COMPARED {
             MemoryLeft::now().check(all).map_err(|shortage| no_memory(Some(shortage)))?;
         }
@@ -223,7 +223,7 @@ pub struct ControlSockets {
     pub(super) sockets: Vec<Option<std::os::fd::OwnedFd>>,
 }
 
-/// From so many bytes on, what all ranks ask for is compared with what is left.
+/// If all ranks together ask for this many bytes or more, the sum is compared with what is left.
 const COMPARED: u64 = 1 << 20;
 
 fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
@@ -278,7 +278,7 @@ mod processes {
             .into_iter()
             .map(|peer| match peer {
                 Some((mapping, socket)) => (Arc::new(mapping), Some(socket)),
-                None => (own.clone().expect("who has no segment of its own hands nothing over"), None),
+                None => (own.clone().expect("a rank without a segment has failed above"), None),
             })
             .unzip();
         Ok(SegmentSet { rank, bytes, segments, control: ControlSockets { sockets } })

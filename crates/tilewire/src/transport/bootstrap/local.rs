@@ -96,7 +96,7 @@ impl Shared {
     fn deliver(&self, state: &mut State) {
         let answers = state.store.answers();
         for (ticket, answer) in answers {
-            // Only whoever asked: of many ranks that all wait, waking each for every answer takes seconds.
+            // Wakes only the rank that asked: with 64 waiting ranks, waking all of them for every answer takes seconds.
             self.answered[ticket.asker as usize].notify_all();
             state.answers.insert(ticket, answer);
         }
