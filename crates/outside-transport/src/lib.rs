@@ -20,7 +20,7 @@ use tilewire::hook::Block;
 use tilewire::schedule::LoadStore;
 use tilewire::transport::layout::{Geometry, Layout};
 use tilewire::transport::{
-    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, Pairing, P2pTransport, PeerEndpoint, Protocol, Rank,
+    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank,
     SegmentError, SegmentSet, Ticket, TransportError,
 };
 use tilewire::{Memory, World};

@@ -15,7 +15,7 @@
 
 use tilewire::ir::scalar::Element;
 use tilewire::prelude::*;
-use tilewire::{RunError, Memory, Traced};
+use tilewire::{Memory, RunError, Traced};
 
 /// Neighbouring elements that share a scale in [`quantise`].
 pub const GROUP: usize = 128;

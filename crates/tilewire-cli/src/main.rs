@@ -13,6 +13,7 @@ mod form;
 mod handwritten;
 mod kernels;
 mod launch;
+mod memory;
 /// Random programs: those of the library's own tests, so that an engine can be verified on any machine.
 #[path = "../../tilewire/tests/support/programs/mod.rs"]
 #[allow(dead_code, missing_docs)]

@@ -159,6 +159,16 @@ fn what_cannot_be_is_refused_with_its_value() {
     refuses("soak --minutes never", &["'never'"]);
 }
 
+/// The allocator would end the process, or the kernel: it is refused before a rank is started.
+#[test]
+fn more_than_there_is_memory_for_is_refused_with_what_is_left() {
+    for world in ["threads", "processes"] {
+        let line = format!("run all_to_all --ranks 64 --bytes 8GiB --world {world}");
+        refuses(&line, &["no memory for", "by 64 ranks", "bytes are needed", "are left", "--bytes"]);
+    }
+    refuses("run sendrecv --bytes 8GiB --ranks 64", &["no memory for", "are left"]);
+}
+
 /// Words are read before anything is started; that there is no GPU is found afterwards, and is no matter of usage.
 #[test]
 fn a_transport_is_said_and_fits_its_engine() {

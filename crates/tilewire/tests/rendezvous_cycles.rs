@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use tilewire::transport::{P2pTransport, RankError, ShmOptions, ShmTransport, World};
 
 const OPTIONS: ShmOptions = ShmOptions {
-    per_peer_bytes: 64 << 10,
-    max_blocks_per_peer: 2,
-    max_slots: 4,
+    per_peer_bytes: Some(64 << 10),
+    max_blocks_per_peer: Some(2),
+    max_slots: Some(4),
     max_copies: 1,
-    packet_bytes: 4096,
+    packet_bytes: Some(4096),
     populate: true,
 };
 /// After so many cycles, what is there once is there: the allocator's arenas, the runtime's threads.

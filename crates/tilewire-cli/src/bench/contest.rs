@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Duration;
 use tilewire::ir::scalar::Number;
 use tilewire::vm::Prepared;
-use tilewire::{RunError, Memory, Traced};
+use tilewire::{Memory, RunError, Traced};
 
 /// The name of our side in reports.
 const OURS: &str = "tilewire";

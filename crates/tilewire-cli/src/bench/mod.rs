@@ -20,6 +20,7 @@ pub use parse::parse;
 pub use progress::Progress;
 pub use size::Size;
 
+use crate::memory::{self, TooMuch};
 use anyhow::{Context, Result};
 use interleaved::Effort;
 use plot::Panel;
@@ -79,6 +80,10 @@ impl Bench {
         let (json, plot) = (open(self.json.as_deref().filter(|path| *path != "-"))?, open(self.plot.as_deref())?);
         let (mut rows, mut panels) = (Vec::new(), Vec::new());
         for subject in self.subject.parts() {
+            // Ranks that others have started have been asked for already, and some may have taken theirs.
+            if !ranks::is_rank() {
+                subject.enough_memory()?;
+            }
             let mut measured = measure(&subject)?;
             if self.json.as_deref() != Some("-") {
                 stdout().write_all(measured.table.as_bytes())?;
@@ -105,6 +110,20 @@ impl Bench {
 }
 
 impl Subject {
+    /// Whether there is memory for the largest size that is asked for.
+    fn enough_memory(&self) -> Result<(), TooMuch> {
+        let (sizes, ranks) = match self {
+            Subject::Kernels { sizes, .. } => (sizes, 1),
+            Subject::Sendrecv(plan) => (&plan.sizes, 2),
+            Subject::Collectives(plan) => (&plan.sizes, plan.ranks),
+            Subject::Gpu(_) | Subject::All { .. } => return Ok(()),
+        };
+        let largest = sizes.iter().flatten().map(|size| size.0).max().unwrap_or(0);
+        // At least: an input and an output for us, and the same for what we are measured against.
+        let needed = (largest as u64).saturating_mul(4 * ranks as u64);
+        memory::check(needed, "--sizes", || format!("buffers of {} on each of {ranks} ranks", Size(largest)))
+    }
+
     /// Why a plot of it would be empty.
     fn undrawn(&self) -> &'static str {
         match self {
@@ -167,4 +186,21 @@ fn open(path: Option<&str>) -> Result<Option<File>> {
 
 fn unwritten(path: Option<&str>) -> String {
     format!("cannot write {}", path.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_machine_has_memory_for_is_not_measured() {
+        let sizes = Some(vec![Size(8), Size(1 << 40)]);
+        let pair = Subject::Sendrecv(PairPlan { sizes: sizes.clone(), ..PairPlan::default() });
+        let collective = Subject::Collectives(CollectivePlan { sizes, ..CollectivePlan::of(&["all_reduce"]) });
+        for subject in [pair, collective] {
+            let words = subject.enough_memory().unwrap_err().to_string();
+            assert!(words.contains("1024GiB") && words.contains("left") && words.contains("--sizes"), "{words}");
+        }
+        Subject::All { quick: true }.parts().iter().for_each(|subject| subject.enough_memory().unwrap());
+    }
 }

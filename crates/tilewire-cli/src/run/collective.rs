@@ -61,6 +61,16 @@ impl Collective {
         Collective::ALL.into_iter().find(|collective| collective.name() == name)
     }
 
+    /// Chunks of every rank's input and of its output.
+    pub fn chunks(self, ranks: usize) -> (usize, usize) {
+        match self {
+            Collective::AllToAll => (ranks, ranks),
+            Collective::AllGather | Collective::Gather => (1, ranks),
+            Collective::ReduceScatter | Collective::Scatter => (ranks, 1),
+            Collective::AllReduce | Collective::Broadcast | Collective::Sendrecv => (1, 1),
+        }
+    }
+
     /// Whether it computes something of what the ranks have.
     pub fn reduces(self) -> bool {
         matches!(self, Collective::ReduceScatter | Collective::AllReduce)
@@ -126,6 +136,17 @@ impl Plan {
 }
 
 impl Plan {
+    /// The least host memory that a run with `ranks` ranks takes, in bytes, without the segments between the ranks: inputs and outputs
+    /// unless they are `on_device`, and the copies that the check compares.
+    pub fn host_bytes(&self, ranks: usize, on_device: bool) -> u64 {
+        let (sent, received) = self.collective.chunks(ranks);
+        let chunk = (self.case.len as u64).saturating_mul(self.case.dtype.size() as u64);
+        let tensors = if on_device { 0 } else { sent * self.case.hook.inputs() + received };
+        // A copy of the output; a chunk as it was sent, as it arrives and as it is stored, a reduction has those of all ranks.
+        let compared = received + 3 + if self.collective.reduces() { ranks } else { 0 };
+        chunk.saturating_mul((tensors + compared) as u64).saturating_mul(ranks as u64)
+    }
+
     /// Whether so many ranks must refuse it for its size alone: a shard of an all-reduce would begin within a group of neighbours.
     pub fn tears_groups(&self, ranks: usize) -> bool {
         let (len, share) = (self.case.len, self.case.len.div_ceil(ranks));
@@ -182,12 +203,7 @@ fn collective<'l, In: Sample, Out: Sample>(
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let (ranks, len) = (link.world_size(), plan.case.len);
     let root = Rank::new(ranks as u32 - 1);
-    let (sent, received) = match plan.collective {
-        Collective::AllToAll => (ranks, ranks),
-        Collective::AllGather | Collective::Gather => (1, ranks),
-        Collective::ReduceScatter | Collective::Scatter => (ranks, 1),
-        Collective::AllReduce | Collective::Broadcast | Collective::Sendrecv => (1, 1),
-    };
+    let (sent, received) = plan.collective.chunks(ranks);
     let direct = plan.case.config.primitive == Some(Primitive::Direct);
     // A reduction reads its peers' inputs; only a reduce-scatter keeps what it has to itself.
     let is_read = direct && plan.collective.reduces();

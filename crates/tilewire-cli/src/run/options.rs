@@ -11,8 +11,8 @@ use tilewire::collective::Rounds;
 use tilewire::ir::Type;
 use tilewire::{Algorithm, Config, Primitive, ReduceOp};
 
-/// The most ranks that are started here: their segments grow with the square of it.
-const MOST_RANKS: usize = 32;
+/// The most ranks that are started here: what each has for every other gets smaller with more.
+const MOST_RANKS: usize = 64;
 /// The largest message: every rank has two of it.
 const LARGEST: Size = Size(8 << 30);
 

@@ -7,7 +7,7 @@ use tilewire::hook::Block;
 use tilewire::ir::scalar::Element;
 use tilewire::schedule::LoadStore;
 use tilewire::transport::{
-    Cause, Departures, LinkKind, Pairing, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet,
+    Cause, Departures, LinkKind, NvlTransport, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, SegmentSet,
     ShmTransport, Status, Ticket, TransportError, Window,
 };
 use tilewire::{Memory, RunError, Tensor};

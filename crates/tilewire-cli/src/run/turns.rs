@@ -4,23 +4,29 @@ use super::case::{Peers, Transfer, prepare, protocol_name};
 use super::collective::{Collective, prepare_all};
 use super::options::Run;
 use super::place::Wire;
-use super::worlds::{Ranks, everywhere};
+use super::worlds::{DEFAULT, Ranks, everywhere};
 use crate::bench::Size;
+use crate::memory::{self, TooMuch};
 use crate::verify::Engine;
 use anyhow::Result;
 use std::fmt::Write as _;
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::RunError;
 use tilewire::collective::PreparedExchange;
 use tilewire::cuda::Device;
+use tilewire::transport::layout::Geometry;
 use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
 
 /// Runs it; the status says whether every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
     let ranks = run.ranks.unwrap_or_else(|| Ranks::Threads.unless_launched());
+    if let Some(too_much) = enough_memory(run, run.count.unwrap_or(DEFAULT)).err().filter(|_| ranks != Ranks::Env) {
+        _ = writeln!(stderr(), "tilewire: {too_much}");
+        return Ok(ExitCode::from(2));
+    }
     everywhere(ranks, run.count, |world| turns(world, run))
 }
 
@@ -33,6 +39,10 @@ struct Outcome {
 }
 
 fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
+    if !world.are_threads() {
+        // Before the ranks meet, which is before any of them takes some.
+        enough_memory(run, world.size())?;
+    }
     let link = link_of(world, run)?;
     let held = turns_over(&link, world, run)?;
     link.close()?;
@@ -60,9 +70,34 @@ pub fn text_of(
 
 fn link_of(world: &World, run: &Run) -> Result<Wire, RankError> {
     Ok(match run.engine {
-        Engine::Cpu => Wire::Shm(ShmTransport::rendezvous(world, options(world.size()))?),
-        Engine::Cuda => Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, NvlOptions::default())?),
+        Engine::Cpu => Wire::Shm(ShmTransport::rendezvous(world, options(run, world.size()))?),
+        Engine::Cuda => {
+            let usual = NvlOptions::default();
+            let max_blocks_per_peer = blocks(run, usual.geometry(world.size()), usual.geometry(2));
+            let options = NvlOptions { max_blocks_per_peer, ..usual };
+            Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, options)?)
+        }
     })
+}
+
+fn options(run: &Run, ranks: usize) -> ShmOptions {
+    let usual = ShmOptions::default();
+    ShmOptions { max_blocks_per_peer: blocks(run, usual.geometry(ranks), usual.geometry(2)), ..usual }
+}
+
+/// Room for the blocks that are asked for, twice over, since two phases have blocks of their own: as much as `few` ranks have, where
+/// `usual` has less. `None` where that is enough.
+fn blocks(run: &Run, usual: Geometry, few: Geometry) -> Option<usize> {
+    let wanted = run.plan.case.config.blocks.unwrap_or(1).saturating_mul(2).min(few.max_blocks_per_peer);
+    (wanted > usual.max_blocks_per_peer).then_some(wanted)
+}
+
+/// Whether there is memory for what all ranks need.
+fn enough_memory(run: &Run, ranks: usize) -> Result<(), TooMuch> {
+    let on_device = run.engine == Engine::Cuda;
+    let between = if on_device { 0 } else { memory::of_segments(options(run, ranks).geometry(ranks)) };
+    let needed = run.plan.host_bytes(ranks, on_device).saturating_add(between);
+    memory::check(needed, "--bytes or --ranks", || format!("{} by {ranks} ranks", run.plan))
 }
 
 fn prepared<'l>(link: &'l Wire, world: &World, run: &Run) -> Result<Box<dyn Transfer + 'l>, RunError> {
@@ -106,12 +141,6 @@ fn turns_over(link: &Wire, world: &World, run: &Run) -> Result<bool, RankError> 
         stdout().write_all(table(run, &all, world.are_threads()).as_bytes())?;
     }
     Ok(all.iter().all(|outcome| outcome.wrong.is_none()))
-}
-
-/// The usual transport; with many ranks less of it, since all of it is memory of this machine.
-fn options(ranks: usize) -> ShmOptions {
-    let usual = ShmOptions::default();
-    ShmOptions { per_peer_bytes: usual.per_peer_bytes.min((32 << 20) / ranks), ..usual }
 }
 
 fn table(run: &Run, all: &[Outcome], threads: bool) -> String {

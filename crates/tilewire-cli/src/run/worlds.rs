@@ -79,7 +79,7 @@ pub fn everywhere(
 }
 
 /// Ranks where nobody says how many.
-const DEFAULT: usize = 2;
+pub const DEFAULT: usize = 2;
 
 /// Runs this command again as every rank of a job, with more words; lines of ranks are not prefixed, since only rank 0 has a report to
 /// give.

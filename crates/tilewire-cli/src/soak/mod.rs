@@ -50,6 +50,19 @@ struct Account {
     end: Usage,
 }
 
+/// Room for all that the plan asks for: 8 blocks of 8 slots of 64 KiB. All pages at once, so that touching the last of them late is not
+/// taken for growth.
+fn options(ranks: usize) -> ShmOptions {
+    let usual = ShmOptions::default().geometry(ranks);
+    ShmOptions {
+        per_peer_bytes: Some(usual.per_peer_bytes.max(8 * 8 * (64 << 10))),
+        max_blocks_per_peer: Some(8),
+        packet_bytes: Some(256 << 10),
+        populate: true,
+        ..ShmOptions::default()
+    }
+}
+
 fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
     let me = world.rank().index();
     let seed = agreed_seed(world, soak.seed)?;
@@ -57,8 +70,7 @@ fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
         let Soak { minutes, .. } = soak;
         writeln!(stdout(), "soak: {} ranks, {minutes} minutes, seed {seed}", world.size())?;
     }
-    // All pages at once, so that touching the last of them late is not taken for growth.
-    let link = Wire::Shm(ShmTransport::rendezvous(world, ShmOptions { populate: true, ..Default::default() })?);
+    let link = Wire::Shm(ShmTransport::rendezvous(world, options(world.size()))?);
     let mut account = Account { start: Usage::now()?, ..Account::default() };
     let (began, length) = (Instant::now(), Duration::from_secs_f64(60.0 * soak.minutes));
     let mut plan = plan::Plan::new(seed, world.size());

@@ -29,11 +29,11 @@ pub struct Outcome {
 
 /// Small enough that a mebibyte goes many times through it.
 const OPTIONS: ShmOptions = ShmOptions {
-    per_peer_bytes: 256 << 10,
-    max_blocks_per_peer: 8,
-    max_slots: 8,
+    per_peer_bytes: Some(256 << 10),
+    max_blocks_per_peer: Some(8),
+    max_slots: Some(8),
     max_copies: 1,
-    packet_bytes: 256 << 10,
+    packet_bytes: Some(256 << 10),
     populate: false,
 };
 
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_plan_that_is_wrongly_refused_is_named_and_fails() {
         let mut plan = plans(2, ALL)[0];
-        plan.case.config.blocks = Some(OPTIONS.max_blocks_per_peer + 1);
+        plan.case.config.blocks = OPTIONS.max_blocks_per_peer.map(|most| most + 1);
         let outcomes = outcomes_of(2, &[plan], ALL).unwrap();
         let mut tally = super::super::Tally::default();
         for (collective, outcome) in Collective::ALL.into_iter().zip(outcomes) {

@@ -82,7 +82,8 @@ pub fn missing_peer(device: &Arc<Device>) -> Result<()> {
 /// More blocks than a device holds at once.
 pub fn too_many_blocks(device: &Arc<Device>) -> Result<()> {
     let ranks = 8;
-    let options = NvlOptions { max_blocks_per_peer: 64, per_peer_bytes: 8 << 20, packet_bytes: 0, ..small() };
+    let options =
+        NvlOptions { max_blocks_per_peer: Some(64), per_peer_bytes: Some(8 << 20), packet_bytes: Some(0), ..small() };
     let links = NvlTransport::virtual_ranks(device, ranks, options)?;
     let (x, y) = (device.zeros::<u32>(1 << 20)?, device.zeros::<u32>(1 << 20)?);
     let next = |k: usize| Rank::new((k % ranks) as u32);
@@ -94,5 +95,10 @@ pub fn too_many_blocks(device: &Arc<Device>) -> Result<()> {
 }
 
 fn small() -> NvlOptions {
-    NvlOptions { per_peer_bytes: 1 << 20, packet_bytes: 1 << 20, max_blocks_per_peer: 8, ..NvlOptions::default() }
+    NvlOptions {
+        per_peer_bytes: Some(1 << 20),
+        packet_bytes: Some(1 << 20),
+        max_blocks_per_peer: Some(8),
+        ..NvlOptions::default()
+    }
 }

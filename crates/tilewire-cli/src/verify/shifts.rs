@@ -48,7 +48,7 @@ fn case(number: usize, random: &mut Random) -> Case {
 
 /// Runs one: every rank sends to the next.
 pub fn shift(device: &Arc<Device>, ranks: usize, case: &Case, seed: u64) -> Result<()> {
-    let options = NvlOptions { per_peer_bytes: 8 << 20, packet_bytes: 8 << 20, ..NvlOptions::default() };
+    let options = NvlOptions { per_peer_bytes: Some(8 << 20), packet_bytes: Some(8 << 20), ..NvlOptions::default() };
     let body = |world: World| -> Result<Option<String>, RankError> {
         let (me, size) = (world.rank(), world.size());
         let link = Wire::Nvl(NvlTransport::rendezvous(&world, device, options)?);

@@ -297,7 +297,7 @@ mod tests {
         let words = |link: &ShmTransport| CPU.packets_up_to.min(PacketPlan::new(link, 1).message_packets() * 8) / 4;
         // Packets for more than is small, for less, and none at all.
         for packet_bytes in [256 << 10, 8 << 10, 0] {
-            on_each(ShmOptions { packet_bytes, ..ShmOptions::default() }, |choices, link| {
+            on_each(ShmOptions { packet_bytes: Some(packet_bytes), ..ShmOptions::default() }, |choices, link| {
                 let most = words(link);
                 for len in [1, 2, 15, 16, 17, 100, most, most + 1, 1000, 1 << 20] {
                     let is = chosen(Config::default(), choices, link, len, 1).protocol;
@@ -333,18 +333,31 @@ mod tests {
     #[test]
     fn what_is_chosen_never_outgrows_the_staging() {
         let usual = ShmOptions::default();
-        for options in [
+        // As large as the transport of a world of `ranks`.
+        let of_world = |ranks| {
+            let of = usual.geometry(ranks);
+            ShmOptions {
+                per_peer_bytes: Some(of.per_peer_bytes),
+                max_blocks_per_peer: Some(of.max_blocks_per_peer),
+                max_slots: Some(of.max_slots),
+                packet_bytes: Some(of.packet_bytes),
+                ..usual
+            }
+        };
+        let worlds = [8, 12, 16, 23, 32, 48, 64, 128].map(of_world);
+        let odd = [
             usual,
-            ShmOptions { per_peer_bytes: 1 << 20, ..usual },
-            ShmOptions { per_peer_bytes: 100_000, max_blocks_per_peer: 3, ..usual },
-            ShmOptions { per_peer_bytes: 2048, max_slots: 2, packet_bytes: 0, ..usual },
-            ShmOptions { per_peer_bytes: 64 << 20, max_blocks_per_peer: 1, max_slots: 300, ..usual },
-        ] {
+            ShmOptions { per_peer_bytes: Some(1 << 20), ..usual },
+            ShmOptions { per_peer_bytes: Some(100_000), max_blocks_per_peer: Some(3), ..usual },
+            ShmOptions { per_peer_bytes: Some(2048), max_slots: Some(2), packet_bytes: Some(0), ..usual },
+            ShmOptions { per_peer_bytes: Some(64 << 20), max_blocks_per_peer: Some(1), max_slots: Some(300), ..usual },
+        ];
+        for options in odd.into_iter().chain(worlds) {
             on_each(options, |choices, link| {
                 let peer = link.rank().after(1, 2);
                 for (primitive, blocks, size) in [None, Some(Primitive::Staged), Some(Primitive::Bulk)]
                     .into_iter()
-                    .flat_map(|primitive| [None, Some(1), Some(options.max_blocks_per_peer)].map(|b| (primitive, b)))
+                    .flat_map(|primitive| [None, Some(1), options.max_blocks_per_peer].map(|b| (primitive, b)))
                     .flat_map(|(primitive, blocks)| SIZES.map(move |size| (primitive, blocks, size)))
                 {
                     let config = Config { primitive, blocks, ..Config::default() };
@@ -366,8 +379,12 @@ mod tests {
 
     #[test]
     fn a_ring_stays_in_the_caches_it_is_made_for() {
-        let room =
-            ShmOptions { per_peer_bytes: 64 << 20, max_blocks_per_peer: 1, max_slots: 512, ..Default::default() };
+        let room = ShmOptions {
+            per_peer_bytes: Some(64 << 20),
+            max_blocks_per_peer: Some(1),
+            max_slots: Some(512),
+            ..Default::default()
+        };
         on_each(room, |choices, link| {
             for (size, at_once) in SIZES.flat_map(|size| [1, 3, 20].map(|at_once| (size, at_once))) {
                 let (slot_bytes, depth) = slots(&chosen(STAGED, choices, link, 1 << size, at_once));

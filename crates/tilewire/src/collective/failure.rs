@@ -177,8 +177,8 @@ fn stopped_in(what: &str, block: usize, role: &str, at: &SourceLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{Pairing, Ticket};
     use crate::transport::bootstrap::Operation;
+    use crate::transport::{Pairing, Ticket};
     use crate::vm::Who;
 
     const CAUSE: Cause = Cause { code: AbortCode::Died, rank: 3, reason: 0 };

@@ -10,7 +10,7 @@ use crate::ir::{Kernel, SourceLine, simplify, verify};
 use crate::schedule::{LoadStore, Ops};
 use crate::tensor::{Arg, Memory};
 use crate::transport::{
-    AbortCode, Cause, Departures, Pairing, NvlTransport, P2pTransport, PeerEndpoint, Protocol, Rank, SegmentSet,
+    AbortCode, Cause, Departures, NvlTransport, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, SegmentSet,
     ShmTransport, Signals, Status, Ticket, TransferError, TransportError, Verdict,
 };
 use crate::vm::{LaunchError, PrepareError, Prepared, Puts, Settings};

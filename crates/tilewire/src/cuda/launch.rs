@@ -75,7 +75,12 @@ pub struct Seat {
 impl Seat {
     /// A seat with a stream and an abort word of its own.
     pub fn new(device: &Arc<Device>) -> Result<Seat, CudaError> {
-        Ok(Seat { stream: Stream::new(device)?, abort: AbortWord::new(device)?, sharers: 1, launches: Launches::default() })
+        Ok(Seat {
+            stream: Stream::new(device)?,
+            abort: AbortWord::new(device)?,
+            sharers: 1,
+            launches: Launches::default(),
+        })
     }
 
     /// Ends the waits of its launches, and of those that have yet to start.

@@ -41,7 +41,7 @@ use crate::hook::{Block, Traced};
 use crate::schedule::LoadStore;
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
-use crate::transport::{LinkKind, Pairing, P2pTransport, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{LinkKind, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
 use std::rc::Rc;
 use std::time::Duration;
 

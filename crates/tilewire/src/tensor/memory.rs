@@ -1,7 +1,7 @@
 //! A handle to memory that stays alive as long as the handle.
 
 use super::block::Block;
-use std::alloc::{Layout, handle_alloc_error};
+use super::memory_left::{MemoryLeft, NoMemory};
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
@@ -71,12 +71,29 @@ impl Memory {
     pub const ALIGN: usize = 4096;
 
     /// Fresh zeroed memory.
+    ///
+    /// # Panics
+    /// When there is none; [`try_zeroed`](Memory::try_zeroed) says so without, before the system ends the process for it.
     pub fn zeroed(bytes: usize) -> Memory {
+        Memory::fresh(bytes).unwrap_or_else(|| panic!("{}", NoMemory { bytes, shortage: None }))
+    }
+
+    /// Fresh zeroed memory, where the machine and the control group of this process have that much left.
+    pub fn try_zeroed(bytes: usize) -> Result<Memory, NoMemory> {
+        // For small requests the files are not worth reading: what is left changes by as much at any time.
+        if bytes >= Memory::COMPARED {
+            MemoryLeft::now().check(bytes as u64).map_err(|shortage| NoMemory { bytes, shortage: Some(shortage) })?;
+        }
+        Memory::fresh(bytes).ok_or(NoMemory { bytes, shortage: None })
+    }
+
+    /// Requests of this size or more are compared with what is left.
+    const COMPARED: usize = 1 << 20;
+
+    fn fresh(bytes: usize) -> Option<Memory> {
         let align = if bytes >= Memory::ALIGN { Memory::ALIGN } else { 64 };
-        let Some(block) = Block::zeroed(bytes, align) else {
-            handle_alloc_error(Layout::from_size_align(bytes, align).expect("allocation fits the address space"))
-        };
-        Memory { start: block.start(), bytes, shared: false, between: None, keep: Keep::Host(Rc::new(block)) }
+        let block = Block::zeroed(bytes, align)?;
+        Some(Memory { start: block.start(), bytes, shared: false, between: None, keep: Keep::Host(Rc::new(block)) })
     }
 
     /// Memory of somebody else, kept alive by `keep`.

@@ -5,9 +5,11 @@
 
 mod block;
 mod memory;
+mod memory_left;
 
 pub(crate) use block::Block;
 pub use memory::{Between, DeviceBytes, Memory};
+pub use memory_left::{MemoryLeft, NoMemory, Shortage};
 // What a tensor's elements are, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub use crate::ir::{Type, scalar::Element};
@@ -39,9 +41,26 @@ pub struct Tensor<T> {
 
 impl<T: Element> Tensor<T> {
     /// All zeros.
+    ///
+    /// # Panics
+    /// When there is no memory; [`try_zeros`](Tensor::try_zeros) says so without, before the system ends the process for it.
     pub fn zeros(len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         Tensor::whole(Memory::zeroed(bytes), len)
+    }
+
+    /// All zeros, where the machine and the control group of this process have that much memory left.
+    ///
+    /// ```
+    /// use tilewire::Tensor;
+    /// assert_eq!(Tensor::<f32>::try_zeros(3)?.to_vec(), [0.0; 3]);
+    /// let error = Tensor::<f32>::try_zeros(1 << 50).unwrap_err();
+    /// assert!(error.to_string().contains("no memory for a tensor of 4503599627370496 bytes"));
+    /// # Ok::<(), tilewire::tensor::NoMemory>(())
+    /// ```
+    pub fn try_zeros(len: usize) -> Result<Self, NoMemory> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(NoMemory { bytes: usize::MAX, shortage: None })?;
+        Ok(Tensor::whole(Memory::try_zeroed(bytes)?, len))
     }
 
     /// A copy of a slice.

@@ -1,6 +1,7 @@
 //! What can go wrong when ranks share memory.
 
 use super::descriptors::DescriptorLimit;
+use crate::tensor::Shortage;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -23,10 +24,10 @@ pub enum SegmentError {
     },
     /// The memory is not there.
     NoMemory {
-        /// Bytes asked for, with the header.
+        /// Bytes of one rank's segment, with its header.
         bytes: usize,
-        /// Bytes that were available, where that is why it was not even tried.
-        available: Option<u64>,
+        /// What all ranks of this machine need and what is left, where that is why it was not even tried.
+        shortage: Option<Shortage>,
     },
     /// A segment is a file without a name, and no file of this process may be as large.
     FileLimit {
@@ -102,10 +103,14 @@ impl fmt::Display for SegmentError {
             SegmentError::TooLarge { bytes } => {
                 write!(f, "a segment of {bytes} bytes does not fit the address space: ask for less per peer")
             }
-            SegmentError::NoMemory { bytes, available } => {
+            SegmentError::NoMemory { bytes, shortage } => {
                 write!(f, "no memory for a segment of {bytes} bytes")?;
-                if let Some(available) = available {
-                    write!(f, " ({available} bytes are available)")?;
+                if let Some(shortage) = shortage {
+                    let ranks = (shortage.needed / (*bytes as u64).max(1)).max(1);
+                    if ranks > 1 {
+                        write!(f, " on each of {ranks} ranks")?;
+                    }
+                    write!(f, " ({shortage}: at most {} for each rank)", shortage.left / ranks)?;
                 }
                 write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
             }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::rendezvous::{Shared, TransportError};
-use super::segment::SegmentSet;
+use super::segment::{SegmentOptions, SegmentSet};
 use crate::cuda::{Buffer, Device};
 use crate::tensor::Memory;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn hand_over(
         Some(control) => Ok(control.swap_descriptors(descriptor.as_fd(), deadline)?),
         None => {
             // The transport's sockets are its monitor's: others, for this once.
-            let mut control = world.segments("gpu memory", 0, false, deadline)?;
+            let mut control = world.segments("gpu memory", 0, SegmentOptions::default(), deadline)?;
             Ok(control.swap_descriptors(descriptor.as_fd(), deadline)?)
         }
     }

@@ -14,7 +14,7 @@
 use super::error::SegmentError;
 use super::mapping::Mapping;
 use super::memfd;
-use super::message::{PACKET, Packet, Token, same};
+use super::message::{Door, PACKET, Packet, same};
 use super::socket::{self, Heard};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,10 +42,9 @@ const KNOCK_AGAIN: Duration = Duration::from_millis(5);
 pub(super) struct Handover<'a> {
     pub(super) rank: usize,
     /// The cards of all ranks, checked: all have a door.
-    pub(super) doors: &'a [(Vec<u8>, Token)],
+    pub(super) doors: &'a [Door],
     pub(super) total: usize,
     pub(super) populate: bool,
-    pub(super) segment: OwnedFd,
     pub(super) listener: OwnedFd,
 }
 
@@ -53,12 +52,20 @@ pub(super) struct Handover<'a> {
 pub(super) type Handed = Vec<Option<(Mapping, OwnedFd)>>;
 
 impl Handover<'_> {
-    /// Does it all; within the deadline there is a result.
-    pub(super) fn run(self, deadline: Duration) -> Result<Handed, SegmentError> {
+    /// Does it all; within the deadline there is a result. A rank that has no segment tells the others why.
+    pub(super) fn run(
+        self,
+        segment: Result<OwnedFd, SegmentError>,
+        deadline: Duration,
+    ) -> Result<Handed, SegmentError> {
         let rank = self.rank;
-        let mut table =
-            Table { strangers: Vec::new(), peers: self.doors.iter().map(|_| Peer::default()).collect(), own: self };
-        if let Err(error) = table.share(deadline) {
+        let peers = self.doors.iter().map(|_| Peer::default()).collect();
+        let mut table = Table { strangers: Vec::new(), peers, own: self, segment: None };
+        let shared = segment.and_then(|segment| {
+            table.segment = Some(segment);
+            table.share(deadline)
+        });
+        if let Err(error) = shared {
             table.tell_failure(&error);
             return Err(error);
         }
@@ -75,6 +82,8 @@ impl Handover<'_> {
 /// The state of the exchange.
 struct Table<'a> {
     own: Handover<'a>,
+    /// This rank's segment, passed to every peer that is admitted.
+    segment: Option<OwnedFd>,
     peers: Vec<Peer>,
     /// Connections that have not said hello.
     strangers: Vec<OwnedFd>,
@@ -177,7 +186,7 @@ impl Table<'_> {
 
     /// Opens the connection to a peer and says hello; `None`: there is no such rank (any more).
     fn open(&self, rank: usize) -> io::Result<Option<OwnedFd>> {
-        let (name, token) = &self.own.doors[rank];
+        let Door { name, token, .. } = &self.own.doors[rank];
         let opened = match socket::connect(name) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
             opened => opened?,
@@ -227,12 +236,12 @@ impl Table<'_> {
         let Some(Packet::Hello { from, token }) = Packet::decode(packet) else { return Ok(()) };
         let from = from as usize;
         let known = from < self.peers.len() && from != self.own.rank && self.peers[from].accepted.is_none();
-        if !known || !same(&token, &self.own.doors[self.own.rank].1) {
+        if !known || !same(&token, &self.own.doors[self.own.rank].token) {
             return Ok(());
         }
-        let welcome = Packet::Welcome { token: self.own.doors[from].1 }.encode();
+        let welcome = Packet::Welcome { token: self.own.doors[from].token }.encode();
         // If it is gone already, reading will tell.
-        socket::send(connection.as_fd(), &welcome, Some(self.own.segment.as_fd()))
+        socket::send(connection.as_fd(), &welcome, self.segment.as_ref().map(OwnedFd::as_fd))
             .map_err(SegmentError::system("sendmsg"))?;
         self.peers[from].accepted = Some(connection);
         Ok(())
@@ -279,7 +288,7 @@ impl Table<'_> {
     }
 
     fn take(&mut self, rank: usize, is_opened: bool, packet: &[u8], file: Option<OwnedFd>) -> Result<(), SegmentError> {
-        let own_token = &self.own.doors[self.own.rank].1;
+        let own_token = &self.own.doors[self.own.rank].token;
         let peer = &mut self.peers[rank];
         match Packet::decode(packet) {
             Some(Packet::Welcome { token }) if is_opened && peer.mapping.is_none() && same(&token, own_token) => {

@@ -1,4 +1,4 @@
-//! Zeroed memory that several ranks reach: a block of the heap where ranks are threads, a mapped memfd where they are
+//! Zeroed memory that several ranks reach: a block of this process where ranks are threads, a mapped memfd where they are
 //! processes. It begins with the header that keeps waits from hanging.
 //!
 //! ```text
@@ -54,10 +54,14 @@ impl Mapping {
         (total <= isize::MAX as usize).then_some(total)
     }
 
-    /// Memory of this process; `None` when there is not enough.
-    pub(super) fn heap(total: usize) -> Option<Mapping> {
+    /// Memory of this process, a page (`huge` or not) when it is first touched, or all of it now if it is to `populate`; `None` when there
+    /// is not enough.
+    pub(super) fn own(total: usize, populate: bool, huge: bool) -> Option<Mapping> {
         assert!(total >= HEADER, "a segment has a header");
-        let block = Block::zeroed(total, HEADER)?;
+        let block = Block::untouched(total, HEADER, huge)?;
+        if populate {
+            block.touch();
+        }
         Some(Mapping { start: block.start(), release: Release::Free(block) })
     }
 

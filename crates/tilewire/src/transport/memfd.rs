@@ -10,19 +10,15 @@ use std::ptr::NonNull;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A zeroed file of `total` bytes with all its memory allocated, sealed.
+///
+/// The caller has compared that with what is left: allocating more would wake the out-of-memory killer rather than fail.
 pub(super) fn create(total: usize) -> Result<OwnedFd, SegmentError> {
     within_file_limit(total)?;
-    // Allocating far more than there is would wake the out-of-memory killer rather than fail.
-    if let Some(available) = available()
-        && total as u64 > available
-    {
-        return Err(SegmentError::NoMemory { bytes: total, available: Some(available) });
-    }
     let file = open().map_err(SegmentError::system("memfd_create"))?;
     let size = i64::try_from(total).map_err(|_| SegmentError::TooLarge { bytes: total })?;
     let no_memory = |call| {
         move |source: io::Error| match source.raw_os_error() {
-            Some(libc::ENOMEM | libc::ENOSPC | libc::EFBIG) => SegmentError::NoMemory { bytes: total, available: None },
+            Some(libc::ENOMEM | libc::ENOSPC | libc::EFBIG) => SegmentError::NoMemory { bytes: total, shortage: None },
             _ => SegmentError::System { call, source },
         }
     };
@@ -58,7 +54,7 @@ pub(super) fn map(file: BorrowedFd<'_>, total: usize, populate: bool) -> Result<
     if start == libc::MAP_FAILED {
         let source = io::Error::last_os_error();
         return Err(match source.raw_os_error() {
-            Some(libc::ENOMEM) => SegmentError::NoMemory { bytes: total, available: None },
+            Some(libc::ENOMEM) => SegmentError::NoMemory { bytes: total, shortage: None },
             _ => SegmentError::System { call: "mmap", source },
         });
     }
@@ -91,13 +87,6 @@ fn open() -> io::Result<OwnedFd> {
     };
     // SAFETY: a fresh descriptor that nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
-}
-
-/// Bytes that could be allocated without swapping, where the system says.
-fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The result of a system call, called again when a signal interrupts it.
@@ -140,14 +129,5 @@ mod tests {
         assert!(map(sealed.as_fd(), 8192, true).is_ok());
         let pipe = std::io::pipe().unwrap().0;
         assert!(map(pipe.as_fd(), 8192, false).is_err());
-    }
-
-    #[test]
-    fn more_than_there_is_is_an_error_that_names_the_bytes() {
-        let bytes = 1 << 50;
-        match create(bytes) {
-            Err(error @ SegmentError::NoMemory { .. }) => assert!(error.to_string().contains(&bytes.to_string())),
-            other => panic!("{other:?}"),
-        }
     }
 }

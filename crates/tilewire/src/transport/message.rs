@@ -7,7 +7,7 @@ use super::error::SegmentError;
 pub(super) type Token = [u8; 16];
 
 /// The version of everything here: both begin with it.
-const MAGIC: &[u8; 8] = b"TWSEGM01";
+const MAGIC: &[u8; 8] = b"TWSEGM02";
 /// Longest text of an error that travels.
 const MAX_TEXT: usize = 400;
 /// Room for the longest packet, and one byte more so that a longer one is seen.
@@ -20,8 +20,24 @@ pub(super) struct Card {
     pub(super) total: u64,
     /// The machine and network namespace it runs in.
     pub(super) host: [u8; 24],
-    /// Where it listens, and the token to show there.
-    pub(super) door: Result<(Vec<u8>, Token), String>,
+    /// Where it listens; or why it cannot go on.
+    pub(super) door: Result<Door, String>,
+}
+
+/// Where a rank listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Door {
+    /// The name of its socket.
+    pub(super) name: Vec<u8>,
+    /// What to show there.
+    pub(super) token: Token,
+    /// The numbers of the control groups that limit its memory.
+    pub(super) groups: Vec<u64>,
+}
+
+impl Door {
+    /// Groups that travel, at most. More limits than that around each other nobody has.
+    pub(super) const MAX_GROUPS: usize = 16;
 }
 
 impl Card {
@@ -30,9 +46,12 @@ impl Card {
         bytes.extend(self.total.to_le_bytes());
         bytes.extend(self.host);
         match &self.door {
-            Ok((name, token)) => {
+            Ok(Door { name, token, groups }) => {
                 bytes.push(1);
                 bytes.extend(token);
+                assert!(groups.len() <= Door::MAX_GROUPS, "their number is a byte");
+                bytes.push(groups.len() as u8);
+                groups.iter().for_each(|group| bytes.extend(group.to_le_bytes()));
                 bytes.extend(name);
             }
             Err(what) => {
@@ -57,7 +76,10 @@ impl Card {
         let host = next(24)?.try_into().expect("24 bytes");
         let door = if next(1)? == [1] {
             let token = next(16)?.try_into().expect("16 bytes");
-            Ok((rest.to_vec(), token))
+            let groups = usize::from(next(1)?[0]);
+            let groups = (0..groups).map(|_| Ok(u64::from_le_bytes(next(8)?.try_into().expect("8 bytes"))));
+            let groups = groups.collect::<Result<_, SegmentError>>()?;
+            Ok(Door { name: rest.to_vec(), token, groups })
         } else {
             Err(String::from_utf8_lossy(rest).into_owned())
         };
@@ -164,7 +186,8 @@ mod tests {
     #[test]
     fn cards_and_packets_survive_the_way() {
         let long = "ä".repeat(1000);
-        for door in [Ok((b"tilewire-x".to_vec(), [7; 16])), Err("no memory".to_string())] {
+        let door = |groups: &[u64]| Door { name: b"tilewire-x".to_vec(), token: [7; 16], groups: groups.to_vec() };
+        for door in [Ok(door(&[])), Ok(door(&[5, u64::MAX])), Err("no memory".to_string())] {
             let card = Card { total: 1 << 40, host: host(), door };
             assert_eq!(Card::decode(3, &card.encode()).unwrap(), card);
         }
@@ -190,8 +213,10 @@ mod tests {
         for len in 0..hello.len() {
             assert_eq!(Packet::decode(&hello[..len]), None);
         }
-        for len in 0..card.len() {
-            let error = Card::decode(3, &card[..len]).unwrap_err();
+        let door = Door { name: Vec::new(), token: [1; 16], groups: vec![1, 2] };
+        let open = Card { total: 1, host: host(), door: Ok(door) }.encode();
+        for cut in (0..card.len()).map(|len| &card[..len]).chain((0..open.len()).map(|len| &open[..len])) {
+            let error = Card::decode(3, cut).unwrap_err();
             assert!(matches!(error, SegmentError::Malformed { rank: Some(3), .. }));
         }
         assert_eq!(Packet::decode(&[hello.as_slice(), b"x"].concat()), None);

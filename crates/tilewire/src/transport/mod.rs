@@ -42,6 +42,7 @@ mod rank;
 mod rendezvous;
 mod segment;
 mod shm;
+mod sizing;
 mod status;
 mod threads;
 mod transfer;
@@ -79,8 +80,9 @@ pub use rendezvous::TransportError;
 #[cfg(target_os = "linux")]
 pub use segment::ControlSockets;
 pub use segment::{Exchange, SegmentOptions, SegmentSet};
-pub use status::{Crossing, DeviceWait, Kind as WaitKind, Status, Verdict, Waiting};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};
+pub use sizing::DEFAULT_TOTAL;
+pub use status::{Crossing, DeviceWait, Kind as WaitKind, Status, Verdict, Waiting};
 pub use threads::start_thread;
 pub use transfer::{Protocol, Transfer, TransferError, check_transfer};
 pub use window::{Window, WindowSpace};

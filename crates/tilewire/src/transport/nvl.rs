@@ -18,7 +18,8 @@ use super::p2p::{LinkKind, P2pTransport, PeerEndpoint};
 use super::pairing::{Pairing, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
-use super::segment::SegmentSet;
+use super::segment::{SegmentOptions, SegmentSet};
+use super::sizing::Sizes;
 use super::status::{Crossing, DeviceWait, Status};
 use super::watch::Watch;
 use super::world::World;
@@ -31,37 +32,65 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How large an [`NvlTransport`] is. The same on all ranks.
+///
+/// What is `None` is chosen by the number of ranks: [`geometry`](NvlOptions::geometry) says what, and that all device memory of a machine's
+/// ranks stays within [`DEFAULT_TOTAL`](super::DEFAULT_TOTAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvlOptions {
-    /// Bytes of staging that each sender has at each receiver.
-    pub per_peer_bytes: usize,
-    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging.
-    pub max_blocks_per_peer: usize,
-    /// Slots of a block: the largest depth of a pipeline.
-    pub max_slots: usize,
+    /// Bytes of staging that each sender has at each receiver. Up to 4 ranks 32 MiB, at 8 ranks 8 MiB.
+    pub per_peer_bytes: Option<usize>,
+    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging. Up to 4 ranks 32, at 8 ranks 8.
+    pub max_blocks_per_peer: Option<usize>,
+    /// Slots of a block: the largest depth of a pipeline. 8.
+    pub max_slots: Option<usize>,
     /// Copies of a role that take slots in turn, so that one's release overlaps the others' work. The same in all launches.
     pub copies: usize,
-    /// Bytes of packets that each sender has at each receiver; half of them carry data. 0: no packets.
-    pub packet_bytes: usize,
+    /// Bytes of packets that each sender has at each receiver; half of them carry data. `Some(0)`: no packets. Up to 3 ranks 32 MiB, at 8
+    /// ranks 4 MiB.
+    pub packet_bytes: Option<usize>,
 }
 
+/// A block has 8 slots of 128 KiB, and packets for 8 messages of 64 KiB. Half of the packets are enough for up to 6 ranks that share a
+/// device, and for any number of devices: the more ranks share one, the fewer blocks each has for 128 KiB. Four blocks copy some 200 GB/s.
+const SIZES: Sizes = Sizes {
+    blocks: 32,
+    least_blocks: 4,
+    staging: 1 << 20,
+    least_staging: 16 << 10,
+    packets: 1 << 20,
+    enough_packets: 512 << 10,
+    least_packets: 8 << 10,
+    slots: 8,
+    least_slots: 8,
+    copies: 4,
+};
+
 impl Default for NvlOptions {
-    /// 32 MiB of staging per peer: 32 blocks of 8 slots of 128 KiB each; and 32 MiB of packets: 8 messages of 64 KiB for each block.
+    /// Everything by the number of ranks, and 4 copies.
     fn default() -> Self {
         NvlOptions {
-            per_peer_bytes: 32 << 20,
-            max_blocks_per_peer: 32,
-            max_slots: 8,
-            copies: 4,
-            packet_bytes: 32 << 20,
+            per_peer_bytes: None,
+            max_blocks_per_peer: None,
+            max_slots: None,
+            copies: SIZES.copies,
+            packet_bytes: None,
         }
     }
 }
 
 impl NvlOptions {
-    fn geometry(&self, world_size: usize) -> Geometry {
+    /// What a world of `world_size` ranks comes to.
+    pub fn geometry(&self, world_size: usize) -> Geometry {
         let &NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes } = self;
-        Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies: copies, packet_bytes }
+        let usual = SIZES.of_world(world_size);
+        Geometry {
+            per_peer_bytes: per_peer_bytes.unwrap_or(usual.per_peer_bytes),
+            max_blocks_per_peer: max_blocks_per_peer.unwrap_or(usual.max_blocks_per_peer),
+            max_slots: max_slots.unwrap_or(usual.max_slots),
+            max_copies: copies,
+            packet_bytes: packet_bytes.unwrap_or(usual.packet_bytes),
+            ..usual
+        }
     }
 }
 
@@ -125,19 +154,19 @@ impl NvlTransport {
         options: NvlOptions,
     ) -> Result<NvlTransport, TransportError> {
         let (world, deadline) = (Shared::of(world), world.deadline());
-        let (layout, objection) = match layout_of(options.geometry(world.size())) {
+        let geometry = options.geometry(world.size());
+        let (layout, objection) = match layout_of(geometry) {
             Ok(layout) => (Some(layout), None),
             Err(objection) => (None, Some(objection)),
         };
         // Relaxed: only its being different each time matters.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let NvlOptions { per_peer_bytes, max_blocks_per_peer, max_slots, copies, packet_bytes } = options;
         let said = Parameters::new("nvl")
-            .with("per_peer_bytes", per_peer_bytes)
-            .with("max_blocks_per_peer", max_blocks_per_peer)
-            .with("max_slots", max_slots)
-            .with("copies", copies)
-            .with("packet_bytes", packet_bytes)
+            .with("per_peer_bytes", geometry.per_peer_bytes)
+            .with("max_blocks_per_peer", geometry.max_blocks_per_peer)
+            .with("max_slots", geometry.max_slots)
+            .with("copies", geometry.max_copies)
+            .with("packet_bytes", geometry.packet_bytes)
             .with("ordinal", device.ordinal())
             .with("device", device.uuid())
             .with("serial", serial)
@@ -151,7 +180,7 @@ impl NvlTransport {
         let made = Self::make(&world, device, &layout, &ordinals, &devices);
         let (control, watch, segments, seat) = world.all_have("nvl", made, deadline)?;
         let places = Places { seat, segments, ordinals, devices };
-        Self::assemble(world, serial, layout, copies as u32, places, (control, watch))
+        Self::assemble(world, serial, layout, options.copies as u32, places, (control, watch))
     }
 
     fn make(
@@ -161,7 +190,7 @@ impl NvlTransport {
         ordinals: &[u32],
         devices: &[String],
     ) -> Result<Made, TransportError> {
-        let mut control = world.segments("nvl", 0, false, world.deadline())?;
+        let mut control = world.segments("nvl", 0, SegmentOptions::default(), world.deadline())?;
         let sharing = Sharing { device, ordinals, devices, what: "nvl" };
         let segments = share(world, Some(&mut control), &sharing, layout.bytes())?;
         let watch = Watch::start(&mut control, world.are_threads())?;

@@ -167,7 +167,8 @@ mod tests {
     fn operations_of_a_pair_differ_from_each_other_and_from_the_users_own() {
         let ticket = |pairing, number| Ticket { rank: Rank::new(0), peer: Rank::new(1), pairing, number };
         let numbers = [0, 1, 2, 8191];
-        let all = numbers.iter().flat_map(|&n| [Pairing::Send, Pairing::Together].map(|kind| ticket(kind, n).operation()));
+        let all =
+            numbers.iter().flat_map(|&n| [Pairing::Send, Pairing::Together].map(|kind| ticket(kind, n).operation()));
         let mut all: Vec<u16> = all.collect();
         assert!(all.iter().all(|&op| (PeerEndpoint::OWN_OPERATIONS..1 << 15).contains(&op)), "{all:?}");
         all.sort_unstable();

@@ -86,18 +86,21 @@ impl Parameters {
 /// The layout of a transport's constants, if they can be meant.
 pub(super) fn layout_of(geometry: Geometry) -> Result<Layout, TransportError> {
     let Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, .. } = geometry;
-    let at_least = |option: &'static str, value: usize, least: usize, expected: &'static str| {
-        if value >= least { Ok(()) } else { Err(TransportError::BadOption { option, value, expected }) }
+    let bad =
+        |option, value, expected: &str| TransportError::BadOption { option, value, expected: expected.to_string() };
+    let at_least = |option: &'static str, value: usize, least: usize, expected: &str| {
+        if value >= least { Ok(()) } else { Err(bad(option, value, expected)) }
     };
     at_least("max_blocks_per_peer", max_blocks_per_peer, 1, "at least 1")?;
     at_least("max_slots", max_slots, 2, "at least 2, so that one slot is filled while another is emptied")?;
     at_least("max_copies", max_copies, 1, "at least 1")?;
     if max_slots > usize::from(u16::MAX) {
-        return Err(TransportError::BadOption { option: "max_slots", value: max_slots, expected: "at most 65535" });
+        return Err(bad("max_slots", max_slots, "at most 65535"));
     }
     if block_share(per_peer_bytes, max_blocks_per_peer) < LINE {
-        let expected = "at least 128 bytes for each of max_blocks_per_peer";
-        return Err(TransportError::BadOption { option: "per_peer_bytes", value: per_peer_bytes, expected });
+        let least = max_blocks_per_peer.saturating_mul(LINE);
+        let expected = format!("at least {least}, {LINE} bytes for each of {max_blocks_per_peer} max_blocks_per_peer");
+        return Err(bad("per_peer_bytes", per_peer_bytes, &expected));
     }
     Layout::new(geometry).ok_or(TransportError::TooLarge)
 }
@@ -199,19 +202,19 @@ impl Shared {
         &self,
         what: &str,
         bytes: usize,
-        populate: bool,
+        options: SegmentOptions,
         deadline: Deadline,
     ) -> Result<SegmentSet, TransportError> {
         let (rank, name) = (self.rank().index(), format!("{what}/segments"));
         let Some(meeting) = &self.meeting else {
-            let options = SegmentOptions { deadline: deadline.remaining().unwrap_or(Duration::MAX), populate };
+            let options = SegmentOptions { deadline: deadline.remaining().unwrap_or(Duration::MAX), ..options };
             let mut exchange = |mine: &[u8]| self.gather(&name, mine, deadline);
             return Ok(SegmentSet::create_with(rank, self.size(), bytes, &options, &mut exchange)?);
         };
-        // One creates for all: threads share the heap, so there is nothing to pass but handles.
+        // One creates for all: threads share their memory, so there is nothing to pass but handles.
         let (mut card, mut failure) = (Vec::new(), None);
         if rank == 0 {
-            match SegmentSet::threads(self.size(), bytes) {
+            match SegmentSet::threads_with(self.size(), bytes, &options) {
                 Ok(sets) => card = meeting.leave(sets).to_le_bytes().to_vec(),
                 Err(error) => (card, failure) = (format!("{error}").into_bytes(), Some(error)),
             }
@@ -255,7 +258,7 @@ pub enum TransportError {
         /// What it says.
         value: usize,
         /// What it should say.
-        expected: &'static str,
+        expected: String,
     },
     /// All parameters together need more memory than there are addresses.
     TooLarge,

@@ -1,13 +1,17 @@
 //! Segments: memory of every rank that every rank can reach.
 //!
-//! Threads share the heap. Processes share sealed anonymous files, passed through sockets that have no name in the file system:
-//! when the last process that maps a segment ends, however it ends, nothing is left of it.
+//! Threads share their process's memory, of which a page is taken when it is first touched. Processes share sealed anonymous files, all
+//! of whose memory is taken at the start, passed through sockets that have no name in the file system: when the last process that maps
+//! a segment ends, however it ends, nothing is left of it.
+//!
+//! Before anything is taken, what all ranks need together is compared with what the machine and their control groups have left: beyond
+//! that Linux would end a process rather than say no.
 
 use super::abort::{Abort, Cause, PanicGuard};
 use super::doorbell::Doorbell;
 use super::error::SegmentError;
 use super::mapping::Mapping;
-use crate::tensor::Memory;
+use crate::tensor::{Memory, MemoryLeft};
 use std::error::Error;
 use std::fmt;
 use std::rc::Rc;
@@ -22,13 +26,17 @@ pub type Exchange<'a, E> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, E> + 'a;
 pub struct SegmentOptions {
     /// How long the ranks may take to share their segments, the exchange not counted (it has a deadline of its own).
     pub deadline: Duration,
-    /// Whether all pages are entered into the page tables at once rather than at first touch. They are *allocated* in any case.
+    /// Whether all pages are entered into the page tables at once rather than at first touch. Those of processes are *allocated* in any
+    /// case, and those of threads only then.
     pub populate: bool,
+    /// Whether segments of threads ask for huge pages. Faster to walk through, but taken as a whole when any part is touched: not for small
+    /// parts of many peers.
+    pub huge_pages: bool,
 }
 
 impl Default for SegmentOptions {
     fn default() -> Self {
-        SegmentOptions { deadline: Duration::from_secs(30), populate: false }
+        SegmentOptions { deadline: Duration::from_secs(30), populate: false, huge_pages: true }
     }
 }
 
@@ -53,10 +61,25 @@ impl SegmentSet {
     /// # Ok::<(), tilewire::transport::SegmentError>(())
     /// ```
     pub fn threads(world_size: usize, bytes: usize) -> Result<Vec<SegmentSet>, SegmentError> {
+        SegmentSet::threads_with(world_size, bytes, &SegmentOptions::default())
+    }
+
+    /// As [`SegmentSet::threads`], with options.
+    pub fn threads_with(
+        world_size: usize,
+        bytes: usize,
+        options: &SegmentOptions,
+    ) -> Result<Vec<SegmentSet>, SegmentError> {
         check_world(0, world_size)?;
         let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
-        let segment =
-            |_| Mapping::heap(total).map(Arc::new).ok_or(SegmentError::NoMemory { bytes: total, available: None });
+        let no_memory = |shortage| SegmentError::NoMemory { bytes: total, shortage };
+        let all = (total as u64).saturating_mul(world_size as u64);
+        // For small segments the files are not worth reading.
+        if all >= COMPARED {
+            MemoryLeft::now().check(all).map_err(|shortage| no_memory(Some(shortage)))?;
+        }
+        let (populate, huge) = (options.populate, options.huge_pages);
+        let segment = |_| Mapping::own(total, populate, huge).map(Arc::new).ok_or_else(|| no_memory(None));
         let segments = (0..world_size).map(segment).collect::<Result<Vec<_>, _>>()?;
         Ok((0..world_size).map(|rank| SegmentSet::new(rank, bytes, segments.clone())).collect())
     }
@@ -205,6 +228,9 @@ pub struct ControlSockets {
     pub(super) sockets: Vec<Option<std::os::fd::OwnedFd>>,
 }
 
+/// If all ranks together ask for this many bytes or more, the sum is compared with what is left.
+const COMPARED: u64 = 1 << 20;
+
 fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
     // An abort word has 24 bits for the rank.
     if rank < world_size && world_size <= 1 << 24 {
@@ -217,10 +243,12 @@ fn check_world(rank: usize, world_size: usize) -> Result<(), SegmentError> {
 mod processes {
     use super::super::deadline::Deadline;
     use super::super::handover::{self, Handover};
-    use super::super::message::{self, Card, Token};
+    use super::super::message::{self, Card, Door, Token};
     use super::super::socket::Heard;
     use super::super::{memfd, reserve_descriptors, socket};
-    use super::{Arc, ControlSockets, Exchange, Mapping, SegmentError, SegmentOptions, SegmentSet};
+    use super::{
+        Arc, COMPARED, ControlSockets, Exchange, Mapping, MemoryLeft, SegmentError, SegmentOptions, SegmentSet,
+    };
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     pub(super) fn create(
@@ -230,31 +258,52 @@ mod processes {
         exchange: &mut Exchange<'_, SegmentError>,
     ) -> Result<SegmentSet, SegmentError> {
         // A rank that fails here still takes part in the exchange: the others must not wait for it in vain.
-        let own = Own::open(world_size, bytes, options.populate);
-        let door = own.as_ref().map(|own| (own.name.clone(), own.token)).map_err(SegmentError::to_string);
+        let own = Own::open(world_size, bytes);
         let total = Mapping::total(bytes).unwrap_or(usize::MAX);
-        let card = Card { total: total as u64, host: message::host(), door };
+        // What is left is read before the exchange and taken after it: so nobody takes what another has yet to count.
+        let left = if total as u64 >= COMPARED / world_size as u64 { MemoryLeft::now() } else { MemoryLeft::default() };
+        let alone = left
+            .check(total as u64)
+            .map_err(|shortage| SegmentError::NoMemory { bytes: total, shortage: Some(shortage) });
+        let own = own.and_then(|own| alone.map(|()| own));
+        let groups = left.group_ids(Door::MAX_GROUPS);
+        let door = own.as_ref().map(|own| Door { name: own.name.clone(), token: own.token, groups });
+        let card = Card { total: total as u64, host: message::host(), door: door.map_err(SegmentError::to_string) };
         let cards = exchange(&card.encode());
-        let own = own?;
+        let Own { listener, .. } = own?;
         let doors = doors(rank, world_size, &card, &cards?)?;
-        let handover = Handover {
-            rank,
-            doors: &doors,
-            total,
-            populate: options.populate,
-            segment: own.file,
-            listener: own.listener,
-        };
-        let own = Arc::new(own.mapping);
+        let mut own = None;
+        let segment = take(total, &left, &doors, options.populate).map(|(file, mapping)| {
+            own = Some(Arc::new(mapping));
+            file
+        });
+        let handover = Handover { rank, doors: &doors, total, populate: options.populate, listener };
         let (segments, sockets) = handover
-            .run(options.deadline)?
+            .run(segment, options.deadline)?
             .into_iter()
             .map(|peer| match peer {
                 Some((mapping, socket)) => (Arc::new(mapping), Some(socket)),
-                None => (own.clone(), None),
+                None => (own.clone().expect("a rank without a segment has failed above"), None),
             })
             .unzip();
         Ok(SegmentSet { rank, bytes, segments, control: ControlSockets { sockets } })
+    }
+
+    /// Takes the memory of this rank's segment, if there is enough for those of all ranks.
+    fn take(
+        total: usize,
+        left: &MemoryLeft,
+        doors: &[Door],
+        populate: bool,
+    ) -> Result<(OwnedFd, Mapping), SegmentError> {
+        let of = |ranks: usize| (total as u64).saturating_mul(ranks as u64);
+        // A control group pays for the segments of its own ranks, the machine for all.
+        let in_group = |group: u64| of(doors.iter().filter(|door| door.groups.contains(&group)).count());
+        left.check_shared(of(doors.len()), in_group)
+            .map_err(|shortage| SegmentError::NoMemory { bytes: total, shortage: Some(shortage) })?;
+        let file = memfd::create(total)?;
+        let mapping = memfd::map(file.as_fd(), total, populate)?;
+        Ok((file, mapping))
     }
 
     /// What a passed descriptor comes with.
@@ -298,35 +347,26 @@ mod processes {
 
     /// What a rank needs before it can show itself to others.
     struct Own {
-        mapping: Mapping,
-        file: OwnedFd,
         listener: OwnedFd,
         name: Vec<u8>,
         token: Token,
     }
 
     impl Own {
-        fn open(world_size: usize, bytes: usize, populate: bool) -> Result<Own, SegmentError> {
-            let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
+        fn open(world_size: usize, bytes: usize) -> Result<Own, SegmentError> {
+            Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
             reserve_descriptors(handover::descriptors(world_size)).map_err(SegmentError::Descriptors)?;
-            let file = memfd::create(total)?;
-            let mapping = memfd::map(file.as_fd(), total, populate)?;
             let random = || socket::random::<16>().map_err(SegmentError::system("getrandom"));
             // A name that can be recognised in a list of sockets, and that nobody can have taken.
             let name = format!("tilewire-{:032x}", u128::from_ne_bytes(random()?)).into_bytes();
             let listener =
                 socket::listen(&name, handover::backlog(world_size)).map_err(SegmentError::system("bind or listen"))?;
-            Ok(Own { mapping, file, listener, name, token: random()? })
+            Ok(Own { listener, name, token: random()? })
         }
     }
 
     /// Checks that the ranks mean the same; gives where each listens.
-    fn doors(
-        rank: usize,
-        world_size: usize,
-        own: &Card,
-        cards: &[Vec<u8>],
-    ) -> Result<Vec<(Vec<u8>, Token)>, SegmentError> {
+    fn doors(rank: usize, world_size: usize, own: &Card, cards: &[Vec<u8>]) -> Result<Vec<Door>, SegmentError> {
         let malformed = |what: String| SegmentError::Malformed { rank: None, what };
         if cards.len() != world_size {
             return Err(malformed(format!("{} parts for {world_size} ranks", cards.len())));

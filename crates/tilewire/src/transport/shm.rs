@@ -11,7 +11,8 @@ use super::p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
 use super::pairing::{Pairing, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
-use super::segment::SegmentSet;
+use super::segment::{SegmentOptions, SegmentSet};
+use super::sizing::Sizes;
 use super::status::Status;
 use super::watch::Watch;
 use super::world::World;
@@ -22,33 +23,77 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How large a [`ShmTransport`] is. The same on all ranks.
+///
+/// What is `None` is chosen by the number of ranks: [`geometry`](ShmOptions::geometry) says what, and that all segments of a machine stay
+/// within [`DEFAULT_TOTAL`](super::DEFAULT_TOTAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmOptions {
-    /// Bytes of staging that each sender has at each receiver.
-    pub per_peer_bytes: usize,
-    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging.
-    pub max_blocks_per_peer: usize,
-    /// Slots of a block: the largest depth of a pipeline.
-    pub max_slots: usize,
+    /// Bytes of staging that each sender has at each receiver. Up to 7 ranks 16 MiB, at 64 ranks 128 KiB.
+    pub per_peer_bytes: Option<usize>,
+    /// Blocks that may talk to one peer in one launch; each has an equal part of the staging. Up to 7 ranks 8, from 12 ranks on 2.
+    pub max_blocks_per_peer: Option<usize>,
+    /// Slots of a block: the largest depth of a pipeline. 64, where there are very many ranks fewer.
+    pub max_slots: Option<usize>,
     /// Copies a role may have; the CPU engine uses 1.
     pub max_copies: usize,
-    /// Bytes of packets that each sender has at each receiver; half of them carry data. 0: no packets.
-    pub packet_bytes: usize,
-    /// Whether all pages are entered into the page tables at once rather than at first touch. May differ between ranks.
+    /// Bytes of packets that each sender has at each receiver; half of them carry data. `Some(0)`: no packets. Up to 7 ranks 256 KiB, at 64
+    /// ranks 64 KiB.
+    pub packet_bytes: Option<usize>,
+    /// Whether all pages are entered into the page tables at once rather than at first touch. May differ between ranks; where these are
+    /// threads, rank 0 says.
     pub populate: bool,
 }
 
+/// 2 MiB of staging for a block: 32 slots of 64 KiB, 64 of 32; and 32 KiB of packets: 8 messages of 2 KiB. One thread runs all blocks, so
+/// fewer of them cost nothing, but an all-reduce in two phases takes two. Slots of less than 4 KiB are not worth their signals, and packets
+/// are chosen up to 512 bytes.
+const SIZES: Sizes = Sizes {
+    blocks: 8,
+    least_blocks: 2,
+    staging: 2 << 20,
+    least_staging: 32 << 10,
+    packets: 32 << 10,
+    enough_packets: 32 << 10,
+    least_packets: 8 << 10,
+    slots: 64,
+    least_slots: 8,
+    copies: 1,
+};
+
 impl Default for ShmOptions {
-    /// 16 MiB of staging per peer, 2 MiB for each of 8 blocks: 32 slots of 64 KiB, 64 of 32; pages that are never used take no memory. And 256 KiB
-    /// of packets: 8 messages of 2 KiB for each block.
+    /// Everything by the number of ranks; pages of threads that are never used take no memory.
     fn default() -> Self {
         ShmOptions {
-            per_peer_bytes: 16 << 20,
-            max_blocks_per_peer: 8,
-            max_slots: 64,
+            per_peer_bytes: None,
+            max_blocks_per_peer: None,
+            max_slots: None,
             max_copies: 1,
-            packet_bytes: 256 << 10,
+            packet_bytes: None,
             populate: false,
+        }
+    }
+}
+
+impl ShmOptions {
+    /// What a world of `world_size` ranks comes to.
+    ///
+    /// ```
+    /// use tilewire::transport::ShmOptions;
+    /// let of = |ranks| ShmOptions::default().geometry(ranks);
+    /// assert_eq!((of(2).per_peer_bytes, of(64).per_peer_bytes), (16 << 20, 128 << 10));
+    /// let said = ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() };
+    /// assert_eq!(said.geometry(64).per_peer_bytes, 1 << 20);
+    /// ```
+    pub fn geometry(&self, world_size: usize) -> Geometry {
+        let &ShmOptions { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, .. } = self;
+        let usual = SIZES.of_world(world_size);
+        Geometry {
+            per_peer_bytes: per_peer_bytes.unwrap_or(usual.per_peer_bytes),
+            max_blocks_per_peer: max_blocks_per_peer.unwrap_or(usual.max_blocks_per_peer),
+            max_slots: max_slots.unwrap_or(usual.max_slots),
+            max_copies,
+            packet_bytes: packet_bytes.unwrap_or(usual.packet_bytes),
+            ..usual
         }
     }
 }
@@ -62,7 +107,7 @@ impl Default for ShmOptions {
 /// use tilewire::transport::{P2pTransport, ShmOptions, ShmTransport, World};
 ///
 /// World::threads(2).run(|world| {
-///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: 1 << 16, ..Default::default() })?;
+///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() })?;
 ///     let peer = world.rank().after(1, 2);
 ///     let endpoint = transport.endpoint(peer);
 ///     assert_eq!((endpoint.send_dst.bytes(), endpoint.recv_src.bytes()), (1 << 16, 1 << 16));
@@ -96,6 +141,9 @@ pub struct PeerTable {
     pub starts: Memory,
 }
 
+/// Bytes of a huge page, on most machines.
+const HUGE_PAGE: usize = 2 << 20;
+
 /// The number of the next rendezvous of this process.
 static SERIAL: AtomicU64 = AtomicU64::new(0);
 
@@ -104,16 +152,8 @@ impl ShmTransport {
     /// the library's version included, every rank gets an error that names the ranks and the values.
     pub fn rendezvous(world: &World, options: ShmOptions) -> Result<ShmTransport, TransportError> {
         let (world, deadline) = (Shared::of(world), world.deadline());
-        let ShmOptions { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes, populate } = options;
-        let world_size = world.size();
-        let layout = layout_of(Geometry {
-            world_size,
-            per_peer_bytes,
-            max_blocks_per_peer,
-            max_slots,
-            max_copies,
-            packet_bytes,
-        });
+        let geometry = options.geometry(world.size());
+        let layout = layout_of(geometry);
         let (layout, objection) = match layout {
             Ok(layout) => (Some(layout), None),
             Err(objection) => (None, Some(objection)),
@@ -121,18 +161,21 @@ impl ShmTransport {
         // Relaxed: only its being different each time matters.
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let said = Parameters::new("shm")
-            .with("per_peer_bytes", per_peer_bytes)
-            .with("max_blocks_per_peer", max_blocks_per_peer)
-            .with("max_slots", max_slots)
-            .with("max_copies", max_copies)
-            .with("packet_bytes", packet_bytes)
+            .with("per_peer_bytes", geometry.per_peer_bytes)
+            .with("max_blocks_per_peer", geometry.max_blocks_per_peer)
+            .with("max_slots", geometry.max_slots)
+            .with("max_copies", geometry.max_copies)
+            .with("packet_bytes", geometry.packet_bytes)
             .with("serial", serial)
             .object(objection)
             .agree(&world, &["serial"], deadline)?;
         let layout = layout.expect("whoever has no layout objects");
         let serial = said[0].last().expect("the serial is the last value").clone();
+        // A huge page would hold the parts of several peers.
+        let huge_pages = geometry.per_peer_bytes >= HUGE_PAGE;
+        let pages = SegmentOptions { populate: options.populate, huge_pages, ..SegmentOptions::default() };
         let made = world
-            .segments("shm", layout.bytes(), populate, deadline)
+            .segments("shm", layout.bytes(), pages, deadline)
             .and_then(|mut segments| Ok((Watch::start(&mut segments, world.are_threads())?, segments)));
         let (watch, segments) = world.all_have("shm", made, deadline)?;
         let table = PeerTable::new(&layout, &segments);

@@ -159,7 +159,9 @@ impl Crossing {
 
     /// Whether a launch that has these gives it. Any receiver of the data may give a credit for what came before.
     fn is_given_by(self, has: &[Option<Crossing>]) -> bool {
-        has.iter().flatten().any(|it| it.from == self.from && (self.operation.is_none() || it.operation == self.operation))
+        has.iter()
+            .flatten()
+            .any(|it| it.from == self.from && (self.operation.is_none() || it.operation == self.operation))
     }
 }
 
@@ -296,7 +298,12 @@ struct Seen {
 impl Status {
     /// The lines of these segments.
     pub fn of(segments: &SegmentSet) -> Status {
-        Status { rank: segments.rank(), segments: segments.mappings().into(), suspicion: Arc::default(), device_suspicion: Arc::default() }
+        Status {
+            rank: segments.rank(),
+            segments: segments.mappings().into(),
+            suspicion: Arc::default(),
+            device_suspicion: Arc::default(),
+        }
     }
 
     fn words(&self, rank: usize) -> &StatusWords {

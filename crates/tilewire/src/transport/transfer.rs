@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::abort::Cause;
-use super::layout::{PACKET, PACKET_DEPTH};
+use super::layout::{LINE, PACKET, PACKET_DEPTH};
 use super::p2p::P2pTransport;
 use super::rank::Rank;
 use crate::tensor::{Memory, Type};
@@ -72,7 +72,7 @@ impl fmt::Display for Protocol {
 /// use tilewire::Tensor;
 ///
 /// World::threads(2).run(|world| {
-///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: 1 << 16, ..Default::default() })?;
+///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() })?;
 ///     let x = Tensor::<f32>::zeros(1 << 20);
 ///     let transfer = Transfer {
 ///         peer: world.rank().after(1, 2),
@@ -346,19 +346,32 @@ impl fmt::Display for TransferError {
             TransferError::SelfTransfer { rank } => {
                 write!(f, "rank {rank} cannot send to itself: copy, or name another peer")
             }
-            TransferError::Blocks { blocks, max } => write!(
-                f,
-                "{blocks} blocks: this transport takes 1 to {max} per peer (max_blocks_per_peer at the rendezvous)"
-            ),
-            TransferError::Depth { protocol, depth, min, max } => write!(
-                f,
-                "a depth of {depth}: {protocol} takes {min} to {max} on this transport (max_slots at the rendezvous)"
-            ),
-            TransferError::TooLarge { protocol, bytes, region } => write!(
-                f,
-                "a message of {bytes} bytes: {protocol} holds it all at once, and there is room for {region}; use \
-                 staged, which goes step by step, or ask for more at the rendezvous"
-            ),
+            TransferError::Blocks { blocks, max } => {
+                write!(f, "{blocks} blocks: this transport takes 1 to {max} per peer")?;
+                let ask = |f: &mut fmt::Formatter<'_>| {
+                    write!(f, ": use fewer, or ask for max_blocks_per_peer: {blocks} at the rendezvous")
+                };
+                if blocks > max { ask(f) } else { write!(f, ": use at least one") }
+            }
+            TransferError::Depth { protocol, depth, min, max } => {
+                write!(f, "a depth of {depth}: {protocol} takes {min} to {max} on this transport")?;
+                let ask = |f: &mut fmt::Formatter<'_>| {
+                    write!(f, ": use less, or ask for max_slots: {depth} at the rendezvous")
+                };
+                if depth > max { ask(f) } else { write!(f, ": use at least {min}") }
+            }
+            TransferError::TooLarge { protocol, bytes, region } => {
+                write!(
+                    f,
+                    "a message of {bytes} bytes: {protocol} holds it all at once, and there is room for {region}; use \
+                     staged, which goes step by step, or "
+                )?;
+                match (protocol, region) {
+                    (Protocol::Direct { .. }, _) => write!(f, "a window of {bytes} bytes"),
+                    (_, 0) => write!(f, "ask for packet_bytes at the rendezvous"),
+                    _ => write!(f, "ask for {} times the packet_bytes at the rendezvous", bytes.div_ceil(*region)),
+                }
+            }
             TransferError::WindowTooShort { rank, bytes, needed } => write!(
                 f,
                 "the window of rank {rank} has {bytes} bytes, and {needed} are needed: allocate windows of one length on all ranks, \
@@ -369,11 +382,16 @@ impl fmt::Display for TransferError {
                 "a one-shot all-reduce of {bytes} bytes: it goes in packets, and there is room for {region}; use two-phase, or ask \
                  for more packet_bytes at the rendezvous"
             ),
-            TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes } => write!(
-                f,
-                "{depth} slots of {slot_bytes} bytes do not fit the {block_bytes} bytes of staging of a block (of \
-                 {per_peer_bytes} per peer): use smaller slots, or ask for more per_peer_bytes at the rendezvous"
-            ),
+            TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes } => {
+                let needed = slot_bytes.saturating_mul(*depth).checked_next_multiple_of(LINE).unwrap_or(usize::MAX);
+                let blocks = per_peer_bytes.checked_div(*block_bytes).unwrap_or(1);
+                write!(
+                    f,
+                    "{depth} slots of {slot_bytes} bytes do not fit the {block_bytes} bytes of staging of a block (of \
+                     {per_peer_bytes} per peer): use smaller slots, or ask for per_peer_bytes: {} at the rendezvous",
+                    needed.saturating_mul(blocks)
+                )
+            }
             TransferError::EmptySlot => write!(f, "a slot of 0 bytes carries nothing: give it at least one element"),
             TransferError::NotElements { what, bytes, dtype } => {
                 write!(f, "a {what} of {bytes} bytes is no whole number of elements of type {dtype}")

@@ -8,6 +8,7 @@
 use super::nvl::NvlTransport;
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError};
+use super::segment::SegmentOptions;
 use super::shm::ShmTransport;
 use crate::cuda::Buffer;
 use crate::tensor::{Element, Memory, Tensor};
@@ -75,7 +76,7 @@ impl space::Space for ShmTransport {
     fn space(&self, bytes: usize) -> Result<Vec<Memory>, TransportError> {
         let world = ShmTransport::world(self);
         // The sockets of these segments are closed here: it is the transport's monitor that sees a peer die.
-        let segments = world.segments("window", bytes, false, world.deadline())?;
+        let segments = world.segments("window", bytes, SegmentOptions::default(), world.deadline())?;
         Ok((0..world.size()).map(|rank| segments.segment(rank)).collect())
     }
 

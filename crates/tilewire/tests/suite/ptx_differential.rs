@@ -415,7 +415,11 @@ fn of_packets_of_several_peers_the_missing_one_is_reported() {
             None => assert_eq!((report[0], words(memory.pieces.len() - 1)), (0, vec![11, 22, 33, 44])),
             Some((area, packet)) => {
                 assert_eq!((report[0], report[4]), (2, gets[area]), "{missing:?}");
-                assert_eq!(report[5..abi::REPORT_WORDS], [area as u64, 0, packet as u64, FLAG.into(), 5], "{missing:?}");
+                assert_eq!(
+                    report[5..abi::REPORT_WORDS],
+                    [area as u64, 0, packet as u64, FLAG.into(), 5],
+                    "{missing:?}"
+                );
                 assert_eq!(words(launch.abort), [abi::ABORTED_BY_TIMEOUT]);
             }
         }

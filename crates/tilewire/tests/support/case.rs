@@ -8,11 +8,11 @@ use tilewire::{Config, Primitive, Tensor, sendrecv};
 
 /// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in packets.
 pub const SMALL: ShmOptions = ShmOptions {
-    per_peer_bytes: 32 << 10,
-    max_blocks_per_peer: 8,
-    max_slots: 8,
+    per_peer_bytes: Some(32 << 10),
+    max_blocks_per_peer: Some(8),
+    max_slots: Some(8),
     max_copies: 1,
-    packet_bytes: 64 << 10,
+    packet_bytes: Some(64 << 10),
     populate: false,
 };
 

@@ -8,9 +8,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// Where a rank listens, and its token.
 pub type Door = (Vec<u8>, [u8; 16]);
 
-/// The doors on the cards that were gathered: version 8, size 8, machine 24, one byte, token 16, name.
+/// The doors on the cards that were gathered: version 8, size 8, machine 24, one byte, token 16, the number of control groups and 8 for
+/// each, name.
 pub fn doors(parts: &[Vec<u8>]) -> Vec<Door> {
-    parts.iter().map(|part| (part[57..].to_vec(), part[41..57].try_into().unwrap())).collect()
+    let name = |part: &Vec<u8>| part[58 + 8 * usize::from(part[57])..].to_vec();
+    parts.iter().map(|part| (name(part), part[41..57].try_into().unwrap())).collect()
 }
 
 pub struct Stranger(OwnedFd);
@@ -45,7 +47,7 @@ impl Stranger {
     }
 
     pub fn send_hello(&self, from: u32, token: &[u8; 16]) {
-        self.send(&[b"TWSEGM01H".as_slice(), &from.to_le_bytes(), token].concat());
+        self.send(&[b"TWSEGM02H".as_slice(), &from.to_le_bytes(), token].concat());
     }
 
     /// The next packet; `None` at the end. Waits.

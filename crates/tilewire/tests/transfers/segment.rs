@@ -9,6 +9,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use stranger::{Stranger, doors};
 use tilewire::Memory;
+use tilewire::tensor::MemoryLeft;
 use tilewire::transport::{AbortCode, Cause, Exchange, SegmentError, SegmentOptions, SegmentSet};
 
 /// An all-gather among threads.
@@ -44,7 +45,8 @@ fn create_all(
             meddle(rank, &mut parts);
             Ok::<_, io::Error>(parts)
         };
-        let options = SegmentOptions { deadline: Duration::from_secs(10), populate: rank.is_multiple_of(2) };
+        let populate = rank.is_multiple_of(2);
+        let options = SegmentOptions { deadline: Duration::from_secs(10), populate, ..SegmentOptions::default() };
         SegmentSet::create_with(rank, size, bytes(rank), &options, &mut exchange)
     };
     std::thread::scope(|scope| {
@@ -153,6 +155,60 @@ fn a_rank_without_memory_fails_all_and_says_so() {
     assert!(matches!(error, SegmentError::TooLarge { bytes: usize::MAX }));
 }
 
+/// So much that one segment fits what is left, and three do not, whatever others do meanwhile.
+fn most_of_what_is_left() -> Option<usize> {
+    let left = MemoryLeft::now().bytes()?;
+    Some(usize::try_from(left / 10 * 7).unwrap())
+}
+
+fn assert_sum_is_refused(error: &SegmentError, bytes: usize) {
+    let words = error.to_string();
+    match error {
+        SegmentError::NoMemory { bytes: of_one, shortage: Some(shortage) } => {
+            assert!((bytes..bytes + 8192 + 1).contains(of_one), "{words}");
+            assert!(shortage.needed > shortage.left && words.contains("left"), "{words}");
+            let numbers = [*of_one as u64, shortage.needed, shortage.left];
+            assert!(numbers.iter().all(|number| words.contains(&number.to_string())), "{words}");
+            assert!(words.contains("start fewer ranks"), "{words}");
+        }
+        // Another rank refused first, and told the others why.
+        SegmentError::Peer { what, .. } => assert!(what.contains("no memory for a segment"), "{words}"),
+        _ => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn what_all_ranks_need_together_is_compared_with_what_is_left_before_any_is_taken() {
+    let Some(bytes) = most_of_what_is_left() else { return eprintln!("SKIP: nobody says what is left") };
+    assert_sum_is_refused(&SegmentSet::threads(3, bytes).unwrap_err(), bytes);
+    let results = create_all(3, |_| bytes, |_, _| {});
+    let errors: Vec<_> = results.into_iter().map(|result| result.unwrap_err()).collect();
+    errors.iter().for_each(|error| assert_sum_is_refused(error, bytes));
+    assert!(errors.iter().any(|error| matches!(error, SegmentError::NoMemory { .. })), "{errors:?}");
+}
+
+/// Pages of this process that are in memory, in bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn segments_of_threads_take_memory_when_they_are_touched() {
+    const EACH: usize = 256 << 20;
+    let before = resident();
+    let sets = SegmentSet::threads(2, EACH).unwrap();
+    let taken = resident().saturating_sub(before);
+    // Other tests of this program take some meanwhile.
+    assert!(taken < EACH / 2, "{taken} bytes");
+    drop(sets);
+    let options = SegmentOptions { populate: true, ..SegmentOptions::default() };
+    let before = resident();
+    let _sets = SegmentSet::threads_with(2, EACH / 4, &options).unwrap();
+    let taken = resident().saturating_sub(before);
+    assert!(taken >= EACH / 4, "{taken} of {} bytes", EACH / 2);
+}
+
 #[test]
 fn a_gather_that_is_none_is_refused() {
     let create = |rank, size, exchange: &mut Exchange<'_, &'static str>| {
@@ -237,7 +293,7 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
         *heard.lock().unwrap() = Some((liar, honest, listener));
         Ok::<_, io::Error>(parts)
     };
-    let options = SegmentOptions { deadline: Duration::from_millis(200), populate: false };
+    let options = SegmentOptions { deadline: Duration::from_millis(200), ..SegmentOptions::default() };
     let start = Instant::now();
     let error = SegmentSet::create_with(0, 2, 64, &options, &mut exchange).unwrap_err();
     assert!(matches!(&error, SegmentError::Missing { ranks, .. } if ranks == &[1]), "{error}");
@@ -263,7 +319,7 @@ fn a_peer_that_gives_up_because_of_a_rank_that_cannot_be_is_taken_by_its_words()
             parts.push(card);
             let peer = Stranger::connect(&name).unwrap();
             peer.send_hello(1, &token);
-            peer.send(&[b"TWSEGM01F".as_slice(), &dead.to_le_bytes(), b"it is all over"].concat());
+            peer.send(&[b"TWSEGM02F".as_slice(), &dead.to_le_bytes(), b"it is all over"].concat());
             *held.lock().unwrap() = Some((peer, listener));
             Ok::<_, io::Error>(parts)
         };

@@ -105,7 +105,7 @@ fn two_hundred_worlds_leave_nothing_behind() {
 /// Reports how a creation ended and whether soon.
 fn report_creation(member: &mut Member) {
     let mut start = Instant::now();
-    let options = SegmentOptions { deadline: SOON * 5, populate: false };
+    let options = SegmentOptions { deadline: SOON * 5, ..SegmentOptions::default() };
     let result = SegmentSet::create_with(member.rank, member.size, BYTES, &options, &mut |mine| {
         let parts = member.exchange(mine);
         start = Instant::now();
@@ -178,7 +178,7 @@ fn a_rank_killed_at_any_time_leaves_nobody_waiting() {
 fn a_rank_that_stands_still_is_missed_at_the_deadline() {
     let test = "segment_processes::a_rank_that_stands_still_is_missed_at_the_deadline";
     if let Some(mut member) = Member::of_this_process() {
-        let options = SegmentOptions { deadline: Duration::from_millis(200), populate: false };
+        let options = SegmentOptions { deadline: Duration::from_millis(200), ..SegmentOptions::default() };
         let result = SegmentSet::create_with(member.rank, member.size, BYTES, &options, &mut |mine| {
             let parts = member.exchange(mine);
             if member.rank == 1 {

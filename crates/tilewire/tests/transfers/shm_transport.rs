@@ -19,11 +19,11 @@ use tilewire::vm::Settings;
 use tilewire::{Memory, Prepared, Tensor, kernel};
 
 const SMALL: ShmOptions = ShmOptions {
-    per_peer_bytes: 8192,
-    max_blocks_per_peer: 2,
-    max_slots: 4,
+    per_peer_bytes: Some(8192),
+    max_blocks_per_peer: Some(2),
+    max_slots: Some(4),
     max_copies: 1,
-    packet_bytes: 1024,
+    packet_bytes: Some(1024),
     populate: false,
 };
 
@@ -43,14 +43,15 @@ fn ways_in(endpoint: &PeerEndpoint) -> [&Memory; 7] {
 /// Every rank fills every word it sends through, for every peer, with a value of its own, and finds all of its peers'.
 fn everything_arrives(world: &World) -> Result<(), RankError> {
     let transport = ShmTransport::rendezvous(world, SMALL)?;
+    let small = SMALL.geometry(world.size());
     let value = |from: Rank, to: Rank, kind: usize, at: usize| {
         ((from.number() as u64 + 1) << 48) | ((to.number() as u64 + 1) << 32) | ((kind as u64) << 24) | at as u64
     };
     let me = world.rank();
     for peer in peers(world) {
         let endpoint = transport.endpoint(peer);
-        assert_eq!(endpoint.send_dst.bytes(), SMALL.per_peer_bytes);
-        assert_eq!(endpoint.send.tail.bytes(), SMALL.max_blocks_per_peer * SMALL.max_slots * LINE);
+        assert_eq!(endpoint.send_dst.bytes(), small.per_peer_bytes);
+        assert_eq!(endpoint.send.tail.bytes(), small.max_blocks_per_peer * small.max_slots * LINE);
         assert_eq!(transport.link_kind(peer), LinkKind::Shm);
         for (kind, memory) in ways_out(&endpoint).into_iter().enumerate() {
             words(memory)
@@ -79,9 +80,9 @@ fn everything_arrives(world: &World) -> Result<(), RankError> {
     for peer in peers(world) {
         let offset = table.staging_offset(me);
         let endpoint = transport.endpoint(peer);
-        assert!(table.staging[peer.index()].part(offset, SMALL.per_peer_bytes).is(&endpoint.send_dst));
+        assert!(table.staging[peer.index()].part(offset, small.per_peer_bytes).is(&endpoint.send_dst));
         let tail = table.slots[peer.index()].tail.part(layout.slot_index(me.index(), 1, 2) * LINE, 8);
-        assert!(tail.is(&endpoint.send.tail.part((SMALL.max_slots + 2) * LINE, 8)));
+        assert!(tail.is(&endpoint.send.tail.part((small.max_slots + 2) * LINE, 8)));
     }
     world.bootstrap().barrier("read", world.deadline())?;
     Ok(transport.close()?)
@@ -108,11 +109,11 @@ fn a_world_of_one_has_a_transport() {
 fn differences_are_named(world: &World) -> Result<(), RankError> {
     let odd = world.rank() == Rank::new(1);
     let cases = [
-        ("per_peer_bytes", 8192, 4096, ShmOptions { per_peer_bytes: 4096, ..SMALL }),
-        ("max_blocks_per_peer", 2, 3, ShmOptions { max_blocks_per_peer: 3, ..SMALL }),
-        ("max_slots", 4, 8, ShmOptions { max_slots: 8, ..SMALL }),
+        ("per_peer_bytes", 8192, 4096, ShmOptions { per_peer_bytes: Some(4096), ..SMALL }),
+        ("max_blocks_per_peer", 2, 3, ShmOptions { max_blocks_per_peer: Some(3), ..SMALL }),
+        ("max_slots", 4, 8, ShmOptions { max_slots: Some(8), ..SMALL }),
         ("max_copies", 1, 2, ShmOptions { max_copies: 2, ..SMALL }),
-        ("packet_bytes", 1024, 0, ShmOptions { packet_bytes: 0, ..SMALL }),
+        ("packet_bytes", 1024, 0, ShmOptions { packet_bytes: Some(0), ..SMALL }),
     ];
     for (name, usual, other, options) in cases {
         let error = ShmTransport::rendezvous(world, if odd { options } else { SMALL }).unwrap_err();
@@ -124,7 +125,7 @@ fn differences_are_named(world: &World) -> Result<(), RankError> {
     }
     // An option that cannot be meant: the rank that has it says what, the others that it does.
     let error =
-        ShmTransport::rendezvous(world, ShmOptions { max_slots: if odd { 1 } else { 4 }, ..SMALL }).unwrap_err();
+        ShmTransport::rendezvous(world, ShmOptions { max_slots: Some(if odd { 1 } else { 4 }), ..SMALL }).unwrap_err();
     match error {
         TransportError::BadOption { option: "max_slots", value: 1, .. } => assert!(odd),
         TransportError::Mismatch { parameter, values } => {
@@ -133,7 +134,8 @@ fn differences_are_named(world: &World) -> Result<(), RankError> {
         }
         other => panic!("{other}"),
     }
-    let error = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: usize::MAX / 2, ..SMALL }).unwrap_err();
+    let error =
+        ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(usize::MAX / 2), ..SMALL }).unwrap_err();
     assert!(matches!(error, TransportError::TooLarge), "{error}");
     everything_arrives(world)
 }
@@ -518,5 +520,48 @@ fn what_would_corrupt_or_hang_is_refused_with_its_values() {
         assert_eq!(error, TransferError::Unaligned { address, dtype: Type::F32 });
         assert!(error.to_string().contains(&format!("{address:#x}")));
         Ok(transport.close()?)
+    });
+}
+
+/// The number after these words in a message.
+fn asked_for(words: &str, option: &str) -> usize {
+    let (_, rest) = words.split_once(option).unwrap_or_else(|| panic!("{words} does not name {option}"));
+    let digits: String = rest.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("{words} has no number after {option}"))
+}
+
+/// Where there are many ranks a transport is small by default: what does not fit says which option to give, and what.
+#[test]
+fn what_is_too_large_for_the_transport_is_refused_with_the_number_to_ask_for() {
+    in_threads(13, |world| {
+        let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
+        let peer = world.rank().after(1, 13);
+        let staged = |slot_bytes, depth| Protocol::Staged { slot_bytes, depth };
+        let good = Transfer { peer, bytes: 1 << 20, dtype: Type::F32, blocks: 2, protocol: staged(4096, 8) };
+        let refused = |wrong: Transfer| check_transfer(&link, &wrong, &[]).unwrap_err().to_string();
+        assert_eq!(check_transfer(&link, &good, &[]), Ok(()));
+        let (blocks, slots, large, packets) = (
+            Transfer { blocks: 5, ..good },
+            Transfer { protocol: staged(4096, 65), ..good },
+            Transfer { protocol: staged(1 << 20, 3), ..good },
+            Transfer { bytes: 40_000, protocol: Protocol::Packet, ..good },
+        );
+        let usual = ShmOptions::default();
+        let packet_bytes = asked_for(&refused(packets), "ask for") * link.packet_bytes();
+        let cures = [
+            (
+                blocks,
+                ShmOptions { max_blocks_per_peer: Some(asked_for(&refused(blocks), "max_blocks_per_peer")), ..usual },
+            ),
+            (slots, ShmOptions { max_slots: Some(asked_for(&refused(slots), "max_slots")), ..usual }),
+            (large, ShmOptions { per_peer_bytes: Some(asked_for(&refused(large), "per_peer_bytes:")), ..usual }),
+            (packets, ShmOptions { packet_bytes: Some(packet_bytes), ..usual }),
+        ];
+        for (transfer, options) in cures {
+            let roomy = ShmTransport::rendezvous(world, options)?;
+            assert_eq!(check_transfer(&roomy, &transfer, &[]), Ok(()), "{options:?}");
+            roomy.close()?;
+        }
+        Ok(link.close()?)
     });
 }

@@ -18,7 +18,8 @@ pub struct LocalBootstrap {
 
 struct Shared {
     state: Mutex<State>,
-    answered: Condvar,
+    /// By rank.
+    answered: Vec<Condvar>,
 }
 
 struct State {
@@ -40,7 +41,8 @@ impl LocalBootstrap {
             store.join(rank);
         }
         let state = Mutex::new(State { store, answers: HashMap::new(), next: 0 });
-        let shared = Arc::new(Shared { state, answered: Condvar::new() });
+        let answered = Rank::all(world_size).map(|_| Condvar::new()).collect();
+        let shared = Arc::new(Shared { state, answered });
         Rank::all(world_size).map(|rank| LocalBootstrap { rank, shared: shared.clone() }).collect()
     }
 
@@ -66,11 +68,11 @@ impl LocalBootstrap {
                 Some(answer) => return Ok(answer),
                 None => {}
             }
+            let answered = &self.shared.answered[self.rank.index()];
             state = match deadline.remaining() {
-                None => self.shared.answered.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => answered.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(left) => {
-                    let (state, _) =
-                        self.shared.answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+                    let (state, _) = answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
                     state
                 }
             };
@@ -93,9 +95,10 @@ impl Shared {
 
     fn deliver(&self, state: &mut State) {
         let answers = state.store.answers();
-        if !answers.is_empty() {
-            state.answers.extend(answers);
-            self.answered.notify_all();
+        for (ticket, answer) in answers {
+            // Wakes only the rank that asked: with 64 waiting ranks, waking all of them for every answer takes seconds.
+            self.answered[ticket.asker as usize].notify_all();
+            state.answers.insert(ticket, answer);
         }
     }
 }

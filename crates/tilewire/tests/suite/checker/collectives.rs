@@ -148,11 +148,11 @@ fn checked(form: Form, ranks: usize, blocks: usize, seeds: &[Option<u64>]) -> Ve
 
 fn engine(form: Form, ranks: usize, blocks: usize) -> Outputs {
     let options = ShmOptions {
-        per_peer_bytes: 4096 * blocks,
-        max_blocks_per_peer: 2 * blocks,
-        max_slots: 8,
+        per_peer_bytes: Some(4096 * blocks),
+        max_blocks_per_peer: Some(2 * blocks),
+        max_slots: Some(8),
         max_copies: 4,
-        packet_bytes: 8192 * blocks,
+        packet_bytes: Some(8192 * blocks),
         populate: false,
     };
     let world = World::threads(ranks).deadline(Duration::from_secs(120));

@@ -123,11 +123,11 @@ fn output(traced: &Traced) -> Memory {
 
 fn engine(shifts: &[Shift], ranks: usize, blocks: usize) -> Outputs {
     let options = ShmOptions {
-        per_peer_bytes: 2048 * blocks,
-        max_blocks_per_peer: blocks,
-        max_slots: 8,
+        per_peer_bytes: Some(2048 * blocks),
+        max_blocks_per_peer: Some(blocks),
+        max_slots: Some(8),
         max_copies: 4,
-        packet_bytes: 4096 * blocks,
+        packet_bytes: Some(4096 * blocks),
         populate: false,
     };
     let world = World::threads(ranks).deadline(Duration::from_secs(120));

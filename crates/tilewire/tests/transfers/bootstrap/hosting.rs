@@ -1,7 +1,7 @@
 //! A rank that hosts the store, as a process: what becomes of it, and of the others, when one of them is stopped, leaves or is killed.
 
-use crate::job::{Job, Member};
 use crate::bootstrap::{SHORT, secret};
+use crate::job::{Job, Member};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use tilewire::transport::{Placement, World, WorldError};

@@ -63,7 +63,7 @@ fn every_protocol_and_both_layouts_carry_every_exchange() {
 #[test]
 fn a_mebibyte_for_every_peer() {
     threads(3, "a mebibyte", |world| {
-        let link = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() })?;
+        let link = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })?;
         for way in [Way::Chosen, Way::Direct] {
             for kind in [Kind::AllToAll, Kind::AllGather] {
                 let case = Case { kind, root: Rank::new(0), chunk: 1 << 18, way, blocks: 1, rounds: Rounds::Roles };
@@ -81,7 +81,8 @@ fn large_chunks_are_sent_and_kept_in_turns() {
     let others = [(Kind::AllToAll, (9 << 17) + 3), (Kind::AllToAll, (33 << 16) + 1), (Kind::Broadcast, 70_001)];
     for ranks in [2, 3] {
         threads(ranks, "in turns", |world| {
-            let link = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() })?;
+            let link =
+                ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })?;
             for (kind, chunk) in cases.into_iter().chain(others) {
                 let (root, way) = (Rank::new(0), Way::Direct);
                 let case = Case { kind, root, chunk, way, blocks: 1, rounds: Rounds::Roles };

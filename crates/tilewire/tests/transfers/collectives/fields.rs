@@ -14,11 +14,11 @@ use tilewire::{
 
 /// Room for messages of 600 elements in packets, and small slots besides.
 const OPTIONS: ShmOptions = ShmOptions {
-    per_peer_bytes: 32 << 10,
-    max_blocks_per_peer: 8,
-    max_slots: 8,
+    per_peer_bytes: Some(32 << 10),
+    max_blocks_per_peer: Some(8),
+    max_slots: Some(8),
     max_copies: 1,
-    packet_bytes: 1 << 20,
+    packet_bytes: Some(1 << 20),
     populate: false,
 };
 

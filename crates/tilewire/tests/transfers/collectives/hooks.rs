@@ -12,7 +12,7 @@ const GROUP: usize = 32;
 fn every(ways: &[(Way, usize)], body: impl Fn(&World, &ShmTransport, Case) -> Result<(), RankError> + Sync) {
     for ranks in [1, 2, 3, 5] {
         threads(ranks, "hooks", |world| {
-            let link = ShmTransport::rendezvous(world, ShmOptions { packet_bytes: 256 << 10, ..SMALL })?;
+            let link = ShmTransport::rendezvous(world, ShmOptions { packet_bytes: Some(256 << 10), ..SMALL })?;
             for &(way, chunk) in ways {
                 for kind in KINDS {
                     for (blocks, rounds) in [(1, Rounds::Roles), (2, Rounds::Blocks), (3, Rounds::Roles)] {

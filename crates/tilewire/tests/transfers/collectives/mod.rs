@@ -12,6 +12,7 @@ mod fields;
 mod hooks;
 mod in_place;
 mod legs;
+mod many;
 mod processes;
 mod reductions;
 mod refusals;

@@ -369,7 +369,7 @@ impl Advised {
         };
         let before = (self.len, self.options.per_peer_bytes, self.algorithm, self.config);
         self.len = number("pad the tensor to ").unwrap_or(self.len);
-        self.options.per_peer_bytes = number("per_peer_bytes = ").unwrap_or(self.options.per_peer_bytes);
+        self.options.per_peer_bytes = number("per_peer_bytes = ").or(self.options.per_peer_bytes);
         self.config.slot_bytes = number("slot_bytes = ").or(self.config.slot_bytes);
         self.config.depth = number("depth = ").or(self.config.depth);
         self.config.granule = number("granule(").or(self.config.granule);

@@ -93,9 +93,7 @@ fn make<'l>(link: &'l ShmTransport, number: usize, spec: Spec) -> Result<Made<'l
     let out = Tensor::<u32>::zeros(expected.len());
     let rank = |k: usize| Rank::new(k as u32);
     let op = match kind {
-        Kind::AllReduce if staged => {
-            all_reduce(link, &out, &inp).algorithm(tilewire::Algorithm::TwoPhase).build()?
-        }
+        Kind::AllReduce if staged => all_reduce(link, &out, &inp).algorithm(tilewire::Algorithm::TwoPhase).build()?,
         Kind::AllReduce => all_reduce(link, &out, &inp).build()?,
         Kind::ReduceScatter => reduce_scatter(link, &out, &inp).build()?,
         kind => {

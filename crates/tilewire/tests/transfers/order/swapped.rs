@@ -8,7 +8,10 @@ use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, 
 type Op<'l> = PreparedExchange<'l, ShmTransport>;
 
 /// Two operations, built in the same order by both ranks and launched in another by rank 1. `build` gives them and keeps what they need.
-fn swapped(build: impl for<'l> Fn(&'l ShmTransport) -> Result<[Op<'l>; 2], RunError> + Sync, rounds: usize) -> Vec<RunError> {
+fn swapped(
+    build: impl for<'l> Fn(&'l ShmTransport) -> Result<[Op<'l>; 2], RunError> + Sync,
+    rounds: usize,
+) -> Vec<RunError> {
     let outcomes = outcomes(2, |world, link| {
         let mut ops = build(link)?;
         // Some rounds in order: counters are not at their first values.
@@ -103,8 +106,10 @@ fn a_send_is_not_taken_for_a_collective_nor_one_send_for_another() {
     let build = |link: &ShmTransport, second: bool| -> Result<(), RunError> {
         let (x, y) = (ramp(link.rank(), 32), Tensor::<f32>::zeros(32));
         let mut gather = all_gather(link, &Tensor::<f32>::zeros(64), &x).build()?;
-        let mut pair = if link.rank() == first { send(link, &x, other) .build()? } else { recv(link, &y, first).build()? };
-        let mut again = if link.rank() == first { send(link, &x, other) .build()? } else { recv(link, &y, first).build()? };
+        let mut pair =
+            if link.rank() == first { send(link, &x, other).build()? } else { recv(link, &y, first).build()? };
+        let mut again =
+            if link.rank() == first { send(link, &x, other).build()? } else { recv(link, &y, first).build()? };
         match (link.rank() == first, second) {
             (true, false) => [&mut pair, &mut gather].into_iter().try_for_each(|op| op.run()),
             (false, false) => [&mut gather, &mut pair].into_iter().try_for_each(|op| op.run()),
@@ -136,7 +141,10 @@ fn operations_that_meet_in_no_word_are_found_by_their_status_lines() {
         let RunError::Deadlock(deadlock) = error else { panic!("{error}") };
         assert_eq!(deadlock.waiting.iter().map(|waiting| waiting.rank).collect::<Vec<_>>(), [0, 1], "{error}");
         let text = error.to_string();
-        assert!(["all_reduce of 60 f32", "all_reduce of 100000 f32", file!()].iter().all(|word| text.contains(word)), "{text}");
+        assert!(
+            ["all_reduce of 60 f32", "all_reduce of 100000 f32", file!()].iter().all(|word| text.contains(word)),
+            "{text}"
+        );
     }
 }
 
@@ -163,7 +171,10 @@ fn kernels_of_ones_own_take_part_with_the_operation_they_name() {
             let endpoint = link.endpoint(peer).operation(numbers[world.rank().index()]);
             let traced = kernel("bell", |k| {
                 let banks = |memory| std::slice::from_ref(memory);
-                let (tail, arrived) = (k.slots("tail", banks(&endpoint.send.tail), 128), k.slots("arrived", banks(&endpoint.recv.tail), 128));
+                let (tail, arrived) = (
+                    k.slots("tail", banks(&endpoint.send.tail), 128),
+                    k.slots("arrived", banks(&endpoint.recv.tail), 128),
+                );
                 k.main(|r| {
                     r.signal(tail.slot(0, 0), 1);
                     r.wait(arrived.slot(0, 0), 1);

@@ -185,7 +185,12 @@ fn what_is_chosen_fits_every_transport() {
     for (per_peer_bytes, packet_bytes, max_blocks_per_peer) in
         [(1024, 0, 8), (4096, 1024, 8), (300, 2048, 2), (1 << 16, 256, 1)]
     {
-        let options = ShmOptions { per_peer_bytes, packet_bytes, max_blocks_per_peer, ..SMALL };
+        let options = ShmOptions {
+            per_peer_bytes: Some(per_peer_bytes),
+            packet_bytes: Some(packet_bytes),
+            max_blocks_per_peer: Some(max_blocks_per_peer),
+            ..SMALL
+        };
         threads(2, options, |world| {
             let link = ShmTransport::rendezvous(world, options)?;
             for blocks in [1, 2, 8].into_iter().filter(|&blocks| blocks <= max_blocks_per_peer) {

@@ -125,14 +125,15 @@ fn a_receiver_says_which_block_and_slot_it_waits_for() {
         let word = matching::word(value, operation);
         words(memory)[slot * PeerEndpoint::SLOT_STRIDE as usize / 8].store(word, Ordering::Release)
     };
+    let slots = SMALL.geometry(2).max_slots;
     // Four tiles for two blocks: the first has all of its two, the second has one and waits for its last, in slot 1 of its eight.
     let of_slot = |send: &Signals| {
-        for (slot, value) in [(0, 1), (1, 2), (SMALL.max_slots, 1)] {
+        for (slot, value) in [(0, 1), (1, 2), (slots, 1)] {
             signal(&send.tail, slot, value);
         }
     };
     let error = receiver_waits(Way::staged(128, 2), 2, of_slot);
-    let slot = SMALL.max_slots as i64 + 1;
+    let slot = slots as i64 + 1;
     assert_eq!((error.block, error.slot, error.expected, error.seen), (1, slot, 2, 0), "{error}");
     assert!(error.op.contains(&format!("[{slot}]")), "{error}");
     // A window that the first two blocks of the sender have written.

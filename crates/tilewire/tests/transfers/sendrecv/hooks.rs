@@ -51,7 +51,7 @@ macro_rules! agrees {
 /// Every way with one and with three blocks.
 fn every_way(ways: &'static [Way], body: impl Fn(&World, &ShmTransport, Way, usize) -> Result<(), RankError> + Sync) {
     threads(3, "hooks", |world| {
-        let link = ShmTransport::rendezvous(world, ShmOptions { packet_bytes: 256 << 10, ..SMALL })?;
+        let link = ShmTransport::rendezvous(world, ShmOptions { packet_bytes: Some(256 << 10), ..SMALL })?;
         for &way in ways {
             for blocks in [1, 2, 3] {
                 body(world, &link, way, blocks)?;

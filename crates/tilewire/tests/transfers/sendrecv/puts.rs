@@ -10,11 +10,11 @@ use tilewire::{Tensor, all_to_all, sendrecv};
 
 /// Room for slots of some KiB.
 const OPTIONS: ShmOptions = ShmOptions {
-    per_peer_bytes: 512 << 10,
-    max_blocks_per_peer: 2,
-    max_slots: 8,
+    per_peer_bytes: Some(512 << 10),
+    max_blocks_per_peer: Some(2),
+    max_slots: Some(8),
     max_copies: 1,
-    packet_bytes: 64 << 10,
+    packet_bytes: Some(64 << 10),
     populate: false,
 };
 

@@ -406,7 +406,8 @@ fn a_rank_with_another_region_is_named_by_all() {
     threads(3, "regions", |world| {
         let odd = world.rank() == Rank::new(1);
         let per_peer_bytes = if odd { 64 << 10 } else { 32 << 10 };
-        let error = ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes, ..SMALL }).unwrap_err();
+        let error =
+            ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(per_peer_bytes), ..SMALL }).unwrap_err();
         let values = ["32768", "65536", "32768"].map(String::from).to_vec();
         assert!(
             matches!(&error, TransportError::Mismatch { parameter, values: is } if parameter == "per_peer_bytes" && *is == values),
@@ -598,7 +599,7 @@ fn the_advice_of_a_refused_transfer_leads_to_one_that_is_built() {
                 rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse::<usize>().ok()
             };
             let before = (config, options.per_peer_bytes);
-            options.per_peer_bytes = number("per_peer_bytes = ").unwrap_or(options.per_peer_bytes);
+            options.per_peer_bytes = number("per_peer_bytes = ").or(options.per_peer_bytes);
             config.slot_bytes = number("slot_bytes = ").or(config.slot_bytes);
             config.depth = number("depth = ").or(config.depth);
             config.granule = number("granule(").or(config.granule);

@@ -152,7 +152,7 @@ fn two_transports_are_used_in_turns() {
     threads(3, "two transports", |world| {
         let links = [
             ShmTransport::rendezvous(world, SMALL)?,
-            ShmTransport::rendezvous(world, ShmOptions { max_slots: 3, ..SMALL })?,
+            ShmTransport::rendezvous(world, ShmOptions { max_slots: Some(3), ..SMALL })?,
         ];
         let (mut numbers, mut all) = (Numbers(seed()), Vec::new());
         for (number, way) in [Way::Packet, Way::staged(128, 2), Way::Direct].into_iter().enumerate() {

@@ -68,7 +68,7 @@ fn sample(world: &World) -> Result<(), RankError> {
     let ranks = world.size();
     let links = [
         ShmTransport::rendezvous(world, SMALL)?,
-        ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: 64 << 10, ..SMALL })?,
+        ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(64 << 10), ..SMALL })?,
     ];
     let mut numbers = Numbers(seed().wrapping_mul(31).wrapping_add(ranks as u64));
     let mut late = Numbers(seed() + u64::from(world.rank().number()));

@@ -21,7 +21,8 @@ fn told(error: &RunError) -> String {
 /// Launches until that fails, and looks at what is left: memory outside the message, the next call, descriptors, mappings.
 fn transfer_until_it_fails(member: &mut Member, world: World, case: Case) {
     let before = open_files();
-    let link = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() }).unwrap();
+    let link =
+        ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() }).unwrap();
     let mut ready = Ready::build(&link, case).unwrap();
     let mut turn = 0;
     let error = loop {
@@ -138,7 +139,7 @@ fn every_survivor_of_the_rank_that_hosts_the_store_names_it() {
 
 /// Builds, launches and meets again and again, so that the end comes in any of these.
 fn transfer_until_lost(member: &mut Member, world: &World) -> RankError {
-    let options = ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() };
+    let options = ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() };
     let link = match ShmTransport::rendezvous(world, options) {
         Ok(link) => link,
         Err(error) => return error.into(),
@@ -183,8 +184,8 @@ fn ends_of_rank_1(test: &str, end: fn(), cause: &str) {
         if member.rank != 1 {
             return transfer_until_it_fails(&mut member, world, PLAIN);
         }
-        let link =
-            ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() }).unwrap();
+        let link = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() })
+            .unwrap();
         let mut ready = Ready::build(&link, PLAIN).unwrap();
         // The third gets what rank 0 sends after its second, which needed the second of rank 2: both have told of their first by then.
         for turn in 0..3 {

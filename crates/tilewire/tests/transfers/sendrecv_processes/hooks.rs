@@ -11,7 +11,7 @@ use tilewire::{Config, Primitive};
 fn random_transfers(world: &World, seed: u64, cases: usize) -> Result<Vec<u64>, RankError> {
     let links = [
         ShmTransport::rendezvous(world, ShmOptions::default())?,
-        ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: 1 << 20, ..ShmOptions::default() })?,
+        ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..ShmOptions::default() })?,
     ];
     let (mut random, mut late) = (Random(seed), Numbers(seed + u64::from(world.rank().number())));
     let (mut alive, mut digests) = (Vec::new(), Vec::new());
