@@ -26,7 +26,7 @@ usage:
                                             there are some
   tilewire emit KERNEL --bytecode           print what the CPU engine runs
   tilewire emit KERNEL --ptx [--arch ARCH]  print what a GPU runs
-  tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--seed S] [--ranks LIST]
+  tilewire verify [COLLECTIVE ..] [--engine cpu|cuda] [--programs N] [--shifts N] [--replays N] [--orders N] [--seed S] [--ranks LIST]
                   [--sample N | --share K/N] [--world threads|processes] [--quick] [--progress]
                                             random programs on an engine against their definition, and every
                                             collective with every hook against a plain computation, bit for bit, and
@@ -221,12 +221,13 @@ fn verify(mut words: Words) -> Result<Command, String> {
     let number =
         |option: &str, text: String| text.parse().map_err(|_| format!("verify: {option} takes a number, not '{text}'"));
     while let Some(word) = words.next() {
-        besides = besides.or(["--replays", "--shifts", "--programs"].into_iter().find(|&option| option == word));
+        besides = besides.or(["--replays", "--orders", "--shifts", "--programs"].into_iter().find(|&option| option == word));
         match word.as_str() {
             "--engine" => {
                 request.engine = Engine::parse(&words.value("--engine")?).map_err(|why| format!("verify: {why}"))?;
             }
             "--replays" => request.replays = number("--replays", words.value("--replays")?)?,
+            "--orders" => request.orders = number("--orders", words.value("--orders")?)?,
             "--shifts" => request.shifts = number("--shifts", words.value("--shifts")?)? as usize,
             "--programs" => request.programs = number("--programs", words.value("--programs")?)?,
             "--seed" => request.seed = number("--seed", words.value("--seed")?)?,

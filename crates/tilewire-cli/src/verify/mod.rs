@@ -8,6 +8,7 @@ mod collectives;
 mod fields;
 mod graphs;
 mod meets;
+mod order;
 mod ring;
 mod shifts;
 mod unequal;
@@ -72,6 +73,8 @@ pub struct Request {
     pub shifts: usize,
     /// Replays of captured transfers, on a GPU.
     pub replays: u64,
+    /// Random programs of several operations that one rank launches in another order, on a GPU; every second one is captured.
+    pub orders: u64,
     /// Whether few types and sizes of the collectives are enough.
     pub quick: bool,
     /// How many plans of collectives for each number of ranks; all on the CPU, [`DEVICE_SAMPLE`] on a device unless said: each is a
@@ -99,6 +102,7 @@ impl Default for Request {
             ranks,
             shifts: 60,
             replays: 1000,
+            orders: 40,
             quick: false,
             sample: None,
             share: None,
@@ -267,6 +271,11 @@ fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
     tally.count("cuda, graphs and failures", outcome("captures", graphs::refusals(device)));
     tally.count("cuda, graphs and failures", outcome("a peer that never comes", graphs::missing_peer(device)));
     tally.count("cuda, graphs and failures", outcome("too many blocks", graphs::too_many_blocks(device)));
+    for k in 0..request.orders {
+        let (seed, captured) = (request.seed ^ k << 20, k % 2 == 1);
+        let went = order::program(device, seed, captured).map(|_| ());
+        tally.count("cuda, launches in other orders", outcome("several operations", went));
+    }
     for &ranks in &request.ranks {
         for blocks in [1, 4] {
             let what = format!("ring of {ranks} ranks, {blocks} blocks");

@@ -1,0 +1,155 @@
+//! Several prepared operations that one rank launches in another order than the others, plainly and captured in a graph: right bytes, or an
+//! error on all ranks, and none because a deadline passed.
+
+use crate::programs::data::Random;
+use anyhow::{Result, bail, ensure};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tilewire::collective::PreparedExchange;
+use tilewire::cuda::Device;
+use tilewire::transport::{NvlOptions, NvlTransport, P2pTransport};
+use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, sendrecv};
+
+/// Only what hangs waits for it.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Longer than it takes to find out.
+const SOON: Duration = Duration::from_secs(15);
+
+/// An operation. Few of them: every text is assembled once.
+#[derive(Clone, Copy, Debug)]
+enum Spec {
+    /// In packets.
+    SmallReduce,
+    /// The same kernel again, of other tensors.
+    SameReduce,
+    /// In two phases, through slots.
+    LargeReduce,
+    Gather,
+    StagedSwap,
+    Shift,
+}
+
+const SPECS: [Spec; 6] =
+    [Spec::SmallReduce, Spec::SameReduce, Spec::LargeReduce, Spec::Gather, Spec::StagedSwap, Spec::Shift];
+
+/// An operation of one rank, and what must come out.
+struct Made<'l> {
+    op: PreparedExchange<'l, NvlTransport>,
+    out: Tensor<u32>,
+    expected: Vec<u32>,
+}
+
+fn make<'l>(device: &Arc<Device>, link: &'l NvlTransport, number: usize, spec: Spec) -> Result<Made<'l>> {
+    let (me, ranks) = (link.rank().index(), link.world_size());
+    let of = |rank: usize, i: usize| (number as u32 + 1) * 1_000_003 + rank as u32 * 10_007 + i as u32;
+    let sum = |i: usize| (0..ranks).map(|rank| of(rank, i)).fold(0u32, u32::wrapping_add);
+    let len = match spec {
+        Spec::SmallReduce | Spec::SameReduce => 600,
+        Spec::LargeReduce => 300_000,
+        Spec::Gather => 100,
+        Spec::StagedSwap => 5000,
+        Spec::Shift => 700,
+    };
+    let (next, previous) = (link.rank().after(1, ranks), link.rank().after(ranks - 1, ranks));
+    let (inp_len, expected): (usize, Vec<u32>) = match spec {
+        Spec::SmallReduce | Spec::SameReduce | Spec::LargeReduce => (len, (0..len).map(sum).collect()),
+        Spec::Gather => (len, (0..len * ranks).map(|i| of(i / len, i % len)).collect()),
+        Spec::StagedSwap => (len * ranks, (0..len * ranks).map(|i| of(i / len, me * len + i % len)).collect()),
+        Spec::Shift => (len, (0..len).map(|i| of(previous.index(), i)).collect()),
+    };
+    let inp = device.tensor(&(0..inp_len).map(|i| of(me, i)).collect::<Vec<_>>())?;
+    let out = device.zeros::<u32>(expected.len())?;
+    let op = match spec {
+        Spec::SmallReduce | Spec::SameReduce | Spec::LargeReduce => {
+            all_reduce(link, &out, &inp).deadline(DEADLINE).build()?
+        }
+        Spec::Gather => all_gather(link, &out, &inp).deadline(DEADLINE).build()?,
+        Spec::StagedSwap => all_to_all(link, &out, &inp).primitive(Primitive::Staged).deadline(DEADLINE).build()?,
+        Spec::Shift => sendrecv(link, &out, &inp, next, previous).deadline(DEADLINE).build()?,
+    };
+    Ok(Made { op, out, expected })
+}
+
+/// One random program; tells whether its launches were in one order on all ranks.
+pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> {
+    let mut random = Random::new(seed);
+    let mut below = |n: usize| random.below(n as u64) as usize;
+    let ranks = 2 + below(2);
+    let options = NvlOptions {
+        per_peer_bytes: Some(1 << 20),
+        packet_bytes: Some(1 << 20),
+        max_blocks_per_peer: Some(8),
+        ..NvlOptions::default()
+    };
+    let links = NvlTransport::virtual_ranks(device, ranks, options)?;
+    let specs: Vec<Spec> = (0..2 + below(2)).map(|_| SPECS[below(SPECS.len())]).collect();
+    let order: Vec<usize> = (0..2 + below(4)).map(|_| below(specs.len())).collect();
+    let mut orders = vec![order.clone(); ranks];
+    let (a, b) = (below(order.len()), below(order.len()));
+    orders[below(ranks)].swap(a, b);
+    let same = orders.iter().all(|of| *of == order);
+    let mut made = Vec::new();
+    for link in &links {
+        let of_rank = specs.iter().enumerate().map(|(number, spec)| make(device, link, number, *spec));
+        made.push(of_rank.collect::<Result<Vec<_>>>()?);
+    }
+    // The first launch compares the sides, which a capture must not.
+    for number in 0..specs.len() {
+        made.iter_mut().try_for_each(|of| of[number].op.run())?;
+        made.iter_mut().try_for_each(|of| of[number].op.sync())?;
+        made.iter().for_each(|of| of[number].out.fill(0));
+    }
+    let what = format!("seed {seed}, captured {captured}: {specs:?} by {orders:?}");
+    let start = Instant::now();
+    let mut errors: Vec<Option<RunError>> = vec![None; ranks];
+    let launch = |made: &mut Vec<Vec<Made<'_>>>, errors: &mut Vec<Option<RunError>>| {
+        for step in 0..order.len() {
+            for rank in 0..ranks {
+                if errors[rank].is_none() {
+                    errors[rank] = made[rank][orders[rank][step]].op.run().err();
+                }
+            }
+        }
+        Ok::<(), RunError>(())
+    };
+    if captured {
+        let streams: Vec<_> = links[1..].iter().map(|link| &link.seat().stream).collect();
+        let stream = &links[0].seat().stream;
+        let graph = stream.capture::<RunError>(&streams, || launch(&mut made, &mut errors))?;
+        if let Some(error) = errors.iter().flatten().next() {
+            bail!("{what}: in the capture: {error}");
+        }
+        for _ in 0..2 {
+            graph.replay(stream)?;
+        }
+        sync(&mut made, &mut errors);
+    } else {
+        launch(&mut made, &mut errors)?;
+        sync(&mut made, &mut errors);
+    }
+    let failed = errors.iter().flatten().count();
+    ensure!(start.elapsed() < SOON, "{what}: it took {:?}", start.elapsed());
+    ensure!(failed == 0 || failed == ranks, "{what}: an error on {failed} ranks of {ranks}: {errors:?}");
+    for error in errors.iter().flatten() {
+        let is_found = matches!(error, RunError::OtherOperation(_) | RunError::Deadlock(_));
+        ensure!(!same && is_found, "{what}: {error}");
+    }
+    if failed == 0 {
+        for (rank, of) in made.iter().enumerate() {
+            for number in &orders[rank] {
+                ensure!(of[*number].out.to_vec() == of[*number].expected, "{what}: wrong bytes on rank {rank}");
+            }
+        }
+    }
+    Ok(same)
+}
+
+fn sync(made: &mut [Vec<Made<'_>>], errors: &mut [Option<RunError>]) {
+    for (of, error) in made.iter_mut().zip(errors) {
+        for Made { op, .. } in of {
+            if let Err(found) = op.sync() {
+                error.get_or_insert(found);
+            }
+        }
+    }
+}
