@@ -14,6 +14,9 @@
 //! A line is 128 bytes: the pair of cache lines that prefetchers fetch together, and what a GPU reads at once. Everything a rank
 //! polls lies in its own segment, so that polling stays in its cache, and no two writers share a line.
 //!
+//! Every area is cut by **lane** first, and a lane by rank. There is one lane today ([`LANES`]); sub-groups of ranks will have lanes of their own, so that
+//! their launches share no line, counter or byte with those of the whole world.
+//!
 //! Everything has room for all ranks, this one included, so that an index needs no case; the parts of a rank for itself stay zero.
 //! The block → region map depends on the transport's constants only, never on a launch: a launch of two blocks and one of
 //! eight use the same bytes for block 0, so a change of the number of blocks moves nothing under a peer's feet.
@@ -31,6 +34,9 @@ pub const PACKET: usize = 16;
 /// Messages that a block's packets hold at the same time: a power of two. A constant, so that a message lies where its number says,
 /// whatever the launch, and the smallest messages have no geometry to compare.
 pub const PACKET_DEPTH: usize = 8;
+
+/// Sets of lines, counters, packets and staging between the same ranks. All numbers of slots and lines are of lane 0.
+pub const LANES: usize = 1;
 
 /// The constants of a transport, equal on all its ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +137,8 @@ impl Layout {
     pub fn new(geometry: Geometry) -> Option<Layout> {
         let Geometry { world_size, per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, packet_bytes } =
             geometry;
-        let blocks = world_size.checked_mul(max_blocks_per_peer)?;
+        let ranks = world_size.checked_mul(LANES)?;
+        let blocks = ranks.checked_mul(max_blocks_per_peer)?;
         let mut end = 0usize;
         let mut area = |bytes: Option<usize>, align: usize| {
             let start = end.checked_next_multiple_of(align)?;
@@ -140,7 +147,7 @@ impl Layout {
         };
         let lines = |count: usize| count.checked_mul(LINE);
         let slots = || lines(blocks.checked_mul(max_slots)?);
-        let parts = |bytes: usize| bytes.checked_next_multiple_of(PAGE)?.checked_mul(world_size);
+        let parts = |bytes: usize| bytes.checked_next_multiple_of(PAGE)?.checked_mul(ranks);
         Some(Layout {
             geometry,
             tails: area(slots(), LINE)?,
@@ -208,15 +215,23 @@ impl Layout {
 
     // ---- parts of an area -----------------------------------------------------------------------------------------
 
-    /// The part of a peer in one of the areas above: areas are cut by rank, all parts of one size.
+    /// The part of a peer in lane 0 of one of the areas above.
     ///
     /// # Panics
     /// When there is no such peer.
     pub fn of_peer(&self, area: &Range<usize>, peer: usize) -> Range<usize> {
+        self.of_lane(area, 0, peer)
+    }
+
+    /// The part of a peer in a lane of one of the areas above: areas are cut by lane and rank, all parts of one size.
+    ///
+    /// # Panics
+    /// When there is no such lane or peer.
+    pub fn of_lane(&self, area: &Range<usize>, lane: usize, peer: usize) -> Range<usize> {
         let Geometry { world_size, .. } = self.geometry;
-        assert!(peer < world_size, "rank {peer} of {world_size}");
-        let bytes = area.len() / world_size;
-        area.start + peer * bytes..area.start + (peer + 1) * bytes
+        assert!(peer < world_size && lane < LANES, "rank {peer} of {world_size}, lane {lane} of {LANES}");
+        let (bytes, part) = (area.len() / (world_size * LANES), lane * world_size + peer);
+        area.start + part * bytes..area.start + (part + 1) * bytes
     }
 
     /// Staging of one sender: exactly [`Geometry::per_peer_bytes`].
