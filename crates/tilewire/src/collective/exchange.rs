@@ -4,7 +4,7 @@ use super::algorithm::Algorithm;
 use super::config::{Config, Primitive};
 use super::hooks::{Hooks, OverlapCheck, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
-use super::leg::{Leg, Legs, check_groups};
+use super::leg::{Leg, Legs, Tiled, check_groups};
 use super::link::{Link, Streams};
 use super::pair::Card;
 use super::pattern::Pattern;
@@ -242,8 +242,9 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.pattern.is_collective(), how, call)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let (collective, way) = (self.pattern.agreement(), self.algorithm.unwrap_or(Algorithm::OneShot).name());
+        let hash = self.terms.same_hooks.then(|| self.hooks.hash()).transpose()?;
         let card = |leg: &Leg<In, Out>| {
-            Card::new(
+            let card = Card::new(
                 (&collective, way),
                 R::TYPES,
                 &leg.tiling,
@@ -251,7 +252,8 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 &self.hooks.output_shape,
                 window,
                 self.hooks.last_per,
-            )
+            );
+            card.with_hooks(hash)
         };
         match self.pattern {
             Pattern::Pair { .. } => {
@@ -268,6 +270,33 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
             }
         }
         Ok(prepared)
+    }
+
+    /// What it would do, for people: the operation, how it travels to and from each peer, and a hash of its hooks, which ranks can
+    /// compare. Nothing is built.
+    ///
+    /// ```
+    /// use tilewire::transport::{ShmOptions, ShmTransport, World};
+    /// use tilewire::{Tensor, all_gather};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let (inp, out) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(8));
+    ///     let text = all_gather(&link, &out, &inp).produce(|c| c.input.load(c.pos()) * 2.0).explain()?;
+    ///     assert!(text.contains("all_gather of 4 f32") && text.contains("packet") && text.contains("hooks"));
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn explain(&self) -> Result<String, RunError> {
+        let legs = self.legs()?;
+        let len = legs.all().next().map_or(0, |leg| leg.tiling.len());
+        let mut text = format!("{}\n", self.pattern.call(len, R::TYPES, &self.hooks.at));
+        for leg in legs.all() {
+            let Tiled(way) = Tiled::of(leg.protocol, &leg.tiling);
+            text.push_str(&format!("  {} rank {}: {way}\n", leg.side, leg.peer));
+        }
+        text.push_str(&format!("  hooks {:016x}", self.hooks.hash()?));
+        Ok(text)
     }
 
     /// From how many bytes on an `each` writes around the cache: fewer, where a launch has several of them, one for each chunk that it writes. What comes

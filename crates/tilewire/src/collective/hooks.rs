@@ -1,9 +1,11 @@
 //! The two hooks of a collective and the shape of its chunks: what every builder collects.
 
-use crate::hook::{Block, Chunk, Ctx, Holds, HookLeg, MisuseKind, Overlap, PutParts, Regs, Value, View};
+use crate::hook::{
+    Block, BuildError, Chunk, Ctx, Holds, HookLeg, MisuseKind, Overlap, PutParts, Regs, Value, View, kernel_at,
+};
 use crate::ir::scalar::Element;
 use crate::ir::{self, SourceLine};
-use crate::tensor::Memory;
+use crate::tensor::{Memory, Tensor};
 use crate::transport::TransferError;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -107,6 +109,31 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
             Some(consume) => c.run_hook(HookLeg::Consume, &self.given_at[1], || consume(c, regs)),
             None => c.run_hook(HookLeg::Consume, &self.at, || R::store(regs, c, &self.at)),
         }
+    }
+}
+
+impl<In: Element, Out: Element, R: Regs> Hooks<'_, In, Out, R> {
+    /// A hash of what the hooks do to one chunk, as `map` would run them: the same on all ranks whose hooks are the same program with the same
+    /// constants, whatever the collective's algorithm, protocol and length.
+    pub(super) fn hash(&self) -> Result<u64, BuildError> {
+        // Stands for the length of a chunk that has no shape.
+        const LEN: usize = 1 << 12;
+        let len = |shape: &Option<Shape>| shape.as_ref().map_or(LEN, |shape| shape.rows * shape.cols);
+        let (inp, out) = (Tensor::<In>::zeros(len(&self.input_shape)), Tensor::<Out>::zeros(len(&self.output_shape)));
+        let traced = kernel_at("hooks", self.at.clone(), |k| {
+            let (input, output) = (k.input(&inp).named("input"), k.output(&out).named("output"));
+            let (input, output) =
+                (chunk(input, Holds::Input, &self.input_shape), chunk(output, Holds::Output, &self.output_shape));
+            let element = |c: Ctx<'_, In, Out>| self.consume(&c, self.produce(&c));
+            k.main(|r| match self.output_shape {
+                Some(_) => r.each2(output.rows(), output.cols(), |row, col| {
+                    let pos = row * output.cols() as i64 + col;
+                    element(Ctx::new(r, input, output).row(row).col(col).pos(pos).build());
+                }),
+                None => r.each(output.len(), |i| element(Ctx::new(r, input, output).pos(i).build())),
+            });
+        })?;
+        Ok(ir::fingerprint(&traced.kernel))
     }
 }
 

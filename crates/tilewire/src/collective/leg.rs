@@ -234,3 +234,13 @@ fn groups(traced: &Traced) -> impl Iterator<Item = usize> {
     let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
     traced.kernel.insts.values().filter_map(move |inst| group(&inst.op))
 }
+
+/// How a chunk travels, in words.
+pub(super) struct Tiled(pub String);
+
+impl Tiled {
+    pub(super) fn of(protocol: Protocol, tiling: &Tiling) -> Tiled {
+        let (rows, cols) = (tiling.tile_rows(), tiling.tile_cols());
+        Tiled(format!("{} elements by {protocol}, {} blocks, tiles of [{rows}, {cols}]", tiling.len(), tiling.blocks()))
+    }
+}

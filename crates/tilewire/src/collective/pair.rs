@@ -47,6 +47,13 @@ impl Card {
         ])
     }
 
+    /// With a hash of the hooks, where the ranks are to have the same.
+    pub(super) fn with_hooks(mut self, hash: Option<u64>) -> Card {
+        let value = hash.map_or("any".to_string(), |hash| format!("{hash:016x}"));
+        self.0.push(("the hooks (same_hooks)", value));
+        self
+    }
+
     /// The operation in words first, which differs between ranks; then what must not.
     fn to_bytes(&self, call: &Call) -> Vec<u8> {
         let values = self.0.iter().map(|(_, value)| value.as_str());

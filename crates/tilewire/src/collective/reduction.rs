@@ -6,7 +6,7 @@ use super::call::Call;
 use super::config::{Config, Decision, Primitive};
 use super::hooks::{Hooks, OverlapCheck, ProduceHook, hook_methods};
 use super::launch_exchange::PreparedExchange;
-use super::leg::{check_groups, check_shards, over_the_input};
+use super::leg::{Tiled, check_groups, check_shards, over_the_input};
 use super::link::{Link, Streams};
 use super::pair::Card;
 use super::reduction_kernel::{roles, swaps};
@@ -176,8 +176,20 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let whole = Tiling::flat(self.out.len(), course.tilings[0].tile_len(), course.blocks);
         let window = course.reached.as_ref().map(Reached::number);
         let shape = &self.hooks.output_shape;
-        prepared.tell_all(Card::new((&collective, &way), R::TYPES, &whole, decision, shape, window.as_deref(), 1))?;
+        let hash = self.terms.same_hooks.then(|| self.hooks.hash()).transpose()?;
+        let card = Card::new((&collective, &way), R::TYPES, &whole, decision, shape, window.as_deref(), 1);
+        prepared.tell_all(card.with_hooks(hash))?;
         Ok(prepared)
+    }
+
+    /// What it would do, for people: the operation, the algorithm, how it travels, and a hash of its hooks, which ranks can compare.
+    /// Nothing is built.
+    pub fn explain(&self) -> Result<String, RunError> {
+        let course = self.course()?;
+        let call = Call::of(self.kind.name(), self.out.len(), R::TYPES, &self.hooks.at);
+        let Tiled(way) = Tiled::of(course.protocol, &course.tilings[0]);
+        let hash = self.hooks.hash()?;
+        Ok(format!("{call}\n  {} of {}: {way}\n  hooks {hash:016x}", course.algorithm.name(), self.op.name()))
     }
 
     /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call

@@ -19,6 +19,8 @@ pub(super) struct Terms<'l, L> {
     pub window: Option<WindowOf>,
     pub deadline: Option<Duration>,
     pub watched: bool,
+    /// Whether ranks that have other hooks are refused.
+    pub same_hooks: bool,
     /// How what is for other ranks is written, where the user says.
     pub puts: Option<Puts>,
 }
@@ -63,7 +65,7 @@ impl WindowOf {
 
 impl<'l, L: Link> Terms<'l, L> {
     pub(super) fn new(link: &'l L) -> Self {
-        Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true, puts: None }
+        Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true, same_hooks: false, puts: None }
     }
 
     pub(super) fn how(&self, streams: Streams) -> How {
@@ -256,6 +258,13 @@ macro_rules! terms_methods {
         /// How a CPU writes what is for other ranks. Unless said, staging is written the way that is found to be faster, and windows through the cache.
         pub fn puts(mut self, puts: Puts) -> Self {
             self.terms.puts = Some(puts);
+            self
+        }
+
+        /// Makes it an error if another rank has other hooks: the first launch compares their hashes, and nothing is sent. Hooks may differ
+        /// unless this is said: a constant that depends on the rank is legal. Say it on all ranks.
+        pub fn same_hooks(mut self) -> Self {
+            self.terms.same_hooks = true;
             self
         }
 
