@@ -86,6 +86,10 @@ impl Host for ShmTransport {
     fn deadline(&self) -> Option<Duration> {
         ShmTransport::deadline(self)
     }
+
+    fn fail(&self, cause: Cause) {
+        self.mark_broken(cause);
+    }
 }
 
 impl Link for ShmTransport {

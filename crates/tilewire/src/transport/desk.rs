@@ -41,8 +41,8 @@ impl Desk {
     pub(super) fn tell(&self, side: Side, peer: Rank, card: &[u8]) -> Result<Ticket, TransportError> {
         self.check()?;
         let ticket = self.pairings.next(self.world.rank(), side, peer);
-        self.world.set(&ticket.mine(&self.name), card, self.world.deadline())?;
-        Ok(ticket)
+        let told = self.world.set(&ticket.mine(&self.name), card, self.world.deadline());
+        told.map(|()| ticket).map_err(|error| self.lost(error.into()))
     }
 
     pub(super) fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
@@ -93,6 +93,17 @@ impl Desk {
         })
     }
 
+    /// What the others are to be told when this rank gives up: the first cause that is known here, and only then its own.
+    pub(super) fn first(&self, cause: Cause) -> Cause {
+        self.broken().or_else(|| self.death()).unwrap_or(cause)
+    }
+
+    /// A death that the store has told of, which the monitor may not have seen yet. Whoever has said goodbye here may end as it likes.
+    fn death(&self) -> Option<Cause> {
+        let lost = self.world.lost().filter(|rank| !self.departures.has_left(rank.index()));
+        lost.map(|rank| Cause { code: AbortCode::Died, rank: rank.index(), reason: 0 })
+    }
+
     /// The store may hear of a death before this rank's monitor does. It is the cause then, for this rank and for all whom it tells.
     fn lost(&self, error: TransportError) -> TransportError {
         match error {
@@ -105,6 +116,19 @@ impl Desk {
                 TransportError::Broken { cause: self.broken().unwrap_or(died) }
             }
             error => error,
+        }
+    }
+}
+
+impl Drop for Desk {
+    /// The transport's monitor says goodbye after this, and tells the others of a cause first, if there is one: without it, the others could
+    /// take the goodbye for the cause.
+    fn drop(&mut self) {
+        if let Some(died) = self.death() {
+            self.abort.set(died);
+        }
+        if self.broken().is_some() {
+            self.world.note_failure();
         }
     }
 }

@@ -29,6 +29,13 @@ pub enum SegmentError {
         /// Bytes that were available, where that is why it was not even tried.
         available: Option<u64>,
     },
+    /// A segment is a file without a name, and no file of this process may be as large.
+    FileLimit {
+        /// Bytes asked for, with the header.
+        bytes: usize,
+        /// Bytes that a file may have.
+        allowed: u64,
+    },
     /// Not enough files may be open for so many ranks.
     Descriptors(DescriptorLimit),
     /// A system call failed.
@@ -103,6 +110,11 @@ impl fmt::Display for SegmentError {
                 }
                 write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
             }
+            SegmentError::FileLimit { bytes, allowed } => write!(
+                f,
+                "a segment of {bytes} bytes is a file in memory, and files of this process may have {allowed} bytes: raise the limit \
+                 (ulimit -f), or ask for less per peer"
+            ),
             SegmentError::Descriptors(limit) => limit.fmt(f),
             SegmentError::System { call, source } => {
                 write!(f, "{call} failed: {source}")?;
@@ -140,8 +152,9 @@ impl fmt::Display for SegmentError {
 impl Error for SegmentError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            SegmentError::System { source, .. } => Some(source),
-            SegmentError::Exchange(source) => Some(&**source),
+            // `Display` already says what it says, so the chain goes on with its own source.
+            SegmentError::System { source, .. } => source.source(),
+            SegmentError::Exchange(source) => source.source(),
             _ => None,
         }
     }

@@ -11,6 +11,7 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A zeroed file of `total` bytes with all its memory allocated, sealed.
 pub(super) fn create(total: usize) -> Result<OwnedFd, SegmentError> {
+    within_file_limit(total)?;
     // Allocating far more than there is would wake the out-of-memory killer rather than fail.
     if let Some(available) = available()
         && total as u64 > available
@@ -65,6 +66,18 @@ pub(super) fn map(file: BorrowedFd<'_>, total: usize, populate: bool) -> Result<
     // SAFETY: just mapped, `total` bytes, at least a header (the caller's size, compared with the file's), sealed against shrinking;
     // the address is known here alone.
     Ok(unsafe { Mapping::mapped(start, total) })
+}
+
+/// Beyond the limit on the size of files (`ulimit -f`), the system calls below would not only fail: the kernel would end the process
+/// with SIGXFSZ.
+fn within_file_limit(total: usize) -> Result<(), SegmentError> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable for the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    if known && limit.rlim_cur != libc::RLIM_INFINITY && total as u64 > limit.rlim_cur {
+        return Err(SegmentError::FileLimit { bytes: total, allowed: limit.rlim_cur });
+    }
+    Ok(())
 }
 
 /// Opens an anonymous file: not executable where the kernel knows that (6.3; some systems insist on it).

@@ -22,6 +22,7 @@ use super::departures::Departures;
 use super::error::{SegmentError, those};
 use super::segment::ControlSockets;
 use super::socket::{self, Heard};
+use super::threads::start_thread;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -68,7 +69,8 @@ impl Monitor {
         let (stop, stopped) = socket::pair().map_err(SegmentError::system("socketpair"))?;
         let seen = watch.clone();
         let thread = std::thread::Builder::new().name("tilewire-monitor".to_string());
-        let thread = thread.spawn(move || seen.run(&stopped)).map_err(SegmentError::system("starting a thread"))?;
+        let thread =
+            start_thread(thread, move || seen.run(&stopped)).map_err(SegmentError::system("starting a thread"))?;
         Ok(Monitor { watch, stop: Some(stop), thread: Some(thread) })
     }
 

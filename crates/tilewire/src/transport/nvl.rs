@@ -256,7 +256,7 @@ impl NvlTransport {
     /// Ends the waits of all ranks on this transport and makes every later call on any of them fail with the cause, the first one if
     /// there are several.
     pub fn mark_broken(&self, cause: Cause) {
-        self.control.abort_all(cause);
+        self.control.abort_all(self.desk.first(cause));
         // At once for this rank: its watcher may be asleep.
         _ = self.watcher.pass_on();
     }

@@ -161,6 +161,15 @@ impl Shared {
         self.meeting.is_some()
     }
 
+    /// A rank that the bootstrap found lost.
+    pub(super) fn lost(&self) -> Option<Rank> {
+        self.bootstrap.lost()
+    }
+
+    pub(super) fn note_failure(&self) {
+        self.bootstrap.note_failure();
+    }
+
     pub(super) fn deadline(&self) -> Deadline {
         self.length.map_or(Deadline::never(), Deadline::after)
     }

@@ -162,7 +162,7 @@ impl ShmTransport {
     /// Ends the waits of all ranks on this transport and makes every later call on any of them fail with the cause, the first one if
     /// there are several.
     pub fn mark_broken(&self, cause: Cause) {
-        self.segments.abort_all(cause);
+        self.segments.abort_all(self.desk.first(cause));
     }
 
     /// Where things lie in every rank's segment.

@@ -4,9 +4,11 @@
 use super::bootstrap::{Bootstrap, BootstrapError, LocalBootstrap, TcpBootstrap};
 use super::launcher::{Launcher, Placement};
 use super::meeting::Meeting;
+use super::threads::room_for_a_thread;
 use super::{AbortCode, Cause, Deadline, Rank, SegmentSet};
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -68,7 +70,10 @@ impl World {
             Some(store) if store.hosted_by_rank_0 && rank.index() == 0 => {
                 Arc::new(TcpBootstrap::host(&store.address, world_size, &store.secret, until)?)
             }
-            Some(store) => Arc::new(TcpBootstrap::connect(&store.address, rank, world_size, &store.secret, until)?),
+            Some(store) => {
+                let host = store.hosted_by_rank_0.then_some(Rank::new(0));
+                Arc::new(TcpBootstrap::connect_to(host, &store.address, rank, world_size, &store.secret, until)?)
+            }
         };
         // So that who is missing is known here, and not by whatever is called first; and so that rank 0, which may host the
         // store, cannot have left before all others have come.
@@ -221,12 +226,13 @@ impl Threads {
                 let rank = local.rank();
                 let slot = Arc::new(Mutex::new(Some(local)));
                 let own = slot.clone();
-                let started = std::thread::Builder::new()
-                    .name(format!("rank {rank}"))
-                    .spawn_scoped(scope, || one(take(own).expect("only its thread takes it")));
+                let thread = std::thread::Builder::new().name(format!("rank {rank}"));
+                let started = room_for_a_thread()
+                    .and_then(|()| thread.spawn_scoped(scope, || one(take(own).expect("only its thread takes it"))));
                 started.map_err(|source| {
                     if let Some(local) = take(slot) {
-                        let reason = failure.note(WorldError::RankFailed { rank, source: source.into() });
+                        let reason = failure.note(WorldError::NoThread { rank, count, source });
+                        meeting.fail(Cause { code: AbortCode::Failed, rank: rank.index(), reason: 0 });
                         local.abort(&reason);
                     }
                 })
@@ -317,6 +323,15 @@ pub enum WorldError {
     },
     /// The ranks did not find each other.
     Bootstrap(BootstrapError),
+    /// The operating system gave no thread for a rank.
+    NoThread {
+        /// The rank.
+        rank: Rank,
+        /// How many there are.
+        count: usize,
+        /// Why.
+        source: io::Error,
+    },
     /// A rank returned an error.
     RankFailed {
         /// The rank.
@@ -355,6 +370,11 @@ impl fmt::Display for WorldError {
             }
             WorldError::BadSize { count } => write!(f, "a world of {count} ranks: there must be from 1 to {}", u32::MAX),
             WorldError::Bootstrap(error) => error.fmt(f),
+            WorldError::NoThread { rank, count, source } => write!(
+                f,
+                "no thread for rank {rank} of {count} ({source}): start fewer ranks, or raise the limits on threads and memory \
+                 (ulimit -u, ulimit -v)"
+            ),
             WorldError::RankFailed { rank, source } => write!(f, "rank {rank} failed: {source}"),
             WorldError::AllFailed { count, source } => write!(f, "all {count} ranks failed: {source}"),
             WorldError::RankPanicked { rank, message } => write!(f, "rank {rank} panicked: {message}"),
@@ -366,6 +386,7 @@ impl std::error::Error for WorldError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             WorldError::Bootstrap(error) => error.source(),
+            WorldError::NoThread { source, .. } => source.source(),
             WorldError::RankFailed { source, .. } | WorldError::AllFailed { source, .. } => source.source(),
             _ => None,
         }

@@ -2,12 +2,16 @@
 
 use crate::raw::{self, message, named};
 use crate::{SHORT, at_once, connect, long, rank, secret, server};
+use std::error::Error;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use tilewire::transport::bootstrap::Departure;
-use tilewire::transport::{Bootstrap, BootstrapError, Deadline, Limits, Secret, StoreServer, TcpBootstrap};
+use tilewire::transport::{
+    Bootstrap, BootstrapError, Deadline, Limits, Secret, SegmentError, StoreServer, TcpBootstrap, TransportError,
+    WorldError,
+};
 
 fn join(address: &str, number: u32, size: usize, secret: &Secret) -> BootstrapError {
     let joined = at_once(|| TcpBootstrap::connect(address, rank(number), size, secret, long()));
@@ -126,6 +130,35 @@ fn another_world_size_is_an_error_of_that_rank_and_of_those_who_wait() {
     });
 }
 
+/// Programs print an error with all its sources: each thing is to be said once.
+#[test]
+fn no_error_says_what_its_source_says() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let unreachable = TcpBootstrap::connect(&address, rank(1), 2, &secret(), Deadline::after(SHORT)).err().unwrap();
+    let taken = server(1, Limits::default());
+    let bind = StoreServer::start(&taken.address().to_string(), 1, &secret(), Limits::default()).err().unwrap();
+    let unanswered = raw::against(|mut stream| raw::welcome(&mut stream), Duration::from_secs(60));
+    let system = || std::io::Error::from_raw_os_error(24);
+    let errors: [Box<dyn Error>; 8] = [
+        Box::new(unreachable),
+        Box::new(bind),
+        Box::new(unanswered),
+        Box::new(BootstrapError::Resources(system())),
+        Box::new(BootstrapError::Random(system())),
+        Box::new(WorldError::Bootstrap(BootstrapError::Resources(system()))),
+        Box::new(TransportError::Segment(SegmentError::System { call: "mmap", source: system() })),
+        Box::new(SegmentError::Exchange(Box::new(system()))),
+    ];
+    for error in &errors {
+        let (text, mut source) = (error.to_string(), error.source());
+        while let Some(cause) = source {
+            assert!(!text.contains(&cause.to_string()), "'{text}' has '{cause}'");
+            source = cause.source();
+        }
+    }
+    assert!(errors[0].to_string().contains("os error"), "what the system says is said: {}", errors[0]);
+}
+
 #[test]
 fn a_number_outside_the_world_is_refused() {
     let server = server(2, Limits::default());
@@ -179,18 +212,19 @@ fn a_store_cannot_take_a_port_that_is_taken() {
 }
 
 #[test]
-fn the_rank_that_hosts_the_store_leaves_last() {
+fn the_store_of_a_rank_that_has_left_serves_until_the_others_have() {
     let host = TcpBootstrap::host("127.0.0.1:0", 2, &secret(), long()).unwrap();
     let address = host.hosts_at().unwrap().to_string();
     let other = TcpBootstrap::connect(&address, rank(1), 2, &secret(), long()).unwrap();
     host.set("key", b"value", long()).unwrap();
-    std::thread::scope(|scope| {
-        let leaving = scope.spawn(move || drop(host));
-        assert_eq!(other.get("key", long()).unwrap(), b"value");
-        assert!(!leaving.is_finished());
-        drop(other);
-        at_once(|| leaving.join().unwrap());
-    });
+    at_once(|| drop(host));
+    assert_eq!(other.get("key", long()).unwrap(), b"value");
+    let error = other.barrier("b", long()).unwrap_err();
+    assert!(error.to_string().contains("rank 0 has left"), "{error}");
+    drop(other);
+    // The next world may be at the same place.
+    let again = at_once(|| TcpBootstrap::host(&address, 1, &secret(), long()).unwrap());
+    again.barrier("b", long()).unwrap();
 }
 
 #[test]

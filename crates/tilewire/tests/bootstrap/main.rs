@@ -5,6 +5,8 @@
 mod job;
 
 mod hostile;
+#[cfg(target_os = "linux")]
+mod hosting;
 mod joining;
 mod launchers;
 #[cfg(target_os = "linux")]

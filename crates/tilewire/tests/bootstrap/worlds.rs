@@ -80,6 +80,34 @@ fn a_rank_that_returns_early_does_not_leave_the_others_waiting() {
     assert!(text.contains("rank 0 has left, and barrier 'b' needs it"), "{text}");
 }
 
+/// In a process of its own: the limit is one of a process, and other tests have threads, too.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_rank_for_which_there_is_no_thread_is_named_and_ends_the_others() {
+    use crate::job::{Job, Member};
+    let test = "worlds::a_rank_for_which_there_is_no_thread_is_named_and_ends_the_others";
+    if let Some(mut member) = Member::of_this_process() {
+        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = status.split(' ').next().unwrap().parse().unwrap();
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is writable for the first call, and only read by the second.
+        unsafe {
+            assert_eq!(libc::getrlimit(libc::RLIMIT_AS, &raw mut limit), 0);
+            // 16 MiB more: a few stacks.
+            limit.rlim_cur = pages * libc::sysconf(libc::_SC_PAGESIZE) as u64 + (16 << 20);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const limit), 0);
+        }
+        let joined = World::threads(64).run(|world| Ok(world.bootstrap().barrier("b", world.deadline())?));
+        let error = joined.unwrap_err();
+        assert!(matches!(error, WorldError::NoThread { count: 64, .. }), "{error}");
+        return member.report(error.to_string());
+    }
+    let mut job = Job::start(test, 1);
+    let error = job.report(0);
+    assert!(error.contains("no thread for rank ") && error.contains("(ulimit -u, ulimit -v)"), "{error}");
+    job.finish();
+}
+
 fn placement(number: u32, size: usize, address: &str) -> Placement {
     let variables = [
         ("RANK", number.to_string()),

@@ -2,11 +2,11 @@
 
 use crate::case::{SMALL, Way, seed};
 use crate::job::Member;
-use crate::ranks::{join, join_within, start};
+use crate::ranks::{join, join_hosted, join_within, start, start_hosted};
 use crate::transfers::{Case, Hook, Random, Ready};
 use std::time::{Duration, Instant};
 use tilewire::collective::Timeout;
-use tilewire::transport::{ShmOptions, ShmTransport, TransferError, TransportError, World};
+use tilewire::transport::{RankError, ShmOptions, ShmTransport, TransferError, TransportError, World};
 use tilewire::{Config, LaunchError, Primitive, RunError, Tensor, recv, send};
 
 /// What a survivor tells: its error, and the error of the call after that.
@@ -115,6 +115,56 @@ fn every_survivor_of_a_kill_is_told_who_died_and_nothing_stays_behind() {
         drop((job, store));
         assert_eq!(names_in_dev_shm(), [""; 0], "{context}");
     }
+}
+
+/// With rank 0 the store is gone, and who hears that first may leave before another rank has heard of anything: still it is rank 0 that all name.
+#[test]
+fn every_survivor_of_the_rank_that_hosts_the_store_names_it() {
+    let test = "failures::every_survivor_of_the_rank_that_hosts_the_store_names_it";
+    if let Some(mut member) = Member::of_this_process() {
+        let world = join_hosted(&mut member);
+        let error = transfer_until_lost(&mut member, &world);
+        drop(world);
+        return member.report(error.to_string());
+    }
+    let (mut random, ranks) = (Random(seed()), 3);
+    for number in 0..30 {
+        let mut job = start_hosted(test, ranks);
+        job.expect(0..ranks, "under way");
+        let (wait, after) = (Instant::now(), Duration::from_micros(random.below(3000) as u64));
+        while wait.elapsed() < after {
+            std::hint::spin_loop();
+        }
+        job.kill(0);
+        for rank in 1..ranks {
+            let error = job.report(rank);
+            assert!(error.contains("rank 0 died"), "seed {}, round {number}, rank {rank}: {error}", seed());
+        }
+    }
+}
+
+/// Builds, launches and meets again and again, so that the end comes in any of these.
+fn transfer_until_lost(member: &mut Member, world: &World) -> RankError {
+    let options = ShmOptions { per_peer_bytes: 1 << 20, ..Default::default() };
+    let link = match ShmTransport::rendezvous(world, options) {
+        Ok(link) => link,
+        Err(error) => return error.into(),
+    };
+    for turn in 0.. {
+        let once = || -> Result<(), RankError> {
+            let mut ready = Ready::build(&link, PLAIN)?;
+            ready.fill(turn);
+            ready.launch()?;
+            Ok(world.bootstrap().barrier("again", world.deadline())?)
+        };
+        if let Err(error) = once() {
+            return error;
+        }
+        if turn == 0 {
+            member.report("under way");
+        }
+    }
+    unreachable!("a rank is killed")
 }
 
 const PLAIN: Case = Case {

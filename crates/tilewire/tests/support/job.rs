@@ -89,6 +89,11 @@ impl Job {
         self.children[rank].wait().unwrap();
     }
 
+    /// Waits for a rank to end.
+    pub fn ends(&mut self, rank: usize) -> std::process::ExitStatus {
+        self.children[rank].wait().unwrap()
+    }
+
     /// The process of a rank.
     pub fn pid(&self, rank: usize) -> i32 {
         self.children[rank].id() as i32

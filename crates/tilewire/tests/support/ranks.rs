@@ -48,18 +48,40 @@ pub fn start(test: &str, ranks: usize) -> (Job, StoreServer) {
     (job, store)
 }
 
+/// The processes, of which rank 0 is to host the store.
+pub fn start_hosted(test: &str, ranks: usize) -> Job {
+    let secret = Secret::random().unwrap();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut job = Job::start(test, ranks);
+    for rank in 0..ranks {
+        job.tell(rank, address.as_bytes());
+        job.tell(rank, secret.expose().as_bytes());
+    }
+    job
+}
+
 pub fn join(member: &mut Member) -> World {
     join_within(member, "10s")
 }
 
+/// Rank 0 hosts the store.
+pub fn join_hosted(member: &mut Member) -> World {
+    join_as(member, "10s", Some("rank0"))
+}
+
 /// The same, with a deadline of its own.
 pub fn join_within(member: &mut Member, deadline: &str) -> World {
+    join_as(member, deadline, None)
+}
+
+fn join_as(member: &mut Member, deadline: &str, host: Option<&str>) -> World {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (address, secret) = (text(member.hear()), text(member.hear()));
     let placement = Placement::from_vars(&|name| match name {
         "TILEWIRE_RANK" => Some(member.rank.to_string()),
         "TILEWIRE_WORLD_SIZE" => Some(member.size.to_string()),
         "TILEWIRE_STORE" => Some(address.clone()),
+        "TILEWIRE_STORE_HOST" => host.map(String::from),
         "TILEWIRE_SECRET" => Some(secret.clone()),
         "TILEWIRE_DEADLINE" => Some(deadline.to_string()),
         _ => None,

@@ -7,13 +7,13 @@
 use super::secret::{End, Secret};
 use super::store::{Answer, Request};
 use super::wire::{self, HEADER, MAGIC, NotJoined, Question, Reply, VERSION, Verdict};
-use super::{Bootstrap, BootstrapError, Limits, Operation, StoreServer};
-use crate::transport::{Deadline, Rank};
+use super::{Bootstrap, BootstrapError, Departure, Limits, Operation, StoreServer, lingering};
+use crate::transport::{Deadline, Rank, start_thread};
 use std::collections::HashMap;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,19 @@ pub struct TcpBootstrap {
     writer: Writer,
     inbox: Arc<Inbox>,
     reader: Option<JoinHandle<()>>,
-    hosted: Option<StoreServer>,
+    hosted: Option<Hosted>,
+    /// The rank whose process has the store, where that is known: with the store it is gone, too.
+    host: Option<Rank>,
+    /// Whether the job has failed as far as this rank knows.
+    has_failed: AtomicBool,
+    lost: OnceLock<Rank>,
+}
+
+/// A store in this process.
+struct Hosted {
+    server: StoreServer,
+    /// How long it serves on when this rank has left; `None` is without end.
+    patience: Option<Duration>,
 }
 
 /// The sending end of the connection. One message at a time; who waits for its turn waits no longer than for the store.
@@ -71,11 +83,24 @@ impl TcpBootstrap {
         secret: &Secret,
         deadline: Deadline,
     ) -> Result<TcpBootstrap, BootstrapError> {
+        TcpBootstrap::connect_to(None, address, rank, world_size, secret, deadline)
+    }
+
+    /// As [`TcpBootstrap::connect`], where it may be known which rank hosts the store. The end of the store is then the end of
+    /// that rank, and is reported as such.
+    pub(in crate::transport) fn connect_to(
+        host: Option<Rank>,
+        address: &str,
+        rank: Rank,
+        world_size: usize,
+        secret: &Secret,
+        deadline: Deadline,
+    ) -> Result<TcpBootstrap, BootstrapError> {
         let (began, mut pause) = (Instant::now(), PAUSES.0);
         loop {
             let source = match attempt(address, rank, world_size, secret, deadline) {
-                Ok((stream, limits)) => return TcpBootstrap::new(stream, limits, address, rank, world_size),
-                Err(Attempt::Final(error)) => return Err(error),
+                Ok((stream, limits)) => return TcpBootstrap::new(stream, limits, address, rank, world_size, host),
+                Err(Attempt::Final(error)) => return Err(blamed(host, error)),
                 Err(Attempt::Again(source)) => source,
             };
             if deadline.remaining().is_some_and(|left| left <= pause) {
@@ -90,8 +115,11 @@ impl TcpBootstrap {
     /// Hosts the store at `host:port` in this process and connects to it: what rank 0 does where no launcher hosts it.
     ///
     /// An IP address or `localhost` is where it listens. For any other name it listens on all interfaces: what a host calls
-    /// itself is often not what its peers reach it by. Dropping it waits for the other ranks to leave, as they need the store;
-    /// at most for [`Deadline::DEFAULT`].
+    /// itself is often not what its peers reach it by.
+    ///
+    /// The other ranks may need the store for longer than this one. Dropping the bootstrap waits for nobody: the store serves on in
+    /// the background until they have left, and the process ends no earlier. That takes at most as long as `deadline` was away in
+    /// this call, and a second if this rank knows that the job has failed.
     pub fn host(
         address: &str,
         world_size: usize,
@@ -99,16 +127,22 @@ impl TcpBootstrap {
         deadline: Deadline,
     ) -> Result<TcpBootstrap, BootstrapError> {
         let bind = |source| BootstrapError::Bind { address: address.to_string(), source };
-        let server = StoreServer::serve(listen(address).map_err(bind)?, world_size, secret, Limits::default())?;
+        let patience = deadline.remaining();
+        let listener = match listen(address) {
+            // It may be the store of a world that this process was in before.
+            Err(error) if error.kind() == ErrorKind::AddrInUse && lingering::wait(deadline) => listen(address),
+            listener => listener,
+        };
+        let server = StoreServer::serve(listener.map_err(bind)?, world_size, secret, Limits::default())?;
         let own = server.address().to_string();
         let mut bootstrap = TcpBootstrap::connect(&own, Rank::new(0), world_size, secret, deadline)?;
-        bootstrap.hosted = Some(server);
+        bootstrap.hosted = Some(Hosted { server, patience });
         Ok(bootstrap)
     }
 
     /// Where the store is, if this rank hosts it.
     pub fn hosts_at(&self) -> Option<std::net::SocketAddr> {
-        self.hosted.as_ref().map(StoreServer::address)
+        self.hosted.as_ref().map(|hosted| hosted.server.address())
     }
 
     fn new(
@@ -117,6 +151,7 @@ impl TcpBootstrap {
         address: &str,
         rank: Rank,
         world_size: usize,
+        host: Option<Rank>,
     ) -> Result<TcpBootstrap, BootstrapError> {
         let inbox = Arc::new(Inbox { state: Mutex::default(), changed: Condvar::new() });
         // Reading waits as long as there is nothing to say; callers have deadlines, and the end of the connection wakes it.
@@ -124,7 +159,7 @@ impl TcpBootstrap {
         let (incoming, mail) = (stream.try_clone().map_err(BootstrapError::Resources)?, inbox.clone());
         let longest = wire::longest_answer(&limits, world_size);
         let thread = std::thread::Builder::new().name(format!("tilewire rank {rank} store"));
-        let reader = thread.spawn(move || mail.fill(incoming, longest)).map_err(BootstrapError::Resources)?;
+        let reader = start_thread(thread, move || mail.fill(incoming, longest)).map_err(BootstrapError::Resources)?;
         Ok(TcpBootstrap {
             rank,
             world_size,
@@ -135,6 +170,9 @@ impl TcpBootstrap {
             inbox,
             reader: Some(reader),
             hosted: None,
+            host,
+            has_failed: AtomicBool::new(false),
+            lost: OnceLock::new(),
         })
     }
 
@@ -157,10 +195,40 @@ impl TcpBootstrap {
         deadline: Deadline,
         patience: Deadline,
     ) -> Result<Answer, BootstrapError> {
+        let result = self.ask(operation, name, value, deadline, patience);
+        // Relaxed: a flag that guards nothing.
+        match &result {
+            // All ranks have come, so what failed before is overcome.
+            Ok(_) if matches!(operation, Operation::Barrier | Operation::AllGather) => {
+                self.has_failed.store(false, Ordering::Relaxed);
+            }
+            Err(BootstrapError::PeerGone { peer, departure, .. }) if *departure != Departure::Left => {
+                if *departure == Departure::Lost {
+                    _ = self.lost.set(*peer);
+                }
+                self.has_failed.store(true, Ordering::Relaxed);
+            }
+            Err(BootstrapError::Timeout { .. }) => self.has_failed.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+        result
+    }
+
+    fn ask(
+        &self,
+        operation: Operation,
+        name: &str,
+        value: &[u8],
+        deadline: Deadline,
+        patience: Deadline,
+    ) -> Result<Answer, BootstrapError> {
         let began = Instant::now();
         let refused = |refusal: super::store::Refusal| refusal.error(self.rank, operation, name, began.elapsed());
         self.limits.admit(name, value).map_err(refused)?;
-        let gone = || BootstrapError::StoreGone { address: self.address.clone(), operation, name: name.to_string() };
+        let gone = || match (self.host, name.to_string()) {
+            (Some(peer), name) => BootstrapError::PeerGone { peer, departure: Departure::Lost, operation, name },
+            (None, name) => BootstrapError::StoreGone { address: self.address.clone(), operation, name },
+        };
 
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let request = Request { operation, name: name.to_string(), value: value.into() };
@@ -175,6 +243,7 @@ impl TcpBootstrap {
             None if self.inbox.lock().ended => Err(gone()),
             None => Err(BootstrapError::StoreSilent {
                 address: self.address.clone(),
+                host: self.host,
                 operation,
                 name: name.to_string(),
                 waited: began.elapsed(),
@@ -330,6 +399,20 @@ enum Attempt {
     Final(BootstrapError),
 }
 
+/// A store that is gone, and not just silent, when a rank has asked to join: its host, where that is a rank, is gone with it.
+fn blamed(host: Option<Rank>, error: BootstrapError) -> BootstrapError {
+    let is_end = |error: &io::Error| {
+        matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+    };
+    match (host, error) {
+        (Some(peer), BootstrapError::JoinUnanswered { address, source, .. }) if is_end(&source) => {
+            let (departure, operation) = (Departure::Lost, Operation::Join);
+            BootstrapError::PeerGone { peer, departure, operation, name: address }
+        }
+        (_, error) => error,
+    }
+}
+
 impl From<io::Error> for Attempt {
     fn from(error: io::Error) -> Self {
         Attempt::Again(error)
@@ -461,11 +544,20 @@ impl Bootstrap for TcpBootstrap {
     }
 
     fn abort(&self, reason: &str) {
+        self.note_failure();
         let abort = Question::Abort { reason: reason.to_string() }.encode(0);
         if !self.writer.send(&abort, Deadline::after(Duration::ZERO)) {
             // Then the store knows by this.
             self.writer.end();
         }
+    }
+
+    fn note_failure(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+
+    fn lost(&self) -> Option<Rank> {
+        self.lost.get().copied()
     }
 }
 
@@ -480,10 +572,11 @@ impl Drop for TcpBootstrap {
         if let Some(reader) = self.reader.take() {
             _ = reader.join();
         }
-        if let Some(server) = self.hosted.take() {
-            // After a panic the others only have to hear of it.
-            let patience = if std::thread::panicking() { GRACE } else { Deadline::DEFAULT };
-            server.wait_until_left(Deadline::after(patience));
+        if let Some(Hosted { server, patience }) = self.hosted.take() {
+            // After a failure the others only have to hear of it, and who has failed may never leave.
+            let grace = self.has_failed.load(Ordering::Relaxed).then_some(GRACE);
+            let patience = grace.map_or(patience, |grace| Some(patience.map_or(grace, |all| all.min(grace))));
+            lingering::keep(server, patience.map_or(Deadline::never(), Deadline::after), GRACE);
         }
     }
 }

@@ -156,6 +156,8 @@ pub enum BootstrapError {
     StoreSilent {
         /// The store's address.
         address: String,
+        /// The rank that hosts it, where that is known.
+        host: Option<Rank>,
         /// What was under way.
         operation: Operation,
         /// The key, or the name of the barrier or all-gather.
@@ -301,11 +303,13 @@ impl fmt::Display for BootstrapError {
                 f,
                 "the store at {address} is gone during {operation} '{name}': see what its host (the launcher, or rank 0) printed"
             ),
-            StoreSilent { address, operation, name, waited } => write!(
-                f,
-                "the store at {address} did not answer {operation} '{name}' within {}: see whether its host is stopped or cut off",
-                seconds(*waited)
-            ),
+            StoreSilent { address, host, operation, name, waited } => {
+                write!(f, "the store at {address} did not answer {operation} '{name}' within {}: ", seconds(*waited))?;
+                match host {
+                    Some(host) => write!(f, "see whether rank {host}, which hosts it, is stopped or cut off"),
+                    None => write!(f, "see whether its host is stopped or cut off"),
+                }
+            }
             ShortSecret { bytes, shortest } => write!(
                 f,
                 "a secret of {bytes} bytes can be guessed, give {shortest} or more: TILEWIRE_SECRET=$({})",
@@ -323,9 +327,10 @@ impl fmt::Display for BootstrapError {
 impl std::error::Error for BootstrapError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         use BootstrapError::*;
+        // `Display` already says what the system's error says, so the chain goes on with that error's own source.
         match self {
-            Unreachable { source, .. } | Bind { source, .. } | JoinUnanswered { source, .. } => Some(source),
-            Random(source) | Resources(source) => Some(source),
+            Unreachable { source, .. } | Bind { source, .. } | JoinUnanswered { source, .. } => source.source(),
+            Random(source) | Resources(source) => source.source(),
             _ => None,
         }
     }

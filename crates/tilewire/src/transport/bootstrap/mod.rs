@@ -12,6 +12,7 @@
 //! | `local.rs` | [`LocalBootstrap`]: ranks are threads |
 //! | `client.rs` | [`TcpBootstrap`]: a rank's connection |
 //! | `server.rs` | [`StoreServer`]: the thread that serves them |
+//! | `lingering.rs` | stores whose rank has left while other ranks still need them |
 //! | `connection.rs` | one connection as the server sees it: bytes in, bytes out |
 //! | `wire.rs` | the bytes of the protocol |
 //! | `secret.rs` | [`Secret`], and what it protects |
@@ -23,6 +24,7 @@ mod client;
 mod connection;
 mod error;
 mod limits;
+mod lingering;
 mod local;
 mod poll;
 mod secret;
@@ -98,4 +100,13 @@ pub trait Bootstrap: Send + Sync {
 
     /// Tells all ranks that this one has failed: their waits end at once, and later ones that would block fail.
     fn abort(&self, reason: &str);
+
+    /// Notes that the job has failed, here or on another rank. A rank that hosts the store then waits only a moment for the
+    /// others to leave: the one that has failed may never do so.
+    fn note_failure(&self) {}
+
+    /// A rank that a call on this bootstrap found lost.
+    fn lost(&self) -> Option<Rank> {
+        None
+    }
 }

@@ -9,7 +9,7 @@ use super::poll::{Polled, poll};
 use super::store::{Store, Ticket};
 use super::wire::{NotJoined, Question, Reply};
 use super::{BootstrapError, Departure, Limits, Secret};
-use crate::transport::{Deadline, Rank, reserve_descriptors};
+use crate::transport::{Deadline, Rank, reserve_descriptors, start_thread};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -48,11 +48,19 @@ pub struct StoreServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How many ranks are connected.
+/// Who is there, as far as those who wait need to know.
 #[derive(Default)]
 struct Members {
-    count: Mutex<usize>,
+    state: Mutex<Attendance>,
     changed: Condvar,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Attendance {
+    /// How many ranks are connected.
+    count: usize,
+    /// Whether a rank has failed or was lost: the job cannot go on.
+    is_broken: bool,
 }
 
 impl StoreServer {
@@ -94,7 +102,7 @@ impl StoreServer {
             resting: None,
         };
         let thread = std::thread::Builder::new().name("tilewire store".into());
-        let thread = thread.spawn(move || serving.run()).map_err(BootstrapError::Resources)?;
+        let thread = start_thread(thread, move || serving.run()).map_err(BootstrapError::Resources)?;
         Ok(StoreServer { address, members, lifeline: Some(lifeline), thread: Some(thread) })
     }
 
@@ -105,12 +113,24 @@ impl StoreServer {
 
     /// Waits until no rank is connected; false if the deadline came first. Ranks that never came are not waited for.
     pub fn wait_until_left(&self, deadline: Deadline) -> bool {
-        let mut count = self.members.count.lock().unwrap_or_else(PoisonError::into_inner);
-        while *count > 0 && !deadline.is_over() {
-            let left = deadline.remaining().unwrap_or(Duration::MAX);
-            (count, _) = self.members.changed.wait_timeout(count, left).unwrap_or_else(PoisonError::into_inner);
+        self.wait_while(deadline, |now| now.count > 0).count == 0
+    }
+
+    /// The same, at most for `grace` once a rank has failed: it may be the one that never leaves.
+    pub(super) fn wait_for_the_well(&self, deadline: Deadline, grace: Duration) {
+        if self.wait_while(deadline, |now| now.count > 0 && !now.is_broken).count > 0 {
+            let grace = deadline.remaining().map_or(grace, |left| left.min(grace));
+            self.wait_until_left(Deadline::after(grace));
         }
-        *count == 0
+    }
+
+    fn wait_while(&self, deadline: Deadline, waits: impl Fn(Attendance) -> bool) -> Attendance {
+        let mut state = self.members.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while waits(*state) && !deadline.is_over() {
+            let left = deadline.remaining().unwrap_or(Duration::MAX);
+            (state, _) = self.members.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        *state
     }
 }
 
@@ -259,6 +279,7 @@ impl Serving {
             }
             Question::Abort { reason } => {
                 self.store.depart(member, Departure::Failed(reason));
+                self.count_members();
                 Ok(())
             }
             Question::Leave => {
@@ -349,10 +370,11 @@ impl Serving {
     }
 
     fn count_members(&self) {
-        let here = self.guests.values().filter(|guest| guest.connection.member().is_some()).count();
-        let mut count = self.members.count.lock().unwrap_or_else(PoisonError::into_inner);
-        if *count != here {
-            *count = here;
+        let count = self.guests.values().filter(|guest| guest.connection.member().is_some()).count();
+        let now = Attendance { count, is_broken: self.store.is_broken() };
+        let mut state = self.members.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *state != now {
+            *state = now;
             self.members.changed.notify_all();
         }
     }

@@ -117,6 +117,11 @@ impl Store {
         self.ranks.len()
     }
 
+    /// Whether a rank has failed or was lost.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     /// Takes a rank's place; false where it is taken, also by one that is gone.
     pub(super) fn join(&mut self, rank: Rank) -> bool {
         let free = self.ranks[rank.index()] == Presence::Absent;
