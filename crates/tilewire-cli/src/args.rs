@@ -8,6 +8,7 @@ use crate::launch::Job;
 use crate::run::{self, Collective, Ranks, Run};
 use crate::soak::{self, Soak};
 use crate::verify::{Engine, Request};
+use std::ffi::OsString;
 use tilewire::check::Mutation;
 use tilewire::ptx::Target;
 use tilewire::transport::Deadline;
@@ -121,8 +122,13 @@ pub enum Command {
 
 impl Command {
     /// Reads the words after the program's name; the error says what is wrong with them.
-    pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Command, String> {
-        let mut words = Words::of(words.into_iter().collect());
+    pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, String> {
+        let mut words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        // What stands after `--` is for another program, and may be any bytes.
+        let others = words.iter().position(|word| word == "--").map(|at| words.split_off(at + 1)).unwrap_or_default();
+        let is_launch = words.first().is_some_and(|first| first == "launch");
+        let (own, program) = if is_launch { (words, others) } else { ([words, others].concat(), Vec::new()) };
+        let mut words = Words::of(own.into_iter().map(text_of).collect::<Result<_, _>>()?);
         let Some(first) = words.next() else { return Ok(Command::Demo) };
         // What stands after `--` is for another program.
         if words.0.as_slice().iter().take_while(|word| *word != "--").any(|word| word == "--help" || word == "-h") {
@@ -138,13 +144,18 @@ impl Command {
             },
             "bench" => bench::parse(words).map(Command::Bench),
             "check" => check(words),
-            "launch" => launch(words),
+            "launch" => launch(words, program),
             "verify" => verify(words),
             "run" => run::parse(words).map(Command::Run),
             "soak" => soak::parse(words).map(Command::Soak),
             word => Err(format!("unknown command '{word}'")),
         }
     }
+}
+
+/// A word that must be text.
+fn text_of(word: OsString) -> Result<String, String> {
+    word.into_string().map_err(|word| format!("'{}' is not UTF-8", word.to_string_lossy()))
 }
 
 fn emit(mut words: Words) -> Result<Command, String> {
@@ -305,7 +316,7 @@ fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
 /// The most ranks `launch` starts: each costs the launcher three threads and two pipes.
 const MOST_RANKS: usize = 1024;
 
-fn launch(mut words: Words) -> Result<Command, String> {
+fn launch(mut words: Words, program: Vec<OsString>) -> Result<Command, String> {
     let (mut ranks, mut deadline) = (None, None);
     loop {
         let Some(word) = words.next() else { return Err("launch: say what to start: -- PROGRAM ARGUMENTS".into()) };
@@ -322,7 +333,6 @@ fn launch(mut words: Words) -> Result<Command, String> {
             _ => return Err(format!("launch: unknown word '{word}'; the program comes after --")),
         }
     }
-    let program: Vec<String> = words.0.collect();
     match ranks {
         None => Err("launch: say how many ranks: -n N".into()),
         Some(_) if program.is_empty() => Err("launch: say what to start: -- PROGRAM ARGUMENTS".into()),
@@ -447,7 +457,7 @@ mod tests {
         let job = Job {
             ranks: 4,
             deadline: Some("5s".into()),
-            program: ["prog", "--help", "--a=b", "--", "-n"].map(String::from).to_vec(),
+            program: ["prog", "--help", "--a=b", "--", "-n"].map(OsString::from).to_vec(),
             prefixed: true,
         };
         assert_eq!(parse("launch -n 4 --deadline=5s -- prog --help --a=b -- -n"), Ok(Command::Launch(job)));

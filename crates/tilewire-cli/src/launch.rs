@@ -16,16 +16,18 @@
 mod output;
 mod signals;
 
-use anyhow::Result;
+use crate::file_limit;
+use anyhow::{Result, anyhow};
 use output::{Sink, Stream, Voice};
 use signals::{Meaning, Signals};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Limits, Secret, StoreServer, reserve_descriptors};
+use tilewire::transport::{Limits, Secret, StoreServer, reserve_descriptors, start_thread};
 
 /// Between asking the rest to end (SIGTERM) and ending them (SIGKILL).
 const GRACE: Duration = Duration::from_secs(2);
@@ -35,6 +37,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(10);
 /// Between two looks whether it takes something.
 const LOOK: Duration = Duration::from_millis(50);
+/// The stack of a thread that waits, or copies lines; the usual 2 MiB would let fewer ranks fit a limit on memory.
+const SMALL_STACK: usize = 128 << 10;
 
 /// What to launch.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,7 +48,7 @@ pub struct Job {
     /// What `TILEWIRE_DEADLINE` says, where it is not what it says here.
     pub deadline: Option<String>,
     /// The program and its arguments.
-    pub program: Vec<String>,
+    pub program: Vec<OsString>,
     /// Whether lines of output are prefixed by `[rank]`.
     pub prefixed: bool,
 }
@@ -57,7 +61,7 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
     let store = StoreServer::start("127.0.0.1:0", job.ranks, &secret, limits)?;
     let (events, inbox) = channel();
     signals::listen(events.clone())?;
-    let mut running = Running::new();
+    let mut running = Running::new()?;
     for rank in 0..job.ranks {
         let mut command = Command::new(&job.program[0]);
         command.args(&job.program[1..]);
@@ -66,25 +70,48 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
         command.env("TILEWIRE_SECRET", secret.expose()).env_remove("TILEWIRE_STORE_HOST");
         command.envs(job.deadline.iter().map(|deadline| ("TILEWIRE_DEADLINE", deadline)));
         let prefix = if job.prefixed { format!("[{rank}] ") } else { String::new() };
-        match start(command, rank, &prefix, &events) {
-            Ok((child, streams)) => {
-                running.ranks.push(Some(child));
-                running.streams.extend(streams);
-            }
-            Err(error) => {
-                running.voice.say(format!("cannot start '{}' as rank {rank}: {error}", job.program[0]));
+        match running.start(command, rank, &prefix, &events) {
+            Ok(()) => continue,
+            Err(Unstarted::Program(error)) => {
+                let program = job.program[0].to_string_lossy();
+                running.voice.say(format!("cannot start '{program}' as rank {rank}: {error}"));
                 // As shells say it: not found, or not to be executed.
                 running.fail(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
-                break;
+            }
+            Err(Unstarted::Thread(error)) => {
+                running.voice.say(no_thread(&format!("rank {rank}"), &error));
+                running.fail(1);
             }
         }
+        break;
     }
     Ok(ExitCode::from(running.stay_with(&inbox)))
+}
+
+/// Why a rank does not run.
+enum Unstarted {
+    /// Its program cannot be started.
+    Program(io::Error),
+    /// There is no thread to watch it.
+    Thread(io::Error),
+}
+
+fn no_thread(what: &str, error: &io::Error) -> String {
+    format!(
+        "no thread to watch {what}: {error}; start fewer ranks, or raise the limits on threads and memory (ulimit -u, ulimit -v)"
+    )
+}
+
+/// Starts a thread that watches something.
+fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    start_thread(thread::Builder::new().stack_size(SMALL_STACK), body).map(drop)
 }
 
 enum Event {
     /// A rank has ended and is not reaped yet.
     Ended(usize),
+    /// What a rank prints cannot be written, and is lost: which stream, and why.
+    Unwritten(String, io::Error),
     /// A stream of a rank has ended.
     Drained,
     /// The launcher got a signal.
@@ -106,16 +133,40 @@ struct Running {
 }
 
 impl Running {
-    fn new() -> Running {
-        Running {
+    fn new() -> Result<Running> {
+        Ok(Running {
             ranks: Vec::new(),
             streams: Vec::new(),
             drained: 0,
             signals: Signals::default(),
-            voice: Voice::new(),
+            voice: Voice::new().map_err(|error| anyhow!(no_thread("the job", &error)))?,
             failed: None,
             kill_at: None,
+        })
+    }
+
+    /// Starts one rank, and the threads that watch it. Called on the main thread: the kernel ties a rank's life to the thread that
+    /// started it.
+    fn start(&mut self, command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> Result<(), Unstarted> {
+        let mut child = spawned(command).map_err(Unstarted::Program)?;
+        let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        let (pid, ended) = (child.id(), events.clone());
+        let watched = spawn(move || {
+            wait_unreaped(pid);
+            _ = ended.send(Event::Ended(rank));
+        });
+        if let Err(error) = watched {
+            // Nobody would tell of its end.
+            signal_group(&child, libc::SIGKILL);
+            _ = child.wait();
+            return Err(Unstarted::Thread(error));
         }
+        self.ranks.push(Some(child));
+        for (source, sink) in [(out.into(), Sink::Stdout), (err.into(), Sink::Stderr)] {
+            let stream = Stream::copy(rank, prefix, source, sink, events.clone());
+            self.streams.push(stream.map_err(Unstarted::Thread)?);
+        }
+        Ok(())
     }
 
     fn stay_with(mut self, inbox: &Receiver<Event>) -> u8 {
@@ -123,6 +174,7 @@ impl Running {
             match self.next(inbox) {
                 Some(Event::Ended(rank)) => self.reap(rank),
                 Some(Event::Drained) => self.drained += 1,
+                Some(Event::Unwritten(stream, error)) => self.lose(&stream, &error),
                 Some(Event::Signal { number, at }) => match self.signals.meaning(at) {
                     Meaning::PassOn => self.signal_all(number),
                     Meaning::Repeated => {}
@@ -151,6 +203,7 @@ impl Running {
         while self.drained < self.streams.len() {
             match inbox.recv_timeout(LOOK) {
                 Ok(Event::Drained) => self.drained += 1,
+                Ok(Event::Unwritten(stream, error)) => self.lose(&stream, &error),
                 // There is nobody to pass it on to: it is meant for the launcher.
                 Ok(Event::Signal { at, .. }) if self.signals.meaning(at) != Meaning::Repeated => break,
                 _ => {}
@@ -187,7 +240,7 @@ impl Running {
     }
 
     fn reap(&mut self, rank: usize) {
-        let Some(mut child) = self.ranks[rank].take() else { return };
+        let Some(mut child) = self.ranks.get_mut(rank).and_then(Option::take) else { return };
         // Before the rank is reaped, so that its number is still its own: what it has left behind in its group.
         signal_group(&child, libc::SIGKILL);
         let status = child.wait();
@@ -196,6 +249,14 @@ impl Running {
         if code != 0 && self.failed.is_none() {
             self.fail(code);
             self.voice.say(format!("rank {rank} {how}; ending the others"));
+        }
+    }
+
+    /// Output that is lost is a failure, whatever the ranks say. One reason is enough: a full disk is full for all of them.
+    fn lose(&mut self, stream: &str, error: &io::Error) {
+        if self.failed.is_none() {
+            self.voice.say(format!("cannot write {stream}: {error}; ending the job"));
+            self.fail(1);
         }
     }
 
@@ -218,16 +279,16 @@ fn described(status: ExitStatus) -> (u8, String) {
     }
 }
 
-/// Starts one rank, and the threads that watch it. Called on the main thread: the kernel ties a rank's life to the thread that
-/// started it.
-fn start(mut command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> io::Result<(Child, [Stream; 2])> {
+/// Starts the program of a rank.
+fn spawned(mut command: Command) -> io::Result<Child> {
     let launcher = std::process::id();
     // Which of the ranks would get the terminal's input? None of them.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe functions may run. `prctl` and `getppid` are system calls that take
-    // plain numbers; `last_os_error` and `from_raw_os_error` read errno and make a value that owns no memory.
+    // SAFETY: between fork and exec only async-signal-safe functions may run. `restore` is; `prctl` and `getppid` are system calls that
+    // take plain numbers; `last_os_error` and `from_raw_os_error` read errno and make a value that owns no memory.
     unsafe {
         command.pre_exec(move || {
+            file_limit::restore();
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -238,16 +299,7 @@ fn start(mut command: Command, rank: usize, prefix: &str, events: &Sender<Event>
             Ok(())
         });
     }
-    let mut child = command.spawn()?;
-    let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
-    let (pid, ended) = (child.id(), events.clone());
-    thread::spawn(move || {
-        wait_unreaped(pid);
-        _ = ended.send(Event::Ended(rank));
-    });
-    let out = Stream::copy(rank, prefix, out.into(), Sink::Stdout, events.clone());
-    let err = Stream::copy(rank, prefix, err.into(), Sink::Stderr, events.clone());
-    Ok((child, [out, err]))
+    command.spawn()
 }
 
 /// Returns when a child has ended, and leaves it to be reaped: until then its number, and its group's, is not given out again.

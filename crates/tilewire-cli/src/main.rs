@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod demo;
 mod emit;
+mod file_limit;
 mod handwritten;
 mod kernels;
 mod launch;
@@ -17,13 +18,14 @@ mod soak;
 mod topo;
 mod verify;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use args::Command;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let command = match Command::parse(std::env::args().skip(1)) {
+    file_limit::make_it_an_error();
+    let command = match Command::parse(std::env::args_os().skip(1)) {
         Ok(command) => command,
         Err(reason) => return usage(&reason),
     };
@@ -34,10 +36,19 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            _ = writeln!(stderr(), "tilewire: {error:#}");
+            _ = writeln!(
+                stderr(),
+                "tilewire: {}{error:#}",
+                if is_of_stdout(&error) { "cannot write to stdout: " } else { "" }
+            );
             ExitCode::FAILURE
         }
     }
+}
+
+/// Errors of all other files say which.
+fn is_of_stdout(error: &Error) -> bool {
+    error.chain().count() == 1 && error.is::<std::io::Error>()
 }
 
 fn obey(command: Command) -> Result<ExitCode> {
@@ -56,6 +67,9 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Soak(wanted) => return soak::soak(&wanted),
         Command::Bench(bench) => bench.run()?,
     }
+    // What stays in the buffer would be written at the very end, where nobody learns that it cannot be. The commands above that return
+    // write whole lines, which do not stay; and after a launch, a thread that nobody reads from may hold stdout for as long as it likes.
+    stdout().flush()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,9 @@
 //! The command line as its users and their scripts meet it: words in, text and exit status out.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Output, Stdio};
 
 fn tilewire(line: &str) -> Command {
@@ -198,6 +201,59 @@ fn a_closed_pipe_ends_it_quietly() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert!(first.starts_with("tilewire"));
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn output_for_which_there_is_no_room_is_a_failure_of_every_command() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let fails = |command: &mut Command, what: &str| {
+        let Output { status, stderr, .. } = command.output().unwrap();
+        let err = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(1), "{what}: {err}");
+        assert!(err.contains("No space left on device") && !err.contains("panicked"), "{what}: {err}");
+        assert_eq!(err.matches("os error 28").count(), 1, "{what}: {err}");
+    };
+    for line in [
+        "--help",
+        "--version",
+        "topo",
+        "doctor",
+        "emit copy --ir",
+        "emit sendrecv --bytecode --bytes 4KiB",
+        "check sendrecv --blocks 1",
+        "check sendrecv --blocks 1 --json -",
+        "run sendrecv --bytes 64 --launches 1",
+        "run sendrecv --bytes 64 --launches 1 --world processes",
+        "verify sendrecv --sample 1 --ranks 2 --quick",
+        "verify sendrecv --sample 1 --ranks 2 --quick --world processes",
+        "soak --minutes 0.001 --ranks 2",
+        "bench kernels --sizes 64 --cases copy --quick",
+        "bench kernels --sizes 64 --cases copy --quick --json -",
+    ] {
+        fails(tilewire(line).stdout(full()), line);
+    }
+    // A file is named.
+    for line in [
+        "bench kernels --sizes 64 --cases copy --quick --json /dev/full",
+        "bench sendrecv --quick --world threads --cases latency --plot /dev/full",
+        "check sendrecv --blocks 1 --json /dev/full",
+        "check sendrecv --blocks 1 --mutate drop-credit-wait --svg /dev/full",
+    ] {
+        fails(&mut tilewire(line), line);
+        assert!(run(line).2.contains("/dev/full"), "{line}");
+    }
+}
+
+#[test]
+fn an_argument_that_is_not_text_is_a_usage_error_that_names_it() {
+    for line in
+        ["", "run", "run sendrecv --bytes", "emit copy --ir", "bench kernels --json", "check", "verify --", "soak"]
+    {
+        let Output { status, stderr, .. } = tilewire(line).arg(OsStr::from_bytes(b"caf\xe9")).output().unwrap();
+        let err = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(2), "{line}: {err}");
+        assert!(err.contains("'caf\u{fffd}' is not UTF-8"), "{line}: {err}");
+    }
 }
 
 /// What a collective launches, for every collective and both texts; a hook's own op is in it.

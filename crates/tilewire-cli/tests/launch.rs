@@ -1,7 +1,9 @@
 //! `tilewire launch` as its users meet it: real processes, their output, their ends.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::channel;
@@ -304,6 +306,88 @@ fn a_limit_on_open_files_is_raised_or_named() {
     let (code, _, err) = limited("-n 100");
     assert_ne!(code, 0);
     assert!(err.contains("open files in a process that may have 100"), "{err}");
+}
+
+/// By the limit on memory, which stacks count for: that on threads (`ulimit -u`) does not count for root.
+#[test]
+fn a_thread_that_cannot_be_had_is_an_error_that_names_the_limits() {
+    let limited = |mib: usize, words: &[&str]| {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -v {} && exec \"$0\" \"$@\"", mib << 10);
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_tilewire")]).args(words).stdin(Stdio::null());
+        // Else glibc reserves 64 MiB for the heap of a thread, or does without if there are none left.
+        command.env("MALLOC_ARENA_MAX", "1");
+        let Output { status, stderr, .. } = command.output().unwrap();
+        (status, String::from_utf8_lossy(&stderr).into_owned())
+    };
+    // The least with which the program itself runs.
+    let (mut too_little, mut enough) = (1, 4096);
+    while enough - too_little > 1 {
+        let mib = (too_little + enough) / 2;
+        let runs = limited(mib, &["--version"]).0.success();
+        *(if runs { &mut enough } else { &mut too_little }) = mib;
+    }
+    // 60 ranks take 180 threads of 128 KiB and more; the store takes one of 2 MiB.
+    let mut named = 0;
+    for mib in [enough, enough + 1, enough + 4, enough + 8, enough + 16] {
+        let (status, err) = limited(mib, &["launch", "-n", "60", "--", "sleep", "5"]);
+        assert!(!err.contains("panicked"), "with {mib} MiB: {err}");
+        if err.contains("no thread to watch") {
+            assert_eq!(status.code(), Some(1), "with {mib} MiB: {err}");
+            assert!(err.contains("(ulimit -u, ulimit -v)"), "{err}");
+            named += 1;
+        }
+    }
+    assert!(named > 0, "from {enough} MiB on, no limit was too little for threads alone");
+}
+
+#[test]
+fn arguments_that_are_not_text_reach_the_program() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", "1", "--", "printf", "%s\\n"]).arg(OsStr::from_bytes(b"gr\xfc\xdfe"));
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(status.code(), Some(0), "{}", String::from_utf8_lossy(&stderr));
+    assert_eq!(stdout, b"[0] gr\xfc\xdfe\n");
+    // What is meant for the launcher must be text, and a program that is not there is named as well as it can be.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    let Output { status, stderr, .. } =
+        command.args(["launch", "-n"]).arg(OsStr::from_bytes(b"\xff2")).output().unwrap();
+    assert_eq!(status.code(), Some(2));
+    assert!(String::from_utf8(stderr).unwrap().contains("'\u{fffd}2' is not UTF-8"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", "1", "--"]).arg(OsStr::from_bytes(b"no-such-\xff"));
+    let (code, _, err) = run(command);
+    assert_eq!(code, 127);
+    assert!(err.contains("cannot start 'no-such-\u{fffd}'"), "{err}");
+}
+
+#[test]
+fn output_for_which_there_is_no_room_is_a_failure() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let lifeline = Lifeline::new("full");
+    // Whether the ranks have ended by then or not.
+    for script in ["echo hello", "echo hello; exec sleep 1000"] {
+        let mut command = launch(2, &lifeline.held_by(script));
+        let mut launcher = command.stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_the_end_of(File::open(lifeline.path()).unwrap());
+        let err = std::io::read_to_string(launcher.stderr.take().unwrap()).unwrap();
+        assert_eq!(launcher.wait().unwrap().code(), Some(1), "{script}: {err}");
+        assert!(err.contains("cannot write stdout of rank") && err.contains("No space left"), "{script}: {err}");
+    }
+    // What is lost of stderr cannot be said.
+    let mut command = launch(1, "echo hello >&2");
+    assert_eq!(command.stdin(Stdio::null()).stderr(full()).status().unwrap().code(), Some(1));
+}
+
+/// The launcher itself ignores the signal of the limit on the size of files, to report what it meets.
+#[test]
+fn a_rank_finds_the_signals_as_the_launcher_did() {
+    let script = "grep SigIgn /proc/self/status";
+    // Above the signals that have names are those that the C library keeps for itself.
+    let ignored = |text: &str| u64::from_str_radix(text.split_whitespace().last().unwrap(), 16).unwrap() & 0x7fff_ffff;
+    let alone = String::from_utf8(Command::new("sh").args(["-c", script]).output().unwrap().stdout).unwrap();
+    let (_, ranks, _) = run(launch(1, script));
+    assert_eq!(ignored(&ranks), ignored(&alone), "{ranks}{alone}");
 }
 
 #[test]

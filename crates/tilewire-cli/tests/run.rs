@@ -172,6 +172,60 @@ fn a_transport_is_said_and_fits_its_engine() {
     }
 }
 
+/// Rank 1 alone is told to use a protocol that its message is too large for. Rank 0 then only sees that rank 1 has left.
+#[test]
+fn a_refusal_of_one_rank_is_what_the_job_says_and_its_status() {
+    let script =
+        "[ $TILEWIRE_RANK = 1 ] && set -- --protocol packet; exec \"$TILEWIRE\" run sendrecv --bytes 1MiB \"$@\"";
+    for ranks in ["2", "3"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+        command.args(["launch", "-n", ranks, "--", "sh", "-c", script]).env("TILEWIRE", env!("CARGO_BIN_EXE_tilewire"));
+        let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+        let err = String::from_utf8(stderr).unwrap();
+        assert_eq!((status.code(), stdout.as_slice()), (Some(2), &b""[..]), "{err}");
+        assert!(err.contains("rank 1: ") && err.contains("1048576 bytes"), "{err}");
+        // Once, and nothing of what followed from it.
+        assert_eq!(err.lines().filter(|line| line.contains("] tilewire: rank")).count(), 1, "{err}");
+    }
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_that_names_it() {
+    let mut command = Command::new("sh");
+    // In blocks of 512 or 1024 bytes, as the shell likes.
+    command.args(["-c", "ulimit -f 100 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tilewire")]);
+    command.args(["run", "sendrecv", "--world", "processes", "--bytes", "64", "--launches", "1"]);
+    let Output { status, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
+    let err = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert!(err.contains("(ulimit -f)") && !err.contains("signal"), "{err}");
+    // Of files that commands write, too.
+    let file = std::env::temp_dir().join(format!("tilewire-limit-{}.svg", std::process::id()));
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 1 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tilewire")]);
+    command.args("check sendrecv --blocks 1 --mutate drop-credit-wait --svg".split(' ')).arg(&file);
+    let Output { status, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
+    let err = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert!(err.contains("File too large"), "{err}");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn an_error_of_the_system_is_printed_once() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["run", "sendrecv"]).env("TILEWIRE_RANK", "1").env("TILEWIRE_WORLD_SIZE", "2");
+    // Nobody listens there.
+    command
+        .env("TILEWIRE_STORE", "127.0.0.1:1")
+        .env("TILEWIRE_SECRET", "0123456789abcdef")
+        .env("TILEWIRE_DEADLINE", "100ms");
+    let Output { status, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
+    let err = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{err}");
+    assert_eq!(err.matches("os error").count(), 1, "{err}");
+}
+
 #[test]
 fn a_short_soak_says_its_seed_and_what_every_rank_holds() {
     let (code, out, err) = run("soak --minutes 0.05 --ranks 3 --seed 5");

@@ -92,12 +92,13 @@ impl Bench {
         }
         let report = report::json(&machine::Machine::read(), &rows);
         match json {
-            Some(mut file) => file.write_all(report.as_bytes())?,
+            Some(mut file) => file.write_all(report.as_bytes()).with_context(|| unwritten(self.json.as_deref()))?,
             None if self.json.is_some() => stdout().write_all(report.as_bytes())?,
             None => {}
         }
         if let Some(mut file) = plot {
-            file.write_all(plot::svg(&panels, self.subject.undrawn()).as_bytes())?;
+            let drawn = plot::svg(&panels, self.subject.undrawn());
+            file.write_all(drawn.as_bytes()).with_context(|| unwritten(self.plot.as_deref()))?;
         }
         Ok(())
     }
@@ -161,5 +162,9 @@ fn measure_kernels(sizes: Option<&[Size]>, cases: &[String], quick: bool) -> Res
 }
 
 fn open(path: Option<&str>) -> Result<Option<File>> {
-    path.map(|path| File::create(path).with_context(|| format!("cannot write {path}"))).transpose()
+    path.map(|path| File::create(path).with_context(|| unwritten(Some(path)))).transpose()
+}
+
+fn unwritten(path: Option<&str>) -> String {
+    format!("cannot write {}", path.unwrap_or_default())
 }

@@ -19,7 +19,7 @@ impl Progress {
     pub fn step(&mut self, what: &str) {
         self.done += 1;
         if self.shown {
-            eprint!("\r\x1b[K[{}/{}] {what}", self.done, self.total);
+            _ = write!(stderr(), "\r\x1b[K[{}/{}] {what}", self.done, self.total);
             _ = stderr().flush();
         }
     }
@@ -29,7 +29,7 @@ impl Drop for Progress {
     /// Leaves an empty line behind for whatever is printed next.
     fn drop(&mut self) {
         if self.shown {
-            eprint!("\r\x1b[K");
+            _ = write!(stderr(), "\r\x1b[K");
         }
     }
 }

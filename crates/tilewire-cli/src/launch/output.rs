@@ -9,7 +9,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 
 /// A line longer than this is printed in pieces, so that output without line ends needs no more memory.
@@ -40,18 +39,26 @@ struct Passed {
 
 impl Stream {
     /// Copies on a thread of its own, which sends an event when all is done.
-    pub fn copy(rank: usize, prefix: &str, source: OwnedFd, sink: Sink, events: Sender<Event>) -> Stream {
+    pub fn copy(rank: usize, prefix: &str, source: OwnedFd, sink: Sink, events: Sender<Event>) -> io::Result<Stream> {
         let source = Arc::new(File::from(source));
         let stream = Stream { rank, sink, passed: Arc::default(), source: Arc::downgrade(&source) };
-        let (passed, prefix) = (stream.passed.clone(), prefix.as_bytes().to_vec());
-        thread::spawn(move || {
-            _ = match sink {
-                Sink::Stdout => prefix_lines(&prefix, source, stdout, &passed),
-                Sink::Stderr => prefix_lines(&prefix, source, stderr, &passed),
+        let (passed, prefix, name) = (stream.passed.clone(), prefix.as_bytes().to_vec(), stream.name());
+        super::spawn(move || {
+            let copied = match sink {
+                Sink::Stdout => prefix_lines(&prefix, &source, stdout, &passed),
+                Sink::Stderr => prefix_lines(&prefix, &source, stderr, &passed),
             };
+            // A reader that has gone away has seen enough: the rank meets a broken pipe, as it would without a launcher. Any other
+            // failure is told before the pipe ends, which may end the rank.
+            if let Err(error) = copied
+                && error.kind() != io::ErrorKind::BrokenPipe
+            {
+                _ = events.send(Event::Unwritten(name, error));
+            }
+            drop(source);
             _ = events.send(Event::Drained);
-        });
-        stream
+        })?;
+        Ok(stream)
     }
 
     /// Bytes of the rank that have been printed.
@@ -85,9 +92,8 @@ impl Stream {
     }
 }
 
-/// Copies a rank's output, line by line, each in one write. When nobody reads what the launcher prints, it stops, and the rank
-/// meets a broken pipe, as it would without a launcher.
-fn prefix_lines<W: Write>(prefix: &[u8], source: Arc<File>, sink: impl Fn() -> W, passed: &Passed) -> io::Result<()> {
+/// Copies a rank's output, line by line, each in one write, until it ends or cannot be written.
+fn prefix_lines<W: Write>(prefix: &[u8], source: &File, sink: impl Fn() -> W, passed: &Passed) -> io::Result<()> {
     let mut source = BufReader::new(Counted { source, read: &passed.read });
     loop {
         let mut line = prefix.to_vec();
@@ -106,7 +112,7 @@ fn prefix_lines<W: Write>(prefix: &[u8], source: Arc<File>, sink: impl Fn() -> W
 }
 
 struct Counted<'p> {
-    source: Arc<File>,
+    source: &'p File,
     read: &'p AtomicU64,
 }
 
@@ -125,15 +131,15 @@ pub struct Voice {
 }
 
 impl Voice {
-    pub fn new() -> Voice {
+    pub fn new() -> io::Result<Voice> {
         let ((lines, to_say), (done, said)) = (channel::<String>(), channel());
-        thread::spawn(move || {
+        super::spawn(move || {
             for line in to_say {
                 _ = writeln!(stderr(), "tilewire: {line}");
             }
             _ = done.send(());
-        });
-        Voice { lines, said }
+        })?;
+        Ok(Voice { lines, said })
     }
 
     pub fn say(&self, line: String) {

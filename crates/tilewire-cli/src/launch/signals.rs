@@ -1,12 +1,11 @@
 //! SIGINT, SIGTERM and SIGHUP as events, and what several of them mean.
 
 use super::Event;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// One wish often comes as several signals: `timeout` signals its child and then its group, a terminal and a supervisor both tell
@@ -97,13 +96,13 @@ pub fn listen(events: Sender<Event>) -> Result<()> {
             }
         }
     }
-    thread::spawn(move || {
+    let watch = move || {
         let mut byte = [0];
         while source.read_exact(&mut byte).is_ok()
             && events.send(Event::Signal { number: byte[0].into(), at: Instant::now() }).is_ok()
         {}
-    });
-    Ok(())
+    };
+    super::spawn(watch).map_err(|error| anyhow!(super::no_thread("signals", &error)))
 }
 
 #[cfg(test)]

@@ -1,11 +1,17 @@
 //! Where ranks run: as threads, as processes started here, or as processes a launcher has started.
 
 use crate::launch::{Job, launch};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
-use tilewire::RunError;
-use tilewire::transport::{Placement, RankError, TransferError, World, WorldError};
+use std::time::Duration;
+use tilewire::cuda::CudaError;
+use tilewire::transport::{
+    BootstrapError, Deadline, Placement, Rank, RankError, SegmentError, TransferError, TransportError, World,
+    WorldError,
+};
+use tilewire::{LaunchError, RunError};
 
 /// What `--world` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +72,8 @@ pub fn everywhere(
             let speaks = world.rank().index() == 0;
             match body(&world) {
                 Ok(held) => Ok(status(held || !speaks)),
-                Err(error) if is_refusal(&error) => Ok(if speaks { refused(&error) } else { ExitCode::SUCCESS }),
-                Err(error) => {
-                    world.abort(&error.to_string());
-                    bail!("rank {}: {error}", world.rank())
-                }
+                // Said before the world is left: whatever that waits for, the error is out.
+                Err(error) => Ok(fail(&world, &error)),
             }
         }
     }
@@ -83,10 +86,68 @@ const DEFAULT: usize = 2;
 /// give.
 pub fn in_processes(count: usize, more: &[&str]) -> Result<ExitCode> {
     let own = std::env::current_exe().context("this program's own file is not known")?;
-    let mut program = vec![own.to_string_lossy().into_owned()];
-    program.extend(std::env::args().skip(1));
-    program.extend(["--world", "env"].iter().chain(more).map(ToString::to_string));
+    let mut program = vec![own.into_os_string()];
+    program.extend(std::env::args_os().skip(1));
+    program.extend(["--world", "env"].iter().chain(more).map(OsString::from));
     launch(&Job { ranks: count, deadline: None, program, prefixed: false })
+}
+
+/// The rank that says why the job fails, and that it has said so, with the status of the job.
+const SPEAKER: &str = "cli/speaker";
+const SAID: &str = "cli/said";
+/// How long a rank that fails because of another waits for that one to say why.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Says why this rank has failed, unless another rank has said it, or is about to: the first cause is said, once. Gives the same status on all
+/// ranks, since the launcher's is that of whichever ends first.
+fn fail(world: &World, error: &RankError) -> ExitCode {
+    let store = world.bootstrap();
+    let said = || store.get(SAID, Deadline::after(PATIENCE)).ok().and_then(|code| code.first().copied());
+    if blames_another(error, world.rank())
+        && let Some(code) = said()
+    {
+        return ExitCode::from(code);
+    }
+    let own = world.rank().number().to_le_bytes();
+    if matches!(store.set(SPEAKER, &own, Deadline::after(PATIENCE)), Err(BootstrapError::KeyTaken { .. }))
+        && let Some(code) = said()
+    {
+        return ExitCode::from(code);
+    }
+    let code = if is_refusal(error) { 2 } else { 1 };
+    _ = writeln!(stderr(), "tilewire: rank {}: {error}", world.rank());
+    // Whoever does not hear it says its own error.
+    _ = store.set(SAID, &[code], Deadline::after(PATIENCE));
+    world.abort(&error.to_string());
+    ExitCode::from(code)
+}
+
+/// Whether an error is, or may be, the consequence of another rank's.
+fn blames_another(error: &RankError, own: Rank) -> bool {
+    let by_bootstrap = |error: &BootstrapError| matches!(error, BootstrapError::PeerGone { peer, .. } if *peer != own);
+    let by_transport = |error: &TransportError| match error {
+        TransportError::Broken { cause } => cause.rank != own.index(),
+        TransportError::Peer { rank, .. } => *rank != own,
+        TransportError::Bootstrap(error) => by_bootstrap(error),
+        TransportError::Segment(error) => matches!(error, SegmentError::Died { .. } | SegmentError::Peer { .. }),
+        _ => false,
+    };
+    if let Some(error) = error.downcast_ref::<RunError>() {
+        return match error {
+            RunError::Launch(LaunchError::Aborted { .. }) => true,
+            RunError::Transfer(TransferError::Broken { cause }) => cause.rank != own.index(),
+            RunError::Transport(error) => by_transport(error),
+            _ => false,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<TransportError>() {
+        return by_transport(error);
+    }
+    if let Some(error) = error.downcast_ref::<BootstrapError>() {
+        return by_bootstrap(error);
+    }
+    // Others have a type that says so; what is left are texts, into which some commands turn their errors.
+    !error.is::<std::io::Error>() && !error.is::<CudaError>()
 }
 
 /// Whether an error is about what was asked for, and not about what happened.

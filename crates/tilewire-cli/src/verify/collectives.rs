@@ -186,7 +186,7 @@ fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &Wire) -> Result
             op.fill(turn);
             op.launch().map_err(|error| {
                 // The world reports who fails first; who waited in vain, and where, another rank may know.
-                eprintln!("rank {me}, {plan}: {error}");
+                _ = writeln!(std::io::stderr(), "rank {me}, {plan}: {error}");
                 format!("{plan}: {error}")
             })?;
             if let Err(wrong) = op.check(turn) {

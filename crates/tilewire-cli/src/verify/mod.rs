@@ -193,8 +193,8 @@ fn rank(world: &World, request: &Request) -> Result<bool, RankError> {
         tally.collective(collective.name(), outcome);
     }
     if world.rank().index() == 0 {
-        println!("{} processes", world.size());
-        request.sample_note().into_iter().for_each(|note| println!("{note}"));
+        writeln!(stdout(), "{} processes", world.size())?;
+        request.sample_note().into_iter().try_for_each(|note| writeln!(stdout(), "{note}"))?;
         tally.print(start)?;
     }
     Ok(tally.holds())
@@ -234,22 +234,25 @@ fn all(request: &Request) -> Result<ExitCode> {
 /// Random programs, on all processors of this machine.
 fn programs(request: &Request, device: Option<&Arc<Device>>, tally: &mut Tally) {
     let (next, tally) = (AtomicU64::new(0), Mutex::new(tally));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= request.programs {
-                        break;
-                    }
-                    let mut random = Random::new(request.seed.wrapping_add(number));
-                    let (seed, sections) = (random.next(), 1 + random.below(5));
-                    for (engine, outcome) in judge(seed, sections, device) {
-                        tally.lock().expect("no panic while it is held").count(engine, outcome);
-                    }
-                }
-            });
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= request.programs {
+                break;
+            }
+            let mut random = Random::new(request.seed.wrapping_add(number));
+            let (seed, sections) = (random.next(), 1 + random.below(5));
+            for (engine, outcome) in judge(seed, sections, device) {
+                tally.lock().expect("no panic while it is held").count(engine, outcome);
+            }
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..std::thread::available_parallelism().map_or(1, usize::from) {
+            // A helper that cannot be started is not needed: this thread works, too.
+            _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
 }
 

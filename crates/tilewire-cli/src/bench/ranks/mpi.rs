@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -178,11 +179,12 @@ impl Job {
         // For reading too: opening a FIFO to write alone would wait for a reader, and the job may never become one.
         let commands = OpenOptions::new().read(true).write(true).open(folder.0.join("commands0"))?;
         let (sender, answers) = channel();
-        std::thread::spawn(move || {
+        let listen = move || {
             // Ends when the job does, or when nobody listens.
             BufReader::new(output).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
-        });
+        };
         let mut job = Job { child, commands: Some(commands), answers, complaints, has_failed: false, _folder: folder };
+        std::thread::Builder::new().spawn(listen).context("no thread for what MPI says")?;
         job.check("all_to_all", 8)?;
         Ok(job)
     }
@@ -226,8 +228,8 @@ impl Drop for Job {
     }
 }
 
-/// A folder for this user alone that goes when it is dropped.
-struct Folder(PathBuf);
+/// A folder for this user alone that goes when it is dropped, or when this process ends in whatever way.
+struct Folder(PathBuf, Janitor);
 
 impl Folder {
     fn new() -> Result<Folder> {
@@ -236,13 +238,34 @@ impl Folder {
         let name = format!("tilewire-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Folder(path))
+        // Not before the folder is known to be this process's own.
+        let janitor = Janitor::of(&path).inspect_err(|_| _ = fs::remove_dir(&path))?;
+        Ok(Folder(path, janitor))
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
+        self.1.clean();
+    }
+}
+
+/// A process that waits for the end of this one, however it comes, and then removes a folder. The kernel closes the janitor's input,
+/// which this process alone holds open. In a group of its own, so that Ctrl-C is not for it.
+struct Janitor(Child);
+
+impl Janitor {
+    fn of(folder: &Path) -> Result<Janitor> {
+        let mut command = Command::new("sh");
+        command.args(["-c", "cat > /dev/null; rm -rf -- \"$1\"", "sh"]).arg(folder);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        Ok(Janitor(command.spawn().context("nobody to clean up: sh does not start")?))
+    }
+
+    /// Returns when the folder is gone.
+    fn clean(&mut self) {
+        drop(self.0.stdin.take());
+        _ = self.0.wait();
     }
 }
 
@@ -281,6 +304,40 @@ mod tests {
         assert_eq!(Make::parse("HYDRA build details:\n"), Some(Make::Mpich));
         assert_eq!(Make::parse("mpirun of nobody"), None);
         assert_eq!(Make::parse(""), None);
+    }
+
+    /// The test starts itself again, and that process is ended by a signal while it has a folder.
+    #[test]
+    fn a_folder_goes_with_the_process_that_has_it_however_that_ends() {
+        const TOLD: &str = "TILEWIRE_TEST_FOLDER";
+        if std::env::var_os(TOLD).is_some() {
+            let folder = Folder::new().unwrap();
+            fs::write(folder.0.join("page"), [0; 100]).unwrap();
+            println!("folder {}", folder.0.display());
+            std::io::stdout().flush().unwrap();
+            loop {
+                std::thread::park();
+            }
+        }
+        let own = std::env::current_exe().unwrap();
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+            let name = "bench::ranks::mpi::tests::a_folder_goes_with_the_process_that_has_it_however_that_ends";
+            let mut command = Command::new(&own);
+            command.args([name, "--exact", "--nocapture"]).env(TOLD, "1").stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+            let folder =
+                lines.find_map(|line| line.split_once("folder ").map(|(_, path)| PathBuf::from(path))).unwrap();
+            assert!(folder.join("page").exists());
+            // SAFETY: `kill` takes plain numbers, and the child is not reaped yet.
+            assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
+            child.wait().unwrap();
+            let until = Instant::now() + Duration::from_secs(20);
+            while folder.exists() {
+                assert!(Instant::now() < until, "{} is left behind", folder.display());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
     }
 
     /// Where MPI is installed, its side moves what it says it moves.

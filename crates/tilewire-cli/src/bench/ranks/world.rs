@@ -1,6 +1,6 @@
 //! Ranks as threads of this process, or two of them as processes.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,6 +8,8 @@ use tilewire::transport::{Limits, Placement, Secret, StoreServer, World};
 
 /// How long rank 1 may take to end after rank 0.
 const GRACE: Duration = Duration::from_secs(5);
+/// The same when rank 0 has failed: enough to say why it failed first, if it did. The error is printed after that.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What the ranks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,26 +77,34 @@ pub fn processes<R>(words: &[String], body: impl Fn(&World) -> Result<R>) -> Res
     let program = std::env::current_exe().context("this program cannot find itself to start rank 1")?;
     let mut command = Command::new(program);
     command.args(words).envs(variables("1")).env_remove("TILEWIRE_STORE_HOST");
-    let _rank_1 = Started(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("rank 1 does not start")?);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("rank 1 does not start")?;
+    let mut rank_1 = Started { child, grace: GRACE };
     let own = variables("0");
     let placement =
         Placement::from_vars(&|name| own.iter().find(|(own, _)| *own == name).map(|(_, value)| value.clone()))?;
-    body(&World::join(&placement)?)
+    let result = World::join(&placement).map_err(Error::from).and_then(|world| body(&world));
+    if result.is_err() {
+        rank_1.grace = LAST_WORDS;
+    }
+    result
 }
 
 /// A process that does not outlive this handle by much: without rank 0 it ends by itself.
-struct Started(Child);
+struct Started {
+    child: Child,
+    grace: Duration,
+}
 
 impl Drop for Started {
     fn drop(&mut self) {
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + self.grace;
         while Instant::now() < until {
-            if !matches!(self.0.try_wait(), Ok(None)) {
+            if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        _ = self.0.kill();
-        _ = self.0.wait();
+        _ = self.child.kill();
+        _ = self.child.wait();
     }
 }
