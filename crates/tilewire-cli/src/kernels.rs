@@ -15,7 +15,7 @@
 
 use tilewire::ir::scalar::Element;
 use tilewire::prelude::*;
-use tilewire::{BuildError, Memory, Traced};
+use tilewire::{Memory, RunError, Traced};
 
 /// Neighbouring elements that share a scale in [`quantise`].
 pub const GROUP: usize = 128;
@@ -29,28 +29,30 @@ const TILE: usize = 256;
 const DEPTH: usize = 2;
 
 /// `out[i] = inp[i]`.
-pub fn copy<T: Element>(out: &Tensor<T>, inp: &Tensor<T>) -> Result<Traced, BuildError> {
+pub fn copy<T: Element>(out: &Tensor<T>, inp: &Tensor<T>) -> Result<Traced, RunError> {
     kernel("copy", |k| {
         let (x, y) = (k.input(inp).named("x"), k.output(out).named("y"));
         k.main(|r| r.each(x.len(), |i| y.store(i, x.load(i))));
     })
+    .map_err(RunError::Build)
 }
 
 /// `out[i] = inp[i] * factor`, the factor read at every launch.
-pub fn scale(out: &Tensor<f32>, inp: &Tensor<f32>, factor: &Scalar<f32>) -> Result<Traced, BuildError> {
+pub fn scale(out: &Tensor<f32>, inp: &Tensor<f32>, factor: &Scalar<f32>) -> Result<Traced, RunError> {
     map(out, inp).produce(|c| c.input.load(c.pos()) * factor).trace()
 }
 
 /// `sum[i] += addend[i]`: what a reduction does with every tile that arrives.
-pub fn accumulate(sum: &Tensor<f32>, addend: &Tensor<Bf16>) -> Result<Traced, BuildError> {
+pub fn accumulate(sum: &Tensor<f32>, addend: &Tensor<Bf16>) -> Result<Traced, RunError> {
     kernel("accumulate", |k| {
         let (sum, x) = (k.inout(sum).named("sum"), k.input(addend).named("addend"));
         k.main(|r| r.each(sum.len(), |i| sum.store(i, sum.load(i) + x.load(i).cast::<f32>())));
     })
+    .map_err(RunError::Build)
 }
 
 /// Each group of 128 as f8e4m3 with one scale: `scale = max|x| / 448` (1 where all are 0), `out = x * (1 / scale)`.
-pub fn quantise(out: &Tensor<F8E4M3>, scales: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, BuildError> {
+pub fn quantise(out: &Tensor<F8E4M3>, scales: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
     kernel("quantise", |k| {
         let (x, q, scales) = (k.input(inp).named("x"), k.output(out).named("q"), k.output(scales).named("scales"));
         k.main(|r| {
@@ -64,23 +66,25 @@ pub fn quantise(out: &Tensor<F8E4M3>, scales: &Tensor<f32>, inp: &Tensor<f32>) -
             });
         });
     })
+    .map_err(RunError::Build)
 }
 
 /// `out[i] = inp[index[i]]`; an index outside is an error of the launch.
-pub fn gather(out: &Tensor<f32>, inp: &Tensor<f32>, index: &Tensor<i32>) -> Result<Traced, BuildError> {
+pub fn gather(out: &Tensor<f32>, inp: &Tensor<f32>, index: &Tensor<i32>) -> Result<Traced, RunError> {
     kernel("gather", |k| {
         let (x, index, y) = (k.input(inp).named("x"), k.input(index).named("index"), k.output(out).named("y"));
         k.main(|r| r.each(y.len(), |i| y.store(i, x.load(index.load(i)))));
     })
+    .map_err(RunError::Build)
 }
 
 /// `inp` of `rows` x `cols`, transposed.
-pub fn transpose(out: &Tensor<f32>, inp: &Tensor<f32>, rows: usize, cols: usize) -> Result<Traced, BuildError> {
+pub fn transpose(out: &Tensor<f32>, inp: &Tensor<f32>, rows: usize, cols: usize) -> Result<Traced, RunError> {
     map(out, inp).chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).trace()
 }
 
 /// Every row of 256 divided by its root mean square, times a weight.
-pub fn rmsnorm(out: &Tensor<f32>, inp: &Tensor<f32>, weight: &Tensor<f32>) -> Result<Traced, BuildError> {
+pub fn rmsnorm(out: &Tensor<f32>, inp: &Tensor<f32>, weight: &Tensor<f32>) -> Result<Traced, RunError> {
     map(out, inp)
         .produce(|c| {
             let x = c.input.load(c.pos());
@@ -98,7 +102,7 @@ pub fn rmsnorm(out: &Tensor<f32>, inp: &Tensor<f32>, weight: &Tensor<f32>) -> Re
 /// ```
 ///
 /// Slots only grow, and this kernel counts from 0: launch it once.
-pub fn message(out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, BuildError> {
+pub fn message(out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
     let staging = [Memory::zeroed(DEPTH * TILE * size_of::<f32>())];
     let (tail, credit) = ([Memory::zeroed(64)], [Memory::zeroed(64)]);
     kernel("message", |k| {
@@ -122,6 +126,7 @@ pub fn message(out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, BuildErro
             });
         });
     })
+    .map_err(RunError::Build)
 }
 
 /// Where element `i` of a tile lies in the ring.
@@ -137,7 +142,7 @@ pub struct Named {
     /// What it does, in a line.
     pub what: &'static str,
     /// Traces it for tensors of so many elements, a multiple of 1024; the result keeps them alive.
-    pub build: fn(count: usize) -> Result<Traced, BuildError>,
+    pub build: fn(count: usize) -> Result<Traced, RunError>,
 }
 
 impl PartialEq for Named {
@@ -194,7 +199,7 @@ mod tests {
     use super::*;
     use tilewire::vm::Prepared;
 
-    fn run(traced: Result<Traced, BuildError>) {
+    fn run(traced: Result<Traced, RunError>) {
         let traced = traced.unwrap();
         Prepared::new(&traced.kernel, &traced.args).unwrap().run().unwrap();
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::time::Duration;
 use tilewire::ir::scalar::Number;
 use tilewire::vm::Prepared;
-use tilewire::{BuildError, Memory, Traced};
+use tilewire::{Memory, RunError, Traced};
 
 /// The name of our side in reports.
 const OURS: &str = "tilewire";
@@ -29,7 +29,7 @@ struct Output {
 
 impl Contest {
     /// A contest over an input of `bytes` bytes.
-    pub fn new(bytes: usize, ours: Result<Traced, BuildError>, baselines: Vec<Side>) -> Result<Contest> {
+    pub fn new(bytes: usize, ours: Result<Traced, RunError>, baselines: Vec<Side>) -> Result<Contest> {
         let traced = ours?;
         let ours = Prepared::new(&traced.kernel, &traced.args)?;
         Ok(Contest { bytes, ours, baselines, outputs: Vec::new() })
