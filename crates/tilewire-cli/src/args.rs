@@ -221,7 +221,8 @@ fn verify(mut words: Words) -> Result<Command, String> {
     let number =
         |option: &str, text: String| text.parse().map_err(|_| format!("verify: {option} takes a number, not '{text}'"));
     while let Some(word) = words.next() {
-        besides = besides.or(["--replays", "--orders", "--shifts", "--programs"].into_iter().find(|&option| option == word));
+        besides =
+            besides.or(["--replays", "--orders", "--shifts", "--programs"].into_iter().find(|&option| option == word));
         match word.as_str() {
             "--engine" => {
                 request.engine = Engine::parse(&words.value("--engine")?).map_err(|why| format!("verify: {why}"))?;

@@ -65,7 +65,15 @@ impl WindowOf {
 
 impl<'l, L: Link> Terms<'l, L> {
     pub(super) fn new(link: &'l L) -> Self {
-        Terms { link, config: Config::default(), window: None, deadline: link.deadline(), watched: true, same_hooks: false, puts: None }
+        Terms {
+            link,
+            config: Config::default(),
+            window: None,
+            deadline: link.deadline(),
+            watched: true,
+            same_hooks: false,
+            puts: None,
+        }
     }
 
     pub(super) fn how(&self, streams: Streams) -> How {
