@@ -92,8 +92,13 @@ impl Report {
         self.word(abi::STALL).load(Ordering::Relaxed)
     }
 
+    /// How many waits that lasted have gone on.
+    pub(super) fn lifts(&self) -> u64 {
+        self.word(abi::LIFTS).load(Ordering::Relaxed)
+    }
+
     fn word(&self, k: usize) -> &AtomicU64 {
-        assert!(k <= abi::STALL);
+        assert!(k <= abi::LIFTS);
         // SAFETY: the report has as many words, aligned, alive as long as the device; nobody has a reference other than
         // to atomics.
         unsafe { AtomicU64::from_ptr(self.words.add(k)) }
@@ -102,9 +107,9 @@ impl Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        (0..=abi::STALL).for_each(|k| self.word(k).store(0, Ordering::Relaxed));
+        (0..=abi::LIFTS).for_each(|k| self.word(k).store(0, Ordering::Relaxed));
         held(&self.device.reports().0).free.push(self.words);
     }
 }
 
-const _: () = assert!((abi::STALL + 1) * 8 <= STRIDE);
+const _: () = assert!((abi::LIFTS + 1) * 8 <= STRIDE);

@@ -28,6 +28,8 @@ pub struct Stalled {
     pub name: String,
     /// Another number whenever its kernel has looked again.
     pub mark: u64,
+    /// Another number for another launch, or when a wait of this one has gone on since: which launch, and how many have.
+    pub since: (u64, u64),
 }
 
 impl Eye {
@@ -52,7 +54,7 @@ impl Eye {
         let at = (*self.params.get(abi::stall(mark)?)?)?;
         let has = self.params.iter().flatten().copied().filter(|between| between.operation.is_some()).collect();
         let name = self.name.get().cloned().unwrap_or_else(|| "a launch".to_string());
-        Some(Stalled { at, has, name, mark })
+        Some(Stalled { at, has, name, mark, since: (self.report.address(), self.report.lifts()) })
     }
 }
 

@@ -14,6 +14,9 @@ pub const COUNT_SHIFT: u32 = 16;
 pub const FLAG_BITS: u32 = 0x8000_ffff;
 /// The bit that every matched flag has.
 const IS_FLAG: u32 = 1 << 31;
+/// Operations from here on are those of schedules in which no word runs ahead of who waits for it: a larger count is one of another
+/// launch, too. Below it are those of kernels that may signal again before anybody has looked.
+pub const IN_STEP: u16 = 1 << 14;
 
 /// What a look at a word or a packet says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,14 +34,15 @@ pub const fn word(count: u64, operation: u16) -> u64 {
     count << COUNT_SHIFT | operation as u64
 }
 
-/// What a word says to a launch that waits for `wanted`, a [`word`].
+/// What a word says to a launch that waits for `wanted`, a [`word`]. A count of 0 is there from the beginning, of no operation.
 pub const fn look_at_word(seen: u64, wanted: u64) -> Look {
     let (count, least) = (seen >> COUNT_SHIFT, wanted >> COUNT_SHIFT);
-    match seen == wanted || count > least {
-        true => Look::Ready,
-        false if count == least => Look::Other,
-        false => Look::Missing,
+    let same = operation_of_word(seen) == operation_of_word(wanted);
+    if count < least {
+        return Look::Missing;
     }
+    let ahead = count > least && operation_of_word(wanted) < IN_STEP;
+    if same || ahead || least == 0 { Look::Ready } else { Look::Other }
 }
 
 /// The flag of a packet that a kernel gives the flag `flag`.
@@ -70,15 +74,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_ready_by_its_count_and_of_another_operation_only_where_counts_are_equal() {
-        let wanted = word(7, 300);
-        assert_eq!(look_at_word(wanted, wanted), Look::Ready);
-        for other in [0, 299, 301, 0x7fff] {
-            assert_eq!(look_at_word(word(7, other), wanted), Look::Other);
-            assert_eq!(look_at_word(word(6, other), wanted), Look::Missing);
-            assert_eq!(look_at_word(word(8, other), wanted), Look::Ready);
+    fn a_word_is_ready_by_its_count_and_operation_and_only_ones_own_kernels_run_ahead() {
+        for (own, ahead) in [(300, Look::Ready), (IN_STEP | 300, Look::Other)] {
+            let wanted = word(7, own);
+            assert_eq!(look_at_word(wanted, wanted), Look::Ready);
+            assert_eq!(look_at_word(word(8, own), wanted), Look::Ready);
+            for other in [0, 299, 301, 0x7fff] {
+                assert_eq!(look_at_word(word(7, other), wanted), Look::Other);
+                assert_eq!(look_at_word(word(6, other), wanted), Look::Missing);
+                assert_eq!(look_at_word(word(8, other), wanted), ahead);
+            }
+            assert_eq!(look_at_word(0, wanted), Look::Missing);
+            assert_eq!(look_at_word(0, word(0, own)), Look::Ready, "nothing is waited for");
         }
-        assert_eq!(look_at_word(0, wanted), Look::Missing);
     }
 
     #[test]

@@ -28,7 +28,7 @@
 //! ```
 //!
 //! A wait that lasts **stalls**: from [`STALLED_AFTER`] on it writes, every so often, which parameter it waits at and the time into the word
-//! after the report ([`stall`] reads it), and 0 when it goes on. Of several waits of a launch the last writer's is there; who still waits writes
+//! after the report ([`stall`] reads it), and when it goes on writes 0 and counts that in the word after. Of several waits of a launch the last writer's is there; who still waits writes
 //! again.
 
 use crate::ir::{Entity, Kernel, Param, ParamId, matching};
@@ -54,6 +54,8 @@ pub const REPORT_WORDS: usize = 10;
 
 /// Where the mark of a wait that lasts stands: the word after the report.
 pub const STALL: usize = REPORT_WORDS;
+/// Where waits that left a mark and went on are counted: so that who looks at marks of several launches knows that they are.
+pub const LIFTS: usize = STALL + 1;
 /// Nanoseconds after which a wait leaves its mark.
 pub const STALLED_AFTER: u64 = 2_000_000;
 /// Bits of a mark below the number of the parameter, from 1.

@@ -17,7 +17,7 @@ use super::abi;
 use super::batch::{Batch, Wanted};
 use super::role::RoleCode;
 use super::text::{Hex, Label, Reg};
-use crate::ir::matching::{COUNT_SHIFT, FLAG_BITS};
+use crate::ir::matching::{COUNT_SHIFT, FLAG_BITS, IN_STEP};
 use crate::ir::{Base, Entity, Inst, Param, Place, Slot, Value};
 use std::fmt::Display;
 
@@ -138,9 +138,8 @@ impl RoleCode<'_> {
         if matched {
             self.t.line(format_args!("bra {tell};"));
             self.t.at(reached);
-            let [count, least] = self.counts(seen, expected);
-            let is_past = self.t.p("setp.gt.u64", &[&count, &least]);
-            self.t.branch_if(is_past, mark.lifted);
+            let fine = self.is_fine(seen, expected);
+            self.t.branch_if(fine, mark.lifted);
             self.t.op("mov.b64", state, &[&abi::OTHER_OPERATION]);
             self.t.at(tell);
         }
@@ -157,6 +156,21 @@ impl RoleCode<'_> {
         self.t.at(done);
         self.progress();
         self.leave_if_failed();
+    }
+
+    /// Whether a word whose count is reached is one that may be taken: see [`look_at_word`](crate::ir::matching::look_at_word).
+    fn is_fine(&mut self, seen: Reg, expected: Reg) -> Reg {
+        let differs = self.t.d("xor.b64", &[&seen, &expected]);
+        let differs = self.t.d("and.b64", &[&differs, &Hex((1 << COUNT_SHIFT) - 1)]);
+        let same = self.t.p("setp.eq.u64", &[&differs, &0]);
+        let in_step = self.t.d("and.b64", &[&expected, &Hex(IN_STEP.into())]);
+        let own = self.t.p("setp.eq.u64", &[&in_step, &0]);
+        let [count, least] = self.counts(seen, expected);
+        let past = self.t.p("setp.gt.u64", &[&count, &least]);
+        let ahead = self.t.p("and.pred", &[&own, &past]);
+        let nothing = self.t.p("setp.eq.u64", &[&least, &0]);
+        let may = self.t.p("or.pred", &[&same, &ahead]);
+        self.t.p("or.pred", &[&may, &nothing])
     }
 
     /// The counts of two words.
@@ -187,12 +201,11 @@ impl RoleCode<'_> {
         let tell = self.t.label();
         if self.kernel.matched.contains(&slot.slots) {
             let [count, least] = self.counts(seen, expected);
-            let (same, past) =
-                (self.t.p("setp.eq.u64", &[&seen, &expected]), self.t.p("setp.gt.u64", &[&count, &least]));
-            self.t.op("or.pred", there, &[&same, &past]);
-            let other = self.t.p("setp.eq.u64", &[&count, &least]);
-            let right = self.t.p("not.pred", &[&there]);
-            let other = self.t.p("and.pred", &[&other, &right]);
+            let reached = self.t.p("setp.ge.u64", &[&count, &least]);
+            let fine = self.is_fine(seen, expected);
+            self.t.op("and.pred", there, &[&reached, &fine]);
+            let wrong = self.t.p("not.pred", &[&fine]);
+            let other = self.t.p("and.pred", &[&reached, &wrong]);
             self.t.line(format_args!("@{other} mov.b64 {state}, {};", abi::OTHER_OPERATION));
             self.t.branch_if(other, tell);
         } else {
@@ -228,8 +241,10 @@ impl RoleCode<'_> {
                 packets.push((*want, *look, self.wire_flag(want.at, flag)));
             }
         }
-        let is_matched = |want: &Wanted<'_>| matches!(want.at.base, Base::Param(p) if self.kernel.matched.contains(&p));
-        let matched = is_matched(&packets[0].0);
+        let param_of = |want: &Wanted<'_>| match want.at.base {
+            Base::Param(param) => param,
+            Base::Scratch(_) => unreachable!("the verifier wants a parameter"),
+        };
         let (again, done) = (self.t.label(), self.t.label());
         let there: Vec<Reg> = packets.iter().map(|_| self.t.p("mov.pred", &[&0])).collect();
         let look = |code: &mut Self| {
@@ -248,24 +263,29 @@ impl RoleCode<'_> {
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
         let looks = self.t.r_const(0);
         let state = self.t.d_const(abi::GAVE_UP);
-        let Base::Param(param) = packets[0].0.at.base else { unreachable!("the verifier wants a parameter") };
-        let param = self.t.d_const(param.index() as u64);
+        let param = self.t.d_const(param_of(&packets[0].0).index() as u64);
         let mark = self.stall_mark(&[param]);
         let tell = self.t.label();
         self.t.at(again);
         look(self);
-        let last = check(self, mark.lifted)[0];
-        // All packets of a message are of one operation, and the first lane's first is there in every message: one look per lane will do.
-        let (first, missing) = (packets[0].2, there[0]);
+        let last = check(self, mark.lifted);
         let over = self.poll_rarely(looks, started, again, &mark, |code| {
-            if matched {
-                let differs = code.t.r("xor.b32", &[&last, &first]);
-                let bits = code.t.r("and.b32", &[&differs, &Hex(FLAG_BITS.into())]);
-                let same = code.t.p("setp.eq.u32", &[&bits, &0]);
-                let absent = code.t.p("not.pred", &[&missing]);
-                let other = code.t.p("and.pred", &[&same, &absent]);
-                code.t.line(format_args!("@{other} mov.b64 {state}, {};", abi::OTHER_OPERATION));
-                code.t.branch_if(other, tell);
+            for (k, (want, _, flag)) in packets.iter().enumerate().rev() {
+                let param = param_of(want);
+                let absent = code.t.p("not.pred", &[&there[k]]);
+                let number = code.t.d_const(param.index() as u64);
+                code.t.op("selp.b64", mark.param, &[&number, &mark.param, &absent]);
+                // Of each op one look per lane will do: all packets of a message are of one operation, and the first lane's first is there
+                // in every message.
+                let is_first = k == 0 || packets[k - 1].0.inst != want.inst;
+                if is_first && code.kernel.matched.contains(&param) {
+                    let differs = code.t.r("xor.b32", &[&last[k], flag]);
+                    let bits = code.t.r("and.b32", &[&differs, &Hex(FLAG_BITS.into())]);
+                    let same = code.t.p("setp.eq.u32", &[&bits, &0]);
+                    let other = code.t.p("and.pred", &[&same, &absent]);
+                    code.t.line(format_args!("@{other} mov.b64 {state}, {};", abi::OTHER_OPERATION));
+                    code.t.branch_if(other, tell);
+                }
             }
         });
         self.t.at(tell);
@@ -336,6 +356,8 @@ impl RoleCode<'_> {
         self.t.at(mark.lifted);
         let place = format!("[{}+{}]", self.fixed.report, 8 * abi::STALL);
         self.t.line(format_args!("@{} st.relaxed.sys.global.u64 {place}, 0;", mark.is_set));
+        let lifts = format!("[{}+{}]", self.fixed.report, 8 * abi::LIFTS);
+        self.t.line(format_args!("@{} red.relaxed.sys.global.add.u64 {lifts}, 1;", mark.is_set));
     }
 
     /// Goes back to look again, but every 32nd time does what `rarely` says and looks at the abort word and the clock first. Gives the

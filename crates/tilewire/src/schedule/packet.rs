@@ -4,7 +4,7 @@
 //!   a block's packets    ├ message 8k ┼ message 8k + 1 ┼ … ┼ message 8k + 7 ┤     message m of a block lies at m mod 8
 //!
 //!   sender, message m                                   receiver, message m
-//!   m a multiple of 4: wait PACKET HEAD ≥ m - 4         get packets with flag m mod 2³¹ + 2³¹
+//!   m a multiple of 4: wait PACKET HEAD ≥ m - 4         get packets with flag m mod 2¹⁶
 //!   put packets with flag m mod 2¹⁶                     m + 1 a multiple of 4: PACKET HEAD := m + 1
 //! ```
 //! **Credits** are given and asked for once in four messages: a credit for each would cost every message the way of a cache line.

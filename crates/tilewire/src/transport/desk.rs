@@ -119,8 +119,8 @@ impl Desk {
     /// The first step of a collective end: all ranks have come to it.
     pub(super) fn closed(&self) -> Result<(), TransportError> {
         self.check()?;
-        let barrier = || self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
-        let closed = self.status.while_gathering(Kind::Closing, "close()", barrier);
+        self.status.closes();
+        let closed = self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
         closed.map_err(|error| match self.lost(error) {

@@ -425,6 +425,9 @@ struct StallWatch {
     status: Status,
     /// What the last looks saw: the mark, and the probe that was read before.
     seen: [(u64, u64); 2],
+    /// What the line says, and how many looks ago it was last seen: of several waits of a launch now one is seen and now another.
+    told: Option<(Between, (u64, u64))>,
+    missed: u32,
 }
 
 impl StallWatch {
@@ -432,17 +435,32 @@ impl StallWatch {
     const PERIOD: Duration = Duration::from_millis(20);
 
     fn new(rank: usize, status: Status) -> StallWatch {
-        StallWatch { rank, status, seen: [(0, 0); 2] }
+        StallWatch { rank, status, seen: [(0, 0); 2], told: None, missed: 0 }
+    }
+
+    /// Looks at other waits of a launch before the line tells of one of them.
+    const MISSED: u32 = 10;
+
+    fn goes_on(&mut self) {
+        self.status.device_goes_on();
+        (self.seen, self.told, self.missed) = ([(0, 0); 2], None, 0);
     }
 
     fn look(&mut self, launches: &Launches) {
         let probe = self.status.device_probe();
-        let Some(stalled) = launches.stalled() else {
-            self.status.device_goes_on();
-            self.seen = [(0, 0); 2];
-            return;
-        };
-        let Stalled { at, has, name, mark } = stalled;
+        let Some(stalled) = launches.stalled() else { return self.goes_on() };
+        let Stalled { at, has, name, mark, since } = stalled;
+        match self.told {
+            Some(told) if told == (at, since) => self.missed = 0,
+            Some((_, same)) if same == since && self.missed < Self::MISSED => {
+                self.missed += 1;
+                return;
+            }
+            _ => {
+                self.goes_on();
+                self.told = Some((at, since));
+            }
+        }
         let [last, before] = self.seen;
         // A mark is written after the look that found nothing. So when it has changed twice, the second of these looks came after
         // the first was seen here, and after the probe that was read then.
@@ -452,13 +470,20 @@ impl StallWatch {
         }
         let peer = if at.from as usize == self.rank { at.to } else { at.from };
         let crossing = |it: &Between| Crossing { from: it.from as usize, operation: it.operation };
-        let between = |from: u32, to: u32| has.iter().find(|it| (it.from, it.to) == (from, to)).map(crossing);
         let me = self.rank as u32;
+        let of = |from: u32, to: u32| has.iter().filter(move |it| (it.from, it.to) == (from, to));
+        let between = |from: u32, to: u32| of(from, to).next().map(crossing);
+        let several = |from: u32, to: u32| of(from, to).any(|it| Some(crossing(it)) != between(from, to));
+        if several(me, peer) || several(peer, me) {
+            // A kernel of several operations with one peer: what it has cannot be told in one word.
+            return self.goes_on();
+        }
         let wait = DeviceWait {
             peer: peer as usize,
             needs: crossing(&at),
             has: [between(me, peer), between(peer, me)],
             doing: &name,
+            since,
         };
         self.status.device_waits(&wait, looked);
         if let Some(verdict) = self.status.judge_device() {

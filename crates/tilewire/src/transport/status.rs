@@ -28,9 +28,9 @@
 //! does not have, and j for something that i's launch does not have. What either had launched before is over, and what it gave is there; so what
 //! they need is in launches that come after these, on both sides.
 //!
-//! Ranks that come together with *all* others, in a call that is no launch ([`Kind::Gathering`]), cannot answer probes. They need not: such a call ends
-//! when all have come, and a rank that answers from another wait has not. A rank that closes ([`Kind::Closing`]) never launches again on
-//! the transport: whoever waits for it waits in vain, whatever others do.
+//! A rank that closes ([`Kind::Closing`]) cannot answer probes, and need not: it never launches again on the transport, so whoever waits for it
+//! waits in vain, whatever others do. Ranks in other calls that all ranks make (a window, a second transport) say nothing: one that is
+//! satisfied and has not noticed could not be told from one that waits.
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::mapping::{Line, Mapping};
@@ -38,6 +38,7 @@ use super::segment::SegmentSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Ranks that a status line can name. In larger worlds only a deadline ends a wait for a rank that waits itself.
 const MOST_RANKS: usize = 1024;
@@ -65,6 +66,8 @@ struct DeviceLine {
     /// As of the host's line.
     epoch: AtomicU64,
     peer: AtomicU64,
+    /// Which launch, and how many of its waits have gone on: what is seen of two launches is never taken for one wait.
+    since: [AtomicU64; 2],
     /// What is needed, and what the launch has with the peer from this rank and to it: see [`Crossing`].
     needs: AtomicU64,
     has: [AtomicU64; 2],
@@ -121,14 +124,12 @@ pub enum Kind {
     Launch,
     /// A first launch waits for a peer to build its side.
     Meeting,
-    /// A call waits until all ranks make it.
-    Gathering,
     /// The rank has done all it will do on this transport.
     Closing,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Launch, Kind::Meeting, Kind::Gathering, Kind::Closing];
+    const ALL: [Kind; 3] = [Kind::Launch, Kind::Meeting, Kind::Closing];
 
     /// Whether the rank looks at probes in such a wait.
     fn answers(self) -> bool {
@@ -176,6 +177,8 @@ pub struct DeviceWait<'a> {
     pub has: [Option<Crossing>; 2],
     /// What the launch is.
     pub doing: &'a str,
+    /// Which launch it is, and how many of its waits have gone on before.
+    pub since: (u64, u64),
 }
 
 /// A rank that waits, in a verdict.
@@ -224,7 +227,7 @@ impl Verdict {
     fn to_text(&self) -> String {
         let list = |waiting: &Waiting| {
             let peers: Vec<String> = waiting.peers.iter().map(ToString::to_string).collect();
-            format!("{}\t{}\t{}", waiting.rank, peers.join(","), waiting.doing)
+            format!("{}\t{}\t{}", waiting.rank, peers.join(","), one_line(&waiting.doing))
         };
         match self {
             Verdict::Deadlock(all) => {
@@ -232,7 +235,8 @@ impl Verdict {
                 format!("deadlock\n{}", lines.join("\n"))
             }
             Verdict::OtherOperation { here, there } => {
-                format!("operation\n{}\t\t{}\n{}\t\t{}", here.0, here.1, there.0, there.1)
+                let [this, other] = [&here.1, &there.1].map(|text| one_line(text));
+                format!("operation\n{}\t\t{this}\n{}\t\t{other}", here.0, there.0)
             }
         }
     }
@@ -263,6 +267,10 @@ impl Verdict {
             Verdict::OtherOperation { .. } => AbortCode::Mismatched,
         }
     }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\t'], " ")
 }
 
 /// The status lines of a world, as one rank sees them. A handle; clones are the same lines.
@@ -354,15 +362,10 @@ impl Status {
         }
     }
 
-    /// Waits for all other ranks, in a call that cannot look at probes.
-    pub(super) fn while_gathering<R>(&self, kind: Kind, doing: &str, call: impl FnOnce() -> R) -> R {
+    /// This rank has done all that it will do, and waits for all others.
+    pub(super) fn closes(&self) {
         let others: Vec<usize> = (0..self.segments.len()).filter(|&rank| rank != self.rank).collect();
-        self.waits(kind, &others, &doing, 0);
-        let result = call();
-        if kind != Kind::Closing {
-            self.goes_on();
-        }
-        result
+        self.waits(Kind::Closing, &others, &"close()", 0);
     }
 
     /// What a rank's line says, if it waits.
@@ -429,8 +432,6 @@ impl Status {
                 let Some(seen) = seen.as_ref().filter(|_| remain[rank]) else { continue };
                 remain[rank] = match seen.kind {
                     Kind::Closing => true,
-                    // It ends when all have come: one that does not is enough.
-                    Kind::Gathering => seen.peers.iter().any(|&peer| before[peer]),
                     _ => !seen.peers.is_empty() && seen.peers.iter().all(|&peer| before[peer]),
                 };
             }
@@ -489,12 +490,16 @@ impl Status {
         let is = |word: &AtomicU64, x: u64| word.load(Ordering::Relaxed) == x;
         let is_same = epoch % 2 == 1
             && is(&line.peer, wait.peer as u64)
+            && is(&line.since[0], wait.since.0)
+            && is(&line.since[1], wait.since.1)
             && is(&line.needs, wait.needs.to_word())
             && line.has.iter().zip(has).all(|(word, x)| is(word, x));
         if !is_same {
             line.epoch.store((epoch + 1) & !1, Ordering::Relaxed);
             fence(Ordering::Release);
             line.peer.store(wait.peer as u64, Ordering::Relaxed);
+            line.since[0].store(wait.since.0, Ordering::Relaxed);
+            line.since[1].store(wait.since.1, Ordering::Relaxed);
             line.needs.store(wait.needs.to_word(), Ordering::Relaxed);
             line.has.iter().zip(has).for_each(|(word, x)| word.store(x, Ordering::Relaxed));
             words.device_text.write(wait.doing);
@@ -575,16 +580,27 @@ impl Status {
 
     /// Ends the waits of all ranks with a verdict; the first one stays.
     pub fn tell_all(&self, verdict: &Verdict) {
+        let first = &self.words(0).line.0.judged;
+        // Ranks may find out at the same time: whose text all have is decided in rank 0's header.
+        if first.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            self.wait_judged(0);
+            return;
+        }
         let text = verdict.to_text();
+        for rank in (0..self.segments.len()).rev() {
+            self.words(rank).verdict.write(&text);
+            self.words(rank).line.0.judged.store(2, Ordering::Release);
+        }
         let cause = Cause { code: verdict.code(), rank: self.rank, reason: 0 };
-        for (rank, segment) in self.segments.iter().enumerate() {
-            let words = self.words(rank);
-            let line = &words.line.0;
-            if line.judged.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                words.verdict.write(&text);
-                line.judged.store(2, Ordering::Release);
-            }
-            Abort::new(segment.clone()).set(cause);
+        self.segments.iter().for_each(|segment| _ = Abort::new(segment.clone()).set(cause));
+    }
+
+    /// Waits until a rank's verdict is written, if somebody is at it; not for long: who writes it may be gone.
+    fn wait_judged(&self, rank: usize) {
+        let judged = &self.words(rank).line.0.judged;
+        let start = Instant::now();
+        while judged.load(Ordering::Acquire) == 1 && start.elapsed() < Duration::from_millis(500) {
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 
@@ -593,8 +609,148 @@ impl Status {
         if !matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched) {
             return None;
         }
+        // The abort word was read without order; what was written before it is to be seen.
+        fence(Ordering::Acquire);
+        self.wait_judged(self.rank);
         let words = self.words(self.rank);
         let is_there = words.line.0.judged.load(Ordering::Acquire) == 2;
         is_there.then(|| Verdict::from_text(&words.verdict.read())).flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(ranks: usize) -> Vec<Status> {
+        SegmentSet::threads(ranks, 0).unwrap().iter().map(Status::of).collect()
+    }
+
+    /// One round of a launch that waits for these ranks: what it looks for is not there.
+    fn looks(status: &Status, peers: &[usize]) {
+        let probe = status.probe();
+        status.waits(Kind::Launch, peers, &"a launch", probe);
+    }
+
+    #[test]
+    fn ranks_that_wait_for_each_other_are_found_when_all_have_looked_again() {
+        let [a, b, c] = &world(3)[..] else { unreachable!() };
+        looks(a, &[1]);
+        looks(b, &[2]);
+        assert_eq!(a.judge(), None);
+        assert_eq!(a.judge(), None, "rank 2 does not wait");
+        looks(c, &[0]);
+        assert_eq!(a.judge(), None, "a suspicion is not enough");
+        for status in [a, b, c] {
+            assert_eq!(a.judge(), None, "not all have answered");
+            looks(status, &[(status.rank + 1) % 3]);
+        }
+        let Some(Verdict::Deadlock(waiting)) = a.judge() else { panic!("nothing found") };
+        let found: Vec<_> = waiting.iter().map(|it| (it.rank, it.peers.clone(), it.doing.as_str())).collect();
+        assert_eq!(found, [(0, vec![1], "a launch"), (1, vec![2], "a launch"), (2, vec![0], "a launch")]);
+    }
+
+    #[test]
+    fn a_rank_that_has_gone_on_meanwhile_is_no_part_of_a_deadlock() {
+        let [a, b] = &world(2)[..] else { unreachable!() };
+        looks(a, &[1]);
+        looks(b, &[0]);
+        assert_eq!(a.judge(), None);
+        // It had what it waited for, and waits for something else now.
+        b.goes_on();
+        looks(b, &[0]);
+        looks(a, &[1]);
+        assert_eq!(a.judge(), None, "the suspicion is of another wait");
+        // A rank that sleeps never answers: no number of looks confirms anything.
+        for _ in 0..10 {
+            looks(a, &[1]);
+            assert_eq!(a.judge(), None);
+        }
+        looks(b, &[0]);
+        assert!(a.judge().is_some());
+    }
+
+    #[test]
+    fn who_waits_for_several_is_stuck_only_if_all_are() {
+        let [a, b, c] = &world(3)[..] else { unreachable!() };
+        for _ in 0..4 {
+            looks(a, &[1, 2]);
+            looks(b, &[0]);
+            assert_eq!((a.judge(), b.judge()), (None, None), "rank 2 may still come, and rank 1 hangs on rank 0");
+        }
+        c.closes();
+        for _ in 0..2 {
+            assert_eq!(a.judge(), None);
+            looks(a, &[1, 2]);
+            looks(b, &[0]);
+        }
+        let Some(Verdict::Deadlock(waiting)) = a.judge() else { panic!("nothing found") };
+        assert_eq!(waiting.len(), 3);
+        assert_eq!(waiting[2].to_string(), "rank 2 waits for all others in close()");
+    }
+
+    #[test]
+    fn the_rank_that_is_late_is_at_the_end_of_the_chain() {
+        let [a, b, c, d] = &world(4)[..] else { unreachable!() };
+        looks(a, &[1]);
+        looks(b, &[2]);
+        assert_eq!((a.late(1), a.late(2), a.late(3)), (2, 2, 3));
+        looks(c, &[3]);
+        assert_eq!(a.late(1), 3);
+        looks(d, &[0]);
+        assert_eq!(a.late(1), 3, "a chain that comes round ends before it does");
+    }
+
+    fn kernel_waits(status: &Status, wanted: u16, has: u16, since: u64, looked: u64) {
+        let other = 1 - status.rank;
+        let crossing = |from, operation| Crossing { from, operation: Some(operation) };
+        let has = [Some(crossing(status.rank, has)), Some(crossing(other, has))];
+        let needs = crossing(other, wanted);
+        status.device_waits(&DeviceWait { peer: other, needs, has, doing: "a kernel", since: (1, since) }, looked);
+    }
+
+    #[test]
+    fn kernels_that_need_what_the_others_launch_has_not_are_found_and_those_of_one_operation_are_not() {
+        let [a, b] = &world(2)[..] else { unreachable!() };
+        let mut found = None;
+        for (theirs, deadlock) in [(5, false), (6, true)] {
+            for _ in 0..5 {
+                let (pa, pb) = (a.device_probe(), b.device_probe());
+                kernel_waits(a, 5, 5, 0, pa);
+                kernel_waits(b, theirs, theirs, 0, pb);
+                found = a.judge_device().or(found);
+            }
+            assert_eq!(found.is_some(), deadlock);
+        }
+    }
+
+    #[test]
+    fn waits_of_different_launches_are_not_one_wait() {
+        let [a, b] = &world(2)[..] else { unreachable!() };
+        // Both are always seen in the same kind of wait, of launch after launch.
+        for launch in 0..20 {
+            let (pa, pb) = (a.device_probe(), b.device_probe());
+            kernel_waits(a, 5, 5, launch, pa);
+            kernel_waits(b, 6, 6, launch, pb);
+            assert_eq!(a.judge_device(), None);
+        }
+    }
+
+    #[test]
+    fn all_ranks_are_told_the_verdict_that_was_first() {
+        let [a, b] = &world(2)[..] else { unreachable!() };
+        let verdict = |rank: usize| Verdict::OtherOperation {
+            here: (rank, "all_reduce\tof\n4 f32".to_string()),
+            there: (1 - rank, "all_gather".to_string()),
+        };
+        a.tell_all(&verdict(0));
+        b.tell_all(&verdict(1));
+        let cause = Cause { code: AbortCode::Mismatched, rank: 0, reason: 0 };
+        for status in [a, b] {
+            assert_eq!(Abort::new(status.segments[status.rank].clone()).get(), Some(cause));
+            let Some(Verdict::OtherOperation { here, there }) = status.verdict(cause) else { panic!("no verdict") };
+            assert_eq!((here, there), ((0, "all_reduce of 4 f32".to_string()), (1, "all_gather".to_string())));
+        }
+        assert_eq!(a.verdict(Cause { code: AbortCode::Died, ..cause }), None);
     }
 }

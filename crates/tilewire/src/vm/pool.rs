@@ -189,12 +189,13 @@ impl Job {
     }
 
     fn take(&self) -> Option<usize> {
-        // Relaxed: the index alone is handed out; the machines were published by the pool's lock, or belong to this thread.
-        let index = self.next.load(Ordering::Relaxed);
+        // The machines were published by the pool's lock, or belong to this thread. Acquire and release: who finds none left sees that
+        // whoever took the last had entered (`stall.rs`).
+        let index = self.next.load(Ordering::Acquire);
         if index >= self.machines.len {
             return None;
         }
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let index = self.next.fetch_add(1, Ordering::AcqRel);
         (index < self.machines.len).then_some(index)
     }
 

@@ -37,8 +37,8 @@ pub(crate) struct Participant<'s> {
 
 impl Stalls {
     pub(crate) fn enter<'s>(&'s self, waits: &'s Waits) -> Participant<'s> {
-        // Relaxed: who waits reads the count under the lock, after it has taken every instance that it could; whoever enters later finds
-        // none, and leaves.
+        // Relaxed: ordered by the taking of instances. Who waits has found none left, so it sees all who took one; whoever enters later
+        // finds none, and leaves.
         self.inside.fetch_add(1, Ordering::Relaxed);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         Participant { stalls: self, waits, number, waiting: false, probe: 0 }

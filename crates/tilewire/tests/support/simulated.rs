@@ -111,7 +111,7 @@ pub struct Launch {
 impl Launch {
     pub fn new(memory: &mut Memory, rank: u64, world_size: u64, deadline: u64) -> Self {
         let (abort, report) = (memory.pieces.len(), memory.pieces.len() + 1);
-        let words = vec![rank, world_size, memory.add(vec![0; 8]), memory.add(vec![0; 8 * (abi::STALL + 1)]), deadline];
+        let words = vec![rank, world_size, memory.add(vec![0; 8]), memory.add(vec![0; 8 * (abi::LIFTS + 1)]), deadline];
         Launch { words, abort, report }
     }
 

@@ -3,7 +3,7 @@
 use super::{assert_all_failed, outcomes, ramp};
 use tilewire::collective::PreparedExchange;
 use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
-use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, kernel, recv, send, sendrecv};
+use tilewire::{Config, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, kernel, recv, send, sendrecv};
 
 type Op<'l> = PreparedExchange<'l, ShmTransport>;
 
@@ -80,6 +80,42 @@ fn staged_operations_are_told_apart() {
         );
         assert_both_are_named(&errors, ["10000 u32", "30000 u32"]);
     }
+}
+
+#[test]
+fn a_sender_that_runs_ahead_through_deeper_slots_is_told_apart() {
+    let of = |len: usize, depth| {
+        (
+            len,
+            Config {
+                primitive: Some(Primitive::Staged),
+                slot_bytes: Some(128),
+                depth: Some(depth),
+                ..Config::default()
+            },
+        )
+    };
+    let (shallow, deep) = (of(32, 2), of(256, 8));
+    let outcomes = outcomes(2, |world, link| {
+        let peer = world.rank().after(1, 2);
+        let build = |(len, config): (usize, Config)| {
+            let x = Tensor::<u32>::zeros(len);
+            if peer == Rank::new(1) {
+                send(link, &x, peer).config(config).build()
+            } else {
+                recv(link, &x, peer).config(config).build()
+            }
+        };
+        let (mut one, mut eight) = (build(shallow)?, build(deep)?);
+        eight.run()?;
+        one.run()?;
+        one.run()?;
+        // Ten steps so far. The sender fills eight slots and comes to slot 0, where the receiver waits for the eleventh step, with the
+        // seventeenth.
+        if peer == Rank::new(1) { eight.run() } else { one.run() }
+    });
+    assert_all_failed(&outcomes, "deeper slots");
+    assert!(matches!(outcomes[1], Err(RunError::OtherOperation(_))), "{outcomes:?}");
 }
 
 #[test]
