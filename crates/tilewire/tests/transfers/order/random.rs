@@ -5,7 +5,9 @@ use super::outcomes;
 use crate::case::{Numbers, seed};
 use tilewire::collective::PreparedExchange;
 use tilewire::transport::{P2pTransport, Rank, ShmTransport};
-use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, reduce_scatter, sendrecv};
+use tilewire::{
+    Config, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, reduce_scatter, sendrecv,
+};
 
 /// How many programs: `TILEWIRE_CASES`, or a number that CI has time for.
 fn cases() -> u64 {
@@ -26,7 +28,8 @@ enum Kind {
 struct Spec {
     kind: Kind,
     len: usize,
-    staged: bool,
+    /// Slots: their bytes, and how many.
+    staged: Option<(usize, usize)>,
 }
 
 #[derive(Debug)]
@@ -46,7 +49,7 @@ impl Program {
         let spec = |numbers: &mut Numbers| Spec {
             kind: numbers.one_of(&[AllReduce, AllGather, AllToAll, ReduceScatter, Broadcast, Shift]),
             len: numbers.one_of(&[1, 7, 60, 600, 3000, 20_000]),
-            staged: numbers.below(3) == 0,
+            staged: (numbers.below(3) == 0).then(|| (numbers.one_of(&[512, 4096]), numbers.one_of(&[2, 4, 8]))),
         };
         let ops: Vec<Spec> = (0..2 + numbers.below(3)).map(|_| spec(numbers)).collect();
         let order: Vec<usize> = (0..3 + numbers.below(5)).map(|_| numbers.below(ops.len())).collect();
@@ -93,7 +96,9 @@ fn make<'l>(link: &'l ShmTransport, number: usize, spec: Spec) -> Result<Made<'l
     let out = Tensor::<u32>::zeros(expected.len());
     let rank = |k: usize| Rank::new(k as u32);
     let op = match kind {
-        Kind::AllReduce if staged => all_reduce(link, &out, &inp).algorithm(tilewire::Algorithm::TwoPhase).build()?,
+        Kind::AllReduce if staged.is_some() => {
+            all_reduce(link, &out, &inp).algorithm(tilewire::Algorithm::TwoPhase).build()?
+        }
         Kind::AllReduce => all_reduce(link, &out, &inp).build()?,
         Kind::ReduceScatter => reduce_scatter(link, &out, &inp).build()?,
         kind => {
@@ -103,7 +108,9 @@ fn make<'l>(link: &'l ShmTransport, number: usize, spec: Spec) -> Result<Made<'l
                 Kind::Broadcast => broadcast(link, &out, &inp, rank(0)),
                 _ => sendrecv(link, &out, &inp, rank((me + 1) % ranks), rank((me + ranks - 1) % ranks)),
             };
-            if staged { exchange.primitive(Primitive::Staged).build()? } else { exchange.build()? }
+            let (slot_bytes, depth) = staged.unzip();
+            let primitive = staged.map(|_| Primitive::Staged);
+            exchange.config(Config { primitive, slot_bytes, depth, ..Config::default() }).build()?
         }
     };
     Ok(Made { op, out, expected })
