@@ -12,7 +12,13 @@ const DEVICE_SAMPLE: usize = 40;
 
 /// Runs hooks that write down their fields, in every collective that is asked for. All ranks call it.
 pub fn fields(world: &World, link: &Wire, asked: Asked<'_>) -> Result<(), RankError> {
-    forms(world.size(), asked).iter().try_for_each(|form| compare(world, link, form))
+    for (k, form) in forms(world.size(), asked).iter().enumerate() {
+        compare(world, link, form)?;
+        // A rank that takes no part in a form must not launch the next one while others still load theirs: on a GPU that they share, a
+        // kernel that waits keeps them from it.
+        world.bootstrap().barrier(&format!("verify/fields/{k}"), world.deadline())?;
+    }
+    Ok(())
 }
 
 /// The forms for a world of so many ranks, the same on all of them.

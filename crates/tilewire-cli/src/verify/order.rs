@@ -78,7 +78,7 @@ pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> 
     let options = NvlOptions {
         per_peer_bytes: Some(1 << 20),
         packet_bytes: Some(1 << 20),
-        max_blocks_per_peer: Some(8),
+        max_blocks_per_peer: Some(16),
         ..NvlOptions::default()
     };
     let links = NvlTransport::virtual_ranks(device, ranks, options)?;

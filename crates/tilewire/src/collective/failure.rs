@@ -233,6 +233,8 @@ mod tests {
             expected: 7,
             seen: 5,
             at: at.clone(),
+            between: None,
+            launch: String::new(),
         };
         let launches: [RunError; 2] = [
             LaunchError::Timeout { what, bank: None, index: Some(4), expected: 7, seen: 5, after, by, at }.into(),

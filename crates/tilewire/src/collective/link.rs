@@ -8,7 +8,7 @@ use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
 use crate::ir::{Kernel, SourceLine, simplify, verify};
 use crate::schedule::{LoadStore, Ops};
-use crate::tensor::{Arg, Memory};
+use crate::tensor::{Arg, Between, Memory};
 use crate::transport::{
     AbortCode, Cause, Departures, NvlTransport, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, SegmentSet,
     ShmTransport, Signals, Status, Ticket, TransferError, TransportError, Verdict,
@@ -402,15 +402,21 @@ impl<'l> Launch<'l> {
 
     /// The two operations, where a wait found another one than its own.
     fn other_operation(&self, error: &RunError) -> Option<Verdict> {
-        let (what, bank, seen) = match error {
-            RunError::Launch(LaunchError::OtherOperation { what, bank, seen, .. }) => (what.clone(), *bank, *seen),
-            RunError::Cuda(CudaError::OtherOperation(by)) => (by.param.clone(), Some(by.bank as i64), by.seen as u16),
+        let (host, me) = (self.hosts[0], self.hosts[0].rank());
+        let (peer, seen, here) = match error {
+            RunError::Launch(LaunchError::OtherOperation { what, bank, seen, .. }) => {
+                (self.awaited.of(what, *bank)?, *seen, self.call.to_string())
+            }
+            // It may be another launch that found out than the one that is asked.
+            RunError::Cuda(CudaError::OtherOperation(by)) => {
+                let Between { from, to, .. } = by.between?;
+                let peer = Rank::new(if from == me.number() { to } else { from });
+                (peer, by.seen as u16, by.launch.clone())
+            }
             _ => return None,
         };
-        let (host, peer) = (self.hosts[0], self.awaited.of(&what, bank)?);
         let there = host.describe(peer, seen).unwrap_or_else(|| format!("its operation {seen}"));
-        let here = (host.rank().index(), self.call.to_string());
-        Some(Verdict::OtherOperation { here, there: (peer.index(), there) })
+        Some(Verdict::OtherOperation { here: (me.index(), here), there: (peer.index(), there) })
     }
 }
 

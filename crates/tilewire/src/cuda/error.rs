@@ -2,6 +2,7 @@
 
 use crate::ir::SourceLine;
 use crate::ptx::PtxError;
+use crate::tensor::Between;
 use cudarc::driver::DriverError;
 use std::fmt;
 
@@ -107,11 +108,15 @@ pub struct Stopped {
     pub seen: u64,
     /// Where the user wrote the wait.
     pub at: SourceLine,
+    /// Between which ranks what was waited for travels, where that is known.
+    pub between: Option<Between>,
+    /// What the launch is, in words; empty where nobody said.
+    pub launch: String,
 }
 
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stopped { rank, block, role, copy, param, bank, index, expected, seen, at } = self;
+        let Stopped { rank, block, role, copy, param, bank, index, expected, seen, at, .. } = self;
         write!(
             f,
             "{at}: rank {rank}, block {block}, role {role}, copy {copy}: waited in vain for {param}[bank {bank}][{index}] to be {expected}; it is {seen}"

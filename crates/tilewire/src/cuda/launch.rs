@@ -3,14 +3,14 @@
 use super::buffer::Buffer;
 use super::device::{Device, held};
 use super::error::Called;
-use super::error::{CudaError, Stopped};
+use super::error::CudaError;
 use super::muster::{Fate, LegEnd, Muster, Order};
 use super::program::Program;
 use super::report::Report;
 use super::residency::Need;
 use super::stall::{Eye, Launches};
 use super::stream::Stream;
-use crate::ir::{Base, Entity, Inst, Kernel, Op, Param, ParamId, RoleId, Type, matching};
+use crate::ir::{Base, Kernel, Op, Param, ParamId, Type};
 use crate::ptx::abi;
 use crate::tensor::{Arg, Memory};
 use cudarc::driver::{result, sys};
@@ -108,14 +108,13 @@ pub struct Launch {
     /// How starting with others went.
     fate: Arc<Fate>,
     kept: Rc<Kept>,
+    launches: Launches,
     in_flight: bool,
 }
 
 /// What must live until the launches are done.
 pub(super) struct Kept {
     program: Arc<Program>,
-    kernel: Kernel,
-    rank: u32,
     abort: AbortWord,
     eye: Arc<Eye>,
     /// Whom the kernel talks to, where ranks of this process share the device.
@@ -222,15 +221,24 @@ impl Launch {
             block[offset as usize / 8] = word;
         }
         let scalars = bind(&program, kernel, args, &mut block)?;
-        let (kernel, abort) = (kernel.clone(), seat.abort.clone());
-        let rank = settings.rank;
+        let (rank, abort) = (settings.rank, seat.abort.clone());
         let stream = seat.stream.clone();
         let (muster, ends) = (stream.muster().filter(|_| !ends.is_empty()).cloned(), ends.to_vec());
-        let eye = Arc::new(Eye::new(report, args));
+        let eye = Arc::new(Eye::new(report, kernel, rank, args));
         seat.launches.watch(&eye);
-        let kept = Kept { program, kernel, rank, abort, eye, ends, muster, _args: args.to_vec() };
+        let kept = Kept { program, abort, eye, ends, muster, _args: args.to_vec() };
         let (fate, deadline) = (Arc::default(), settings.deadline);
-        Ok(Launch { stream, block, scalars, need, deadline, fate, kept: Rc::new(kept), in_flight: false })
+        Ok(Launch {
+            stream,
+            block,
+            scalars,
+            need,
+            deadline,
+            fate,
+            kept: Rc::new(kept),
+            launches: seat.launches.clone(),
+            in_flight: false,
+        })
     }
 
     /// Puts a launch on the stream; returns at once. The error of an earlier launch, if it is known by now, comes first.
@@ -285,6 +293,10 @@ impl Launch {
         self.kept.reported()?;
         match self.kept.abort.get()? {
             0 => Ok(()),
+            // A wait of this rank gave up, in another launch: that one says more.
+            cause if cause == abi::ABORTED_BY_TIMEOUT => {
+                Err(self.launches.reported().unwrap_or(CudaError::Aborted { word: cause }))
+            }
             cause => Err(CudaError::Aborted { word: cause }),
         }
     }
@@ -309,47 +321,7 @@ impl Kept {
     /// What the launches have reported so far.
     #[inline]
     pub(super) fn reported(&self) -> Result<(), CudaError> {
-        match self.eye.report.get() {
-            None => Ok(()),
-            Some(words) => Err(self.stopped(&words)),
-        }
-    }
-
-    #[cold]
-    fn stopped(&self, words: &[u64; abi::REPORT_WORDS]) -> CudaError {
-        let kernel = &self.kernel;
-        let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
-        let bound = kernel.params.iter().nth(param as usize);
-        let name = bound.map_or("scratch", |(_, param)| param.name());
-        let is_matched = bound.is_some_and(|(id, _)| kernel.matched.contains(&id));
-        let of_packets = bound.is_some_and(|(_, param)| matches!(param, Param::Buffer { .. }));
-        let operation = |word: u64| match of_packets {
-            true => matching::operation_of_flag(word as u32).into(),
-            false => matching::operation_of_word(word).into(),
-        };
-        let [expected, seen] = [expected, seen].map(|word| match is_matched {
-            true if state == abi::OTHER_OPERATION => operation(word),
-            true if of_packets => word & u64::from(matching::FLAG_BITS),
-            true => word >> matching::COUNT_SHIFT,
-            false => word,
-        });
-        let stopped = Box::new(Stopped {
-            rank: self.rank,
-            block,
-            role: kernel.roles[RoleId::new(role as usize)].name.clone(),
-            copy,
-            param: name.to_string(),
-            bank,
-            index,
-            expected,
-            seen,
-            at: kernel.line(Inst::new(inst as usize)).clone(),
-        });
-        match state {
-            abi::OUTSIDE => CudaError::OutOfBounds(stopped),
-            abi::OTHER_OPERATION => CudaError::OtherOperation(stopped),
-            _ => CudaError::Timeout(stopped),
-        }
+        self.eye.reported().map_or(Ok(()), Err)
     }
 }
 

@@ -1,6 +1,8 @@
 //! What launches wait for, as their kernels say: for whoever watches a rank while its host does something else.
 
+use super::error::{CudaError, Stopped};
 use super::report::Report;
+use crate::ir::{Entity, Inst, Kernel, Param, RoleId, matching};
 use crate::ptx::abi;
 use crate::tensor::{Arg, Between};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -14,6 +16,8 @@ pub(super) struct Eye {
     pub(super) report: Report,
     /// Of every parameter, between which ranks its words or packets travel.
     params: Vec<Option<Between>>,
+    kernel: Kernel,
+    rank: u32,
     name: OnceLock<String>,
 }
 
@@ -33,7 +37,7 @@ pub struct Stalled {
 }
 
 impl Eye {
-    pub(super) fn new(report: Report, args: &[Arg]) -> Eye {
+    pub(super) fn new(report: Report, kernel: &Kernel, rank: u32, args: &[Arg]) -> Eye {
         let of = |arg: &Arg| match arg {
             Arg::Slots(banks) | Arg::Buffer(banks) => match &banks[..] {
                 [bank] => bank.between(),
@@ -42,11 +46,57 @@ impl Eye {
             },
             _ => None,
         };
-        Eye { report, params: args.iter().map(of).collect(), name: OnceLock::new() }
+        let params = args.iter().map(of).collect();
+        Eye { report, params, kernel: kernel.clone(), rank, name: OnceLock::new() }
     }
 
     pub(super) fn name(&self, name: String) {
         _ = self.name.set(name);
+    }
+
+    /// What the launch has reported so far.
+    #[inline]
+    pub(super) fn reported(&self) -> Option<CudaError> {
+        self.report.get().map(|words| self.stopped(&words))
+    }
+
+    #[cold]
+    fn stopped(&self, words: &[u64; abi::REPORT_WORDS]) -> CudaError {
+        let kernel = &self.kernel;
+        let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
+        let bound = kernel.params.iter().nth(param as usize);
+        let name = bound.map_or("scratch", |(_, param)| param.name());
+        let is_matched = bound.is_some_and(|(id, _)| kernel.matched.contains(&id));
+        let of_packets = bound.is_some_and(|(_, param)| matches!(param, Param::Buffer { .. }));
+        let operation = |word: u64| match of_packets {
+            true => matching::operation_of_flag(word as u32).into(),
+            false => matching::operation_of_word(word).into(),
+        };
+        let [expected, seen] = [expected, seen].map(|word| match is_matched {
+            true if state == abi::OTHER_OPERATION => operation(word),
+            true if of_packets => word & u64::from(matching::FLAG_BITS),
+            true => word >> matching::COUNT_SHIFT,
+            false => word,
+        });
+        let stopped = Box::new(Stopped {
+            rank: self.rank,
+            block,
+            role: kernel.roles[RoleId::new(role as usize)].name.clone(),
+            copy,
+            param: name.to_string(),
+            bank,
+            index,
+            expected,
+            seen,
+            at: kernel.line(Inst::new(inst as usize)).clone(),
+            between: self.params.get(param as usize).copied().flatten(),
+            launch: self.name.get().cloned().unwrap_or_default(),
+        });
+        match state {
+            abi::OUTSIDE => CudaError::OutOfBounds(stopped),
+            abi::OTHER_OPERATION => CudaError::OtherOperation(stopped),
+            _ => CudaError::Timeout(stopped),
+        }
     }
 
     fn stalled(&self) -> Option<Stalled> {
@@ -63,6 +113,12 @@ impl Launches {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|eye| eye.strong_count() > 0);
         all.push(Arc::downgrade(eye));
+    }
+
+    /// What the first of them that gave up has reported.
+    pub(super) fn reported(&self) -> Option<CudaError> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).find_map(|eye| eye.reported())
     }
 
     /// A launch that waits, if one does: launches of a seat run one after another.
