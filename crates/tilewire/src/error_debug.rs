@@ -29,6 +29,8 @@ debug_is_display! {
     crate::ir::VerifyError;
     crate::ir::VerifyErrors;
     crate::ptx::PtxError;
+    crate::tensor::NoMemory;
+    crate::tensor::Shortage;
     crate::transport::BootstrapError;
     crate::transport::DescriptorLimit;
     #[cfg(target_os = "linux")]

@@ -357,7 +357,8 @@ impl RoleCode<'_> {
         let place = format!("[{}+{}]", self.fixed.report, 8 * abi::STALL);
         self.t.line(format_args!("@{} st.relaxed.sys.global.u64 {place}, 0;", mark.is_set));
         let lifts = format!("[{}+{}]", self.fixed.report, 8 * abi::LIFTS);
-        self.t.line(format_args!("@{} red.relaxed.sys.global.add.u64 {lifts}, 1;", mark.is_set));
+        let before = self.t.new_d();
+        self.t.line(format_args!("@{} atom.relaxed.sys.global.add.u64 {before}, {lifts}, 1;", mark.is_set));
     }
 
     /// Goes back to look again, but every 32nd time does what `rarely` says and looks at the abort word and the clock first. Gives the

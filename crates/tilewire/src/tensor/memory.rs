@@ -39,6 +39,8 @@ pub struct Between {
 impl Between {
     /// Numbers of operations are 15 bits: what a packet's flag has room for.
     pub const OPERATIONS: u16 = 1 << 15;
+    /// Those from here on are of schedules in which no word runs ahead of who waits for it.
+    pub const IN_STEP: u16 = crate::ir::matching::IN_STEP;
 }
 
 /// What keeps the bytes alive.

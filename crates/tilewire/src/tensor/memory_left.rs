@@ -85,7 +85,7 @@ impl MemoryLeft {
 }
 
 /// More memory is needed than is left.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
     /// Bytes that are needed.
@@ -110,7 +110,7 @@ impl fmt::Display for Shortage {
 impl std::error::Error for Shortage {}
 
 /// There is no memory for a tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoMemory {
     /// Bytes that were asked for; `usize::MAX` where they cannot even be counted.

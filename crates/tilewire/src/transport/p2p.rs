@@ -4,7 +4,6 @@
 use super::abort::Cause;
 use super::layout::{LINE, Layout, block_share};
 use super::rank::Rank;
-use crate::ir::matching::IN_STEP;
 use crate::tensor::{Between, Memory};
 use std::fmt;
 use std::ops::Range;
@@ -144,7 +143,7 @@ impl PeerEndpoint {
     pub const SLOT_STRIDE: u32 = LINE as u32;
 
     /// Numbers of operations for kernels of your own. The others are the collectives'.
-    pub const OWN_OPERATIONS: u16 = IN_STEP;
+    pub const OWN_OPERATIONS: u16 = Between::IN_STEP;
 
     /// What this rank waits at for the peer: it lies here, and nobody but the peer signals there.
     pub fn waited(&self) -> [&Memory; 6] {
