@@ -265,13 +265,11 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         }
         let none = None;
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));
-        let settle_among = |at_once, types, len, only| {
-            self.terms.settle(
-                peer,
-                Message { types, len, last_per: 1, shape: &none, at_once, only, consumed: false },
-                None,
-            )
+        let settle_as = |config, at_once, types, len, only| {
+            let message = Message { types, len, last_per: 1, shape: &none, at_once, only, consumed: false };
+            self.terms.settle_by(config, peer, message, None)
         };
+        let settle_among = |at_once, types, len, only| settle_as(self.terms.config, at_once, types, len, only);
         let at_once = if self.layout() == Rounds::Legs { 2 * ranks } else { ranks };
         let settle = |types, len, only| settle_among(at_once, types, len, only);
         // Packets of all peers are sent and taken by one role, so no other blocks run beside its own.
@@ -316,7 +314,16 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                 settle(partial, len, staged("a ring passes on what lies in staging: use staged"))?
             }
             (Kind::AllReduce, Algorithm::TwoPhase) => {
-                settle(R::TYPES, share, staged("two phases go through staging: use staged"))?
+                let only = staged("two phases go through staging: use staged");
+                let (usual, most) = (settle(R::TYPES, share, only)?, link.max_blocks_per_peer() / 2);
+                match self.terms.config.blocks {
+                    // What goes out and what comes back have blocks of their own: of those that the user does not ask for, half as many.
+                    None if usual.0.blocks > most && most > 0 => {
+                        let config = Config { blocks: Some(most), ..self.terms.config };
+                        settle_as(config, at_once, R::TYPES, share, only)?
+                    }
+                    _ => usual,
+                }
             }
             (Kind::AllReduce, Algorithm::Ring) => {
                 settle(partial, share, staged("a ring passes on what lies in staging: use staged"))?

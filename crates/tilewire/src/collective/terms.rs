@@ -89,8 +89,19 @@ impl<'l, L: Link> Terms<'l, L> {
         message: Message<'_>,
         reached: Option<usize>,
     ) -> Result<(Decision, Tiling), RunError> {
+        self.settle_by(self.config, peer, message, reached)
+    }
+
+    /// As [`settle`](Self::settle), with other knobs than the user's.
+    pub(super) fn settle_by(
+        &self,
+        config: Config,
+        peer: Option<Rank>,
+        message: Message<'_>,
+        reached: Option<usize>,
+    ) -> Result<(Decision, Tiling), RunError> {
         let (link, Message { types, len, last_per, only, at_once, consumed, .. }) = (self.link, message);
-        let config = Config { primitive: self.config.primitive.or(only.map(|(way, _)| way)), ..self.config };
+        let config = Config { primitive: config.primitive.or(only.map(|(way, _)| way)), ..config };
         let decide = |config: Config| config.decide(Choices::of(link), link, types, (len, last_per), reached, at_once);
         let mut decision = decide(config);
         if let Some((way, why)) = only

@@ -50,11 +50,13 @@ pub(super) fn waits_of(hosts: &[&dyn Host], call: &Call) -> Waits {
         return Waits::alone();
     }
     let mut waits = SegmentWaits::new(&sets);
-    waits.signalled = hosts.iter().filter_map(|host| Signalled::of(*host)).collect();
-    if let [host] = hosts
-        && let Some(status) = host.status()
-    {
-        waits.told = Some(Told { status: status.clone(), by: signalled_by(*host), call: call.to_string() });
+    for host in hosts {
+        let by: SignalledBy = signalled_by(*host).into();
+        waits.signalled.extend(Signalled::of(*host, &by));
+        waits.told = host.status().filter(|_| hosts.len() == 1).map(|status| {
+            let (status, by, call) = (status.clone(), by.clone(), call.to_string());
+            Told { status, by, call }
+        });
     }
     Waits::on(Arc::new(waits))
 }
@@ -62,14 +64,17 @@ pub(super) fn waits_of(hosts: &[&dyn Host], call: &Call) -> Waits {
 /// What of this rank's memory is signalled by whom, in one transport: see the table of [`PeerEndpoint`](crate::transport::PeerEndpoint).
 struct Signalled {
     departures: Departures,
-    by: Vec<(Range<usize>, Rank)>,
+    by: SignalledBy,
 }
+
+/// Where of this rank's memory each peer signals.
+type SignalledBy = Arc<[(Range<usize>, Rank)]>;
 
 impl Signalled {
     /// `None` where nobody's leaving would be noticed.
-    fn of(host: &dyn Host) -> Option<Signalled> {
+    fn of(host: &dyn Host, by: &SignalledBy) -> Option<Signalled> {
         let departures = host.departures().filter(|departures| departures.are_noticed())?.clone();
-        Some(Signalled { departures, by: signalled_by(host) })
+        Some(Signalled { departures, by: by.clone() })
     }
 
     #[cold]
@@ -97,7 +102,7 @@ fn signalled_by(host: &dyn Host) -> Vec<(Range<usize>, Rank)> {
 /// How others can see what a launch waits for. A kernel over several transports tells nobody.
 struct Told {
     status: Status,
-    by: Vec<(Range<usize>, Rank)>,
+    by: SignalledBy,
     /// What the launch is, in words.
     call: String,
 }
