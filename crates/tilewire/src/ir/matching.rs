@@ -1,7 +1,7 @@
 //! Words and flags that carry the number of an operation: what [`Kernel::matched`](super::Kernel::matched) means, for all engines.
 //!
 //! ```text
-//!   slot      63 ─────────────── count ─────────────── 16 │ 15 ── operation ── 0
+//!   slot      63 ──────────── count ──────────── 16 │ 15: in step │ 14 ── operation ── 0
 //!   packet    31: 1 │ 30 ── operation ── 16 │ 15 ── the flag's low bits, the message's number ── 0
 //! ```
 //! Both ends of a transfer agree on the operation when they are built, and give it to their launches as an argument. A launch that finds
@@ -14,9 +14,10 @@ pub const COUNT_SHIFT: u32 = 16;
 pub const FLAG_BITS: u32 = 0x8000_ffff;
 /// The bit that every matched flag has.
 const IS_FLAG: u32 = 1 << 31;
-/// Operations from here on are those of schedules in which no word runs ahead of who waits for it: a larger count is one of another
-/// launch, too. Below it are those of kernels that may signal again before anybody has looked.
-pub const IN_STEP: u16 = 1 << 14;
+/// The bit, beside the operation, of words that never run ahead of who waits for them: a larger count than was waited for is one of another
+/// launch, too. The TAILs of staged transfers are: a slot is filled again when its reader has given it back. Others may be signalled again
+/// before anybody has looked.
+pub const IN_STEP: u16 = 1 << 15;
 
 /// What a look at a word or a packet says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +30,7 @@ pub enum Look {
     Other,
 }
 
-/// The word of a count.
+/// The word of a count; the operation may have the bit [`IN_STEP`].
 pub const fn word(count: u64, operation: u16) -> u64 {
     count << COUNT_SHIFT | operation as u64
 }
@@ -37,11 +38,11 @@ pub const fn word(count: u64, operation: u16) -> u64 {
 /// What a word says to a launch that waits for `wanted`, a [`word`]. A count of 0 is there from the beginning, of no operation.
 pub const fn look_at_word(seen: u64, wanted: u64) -> Look {
     let (count, least) = (seen >> COUNT_SHIFT, wanted >> COUNT_SHIFT);
-    let same = operation_of_word(seen) == operation_of_word(wanted);
+    let same = seen as u16 == wanted as u16;
     if count < least {
         return Look::Missing;
     }
-    let ahead = count > least && operation_of_word(wanted) < IN_STEP;
+    let ahead = count > least && wanted as u16 & IN_STEP == 0;
     if same || ahead || least == 0 { Look::Ready } else { Look::Other }
 }
 
@@ -61,7 +62,7 @@ pub const fn look_at_flag(seen: u32, wanted: u32) -> Look {
 
 /// The operation that a word carries.
 pub const fn operation_of_word(word: u64) -> u16 {
-    word as u16
+    word as u16 & !IN_STEP
 }
 
 /// The operation that a flag carries.
@@ -74,12 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_ready_by_its_count_and_operation_and_only_ones_own_kernels_run_ahead() {
+    fn a_word_is_ready_by_its_count_and_operation_and_only_those_that_are_not_in_step_run_ahead() {
         for (own, ahead) in [(300, Look::Ready), (IN_STEP | 300, Look::Other)] {
             let wanted = word(7, own);
             assert_eq!(look_at_word(wanted, wanted), Look::Ready);
             assert_eq!(look_at_word(word(8, own), wanted), Look::Ready);
-            for other in [0, 299, 301, 0x7fff] {
+            for other in [0, 299, 301, 0x7fff].map(|other| other | own & IN_STEP) {
                 assert_eq!(look_at_word(word(7, other), wanted), Look::Other);
                 assert_eq!(look_at_word(word(6, other), wanted), Look::Missing);
                 assert_eq!(look_at_word(word(8, other), wanted), ahead);

@@ -2,6 +2,7 @@
 
 use super::block::Block;
 use super::memory_left::{MemoryLeft, NoMemory};
+use crate::ir::matching;
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
@@ -34,13 +35,15 @@ pub struct Between {
     /// The operation that they carry, fewer than [`Between::OPERATIONS`]: so that a launch which waits for another one's words finds out (see
     /// [`Kernel::matched`](crate::ir::Kernel::matched)). None of credits, which may be older than the launch.
     pub operation: Option<u16>,
+    /// Whether no word runs ahead of who waits for it ([`matching::IN_STEP`]), in schedules of the collectives.
+    pub in_step: bool,
 }
 
 impl Between {
     /// Numbers of operations are 15 bits: what a packet's flag has room for.
     pub const OPERATIONS: u16 = 1 << 15;
-    /// Those from here on are of schedules in which no word runs ahead of who waits for it.
-    pub const IN_STEP: u16 = crate::ir::matching::IN_STEP;
+    /// Those of kernels of a user's own. The others are the collectives'.
+    pub const OWN: u16 = Self::OPERATIONS / 2;
 }
 
 /// What keeps the bytes alive.
@@ -184,9 +187,10 @@ impl Memory {
         self.between
     }
 
-    /// The operation that its words or packets carry, if they do.
+    /// What its words or packets carry, if they do: the operation, and whether words are in step.
     pub fn operation(&self) -> Option<u16> {
-        self.between?.operation
+        let Between { operation, in_step, .. } = self.between?;
+        operation.map(|number| if in_step && number >= Between::OWN { number | matching::IN_STEP } else { number })
     }
 
     /// First byte.

@@ -143,7 +143,7 @@ impl PeerEndpoint {
     pub const SLOT_STRIDE: u32 = LINE as u32;
 
     /// Numbers of operations for kernels of your own. The others are the collectives'.
-    pub const OWN_OPERATIONS: u16 = Between::IN_STEP;
+    pub const OWN_OPERATIONS: u16 = Between::OWN;
 
     /// What this rank waits at for the peer: it lies here, and nobody but the peer signals there.
     pub fn waited(&self) -> [&Memory; 6] {
@@ -192,23 +192,26 @@ impl PeerEndpoint {
         let there = |area: Range<usize>| at(theirs, layout.of_peer(&area, me));
         // What says that something of a launch is there says of which operation it is. Credits are older than the launch.
         let (from, to) = (me as u32, peer as u32);
-        let of = |from, to, operation| move |memory: Memory| memory.crossing(Between { from, to, operation });
-        let (sent, received) = (of(from, to, Some(0)), of(to, from, Some(0)));
-        let (credit, given) = (of(from, to, None), of(to, from, None));
+        let of = |from, to, operation, in_step| {
+            move |memory: Memory| memory.crossing(Between { from, to, operation, in_step })
+        };
+        let (sent, received) = (of(from, to, Some(0), false), of(to, from, Some(0), false));
+        let (filled, arrived) = (of(from, to, Some(0), true), of(to, from, Some(0), true));
+        let (credit, given) = (of(from, to, None, false), of(to, from, None, false));
         PeerEndpoint {
             send_dst: at(theirs, layout.peer_staging(me)),
             recv_src: at(mine, layout.peer_staging(peer)),
             send_packets: sent(at(theirs, layout.peer_packets(me))),
             recv_packets: received(at(mine, layout.peer_packets(peer))),
             send: Signals {
-                tail: sent(there(layout.tails())),
+                tail: filled(there(layout.tails())),
                 head: credit(here(layout.heads())),
                 packet_head: credit(here(layout.packet_heads())),
                 ready: sent(here(layout.ready())),
                 done: sent(there(layout.done())),
             },
             recv: Signals {
-                tail: received(here(layout.tails())),
+                tail: arrived(here(layout.tails())),
                 head: given(there(layout.heads())),
                 packet_head: given(there(layout.packet_heads())),
                 ready: received(there(layout.ready())),

@@ -166,7 +166,7 @@ impl Instance<'_> {
         let Some(operation) = self.operation(slot.param, slot.bank) else { return Ok(seen) };
         if matching::look_at_word(seen, matching::word(wanted, operation)) == Look::Other {
             let what = format!("{}[{}]", self.kernel.params[slot.param].name(), slot.index);
-            let (expected, seen) = (operation, matching::operation_of_word(seen));
+            let [expected, seen] = [operation.into(), seen].map(matching::operation_of_word);
             return Err(EvalError::OtherOperation { what, expected, seen, by: self.location(inst) });
         }
         Ok(seen >> matching::COUNT_SHIFT)

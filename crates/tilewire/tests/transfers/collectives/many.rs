@@ -41,7 +41,7 @@ fn sixty_four_processes_meet_and_finish_a_first_all_reduce() {
         let result = first_all_reduce(&world).map_err(|error| error.to_string());
         return member.report(format!("{result:?}"));
     }
-    let (mut job, _store) = start("many::sixty_four_processes_meet_and_finish_a_first_all_reduce", 64);
+    let (mut job, _store) = start("collectives::many::sixty_four_processes_meet_and_finish_a_first_all_reduce", 64);
     job.allow(PATIENCE);
     job.expect(0..64, "Ok(())");
     job.finish();

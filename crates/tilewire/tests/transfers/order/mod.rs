@@ -20,8 +20,10 @@ fn outcomes(
 ) -> Vec<Result<(), RunError>> {
     let start = Instant::now();
     let run = |world: World| -> Result<_, RankError> {
-        let link =
-            ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 20), ..ShmOptions::default() })?;
+        let link = ShmTransport::rendezvous(
+            &world,
+            ShmOptions { per_peer_bytes: Some(1 << 20), max_slots: Some(16), ..ShmOptions::default() },
+        )?;
         let launched = body(&world, &link);
         // Who has launched all may hear of it here.
         let closed = link.close();

@@ -95,7 +95,7 @@ fn a_sender_that_runs_ahead_through_deeper_slots_is_told_apart() {
             },
         )
     };
-    let (shallow, deep) = (of(32, 2), of(256, 8));
+    let (shallow, deep) = (of(32, 2), of(256, 16));
     let outcomes = outcomes(2, |world, link| {
         let peer = world.rank().after(1, 2);
         let build = |(len, config): (usize, Config)| {

@@ -121,15 +121,15 @@ fn a_receiver_says_what_it_waits_for() {
 fn a_receiver_says_which_block_and_slot_it_waits_for() {
     // A signal of the sender, by hand: of the first transfer to the receiver.
     let operation = Ticket { rank: SECOND, peer: FIRST, pairing: Pairing::Send, number: 0 }.operation();
-    let signal = |memory: &Memory, slot: usize, value| {
-        let word = matching::word(value, operation);
+    let signal = |memory: &Memory, slot: usize, value, in_step: u16| {
+        let word = matching::word(value, operation | in_step);
         words(memory)[slot * PeerEndpoint::SLOT_STRIDE as usize / 8].store(word, Ordering::Release)
     };
     let slots = SMALL.geometry(2).max_slots;
     // Four tiles for two blocks: the first has all of its two, the second has one and waits for its last, in slot 1 of its eight.
     let of_slot = |send: &Signals| {
         for (slot, value) in [(0, 1), (1, 2), (slots, 1)] {
-            signal(&send.tail, slot, value);
+            signal(&send.tail, slot, value, matching::IN_STEP);
         }
     };
     let error = receiver_waits(Way::staged(128, 2), 2, of_slot);
@@ -138,7 +138,7 @@ fn a_receiver_says_which_block_and_slot_it_waits_for() {
     assert!(error.op.contains(&format!("[{slot}]")), "{error}");
     // A window that the first two blocks of the sender have written.
     let error =
-        receiver_waits(Way::Direct, 3, |send| [0, 1].into_iter().for_each(|block| signal(&send.done, block, 1)));
+        receiver_waits(Way::Direct, 3, |send| [0, 1].into_iter().for_each(|block| signal(&send.done, block, 1, 0)));
     assert_eq!((error.block, error.slot, error.expected, error.seen), (2, 2, 1, 0), "{error}");
 }
 
