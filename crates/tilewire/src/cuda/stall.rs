@@ -116,7 +116,7 @@ impl Launches {
     }
 
     /// What the first of them that gave up has reported.
-    pub(super) fn reported(&self) -> Option<CudaError> {
+    pub fn reported(&self) -> Option<CudaError> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(Weak::upgrade).find_map(|eye| eye.reported())
     }

@@ -5,7 +5,7 @@ use super::abort::{Abort, AbortCode, Cause};
 use super::bootstrap::{BootstrapError, Departure};
 use super::deadline::Deadline;
 use super::departures::Departures;
-use super::pairing::{Pairing, Pairings, Ticket};
+use super::pairing::{Names, Pairing, Pairings, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Shared, TransportError};
 use super::segment::SegmentSet;
@@ -56,9 +56,14 @@ impl Desk {
         Ok(())
     }
 
+    /// What operations are called.
+    pub(super) fn names(&self) -> &Names {
+        self.pairings.names()
+    }
+
     /// What an operation with a peer is, in words.
     pub(super) fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
-        self.pairings.named(peer, operation)
+        self.names().of(peer, operation)
     }
 
     /// Waits for what the peer told. While it waits, others can see for whom.

@@ -15,15 +15,15 @@ use super::gpu_memory::{Sharing, share};
 use super::layout::{Geometry, Layout};
 use super::meeting::Meeting;
 use super::p2p::{LinkKind, P2pTransport, PeerEndpoint};
-use super::pairing::{Pairing, Ticket};
+use super::pairing::{Names, Pairing, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
 use super::segment::{SegmentOptions, SegmentSet};
 use super::sizing::Sizes;
-use super::status::{Crossing, DeviceWait, Status};
+use super::status::{Crossing, DeviceWait, Status, Verdict};
 use super::watch::Watch;
 use super::world::World;
-use crate::cuda::{AbortWord, Buffer, CudaError, Device, Launches, Seat, Stalled, Stream, Together};
+use crate::cuda::{AbortWord, Buffer, CudaError, Device, Launches, Seat, Stalled, Stopped, Stream, Together};
 use crate::tensor::{Between, Memory};
 use std::fmt;
 use std::sync::Arc;
@@ -265,9 +265,10 @@ impl NvlTransport {
     ) -> Result<NvlTransport, TransportError> {
         let own = control.rank();
         let (abort, doorbell) = (control.abort(own), control.doorbell(own));
-        let watcher = Watcher::start(abort, doorbell, seat.clone(), StallWatch::new(own, Status::of(&control)))?;
         let departures = watch.departures(&world);
         let desk = Desk::new(world, format!("nvl/{serial}"), &control, departures);
+        let stalls = StallWatch::new(own, desk.status.clone(), desk.names().clone());
+        let watcher = Watcher::start(abort, doorbell, seat.clone(), stalls)?;
         Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
     }
 
@@ -423,6 +424,7 @@ impl fmt::Debug for NvlTransport {
 struct StallWatch {
     rank: usize,
     status: Status,
+    names: Names,
     /// What the last looks saw: the mark, and the probe that was read before.
     seen: [(u64, u64); 2],
     /// What the line says, and how many looks ago it was last seen: of several waits of a launch now one is seen and now another.
@@ -434,8 +436,8 @@ impl StallWatch {
     /// Between two looks.
     const PERIOD: Duration = Duration::from_millis(20);
 
-    fn new(rank: usize, status: Status) -> StallWatch {
-        StallWatch { rank, status, seen: [(0, 0); 2], told: None, missed: 0 }
+    fn new(rank: usize, status: Status, names: Names) -> StallWatch {
+        StallWatch { rank, status, names, seen: [(0, 0); 2], told: None, missed: 0 }
     }
 
     /// Looks at other waits of a launch before the line tells of one of them.
@@ -446,7 +448,20 @@ impl StallWatch {
         (self.seen, self.told, self.missed) = ([(0, 0); 2], None, 0);
     }
 
+    /// Tells all ranks of a kernel that found another operation: the host may be waiting for another rank's.
+    fn tell_of(&self, by: &Stopped) {
+        let Some(Between { from, to, .. }) = by.between else { return };
+        let peer = if from as usize == self.rank { to } else { from };
+        let there = self.names.of(Rank::new(peer), by.seen as u16);
+        let there = there.unwrap_or_else(|| format!("its operation {}", by.seen));
+        let (here, there) = ((self.rank, by.launch.clone()), (peer as usize, there));
+        self.status.tell_all(&Verdict::OtherOperation { here, there });
+    }
+
     fn look(&mut self, launches: &Launches) {
+        if let Some(CudaError::OtherOperation(by)) = launches.reported() {
+            return self.tell_of(&by);
+        }
         let probe = self.status.device_probe();
         let Some(stalled) = launches.stalled() else { return self.goes_on() };
         let Stalled { at, has, name, mark, since } = stalled;

@@ -10,6 +10,7 @@ use super::rank::Rank;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a rank does with a peer in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,14 +99,35 @@ impl fmt::Display for Ticket {
 #[derive(Default)]
 pub(super) struct Pairings {
     built: RefCell<HashMap<(Rank, Pairing), u64>>,
-    /// By peer: the last operations, in words.
-    names: RefCell<HashMap<Rank, VecDeque<(u16, String)>>>,
+    names: Names,
+}
+
+/// What operations are called, for any thread: the last of each peer. A handle; clones are the same.
+#[derive(Clone, Default)]
+pub(super) struct Names(Arc<Mutex<HashMap<Rank, VecDeque<(u16, String)>>>>);
+
+impl Names {
+    /// Names that are kept of each peer.
+    const KEPT: usize = 4096;
+
+    fn set(&self, ticket: &Ticket, name: &str) {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (names, operation) = (names.entry(ticket.peer).or_default(), ticket.operation());
+        names.retain(|(known, _)| *known != operation);
+        if names.len() == Self::KEPT {
+            names.pop_front();
+        }
+        names.push_back((operation, name.to_string()));
+    }
+
+    /// What an operation with a peer is called, if that is known.
+    pub(super) fn of(&self, peer: Rank, operation: u16) -> Option<String> {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(&peer)?.iter().rev().find(|(known, _)| *known == operation).map(|(_, name)| name.clone())
+    }
 }
 
 impl Pairings {
-    /// Names that are kept of each peer.
-    const NAMES: usize = 4096;
-
     /// The ticket that is taken next.
     pub(super) fn next(&self, rank: Rank, pairing: Pairing, peer: Rank) -> Ticket {
         let number = self.built.borrow().get(&(peer, pairing)).copied().unwrap_or(0);
@@ -119,19 +141,11 @@ impl Pairings {
 
     /// What an operation is called, by this rank until the peer has told.
     pub(super) fn name(&self, ticket: &Ticket, name: &str) {
-        let mut names = self.names.borrow_mut();
-        let (names, operation) = (names.entry(ticket.peer).or_default(), ticket.operation());
-        names.retain(|(known, _)| *known != operation);
-        if names.len() == Self::NAMES {
-            names.pop_front();
-        }
-        names.push_back((operation, name.to_string()));
+        self.names.set(ticket, name);
     }
 
-    /// What an operation with a peer is called, if that is known.
-    pub(super) fn named(&self, peer: Rank, operation: u16) -> Option<String> {
-        let names = self.names.borrow();
-        names.get(&peer)?.iter().rev().find(|(known, _)| *known == operation).map(|(_, name)| name.clone())
+    pub(super) fn names(&self) -> &Names {
+        &self.names
     }
 }
 

@@ -26,6 +26,11 @@ impl WordStamp {
         count << self.shift | u64::from(self.operation)
     }
 
+    /// Whether words are counts and nothing else.
+    pub(crate) fn is_bare(self) -> bool {
+        self.shift == 0
+    }
+
     /// The count of a word.
     pub(crate) fn count(self, word: u64) -> u64 {
         word >> self.shift
@@ -66,6 +71,11 @@ impl FlagStamp {
     #[inline(always)]
     pub(crate) fn flag(self, flag: u32) -> u32 {
         flag & self.mask | self.bits
+    }
+
+    /// How the number of a message becomes the flag that travels, where the kernel's flag is `number | bits`: `number & mask | bits`.
+    pub(crate) fn of_numbers(self, bits: u32) -> (u32, u32) {
+        (self.mask, self.flag(bits))
     }
 
     /// The flag as the kernel has it.

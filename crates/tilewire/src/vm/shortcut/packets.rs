@@ -10,11 +10,9 @@
 
 use super::Way;
 use super::walk::{Effect, Guard, Message, Ring, Slot, Walked};
-use crate::ir::matching::Look;
 use crate::vm::copy;
 use crate::vm::lane::packet::{read_row, write_row};
 use crate::vm::machine::Machine;
-use crate::vm::stamp::FlagStamp;
 use std::sync::atomic::Ordering;
 
 /// The packets of a launch.
@@ -23,8 +21,9 @@ pub(super) struct Packets {
     words: *mut u64,
     count: usize,
     packets: Ring,
-    flag: u64,
-    stamp: FlagStamp,
+    /// What of a message's number is in its flag, and what else is.
+    mask: u32,
+    bits: u32,
     /// The entry of the packets, whose bell rings.
     entry: usize,
     credit: Credit,
@@ -68,7 +67,12 @@ pub(super) fn of(often: &Walked, now_and_then: &Walked) -> Option<Way> {
     let are_apart =
         number.is_apart(8, words.cast(), 8 * count) && packets.is_apart(16 * count, words.cast(), 8 * count);
     let count = usize::try_from(count).ok()?;
-    (are_apart && now_and_then.by == by).then(|| way(Packets { words, count, packets, flag, stamp, entry, credit }))
+    // Credits are bare: they carry no operation.
+    let is_bare = credit.slot.words.is_bare();
+    (are_apart && now_and_then.by == by && is_bare).then(|| {
+        let (mask, bits) = stamp.of_numbers(flag as u32);
+        way(Packets { words, count, packets, mask, bits, entry, credit })
+    })
 }
 
 impl Packets {
@@ -76,19 +80,17 @@ impl Packets {
     /// As for [`Shortcut::run`](super::Shortcut::run), with what its counter says.
     #[inline(always)]
     pub(super) unsafe fn send(&self, m: &Machine, number: u64) -> bool {
-        let Packets { words, packets, flag, stamp, entry, credit, .. } = self;
+        let Packets { words, packets, mask, bits, entry, credit, .. } = self;
         // SAFETY: the walk found all places in their banks for every number; the launch checked the alignment of packets and slots.
         // Peers look at them meanwhile: they are written and read as `PacketSend` and `Wait` do it.
         unsafe {
             if number & credit.seldom == 0 {
                 let needed = if number & credit.wrap == 0 { number } else { number.max(credit.behind) - credit.behind };
-                // A credit that is not there, or that is none, is for the code to tell.
-                let there = credit.slot.word(number).load(Ordering::Acquire);
-                if credit.slot.words.look(there, credit.slot.words.word(needed)) != Look::Ready {
+                if credit.slot.word(number).load(Ordering::Acquire) < needed {
                     return false;
                 }
             }
-            let (to, flag) = (packets.at(number).cast(), stamp.flag((number | flag) as u32));
+            let (to, flag) = (packets.at(number).cast(), number as u32 & mask | bits);
             match self.count {
                 // What is known to be one needs no loop.
                 1 => write_row(m, to, *words, 1, flag),
@@ -103,7 +105,7 @@ impl Packets {
     /// As for [`send`](Packets::send); `next` is what the counter will say.
     #[inline(always)]
     pub(super) unsafe fn receive(&self, m: &Machine, number: u64, next: u64) -> bool {
-        let Packets { words, packets, flag, stamp, credit, .. } = self;
+        let Packets { words, packets, mask, bits, credit, .. } = self;
         if next & credit.wrap == 0 {
             return false;
         }
@@ -114,7 +116,7 @@ impl Packets {
                 // The line is in the sender's cache; it comes while the packets do. See `Wait`.
                 copy::prefetch_for_write(credit.slot.at.at(number));
             }
-            let (from, flag) = (packets.at(number).cast(), stamp.flag((number | flag) as u32));
+            let (from, flag) = (packets.at(number).cast(), number as u32 & mask | bits);
             let came = match self.count {
                 1 => read_row(m, from, *words, 1, flag),
                 count => read_row(m, from, *words, count, flag),
@@ -123,7 +125,7 @@ impl Packets {
                 return false;
             }
             if is_due {
-                credit.slot.tell(m, number, next);
+                credit.slot.tell_bare(m, number, next);
             }
         }
         true

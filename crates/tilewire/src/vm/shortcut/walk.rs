@@ -129,6 +129,19 @@ impl Slot {
         unsafe { self.at.atomic(number) }
     }
 
+    /// As `Signal` does it to a slot whose words are counts.
+    ///
+    /// # Safety
+    /// As for [`tell`](Slot::tell).
+    #[inline(always)]
+    pub(super) unsafe fn tell_bare(self, m: &Machine, number: u64, value: u64) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.word(number).store(value, Ordering::Release);
+            m.ring(self.entry);
+        }
+    }
+
     /// As `Signal` does it.
     ///
     /// # Safety
