@@ -200,6 +200,7 @@ pub struct Launch<'l> {
 }
 
 /// What runs the kernel.
+#[allow(clippy::large_enum_variant)] // a small message on a CPU is not to follow one more pointer
 enum Engine {
     Cpu(Prepared),
     Gpu(Box<cuda::Launch>),

@@ -427,9 +427,9 @@ struct StallWatch {
     names: Names,
     /// What the last looks saw: the mark, and the probe that was read before.
     seen: [(u64, u64); 2],
-    /// What the line says, and how many looks ago it was last seen: of several waits of a launch now one is seen and now another.
+    /// What the line says, and for how many looks: of several waits of a launch now one is seen and now another.
     told: Option<(Between, (u64, u64))>,
-    missed: u32,
+    looks: u32,
 }
 
 impl StallWatch {
@@ -437,15 +437,16 @@ impl StallWatch {
     const PERIOD: Duration = Duration::from_millis(20);
 
     fn new(rank: usize, status: Status, names: Names) -> StallWatch {
-        StallWatch { rank, status, names, seen: [(0, 0); 2], told: None, missed: 0 }
+        StallWatch { rank, status, names, seen: [(0, 0); 2], told: None, looks: 0 }
     }
 
-    /// Looks at other waits of a launch before the line tells of one of them.
-    const MISSED: u32 = 10;
+    /// Looks before the line tells of another wait of a launch: long enough for two ranks to answer each other. A wait that goes on
+    /// changes `since`, so that nothing is told that is over.
+    const TURN: u32 = 15;
 
     fn goes_on(&mut self) {
         self.status.device_goes_on();
-        (self.seen, self.told, self.missed) = ([(0, 0); 2], None, 0);
+        (self.seen, self.told, self.looks) = ([(0, 0); 2], None, 0);
     }
 
     /// Tells all ranks of a kernel that found another operation: the host may be waiting for another rank's.
@@ -465,12 +466,10 @@ impl StallWatch {
         let probe = self.status.device_probe();
         let Some(stalled) = launches.stalled() else { return self.goes_on() };
         let Stalled { at, has, name, mark, since } = stalled;
+        self.looks += 1;
         match self.told {
-            Some(told) if told == (at, since) => self.missed = 0,
-            Some((_, same)) if same == since && self.missed < Self::MISSED => {
-                self.missed += 1;
-                return;
-            }
+            Some(told) if told == (at, since) => {}
+            Some((_, same)) if same == since && self.looks < Self::TURN => return,
             _ => {
                 self.goes_on();
                 self.told = Some((at, since));

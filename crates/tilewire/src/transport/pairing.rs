@@ -104,7 +104,10 @@ pub(super) struct Pairings {
 
 /// What operations are called, for any thread: the last of each peer. A handle; clones are the same.
 #[derive(Clone, Default)]
-pub(super) struct Names(Arc<Mutex<HashMap<Rank, VecDeque<(u16, String)>>>>);
+pub(super) struct Names(Arc<Mutex<HashMap<Rank, Operations>>>);
+
+/// Operations with their names, the latest last.
+type Operations = VecDeque<(u16, String)>;
 
 impl Names {
     /// Names that are kept of each peer.
