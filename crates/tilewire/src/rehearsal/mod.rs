@@ -109,7 +109,7 @@ impl Rehearsal {
         Ok(self.plan(launches, trace)?.verify(&Settings::default()))
     }
 
-    /// Makes the next message in packets number `number` (a multiple of 8) between any two ranks: flags come round after 2³¹.
+    /// Makes the next message in packets number `number` (a multiple of 8) between any two ranks: flags come round after 2¹⁶.
     pub fn at_message(&self, number: u64) {
         let Geometry { world_size, max_blocks_per_peer, .. } = *self.layout.geometry();
         for segment in self.segments.iter() {
