@@ -21,7 +21,7 @@ pub fn fields(world: &World, link: &Wire, asked: Asked<'_>) -> Result<(), RankEr
     Ok(())
 }
 
-/// The forms for a world of so many ranks, the same on all of them.
+/// The forms for a world of `ranks` ranks. All ranks get the same list.
 fn forms(ranks: usize, asked: Asked<'_>) -> Vec<Form> {
     let layouts = [(None, None), (Some(2), Some(Rounds::Blocks)), (Some(1), Some(Rounds::Legs))];
     let fits = |form: &Form| {

@@ -1,4 +1,4 @@
-//! What launches wait for, as their kernels say: for whoever watches a rank while its host does something else.
+//! What launches wait for, as their kernels say: for the thread that watches a rank while its host does something else.
 
 use super::error::{CudaError, Stopped};
 use super::report::Report;

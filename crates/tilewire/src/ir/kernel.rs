@@ -30,7 +30,7 @@ pub struct Kernel {
     /// Source lines the instructions refer to.
     pub sites: Table<Site, SourceLine>,
     /// Slots and packet areas whose words and flags carry the number of the launch's operation, which is an argument
-    /// ([`matching`](super::matching)): a signal or packet of another operation ends the launch of whoever waits for this one's.
+    /// ([`matching`](super::matching)): a launch that waits for this operation ends with an error if it finds a signal or packet of another one.
     pub matched: BTreeSet<ParamId>,
 }
 
