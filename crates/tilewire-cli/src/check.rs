@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result};
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
-use tilewire::check::{Mutation, Report, Settings};
+use tilewire::check::{Mutation, Plan, Report, Settings};
 use tilewire::rehearsal::{Case, shipped};
 
 /// What to check.
@@ -40,76 +40,137 @@ pub const COLLECTIVES: &[&str] = &[
     "barrier",
 ];
 
+/// Exit status where a plan could not be built or did not come to its end: nothing was shown either way.
+const NOT_JUDGED: u8 = 3;
+
+/// What came of the plans.
+#[derive(Default)]
+struct Tally {
+    /// How many were checked.
+    checked: usize,
+    /// Of those, how many for every schedule.
+    decided: usize,
+    /// How many do not hold.
+    failed: usize,
+    /// How many could not be judged.
+    unjudged: usize,
+}
+
+impl Tally {
+    fn exit_code(&self) -> ExitCode {
+        match (self.failed, self.unjudged) {
+            (0, 0) => ExitCode::SUCCESS,
+            (0, _) => ExitCode::from(NOT_JUDGED),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
 /// Checks, prints, and says whether all holds.
 pub fn check(task: &Task) -> Result<ExitCode> {
     let wanted = |case: &Case| task.collective.as_deref().is_none_or(|name| case.collective == name);
-    let cases: Vec<Case> = shipped(task.ranks, task.blocks)?.into_iter().filter(wanted).collect();
+    let cases: Vec<Case> = shipped(task.ranks, task.blocks).into_iter().filter(wanted).collect();
     let settings = Settings { seed: task.seed, ..Settings::default() };
-    let holds =
-        if task.mutations.is_empty() { plain(task, &cases, &settings)? } else { mutated(task, &cases, &settings)? };
-    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn plain(task: &Task, cases: &[Case], settings: &Settings) -> Result<bool> {
-    let (mut holds, mut rows) = (true, Vec::new());
-    let quiet = task.json.as_deref() == Some("-");
-    for case in cases {
-        let began = Instant::now();
-        let report = case.plan.verify(settings);
-        holds &= report.is_clean();
-        if !quiet {
-            let milliseconds = began.elapsed().as_millis();
-            writeln!(stdout(), "{} {}: {report} ({milliseconds} ms)", case.collective, case.name)?;
-        }
-        picture(task, &report)?;
-        rows.push(format!(
-            "{{\"collective\":\"{}\",\"schedule\":\"{}\",\"blocks\":{},\"report\":{}}}",
-            case.collective,
-            case.name,
-            task.blocks,
-            report.to_json()
-        ));
-    }
-    json(task, &rows)?;
-    Ok(holds)
-}
-
-fn mutated(task: &Task, cases: &[Case], settings: &Settings) -> Result<bool> {
-    let (mut holds, mut rows) = (true, Vec::new());
-    let quiet = task.json.as_deref() == Some("-");
-    for &mutation in &task.mutations {
-        let mut applied = 0;
-        for case in cases {
-            for mutant in case.plan.mutants(mutation) {
-                applied += 1;
-                let report = mutant.verify(settings);
-                holds &= !report.is_clean();
-                let kind = report.faults.first().map_or("NOT CAUGHT", |found| found.fault.kind());
-                if !quiet {
-                    let schedules = report.schedules.max(1);
-                    let many = if schedules == 1 { "schedule" } else { "schedules" };
-                    writeln!(stdout(), "{mutant}, {} {}: {kind} ({schedules} {many})", case.collective, case.name)?;
-                    // Who asks for one mutation wants to see what is said about it.
-                    if task.mutations.len() == 1 {
-                        writeln!(stdout(), "{report}\n")?;
-                    }
-                }
-                picture(task, &report)?;
-                rows.push(format!(
-                    "{{\"collective\":\"{}\",\"schedule\":\"{}\",\"mutation\":\"{mutation}\",\"caught\":{},\"report\":{}}}",
-                    case.collective,
-                    case.name,
-                    !report.is_clean(),
-                    report.to_json()
-                ));
+    let (mut tally, mut rows) = (Tally::default(), Vec::new());
+    for case in &cases {
+        match case.plan() {
+            Ok(plan) if task.mutations.is_empty() => plain(task, case, &plan, &settings, &mut tally, &mut rows)?,
+            Ok(plan) => mutated(task, case, &plan, &settings, &mut tally, &mut rows)?,
+            Err(error) => {
+                tally.unjudged += 1;
+                writeln!(stderr(), "{} {}: could not be checked: {error}", case.collective, case.name)?;
             }
         }
-        if applied == 0 && !quiet {
-            writeln!(stdout(), "{mutation}: applies to nothing here ({})", mutation.describe())?;
+    }
+    if !task.is_quiet() {
+        let Tally { checked, decided, failed, unjudged } = tally;
+        match task.mutations.is_empty() {
+            true => writeln!(stdout(), "schedules checked: {checked}, decided: {decided}, not clean: {failed}")?,
+            false => writeln!(stdout(), "mistakes made: {checked}, not found: {failed}")?,
+        }
+        if unjudged > 0 {
+            writeln!(stdout(), "could not be checked: {unjudged}")?;
         }
     }
     json(task, &rows)?;
-    Ok(holds)
+    Ok(tally.exit_code())
+}
+
+impl Task {
+    /// Whether stdout is for the JSON report.
+    fn is_quiet(&self) -> bool {
+        self.json.as_deref() == Some("-")
+    }
+}
+
+/// Whether a report says nothing of the program: a run was given up.
+fn is_unjudged(report: &Report) -> bool {
+    !report.is_clean() && report.faults.iter().all(|found| matches!(found.fault.kind(), "step-limit" | "error"))
+}
+
+fn plain(
+    task: &Task,
+    case: &Case,
+    plan: &Plan,
+    settings: &Settings,
+    tally: &mut Tally,
+    rows: &mut Vec<String>,
+) -> Result<()> {
+    let began = Instant::now();
+    let report = plan.verify(settings);
+    tally.checked += 1;
+    tally.decided += usize::from(report.is_decided());
+    tally.unjudged += usize::from(is_unjudged(&report));
+    tally.failed += usize::from(!report.is_clean() && !is_unjudged(&report));
+    if !task.is_quiet() {
+        let milliseconds = began.elapsed().as_millis();
+        writeln!(stdout(), "{} {}: {report} ({milliseconds} ms)", case.collective, case.name)?;
+    }
+    picture(task, &report)?;
+    rows.push(format!(
+        "{{\"collective\":\"{}\",\"schedule\":\"{}\",\"blocks\":{},\"report\":{}}}",
+        case.collective,
+        case.name,
+        task.blocks,
+        report.to_json()
+    ));
+    Ok(())
+}
+
+fn mutated(
+    task: &Task,
+    case: &Case,
+    plan: &Plan,
+    settings: &Settings,
+    tally: &mut Tally,
+    rows: &mut Vec<String>,
+) -> Result<()> {
+    for &mutation in &task.mutations {
+        for mutant in plan.mutants(mutation) {
+            tally.checked += 1;
+            let report = mutant.verify(settings);
+            tally.failed += usize::from(report.is_clean());
+            let kind = report.faults.first().map_or("NOT CAUGHT", |found| found.fault.kind());
+            if !task.is_quiet() {
+                let schedules = report.schedules.max(1);
+                let many = if schedules == 1 { "schedule" } else { "schedules" };
+                writeln!(stdout(), "{mutant}, {} {}: {kind} ({schedules} {many})", case.collective, case.name)?;
+                // Who asks for one mutation wants to see what is said about it.
+                if task.mutations.len() == 1 {
+                    writeln!(stdout(), "{report}\n")?;
+                }
+            }
+            picture(task, &report)?;
+            rows.push(format!(
+                "{{\"collective\":\"{}\",\"schedule\":\"{}\",\"mutation\":\"{mutation}\",\"caught\":{},\"report\":{}}}",
+                case.collective,
+                case.name,
+                !report.is_clean(),
+                report.to_json()
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn json(task: &Task, rows: &[String]) -> Result<()> {
@@ -126,4 +187,28 @@ fn json(task: &Task, rows: &[String]) -> Result<()> {
 fn picture(task: &Task, report: &Report) -> Result<()> {
     let (Some(file), Some(found)) = (&task.svg, report.faults.first()) else { return Ok(()) };
     fs::write(file, found.to_svg()).with_context(|| format!("writing {file}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_checked_is_neither_right_nor_wrong() {
+        let code = |failed, unjudged| format!("{:?}", Tally { failed, unjudged, ..Tally::default() }.exit_code());
+        let is = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(
+            [code(0, 0), code(1, 0), code(0, 1), code(1, 1)],
+            [is(0), is(1), is(NOT_JUDGED), is(1)],
+            "a fault that was found counts more than what could not be checked"
+        );
+    }
+
+    #[test]
+    fn a_run_that_was_given_up_is_not_judged() {
+        let case = &shipped(2, 1)[0];
+        let plan = case.plan().unwrap();
+        assert!(is_unjudged(&plan.verify(&Settings { step_limit: 10, ..Settings::default() })));
+        assert!(!is_unjudged(&plan.verify(&Settings::default())));
+    }
 }

@@ -64,6 +64,9 @@ fn what_is_not_understood_is_a_usage_error() {
 #[test]
 fn checks_hold_and_mutations_are_caught() {
     has(&succeeds("check all --ranks 2 --blocks 1"), &["sendrecv staged: clean, decided", "sendrecv direct: clean"]);
+    has(&succeeds("check all --ranks 2 --blocks 1"), &["schedules checked: 79, decided: 79, not clean: 0"]);
+    // More ranks than a block of 2 KiB has slots for in a ring; only what is asked for is built.
+    has(&succeeds("check barrier --ranks 20"), &["20 ranks", "schedules checked: 1, decided: 1"]);
     let out = succeeds("check sendrecv --mutate drop-credit-wait --blocks 1");
     has(&out, &["drop-credit-wait at", "staged.rs", "race"]);
     let json = succeeds("check sendrecv --blocks 1 --json -");

@@ -136,6 +136,20 @@ fn nothing_and_little_is_sent_too() {
 }
 
 #[test]
+fn ranks_that_were_started_with_different_commands_are_told() {
+    let script =
+        "if [ $TILEWIRE_RANK = 0 ]; then exec \"$TILEWIRE\" run all_reduce; fi; exec \"$TILEWIRE\" soak --minutes 1";
+    let began = std::time::Instant::now();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", "2", "--", "sh", "-c", script]).env("TILEWIRE", env!("CARGO_BIN_EXE_tilewire"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("rank 0 runs `tilewire run`, and rank 1 runs `tilewire soak`"), "{said}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "waited for the deadline: {said}");
+}
+
+#[test]
 fn under_a_launcher_its_ranks_are_used() {
     let (code, out, err) = run("launch -n 3 -- tilewire run sendrecv --bytes 4KiB --launches 2");
     assert_eq!((code, err.as_str()), (0, ""), "{out}");

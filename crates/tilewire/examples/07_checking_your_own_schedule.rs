@@ -9,7 +9,7 @@
 #[path = "05_ring_all_gather.rs"]
 pub mod ring;
 
-use tilewire::check::{Mutation, Plan, Report, Settings};
+use tilewire::check::{Mutation, Plan, Report, Settings, Values};
 use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::layout::Geometry;
 use tilewire::{RunError, Tensor};
@@ -26,17 +26,17 @@ pub fn plan(ranks: usize, len: usize, launches: usize) -> Result<Plan, RunError>
         max_copies: 1,
         packet_bytes: 0,
     };
-    let links = Rehearsal::new(geometry).ranks();
-    let mut plan = Plan::new(ranks as u32);
-    for _ in 0..launches {
-        let trace = |link| {
-            let (out, inp) = (Tensor::<f32>::zeros(ranks * len), Tensor::<f32>::zeros(len));
-            ring::trace(link, &out, &inp)
-        };
-        let traced = links.iter().map(trace).collect::<Result<Vec<_>, _>>()?;
-        let kernels: Vec<_> = traced.iter().map(|traced| (&traced.kernel, &traced.args[..])).collect();
-        plan.launch(&kernels);
-    }
+    // Tensors are made once for each rank, as a program would: made anew for every launch they would hide what one launch does to the next.
+    let tensors = |len: usize| -> Vec<Tensor<f32>> { (0..ranks).map(|_| Tensor::zeros(len)).collect() };
+    let (out, inp) = (tensors(ranks * len), tensors(len));
+    let mut plan = Rehearsal::new(geometry).plan(launches, |link, _| {
+        let rank = link.number() as usize;
+        ring::trace(link, &out[rank], &inp[rank])
+    })?;
+    // What the hosts put in and must find: the shards of all ranks, other ones in every launch.
+    let shard = |rank: usize, launch: usize| (0..len).map(move |i| (100 * launch + 10 * rank + i) as f32);
+    plan.inputs(|rank, launch| vec![Values::of(&inp[rank as usize], shard(rank as usize, launch))]);
+    plan.expect(|rank, launch| vec![Values::of(&out[rank as usize], (0..ranks).flat_map(|from| shard(from, launch)))]);
     Ok(plan)
 }
 

@@ -47,7 +47,7 @@ debug_is_display! {
 #[cfg(test)]
 mod tests {
     use super::ERRORS;
-    use crate::check::EvalError;
+    use crate::check::{EvalError, Location};
     use crate::collective::{RunError, map};
     use crate::cuda::CudaError;
     use crate::ir::{SourceLine, VerifyErrors};
@@ -69,7 +69,9 @@ mod tests {
         let RunError::Build(misuse) = map(&out, &inp).trace().unwrap_err() else { panic!("a misuse of hooks") };
         assert!(misuse.to_string().contains('\n'), "a list: {misuse}");
         let samples: Vec<Box<dyn Error>> = vec![
-            Box::new(EvalError::StepLimit { limit: 7 }),
+            Box::new(EvalError::ZeroFlag {
+                by: Location { at: SourceLine::caller(), rank: 0, block: 0, role: "main".into(), copy: 0 },
+            }),
             Box::new(RunError::from(misuse.clone())),
             Box::new(misuse),
             Box::new(RunError::from(TransferError::Broken { cause })),

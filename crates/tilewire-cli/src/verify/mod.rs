@@ -276,6 +276,10 @@ fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
         let went = order::program(device, seed, captured).map(|_| ());
         tally.count("cuda, launches in other orders", outcome("several operations", went));
     }
+    for captured in [false, true].into_iter().filter(|_| request.orders > 0) {
+        let what = format!("three ranks that wait for each other in a ring, captured {captured}");
+        tally.count("cuda, launches in other orders", outcome(&what, order::ring(device, captured)));
+    }
     for &ranks in &request.ranks {
         for blocks in [1, 4] {
             let what = format!("ring of {ranks} ranks, {blocks} blocks");

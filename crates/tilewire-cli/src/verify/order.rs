@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tilewire::collective::PreparedExchange;
 use tilewire::cuda::Device;
 use tilewire::transport::{NvlOptions, NvlTransport, P2pTransport};
-use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, sendrecv};
+use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, send, sendrecv};
 
 /// Only what hangs waits for it.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -142,6 +142,51 @@ pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> 
         }
     }
     Ok(same)
+}
+
+/// Three ranks whose launches wait for each other in a ring, of which no two wait for each other: an error on all three that names them, and no
+/// deadline.
+pub fn ring(device: &Arc<Device>, captured: bool) -> Result<()> {
+    const RANKS: usize = 3;
+    let links = NvlTransport::virtual_ranks(device, RANKS, NvlOptions::default())?;
+    let mut ops = Vec::new();
+    for link in &links {
+        let (next, previous) = (link.rank().after(1, RANKS), link.rank().after(RANKS - 1, RANKS));
+        let (inp, out) = (device.zeros::<u32>(700)?, device.zeros::<u32>(700)?);
+        let give = send(link, &inp, next).deadline(DEADLINE).build()?;
+        let take = recv(link, &out, previous).deadline(DEADLINE).build()?;
+        ops.push((give, take));
+    }
+    // Once in an order that works: the first launch compares the sides, which a capture must not.
+    ops.iter_mut().try_for_each(|(give, _)| give.run())?;
+    ops.iter_mut().try_for_each(|(_, take)| take.run())?;
+    ops.iter_mut().try_for_each(|(_, take)| take.sync())?;
+    let start = Instant::now();
+    let mut errors: Vec<Option<RunError>> = vec![None; RANKS];
+    let launch = |ops: &mut Vec<(PreparedExchange<'_, NvlTransport>, PreparedExchange<'_, NvlTransport>)>| {
+        ops.iter_mut().try_for_each(|(_, take)| take.run())?;
+        ops.iter_mut().try_for_each(|(give, _)| give.run())
+    };
+    if captured {
+        let streams: Vec<_> = links[1..].iter().map(|link| &link.seat().stream).collect();
+        let stream = &links[0].seat().stream;
+        let graph = stream.capture::<RunError>(&streams, || launch(&mut ops))?;
+        graph.replay(stream)?;
+    } else {
+        launch(&mut ops)?;
+    }
+    for ((give, take), error) in ops.iter_mut().zip(&mut errors) {
+        *error = take.sync().and_then(|()| give.sync()).err();
+    }
+    ensure!(start.elapsed() < SOON, "a ring, captured {captured}: it took {:?}: {errors:?}", start.elapsed());
+    for (rank, error) in errors.iter().enumerate() {
+        let Some(RunError::Deadlock(deadlock)) = error else {
+            bail!("a ring, captured {captured}: rank {rank}: {error:?}")
+        };
+        let all = (0..RANKS).all(|rank| deadlock.waiting.iter().any(|waiting| waiting.rank == rank));
+        ensure!(all, "a ring, captured {captured}: rank {rank}: {deadlock}");
+    }
+    Ok(())
 }
 
 fn sync(made: &mut [Vec<Made<'_>>], errors: &mut [Option<RunError>]) {

@@ -69,6 +69,13 @@ pub enum EvalError {
         /// Where.
         by: Location,
     },
+    /// A bulk copy whose source and destination have bytes in common.
+    CopyOverlaps {
+        /// The destination.
+        what: String,
+        /// Where.
+        by: Location,
+    },
     /// A packet flag is 0, which means empty.
     ZeroFlag {
         /// Where.
@@ -94,6 +101,8 @@ pub enum EvalError {
     StepLimit {
         /// The limit.
         limit: u64,
+        /// Who took the last step, and where.
+        by: Location,
     },
     /// What is bound does not fit the kernel.
     Binding {
@@ -120,6 +129,9 @@ impl fmt::Display for EvalError {
             EvalError::Misaligned { what, offset, size, by } => {
                 write!(f, "{by}: byte offset {offset} of {what} is not a multiple of the value's {size} bytes")
             }
+            EvalError::CopyOverlaps { what, by } => {
+                write!(f, "{by}: source and destination of a bulk copy overlap in {what}; copy through scratch")
+            }
             EvalError::ZeroFlag { by } => write!(f, "{by}: packet flag is 0, which means empty; count flags from 1"),
             EvalError::OtherOperation { what, expected, seen, by } => write!(
                 f,
@@ -133,7 +145,9 @@ impl fmt::Display for EvalError {
                 }
                 Ok(())
             }
-            EvalError::StepLimit { limit } => write!(f, "no end after {limit} steps: an endless loop?"),
+            EvalError::StepLimit { limit, by } => {
+                write!(f, "{by}: no end after {limit} steps: an endless loop, or raise the step limit")
+            }
             EvalError::Binding { kernel, message } => write!(f, "arguments of {kernel}: {message}"),
             EvalError::Malformed { message, by } => write!(f, "{by}: {message}; verify kernels before running them"),
         }

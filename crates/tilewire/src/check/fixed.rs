@@ -1,17 +1,16 @@
-//! What is wrong whatever the schedule: checks that run nothing.
-//!
-//! `ir::verify` has judged constant indices of every kernel alone; here kernels are looked at together.
+//! What the kernels of all ranks say together, without a run: who could ever signal a slot, and whether a device holds a launch.
 
+use super::eval::Awaited;
 use super::memory::{Bank, Bound};
-use super::observer::Actor;
 use super::report::{Fault, Namer};
 use super::residency::Residence;
-use crate::ir::{Entity, Kernel, Op, ParamId, RoleId, Slot};
+use super::world::{Waiting, Who};
+use crate::ir::{Base, Entity, Kernel, Op, ParamId, Slot};
 
-/// Waits for slots that no kernel of the world signals.
-pub(super) fn waits_without_producer(namer: &Namer<'_>) -> Vec<Fault> {
+/// The waits of a deadlock for slots that no kernel of the world changes.
+pub(super) fn waits_without_producer(namer: &Namer<'_>, stuck: &[Waiting]) -> Vec<Fault> {
     let mut produced: Vec<Reach> = Vec::new();
-    each_slot_op(namer, |launch, rank, _, kernel, op| {
+    each_op(namer, |launch, rank, kernel, op| {
         let bound = &namer.stage.bindings[launch][rank].params;
         match op {
             Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } => produced.extend(reach(kernel, bound, slot)),
@@ -20,31 +19,29 @@ pub(super) fn waits_without_producer(namer: &Namer<'_>) -> Vec<Fault> {
                     produced.extend(routes.iter().flatten().map(|route| Reach::all(&route.slots)));
                 }
             }
+            Op::AtomicAdd { at, .. } | Op::Store { at, .. } | Op::Put { at, .. } => {
+                if let Base::Param(param) = at.base
+                    && let Bound::Buffer(banks) = &bound[param.index()]
+                {
+                    produced.extend(banks.iter().map(Reach::all));
+                }
+            }
             _ => {}
         }
     });
-    produced.sort_by_key(|reach| (reach.memory, reach.start, reach.end));
-    produced.dedup();
     let mut faults = Vec::new();
-    each_slot_op(namer, |launch, rank, (role, inst), kernel, op| {
-        let (Op::Wait { slot, x } | Op::Test { slot, x }) = op else { return };
-        if kernel.as_const(*x).is_some_and(|c| c.bits == 0) {
-            return;
+    for Waiting { who, launch, on } in stuck {
+        let (Who::Role(who), Awaited::Slot { name, slot }) = (who, &on.on) else { continue };
+        if produced.iter().any(|made| made.holds(slot.memory, slot.byte)) {
+            continue;
         }
-        let wanted = reach(kernel, &namer.stage.bindings[launch][rank].params, slot);
-        if !wanted.is_empty() && !wanted.iter().any(|wanted| produced.iter().any(|made| made.meets(wanted))) {
-            let who = Actor { rank: rank as u32, block: 0, role, copy: 0 };
-            let mut name = kernel.params[slot.slots].name().to_string();
-            if let Some(index) = kernel.as_const(slot.index) {
-                name += &format!("[{}]", index.bits);
-            }
-            let fault = Fault::NoProducer { slot: name, wait: namer.actor(who, launch as u32, Some(inst)) };
-            // A line that several ranks and launches share is named once.
-            if !faults.iter().any(|known: &Fault| known.lines() == fault.lines()) {
-                faults.push(fault);
-            }
+        let slot = format!("{name}[{}]", slot.index);
+        let fault = Fault::NoProducer { slot, wait: namer.actor(*who, *launch, Some(on.inst)) };
+        // A line that several ranks share is named once.
+        if !faults.iter().any(|known: &Fault| known.lines() == fault.lines()) {
+            faults.push(fault);
         }
-    });
+    }
     faults
 }
 
@@ -58,11 +55,11 @@ pub(super) fn beyond_device(namer: &Namer<'_>, device: &Residence) -> Option<Fau
     (0..).zip(&launches).find_map(beyond)
 }
 
-fn each_slot_op(namer: &Namer<'_>, mut f: impl FnMut(usize, usize, (RoleId, crate::ir::Inst), &Kernel, &Op)) {
+fn each_op(namer: &Namer<'_>, mut f: impl FnMut(usize, usize, &Kernel, &Op)) {
     for (launch, ranks) in namer.plan.kernels().iter().enumerate() {
         for (rank, kernel) in ranks.iter().enumerate() {
-            for (role, data) in kernel.roles.iter() {
-                kernel.walk(data.body, &mut |inst| f(launch, rank, (role, inst), kernel, &kernel.insts[inst].op));
+            for role in kernel.roles.values() {
+                kernel.walk(role.body, &mut |inst| f(launch, rank, kernel, &kernel.insts[inst].op));
             }
         }
     }

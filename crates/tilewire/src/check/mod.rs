@@ -29,53 +29,70 @@
 //! | `bulk_copy` | begins after the last `proxy_fence` and the copies waited for, not after plain accesses since; reads, then writes; is over for its role copy (`Read`) or visible (`Complete`) only after a `bulk_wait` that covers it, or the end of the role |
 //! | packet | the bytes of one packet are visible to whoever got its flag; nothing else is. A packet is overwritten only when its reads are over |
 //! | `post` | begins with what is visible to the poster; two puts are not ordered, even to one place, unless the first is over for the poster |
-//! | `post_signal` → `wait` | the data of earlier posts to that peer is visible, and what was over for the poster is over. Signals of one poster to one peer arrive in order |
-//! | atomics | among their like there is no race; release and acquire as they say |
+//! | `post_signal` → `wait` | the data of earlier posts to that peer on that queue is visible, and what was over for the poster is over; nothing else that the poster saw is. Signals of one poster to one peer arrive in order |
+//! | atomics | two of them race as plain accesses do, unless they touch the same bytes and the scope of each contains the other's party (a rank is a device). One that acquires sees what every releasing one before it published. On the bytes of a slot an atomic is a signal that adds |
 //! | copy engine | a stream is a party of its own, in the order of its operations, from the launch to its end. A value written publishes all before it; a wait for a value sees what the write that stands there published. Values go back to 0, so such plans are outside of the fragment below |
 //!
 //! A counter has the values that signals give it, so a wait is *for* the **first** signal that suffices and synchronises with that one
-//! only. (In a run it may see a later one; that some run sees the first is what matters.) Non-temporal stores need no row:
-//! the engine ends them with a fence before it signals.
+//! only. In a run it may find a later one: every later signal of data shows as much, and so does a later credit of the same party (on a GPU a relaxed
+//! store continues the release before it of the same thread to the same place). A later credit of another party shows no data, so a wait that may
+//! find one learns nothing but what is over. Non-temporal stores need no row: the engine ends them with a fence before it signals.
 //!
-//! Between launches the hosts do as a user would: read every output, rewrite every input. Bytes between ranks begin undefined,
-//! counters and user tensors do not.
+//! **Promises of parameters.** Bytes that a kernel reaches through an `In` or an `Out` are written by no other rank during its launch, however that
+//! is signalled (`model/promises.rs`): engines keep what they have read.
+//!
+//! Between launches the hosts do as a user would: read every output, rewrite every input, and both for tensors that a kernel reads and writes.
+//! Bytes between ranks begin undefined, counters and user tensors do not. In worlds of up to four ranks ([`Settings::one_copy_ranks`]) every role
+//! runs with all its copies and with one, as the CPU engine runs it.
 //!
 //! # What one run decides
 //!
-//! A program is in the **monotone fragment** when the signals to each slot are ordered, their values only grow, and no op gives
-//! a counter's value to the program (no `test`, no atomic whose result is used). The first two are checked in the run (a
-//! violation is a fault), the third by looking at the ops that ran.
+//! A program is in the **monotone fragment** when
+//!
+//! - the signals to each slot are ordered (visibly, or through a wait that found the earlier one there), their values only grow, also from what the slot held at first, and nothing but signals
+//!   changes a slot: no atomic, no plain write, no copy engine;
+//! - no op gives a counter's or another party's progress to the program: no `test`, no atomic whose result is used;
+//! - no atomic acquires: what it would see depends on which came before;
+//! - no credit of another party follows data in a slot while a wait for that data may still be under way (it could find the credit instead).
+//!
+//! Ordered signals and growing values are checked in the run (a violation is a fault); the rest by looking at the ops that ran, and a program with
+//! one of them is *sampled*, with the op and its line as the reason.
 //!
 //! *Claim.* For such a program, launched as planned, one run decides for all schedules whether one of them has a race or a
 //! deadlock. (The argument is that of Thornley and Chandy for monotonic counters, 2000, with clocks in place of locks.)
 //!
 //! 1. *Steps commute.* Let no access race. Then two steps that parties p ≠ q can take in one state can be taken in either order
-//!    with the same result: plain accesses do not meet; a signal and a wait on one slot commute where the wait can go on already,
-//!    and a growing counter never takes that away again; two signals to one slot are ordered, so they are never both next; a packet is
-//!    overwritten only when its reads are over, or that is a race. So whatever can run stays able to run, and all maximal runs have the same steps with the same values (Newman's lemma): either
-//!    all complete or all end in the same deadlock.
+//!    with the same result: plain accesses do not meet; two atomics whose results nobody uses add up to the same; a signal and a wait on one slot
+//!    commute where the wait can go on already, and a growing counter never takes that away again; two signals to one slot are ordered, so they are
+//!    never both next; a packet is overwritten only when its reads are over, or that is a race. So whatever can run stays able to run, and all
+//!    maximal runs have the same steps with the same values (Newman's lemma): either all complete or all end in the same deadlock.
 //! 2. *Minimal happens-before.* Let H be the order that the clocks compute: program order, launches, first sufficient signal →
 //!    wait. By 1 its steps and edges are the same in every run. Every linear extension of a down-closed part of H is a run: each wait
-//!    in it has a sufficient signal before it. And in each run a wait comes after its first sufficient signal, so H holds in all.
+//!    in it has a sufficient signal before it. And in each run a wait comes after its first sufficient signal, and whatever signal it finds shows
+//!    at least as much as that one (the last premise), so H holds in all.
 //! 3. *Races.* If H leaves two conflicting accesses a, b unordered, run what lies below either of them, then a, then b: they meet
 //!    with nothing between, a race of a real run. Conversely take the first race of any run: up to there the run is race-free, so by 1 it
 //!    is part of the one we ran, and by 2 what H orders is ordered in it; so H does not order the two. The same argument
 //!    finds every race, also those behind the first as long as values do not depend on it.
-//! 4. *Weak memory.* A program whose sequentially consistent runs are race-free in this sense has no others (the guarantee for
-//!    data-race-free programs), so interleavings are enough. What a credit orders without making it visible counts as unordered.
+//! 4. *Weak memory.* In the fragment a party learns of others only by waits that succeed, and each wait has a least signal that it needs, so memory
+//!    that is weaker than interleavings (release and acquire) shows a race-free program nothing else. What a credit orders without making it
+//!    visible counts as unordered. This needs the second premise: a test that *fails* may be older than any interleaving has it.
 //! 5. *Asynchronous parties* take their steps at any time between their begin and the wait that covers them, so they are parties with
 //!    exactly those edges, and 1 to 3 hold for them.
 //!
-//! `tests/suite/checker/brute.rs` compares the claim with all interleavings of small random programs, with a definition of races that uses no
-//! clock. Outside of the fragment (`test`, atomics whose result is used, handshakes of copy engines) every order of signals, waits, tests,
-//! packets and atomics is run, up to the order of steps that commute (sleep sets, `world/explore.rs`) and to a budget, then random
-//! priorities (PCT) out of a printed seed: such a report says *sampled*, and whether all schedules were run. `tests/suite/checker/explored.rs` compares
-//! those verdicts with all interleavings, too.
+//! `tests/suite/checker/brute` compares the claim with all interleavings of small random programs, with a definition of races that uses no
+//! clock. Outside of the fragment every order of signals, waits, tests, packets and atomics is run, up to the order of steps that commute (sleep
+//! sets, `world/explore.rs`) and to a budget, then random priorities (PCT) out of a printed seed. Such a report says *sampled*. It says *every schedule
+//! run* only where no budget cut the exploration short and interleavings are all that there is: not where posts are delivered when the network
+//! likes, where elements of one `each` race for an atomic, where a party polls a thousand times, or where a test fails, or the result of an atomic is
+//! used, after the party has signalled or waited (weak memory). A party that would only repeat a poll in a state in which it has been, with nothing done
+//! by anybody since, is not run again; where all who are left do that, it is a deadlock.
 //!
 //! # What it cannot see
 //!
-//! Other sizes, block counts and launch sequences than those planned; wrong *values* (an ordered read of the wrong bytes);
-//! the engines' own code; host threads that use a tensor during a launch; deadlines. Races inside scratch that two elements share
+//! Other sizes, block counts and launch sequences than those planned, and branches that the planned inputs do not take; wrong *values* (an ordered
+//! read of the wrong bytes) unless [`Plan::expect`] says what is right; the engines' own code; host threads that use a tensor during a launch;
+//! deadlines; ranks of one world that run different numbers of copies. Races inside scratch that two elements share
 //! are seen, shared-memory bank conflicts are not. A run has all blocks of a launch at once; whether a GPU does is computed where
 //! [`Settings::device`] names one.
 //!
@@ -86,7 +103,7 @@
 //! | `model/` | the memory model: clocks, shadow memory, slots |
 //! | `report/` | [`Report`]: text, JSON, SVG |
 //! | `mutation/` | [`Mutation`]: mistakes that must be seen |
-//! | `fixed.rs` | checks that run nothing |
+//! | `fixed.rs` | what all kernels say together, without a run |
 //! | `residency.rs` | [`co_resident`], [`Residence`]: whether a device holds all blocks at once |
 //! | `run.rs` | [`run`], [`run_world`], [`launch`]: schedulers of the evaluator alone, deadlock, step limit |
 //! | `snapshot.rs` | [`evaluate`]: the same for host tensors, without touching them |
@@ -119,10 +136,10 @@ pub use memory::{Bank, Binding, Bound, Memories, MemoryId, PeerRoute, World};
 pub use model::Conflict;
 pub use mutation::{Mutant, Mutation};
 pub use network::{AtOnce, Descriptor, Network};
-pub use observer::{Access, AccessKind, Actor, Observer, SlotRef, Unobserved};
+pub use observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet, Unobserved, Wanted};
 pub use report::{Certainty, Event, Fault, Found, Moment, Report, Waiter};
 pub use residency::{BlockNeeds, DeviceLimits, NotResident, Residence, Scarce, blocks_per_multiprocessor, co_resident};
 pub use run::{Options, Schedule, instances, launch, run, run_world};
 pub use snapshot::evaluate;
 pub use verify::{Settings, verify_world};
-pub use world::{After, CopyStream, Plan, Word};
+pub use world::{After, CopyStream, Plan, Values, Word};

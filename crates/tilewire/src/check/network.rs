@@ -1,7 +1,7 @@
 //! The network between ranks as the language sees it: descriptors that somebody delivers later.
 
 use super::memory::{Memories, MemoryId};
-use super::observer::{Access, AccessKind, Actor, Observer, SlotRef};
+use super::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet};
 use crate::ir::{Inst, ParamId};
 
 /// What a kernel hands to the proxy behind a queue. Bounds were checked when it was posted.
@@ -55,7 +55,7 @@ impl Descriptor {
             }
             Descriptor::Signal { who, inst, slot, value, .. } => {
                 let before = memories.read(slot.memory, slot.byte, 8);
-                observer.signal(who, inst, &slot, before, value, false);
+                observer.signal(who, inst, &slot, &SlotSet { before, value, credit: false, operation: None });
                 memories.write(slot.memory, slot.byte, 8, value);
             }
         }

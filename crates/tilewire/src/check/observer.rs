@@ -27,6 +27,8 @@ pub enum AccessKind {
     Write,
     /// A read-modify-write that is atomic among its like.
     Atomic,
+    /// A slot or a word that a wait or a test looks at.
+    Look,
     /// One packet, taken when both halves carried the flag.
     PacketRead,
     /// One packet.
@@ -71,6 +73,30 @@ pub struct SlotRef {
     pub byte: u64,
 }
 
+/// A slot is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotSet {
+    /// The count it had.
+    pub before: u64,
+    /// The count it gets.
+    pub value: u64,
+    /// Whether it publishes no data.
+    pub credit: bool,
+    /// The operation that its word carries, where it carries one.
+    pub operation: Option<u16>,
+}
+
+/// A slot is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// The least count that is enough.
+    pub value: u64,
+    /// The count it has.
+    pub seen: u64,
+    /// The operation of who looks, where its words carry one.
+    pub operation: Option<u16>,
+}
+
 /// Sees everything that happens, in the order in which it happens. Every method does nothing by default.
 #[allow(unused_variables)] // the names are documentation
 pub trait Observer {
@@ -78,12 +104,14 @@ pub trait Observer {
     fn access(&mut self, who: Actor, access: &Access) {}
     /// A packet is written over one that carried `before` (the larger flag of its halves; 0: empty).
     fn packet(&mut self, who: Actor, inst: Inst, memory: MemoryId, byte: u64, before: u64, flag: u64) {}
-    /// A slot is set; `credit` when it publishes no data. `before` is the value it had.
-    fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, before: u64, value: u64, credit: bool) {}
-    /// A wait for `value` is over: the slot held `seen`.
-    fn wait(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {}
-    /// A slot was tested: it held `seen`.
-    fn test(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {}
+    /// An atomic changes the bytes it has touched from `before` to `after`.
+    fn atomic(&mut self, who: Actor, access: &Access, before: u64, after: u64) {}
+    /// A slot is set.
+    fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, set: &SlotSet) {}
+    /// A wait is over.
+    fn wait(&mut self, who: Actor, inst: Inst, slot: &SlotRef, wanted: &Wanted) {}
+    /// A slot is tested.
+    fn test(&mut self, who: Actor, inst: Inst, slot: &SlotRef, wanted: &Wanted) {}
     /// A barrier of the role copy (also the one at the end of an `each`).
     fn barrier(&mut self, who: Actor, inst: Inst) {}
     /// An `each` over so many elements begins.

@@ -108,7 +108,8 @@ pub fn launch(
         }
         steps += 1;
         if steps > options.step_limit {
-            return Err(EvalError::StepLimit { limit: options.step_limit });
+            let by = all[who].location_now();
+            return Err(EvalError::StepLimit { limit: options.step_limit, by });
         }
         match all[who].step(world, observer)? {
             Step::Ran => {

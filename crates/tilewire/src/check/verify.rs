@@ -5,7 +5,7 @@ use super::model::{Detector, Watch};
 use super::report::{Certainty, Fault, Found, Namer, Report};
 use super::residency::Residence;
 use super::world::{Chooser, Ending, Exhaustive, Limits, Outcome, Plan, Priorities, Stage, StreamOp, ToBlock, execute};
-use crate::ir::{Inst, Kernel, Op};
+use crate::ir::Kernel;
 use crate::tensor::Arg;
 
 /// How a plan is checked.
@@ -21,6 +21,8 @@ pub struct Settings {
     pub reduces: bool,
     /// Most copies run of a role; 1 is what the CPU engine does.
     pub most_copies: u32,
+    /// Worlds of up to so many ranks are run with one copy of every role as well, so that what holds on a GPU holds on the CPU engine.
+    pub one_copy_ranks: u32,
     /// Steps after which a run is given up.
     pub step_limit: u64,
     /// A wait may be met by a value larger than the one it names (counters that are signalled in batches).
@@ -41,6 +43,7 @@ impl Default for Settings {
             random: 200,
             reduces: true,
             most_copies: u32::MAX,
+            one_copy_ranks: 4,
             step_limit: 200_000_000,
             cumulative: false,
             across_launches: false,
@@ -86,17 +89,41 @@ impl Plan {
         let stage = match self.stage() {
             Ok(stage) => stage,
             Err(error) => {
-                report.faults.push(Found { fault: Fault::Error(error), times: 1, prefix: Vec::new() });
+                report.faults.push(found(Fault::Error(error)));
                 return report;
             }
         };
-        let check = Check { plan: self, stage: &stage, settings, watch, namer: Namer { plan: self, stage: &stage } };
-        report.faults = check.fixed();
-        if !settings.first_fault || report.is_clean() {
-            check.run(&mut report);
+        let namer = || Namer { plan: self, stage: &stage };
+        report.faults = match settings.device.and_then(|device| beyond_device(&namer(), &device)) {
+            Some(fault) => vec![found(fault)],
+            None => Vec::new(),
+        };
+        let one_copy = Settings { most_copies: 1, ..settings.clone() };
+        let also = self.most_copies().min(settings.most_copies) > 1 && self.ranks() <= settings.one_copy_ranks;
+        for settings in [settings, &one_copy].into_iter().take(1 + usize::from(also)) {
+            if settings.first_fault && !report.is_clean() {
+                break;
+            }
+            let before = report.faults.len();
+            Check { plan: self, stage: &stage, settings, watch, namer: namer() }.run(&mut report);
+            // What all copies show, one need not show again.
+            let (first, second) = report.faults.split_at(before);
+            let news = second.iter().filter(|found| !first.iter().any(|known| is_like(&known.fault, &found.fault)));
+            let with_one_copy = also && settings.most_copies == 1;
+            let news: Vec<Found> = news.map(|found| Found { with_one_copy, ..found.clone() }).collect();
+            report.faults.truncate(before);
+            report.faults.extend(news);
         }
         report
     }
+}
+
+fn is_like(a: &Fault, b: &Fault) -> bool {
+    a.kind() == b.kind() && a.lines() == b.lines()
+}
+
+fn found(fault: Fault) -> Found {
+    Found { fault, times: 1, prefix: Vec::new(), with_one_copy: false }
 }
 
 struct Check<'p> {
@@ -108,40 +135,42 @@ struct Check<'p> {
 }
 
 impl<'p> Check<'p> {
-    fn fixed(&self) -> Vec<Found> {
-        let mut faults = waits_without_producer(&self.namer);
-        faults.extend(self.settings.device.and_then(|device| beyond_device(&self.namer, &device)));
-        faults.into_iter().map(|fault| Found { fault, times: 1, prefix: Vec::new() }).collect()
-    }
-
+    /// One run, and where it does not decide, more.
     fn run(&self, report: &mut Report) {
+        let faults = report.faults.len();
         let first = self.execute(&mut ToBlock, report);
         let Some(why) = self.outside(&first.detector) else { return };
         let seed = self.settings.seed;
-        let mut certainty = |exhausted| report.certainty = Certainty::Sampled { why: why.clone(), seed, exhausted };
-        certainty(false);
-        if !report.is_clean() {
-            return;
-        }
+        let exhausted = self.sample(report, faults, first);
+        // Another run of the same plan (with fewer copies) may have been sampled before.
+        let all = exhausted && !matches!(report.certainty, Certainty::Sampled { exhausted: false, .. });
+        report.certainty = Certainty::Sampled { why, seed, exhausted: all };
+    }
+
+    /// Runs more schedules until one has a fault beyond the first so many; says whether they were all that there are.
+    fn sample(&self, report: &mut Report, faults: usize, first: Outcome<'p>) -> bool {
+        let (choices, mut incomplete) = (first.choices, first.detector.incomplete.is_some());
+        let begun = report.steps;
+        let goes_on = |report: &Report| report.faults.len() == faults && report.steps - begun < MOST_SAMPLED_STEPS;
         let mut all = Exhaustive::new(self.settings.reduces);
         for _ in 0..self.settings.exhaustive {
-            self.execute(&mut all, report);
-            if !report.is_clean() {
-                return;
+            if !goes_on(report) {
+                break;
             }
+            incomplete |= self.execute(&mut all, report).detector.incomplete.is_some();
             if !all.advance() {
-                report.certainty = Certainty::Sampled { why, seed, exhausted: true };
-                return;
+                return !incomplete && report.faults.len() == faults;
             }
         }
         for i in 0..self.settings.random {
-            // Depths 1 to 4: most bugs need few orderings.
-            let mut some = Priorities::new(seed.wrapping_add(i), first.choices.max(8), (i % 4) as usize);
-            self.execute(&mut some, report);
-            if !report.is_clean() {
-                return;
+            if !goes_on(report) {
+                break;
             }
+            // Depths 1 to 4: most bugs need few orderings.
+            let seed = self.settings.seed.wrapping_add(i);
+            self.execute(&mut Priorities::new(seed, choices.max(8), (i % 4) as usize), report);
         }
+        false
     }
 
     fn execute(&self, chooser: &mut dyn Chooser, report: &mut Report) -> Outcome<'p> {
@@ -152,42 +181,33 @@ impl<'p> Check<'p> {
         report.steps += outcome.steps;
         let seen = outcome.detector.sightings().iter().map(|sighting| self.namer.found(&outcome.detector, sighting));
         report.faults.extend(seen);
-        let ended = match &outcome.ending {
-            Ending::Deadlock(stuck) => Some(self.namer.deadlock(&outcome.detector, stuck)),
-            Ending::Error(error) => Some(Fault::Error(error.clone())),
-            _ => None,
-        };
-        report.faults.extend(ended.map(|fault| Found { fault, times: 1, prefix: Vec::new() }));
+        report.faults.extend(outcome.wrong.iter().map(|wrong| found(self.namer.wrong(wrong))));
+        match &outcome.ending {
+            Ending::Deadlock(stuck) => {
+                report.faults.extend(waits_without_producer(&self.namer, stuck).into_iter().map(found));
+                report.faults.push(found(self.namer.deadlock(&outcome.detector, stuck)));
+            }
+            Ending::Error(error) => report.faults.push(found(Fault::Error(error.clone()))),
+            _ => {}
+        }
         outcome
     }
 
     /// Why the program is not in the monotone fragment, if it is not. Several writers of a slot, and counters that do not
-    /// grow, are faults; what is left are ops that give a counter's value to the program.
+    /// grow, are faults; what is left are ops whose effect on their party depends on the schedule.
     fn outside(&self, detector: &Detector<'_>) -> Option<String> {
-        let mut found: Vec<_> = detector.outside.iter().collect();
-        found.sort_by_key(|&&(rank, launch, inst)| (launch, rank, inst));
         let streams = self.plan.launches.iter().flatten().flat_map(|job| &job.streams);
         let handshake = streams.flat_map(|stream| &stream.ops).find(|(op, _)| !matches!(op, StreamOp::Copy { .. }));
         if let Some((op, at)) = handshake {
             return Some(format!("a handshake of copy engines, {} at {at}", op.text()));
         }
-        found.into_iter().find_map(|&(rank, launch, inst)| {
-            let kernel = self.plan.kernel(launch, rank);
-            let what = match kernel.insts[inst].op {
-                Op::Test { .. } => "a test",
-                Op::AtomicAdd { .. } if is_used(kernel, inst) => "an atomic whose result is used",
-                _ => return None,
-            };
-            Some(format!("{what} at {}", kernel.line(inst)))
-        })
+        if let Some(who) = detector.slot_written_by {
+            return Some(format!("{who} that writes a slot"));
+        }
+        let (&(launch, rank, inst), why) = detector.outside.first_key_value()?;
+        Some(format!("{why} at {}", self.plan.kernel(launch, rank).line(inst)))
     }
 }
 
-fn is_used(kernel: &Kernel, inst: Inst) -> bool {
-    let Some(result) = kernel.insts[inst].result else { return false };
-    let mut used = false;
-    for role in kernel.roles.values() {
-        kernel.walk(role.body, &mut |other| used |= kernel.insts[other].op.operands().contains(&result));
-    }
-    used
-}
+/// Steps of all schedules together after which no more are begun: a few seconds.
+const MOST_SAMPLED_STEPS: u64 = 20_000_000;

@@ -4,7 +4,7 @@ use super::call::Call;
 use crate::cuda::CudaError;
 use crate::hook::{BuildError, Misuse};
 use crate::ir::SourceLine;
-use crate::transport::{Cause, Rank, TransferError, TransportError, Waiting};
+use crate::transport::{Cause, Rank, TransferError, TransportError, Waiting, deadlock, other_operation};
 use crate::vm::{LaunchError, PrepareError};
 use std::fmt;
 use std::sync::Arc;
@@ -70,6 +70,8 @@ pub struct Mismatch {
     pub mine: String,
     /// What the other says.
     pub theirs: String,
+    /// The calls of this rank and of the other, with their source lines.
+    pub calls: [String; 2],
 }
 
 /// Two operations that two ranks launched, one in place of the other.
@@ -152,33 +154,25 @@ pub enum Stage {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { rank, peer, what, mine, theirs } = self;
-        write!(f, "the ranks differ in {what}: rank {rank} says {mine}, rank {peer} says {theirs}")
+        let Mismatch { rank, peer, what, mine, theirs, calls: [here, there] } = self;
+        write!(
+            f,
+            "the ranks differ in {what}: rank {rank} says {mine} in {here}, rank {peer} says {theirs} in {there}; make the same calls \
+             in the same order on both"
+        )
     }
 }
 
 impl fmt::Display for OtherOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let OtherOperation { rank, here, peer, there } = self;
-        write!(
-            f,
-            "rank {rank} launched {here}, and rank {peer} launched {there} in its place; launch the same operations in the same \
-             order on both ranks; only a new rendezvous of all ranks recovers"
-        )
+        other_operation(f, (rank, here), (peer, there))
     }
 }
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the ranks wait for each other:")?;
-        for waiting in &self.waiting {
-            write!(f, "\n  {waiting}")?;
-        }
-        write!(
-            f,
-            "\nlaunch the same operations in the same order on all ranks; of a send and a recv that both ranks run, build both \
-             before the first runs, or use sendrecv; only a new rendezvous of all ranks recovers"
-        )
+        deadlock(f, &self.waiting)
     }
 }
 

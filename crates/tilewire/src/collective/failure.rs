@@ -130,6 +130,7 @@ impl From<TransportError> for RunError {
         let of = |code, rank: Rank| Cause { code, rank: rank.index(), reason: 0 };
         match error {
             TransportError::Broken { cause } => RunError::peer_failed(cause, String::new()),
+            TransportError::Judged(verdict) => verdict.into(),
             TransportError::Peer { rank, what } => RunError::peer_failed(of(AbortCode::Failed, rank), what),
             TransportError::Segment(SegmentError::Peer { rank, what }) => {
                 RunError::peer_failed(of(AbortCode::Failed, Rank::new(rank as u32)), what)

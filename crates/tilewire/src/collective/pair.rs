@@ -61,14 +61,16 @@ impl Card {
         std::iter::once(call.as_str()).chain(values).collect::<Vec<_>>().join("\n").into_bytes()
     }
 
-    fn compare(&self, theirs: &[u8], rank: Rank, peer: Rank) -> Result<(), Mismatch> {
+    fn compare(&self, theirs: &[u8], (rank, call): (Rank, &str), peer: Rank) -> Result<(), Box<Mismatch>> {
         let theirs = String::from_utf8_lossy(theirs);
-        let mut lines = theirs.lines().skip(1);
+        let mut lines = theirs.lines();
+        let there = lines.next().filter(|line| !line.is_empty()).unwrap_or("a call that it does not name");
         for (what, mine) in &self.0 {
             let theirs = lines.next().unwrap_or("nothing");
             if mine != theirs {
                 let (mine, theirs) = (mine.clone(), theirs.to_string());
-                return Err(Mismatch { rank, peer, what: what.to_string(), mine, theirs });
+                let calls = [call, there].map(str::to_string);
+                return Err(Box::new(Mismatch { rank, peer, what: what.to_string(), mine, theirs, calls }));
             }
         }
         Ok(())
@@ -79,6 +81,8 @@ impl Card {
 pub(super) struct Pending {
     ticket: Ticket,
     card: Card,
+    /// What the user called, in words.
+    call: String,
 }
 
 impl Pending {
@@ -90,7 +94,7 @@ impl Pending {
     ) -> Result<Pending, RunError> {
         let ticket = link.ticket(pairing, peer);
         link.tell(&ticket, &card.to_bytes(call))?;
-        Ok(Pending { ticket, card })
+        Ok(Pending { ticket, card, call: call.to_string() })
     }
 
     /// Waits for the peer's card and compares. A peer that does not come breaks the transport: it may come later, and then wait for a
@@ -110,6 +114,6 @@ impl Pending {
             link.fail(Cause { code, rank: link.rank().index(), reason: 0 });
         })?;
         let Ticket { rank, peer, .. } = self.ticket;
-        self.card.compare(&theirs, rank, peer).map_err(|mismatch| RunError::Mismatch(Box::new(mismatch)))
+        self.card.compare(&theirs, (rank, &self.call), peer).map_err(RunError::Mismatch)
     }
 }

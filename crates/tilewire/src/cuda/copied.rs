@@ -120,10 +120,7 @@ impl Copies {
         let place = |memory: &Memory| {
             let piece = &self.pieces[self.find(memory)];
             let copy = piece.buffer.memory().part(address(memory) - piece.start + piece.skew, memory.bytes());
-            match memory.between() {
-                Some(between) => copy.crossing(between),
-                None => copy,
-            }
+            copy.stands_for(memory)
         };
         match arg {
             Arg::Buffer(banks) => Arg::Buffer(banks.iter().map(place).collect()),

@@ -12,7 +12,7 @@ use super::stall::{Eye, Launches};
 use super::stream::Stream;
 use crate::ir::{Base, Kernel, Op, Param, ParamId, Type};
 use crate::ptx::abi;
-use crate::tensor::{Arg, Memory};
+use crate::tensor::{Arg, Memory, MixedBanks};
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -382,6 +382,9 @@ fn bind(
         };
         if places.len() != banks as usize {
             return wrong(name, format!("{} memories for {banks} banks", places.len()));
+        }
+        if let Some(what) = MixedBanks::objection(places, kernel.matched.contains(&id)) {
+            return wrong(name, what);
         }
         for (k, memory) in places.iter().enumerate() {
             if (memory.bytes() as u64) < bytes {

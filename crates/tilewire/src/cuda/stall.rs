@@ -16,6 +16,8 @@ pub(super) struct Eye {
     pub(super) report: Report,
     /// Of every parameter, between which ranks its words or packets travel.
     params: Vec<Option<Between>>,
+    /// See [`crossings`].
+    has: Vec<Between>,
     kernel: Kernel,
     rank: u32,
     name: OnceLock<String>,
@@ -26,7 +28,7 @@ pub(super) struct Eye {
 pub struct Stalled {
     /// What it waits for.
     pub at: Between,
-    /// All that the launch has between ranks.
+    /// All that the launch has between ranks, credits included.
     pub has: Vec<Between>,
     /// What it is, in words.
     pub name: String,
@@ -47,7 +49,7 @@ impl Eye {
             _ => None,
         };
         let params = args.iter().map(of).collect();
-        Eye { report, params, kernel: kernel.clone(), rank, name: OnceLock::new() }
+        Eye { report, params, has: crossings(args), kernel: kernel.clone(), rank, name: OnceLock::new() }
     }
 
     pub(super) fn name(&self, name: String) {
@@ -102,10 +104,19 @@ impl Eye {
     fn stalled(&self) -> Option<Stalled> {
         let mark = self.report.stall();
         let at = (*self.params.get(abi::stall(mark)?)?)?;
-        let has = self.params.iter().flatten().copied().filter(|between| between.operation.is_some()).collect();
+        let has = self.has.clone();
         let name = self.name.get().cloned().unwrap_or_else(|| "a launch".to_string());
         Some(Stalled { at, has, name, mark, since: (self.report.address(), self.report.lifts()) })
     }
+}
+
+/// All that a launch has between ranks, of all banks. Credits too: a launch that only gives credits gives what a peer may wait for.
+fn crossings(args: &[Arg]) -> Vec<Between> {
+    let banks = args.iter().flat_map(|arg| match arg {
+        Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
+        _ => &[],
+    });
+    banks.filter_map(|bank| bank.between()).collect()
 }
 
 impl Launches {
@@ -125,5 +136,25 @@ impl Launches {
     pub fn stalled(&self) -> Option<Stalled> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(Weak::upgrade).find_map(|eye| eye.stalled())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Memory;
+
+    #[test]
+    fn a_launch_has_its_credits_and_all_banks_of_its_tables() {
+        let memory = |from, to, operation| Memory::zeroed(8).crossing(Between { from, to, operation, in_step: false });
+        let table = vec![memory(0, 1, Some(4)), memory(0, 2, Some(4))];
+        let args = [
+            Arg::Slots(vec![memory(1, 0, None)]),
+            Arg::Scalar(Memory::zeroed(8)),
+            Arg::Buffer(table),
+            Arg::Buffer(vec![Memory::zeroed(8)]),
+        ];
+        let found: Vec<_> = crossings(&args).iter().map(|it| (it.from, it.to, it.operation)).collect();
+        assert_eq!(found, [(1, 0, None), (0, 1, Some(4)), (0, 2, Some(4))]);
     }
 }

@@ -8,7 +8,7 @@ use super::view::{View, argument};
 use super::wire::{Banks, Queue, Region, Slots};
 use crate::ir::scalar::Element;
 use crate::ir::{Access, Param, SourceLine, Type};
-use crate::tensor::{Arg, Memory, Tensor};
+use crate::tensor::{Arg, Memory, MixedBanks, Tensor};
 use std::marker::PhantomData;
 
 /// One block of a kernel: parameters, and the roles that run side by side in it.
@@ -31,12 +31,18 @@ impl<'t> Block<'t> {
 
     // ---- tensors ------------------------------------------------------------------------------------------------
 
-    /// A tensor the kernel only reads. The same tensor given as output too (in place) is one parameter.
+    /// A tensor the kernel only reads. The same tensor given as output too (in place) is one parameter, and so are the bytes of it that the
+    /// kernel writes under any other name: those are read and written in program order.
+    ///
+    /// No *other* kernel may write it during the launch, however that is signalled: engines keep what they have read, and a GPU reads it through a
+    /// cache that sees no writes. Memory that peers write is a [`Block::region`], or a [`Block::buffer`] with [`Access::InOut`]. The checker
+    /// reports a peer that does (`written-during-launch`).
     pub fn input<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::In)
     }
 
-    /// A tensor the kernel writes (it may read back what it wrote).
+    /// A tensor the kernel writes (it may read back what it wrote). No other kernel may write these bytes during the launch: see
+    /// [`Block::input`].
     pub fn output<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::Out)
     }
@@ -51,7 +57,7 @@ impl<'t> Block<'t> {
     /// Typed memory in several banks (one per peer), all of one size.
     #[track_caller]
     pub fn buffer<T: Element>(&self, name: &str, banks: &[Memory], access: Access) -> Banks<'t, T> {
-        let bytes = self.bank_bytes("a bank of a buffer", banks);
+        let bytes = self.bank_bytes("a bank of a buffer", name, banks);
         let len = bytes / T::TYPE.size();
         let param = self.trace.buffer(name, T::TYPE, banks, len, access);
         Banks::new(self.trace, param, banks.len(), len, access)
@@ -60,7 +66,7 @@ impl<'t> Block<'t> {
     /// Bytes in several banks (one per peer) that peers write too; see [`Region`].
     #[track_caller]
     pub fn region(&self, name: &str, banks: &[Memory]) -> Region<'t> {
-        let len = self.bank_bytes("a bank of a region", banks);
+        let len = self.bank_bytes("a bank of a region", name, banks);
         let param = self.trace.buffer(name, Type::U8, banks, len, Access::InOut);
         Region::new(Banks::new(self.trace, param, banks.len(), len, Access::InOut))
     }
@@ -71,7 +77,7 @@ impl<'t> Block<'t> {
         if stride == 0 || !stride.is_multiple_of(8) {
             self.trace.report(&SourceLine::caller(), MisuseKind::Stride { stride });
         }
-        let len = self.bank_bytes("a bank of slots", banks) as u64 / u64::from(stride.max(8));
+        let len = self.bank_bytes("a bank of slots", name, banks) as u64 / u64::from(stride.max(8));
         let param = Param::Slots { name: name.to_string(), len, stride, banks: banks.len() as u32 };
         let param = self.trace.param(param, Arg::Slots(banks.to_vec()));
         Slots::new(self.trace, param, banks.len())
@@ -126,10 +132,13 @@ impl<'t> Block<'t> {
         }
     }
 
-    /// The size of all banks, which must agree.
+    /// The size of all banks, which must agree in it, and in whether they carry an operation.
     #[track_caller]
-    fn bank_bytes(&self, what: &'static str, banks: &[Memory]) -> usize {
+    fn bank_bytes(&self, what: &'static str, name: &str, banks: &[Memory]) -> usize {
         let at = SourceLine::caller();
+        if let Some(mixed) = MixedBanks::of(banks) {
+            self.trace.report(&at, MisuseKind::MixedBanks { name: name.to_string(), mixed });
+        }
         let Some(first) = banks.first() else {
             self.trace.report(&at, MisuseKind::TooSmall { what: "the number of banks", is: 0 });
             return 0;

@@ -1,6 +1,7 @@
 //! What can be wrong with a kernel while it is traced, in words that say what to do.
 
 use crate::ir::{SourceLine, Type, VerifyErrors};
+use crate::tensor::MixedBanks;
 use std::fmt;
 
 /// Why a kernel could not be built.
@@ -274,6 +275,13 @@ pub enum MisuseKind {
         /// The distance in bytes.
         stride: u32,
     },
+    /// A table whose banks mix signals that carry the number of their operation with memory that carries none.
+    MixedBanks {
+        /// Name of the table.
+        name: String,
+        /// The banks.
+        mixed: MixedBanks,
+    },
     /// Two roles of one name.
     DuplicateRole {
         /// The name.
@@ -423,6 +431,7 @@ impl fmt::Display for MisuseKind {
             Stride { stride } => {
                 write!(f, "slots {stride} bytes apart: a slot is 8 bytes, so the distance is a positive multiple of 8")
             }
+            MixedBanks { name, mixed } => write!(f, "table {name} mixes two kinds of banks: {mixed}"),
             DuplicateRole { name, first } => {
                 write!(f, "a second role named {name} (the first is at {first}): give each role its own name")
             }

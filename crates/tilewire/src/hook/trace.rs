@@ -323,6 +323,11 @@ impl Trace {
         state.param(param, Arg::Buffer(memories.to_vec()))
     }
 
+    /// A buffer is a tensor of the caller.
+    pub(crate) fn mark_tensor(&self, param: ParamId) {
+        self.state().builder.set_tensor(param);
+    }
+
     pub(crate) fn scalar(&self, ty: Type, memory: &Memory) -> ParamId {
         let mut state = self.state();
         let same = |(_, arg): &(ParamId, &Arg)| matches!(arg, Arg::Scalar(m) if m.is(memory));
@@ -506,7 +511,8 @@ fn in_library(at: &SourceLine) -> bool {
 }
 
 fn all_same(a: &[Memory], b: &[Memory]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is(b) && a.between() == b.between())
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| a.is(b) && (a.between(), a.operation()) == (b.between(), b.operation()))
 }
 
 /// What an engine may rely on. At most 64, which every allocation of tilewire has: a larger number would depend on luck, and

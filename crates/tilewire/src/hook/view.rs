@@ -423,5 +423,6 @@ pub(crate) fn argument<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>, acc
 
 fn named_argument<'t, T: Element>(trace: &'t Trace, name: &str, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
     let param = trace.buffer(name, T::TYPE, std::slice::from_ref(tensor.memory()), tensor.len(), access);
+    trace.mark_tensor(param);
     View::of(trace, Base::Param(param), tensor.len(), None, access)
 }

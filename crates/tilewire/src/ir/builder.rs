@@ -39,6 +39,7 @@ impl Builder {
                 regions: Table::new(),
                 sites: Table::new(),
                 matched: BTreeSet::new(),
+                tensors: BTreeSet::new(),
             },
             open: Vec::new(),
             sites: QuickMap::default(),
@@ -69,6 +70,11 @@ impl Builder {
     /// Says that words and flags of a parameter carry the operation's number.
     pub fn set_matched(&mut self, param: ParamId) {
         self.kernel.matched.insert(param);
+    }
+
+    /// Says that a buffer is a tensor of the caller.
+    pub fn set_tensor(&mut self, param: ParamId) {
+        self.kernel.tensors.insert(param);
     }
 
     /// The parameter, to change it while tracing (an input that turns out to be written, say).

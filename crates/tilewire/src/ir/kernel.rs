@@ -32,6 +32,9 @@ pub struct Kernel {
     /// Slots and packet areas whose words and flags carry the number of the launch's operation, which is an argument
     /// ([`matching`](super::matching)): a launch that waits for this operation ends with an error if it finds a signal or packet of another one.
     pub matched: BTreeSet<ParamId>,
+    /// Buffers that are the caller's own tensors, which its host reads and writes between launches. All others are memory between ranks, or
+    /// between launches. It says nothing to engines; the checker has the host do so.
+    pub tensors: BTreeSet<ParamId>,
 }
 
 /// What a launch binds to a kernel.

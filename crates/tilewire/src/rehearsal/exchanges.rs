@@ -1,6 +1,6 @@
 //! Plans for the exchanges of all ranks: each by every protocol, all ways of sharing a launch, and one after the other.
 
-use super::shipped::{Case, launch};
+use super::shipped::{Cases, launch};
 use super::{Rehearsal, RehearsalRank, before};
 use crate::check::Plan;
 use crate::collective::{
@@ -33,50 +33,45 @@ struct Form {
 }
 
 /// The cases of all exchanges of all ranks.
-pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
-    let mut cases = Vec::new();
+pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     let mut case = |collective, name: &str, forms: Vec<Form>| {
-        let plan = plan(ranks, blocks, &forms)?;
-        cases.push(Case { collective, name: name.to_string(), plan });
-        Ok::<(), RunError>(())
+        cases.add(collective, name, move || plan(ranks, blocks, &forms));
     };
-    case("all_to_all", "staged", staged(Kind::AllToAll, Rounds::Roles))?;
-    case("all_to_all", "staged, in groups", in_groups(Kind::AllToAll))?;
-    case("all_to_all", "staged, rounds as blocks", staged(Kind::AllToAll, Rounds::Blocks))?;
-    case("all_to_all", "staged, legs as blocks", staged(Kind::AllToAll, Rounds::Legs))?;
-    case("all_to_all", "packet", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Roles, MESSAGES))?;
+    case("all_to_all", "staged", staged(Kind::AllToAll, Rounds::Roles));
+    case("all_to_all", "staged, in groups", in_groups(Kind::AllToAll));
+    case("all_to_all", "staged, rounds as blocks", staged(Kind::AllToAll, Rounds::Blocks));
+    case("all_to_all", "staged, legs as blocks", staged(Kind::AllToAll, Rounds::Legs));
+    case("all_to_all", "packet", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Roles, MESSAGES));
     case(
         "all_to_all",
         "packet, rounds as blocks",
         repeated(Kind::AllToAll, Primitive::Packet, Rounds::Blocks, MESSAGES),
-    )?;
-    case("all_to_all", "direct", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Roles, 3))?;
-    case("all_to_all", "direct, rounds as blocks", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Blocks, 3))?;
-    case("all_to_all", "packet, legs as blocks", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Legs, MESSAGES))?;
-    case("all_to_all", "direct, legs as blocks", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Legs, 3))?;
-    case("all_to_all", "bulk", bulk(Kind::AllToAll, Rounds::Roles))?;
-    case("all_to_all", "bulk, rounds as blocks", bulk(Kind::AllToAll, Rounds::Blocks))?;
-    case("all_to_all", "bulk, legs as blocks", bulk(Kind::AllToAll, Rounds::Legs))?;
+    );
+    case("all_to_all", "direct", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Roles, 3));
+    case("all_to_all", "direct, rounds as blocks", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Blocks, 3));
+    case("all_to_all", "packet, legs as blocks", repeated(Kind::AllToAll, Primitive::Packet, Rounds::Legs, MESSAGES));
+    case("all_to_all", "direct, legs as blocks", repeated(Kind::AllToAll, Primitive::Direct, Rounds::Legs, 3));
+    case("all_to_all", "bulk", bulk(Kind::AllToAll, Rounds::Roles));
+    case("all_to_all", "bulk, rounds as blocks", bulk(Kind::AllToAll, Rounds::Blocks));
+    case("all_to_all", "bulk, legs as blocks", bulk(Kind::AllToAll, Rounds::Legs));
     for (collective, kind) in [
         ("all_gather", Kind::AllGather),
         ("broadcast", Kind::Broadcast),
         ("gather", Kind::Gather),
         ("scatter", Kind::Scatter),
     ] {
-        case(collective, "staged", staged(kind, Rounds::Roles))?;
-        case(collective, "staged, legs as blocks", staged(kind, Rounds::Legs))?;
-        case(collective, "bulk", bulk(kind, Rounds::Roles))?;
-        case(collective, "packet", repeated(kind, Primitive::Packet, Rounds::Roles, MESSAGES))?;
-        case(collective, "direct", repeated(kind, Primitive::Direct, Rounds::Roles, 3))?;
+        case(collective, "staged", staged(kind, Rounds::Roles));
+        case(collective, "staged, legs as blocks", staged(kind, Rounds::Legs));
+        case(collective, "bulk", bulk(kind, Rounds::Roles));
+        case(collective, "packet", repeated(kind, Primitive::Packet, Rounds::Roles, MESSAGES));
+        case(collective, "direct", repeated(kind, Primitive::Direct, Rounds::Roles, 3));
     }
-    case("all_to_all", MEDLEY, medley())?;
+    case("all_to_all", MEDLEY, medley());
     for (collective, kind) in [("all_to_all", Kind::AllToAll), ("all_gather", Kind::AllGather)] {
         // By one block, as it is done.
-        let plan = plan(ranks, 1, &keeping(kind))?;
-        cases.push(Case { collective, name: "direct, kept while sent".to_string(), plan });
+        cases.add(collective, "direct, kept while sent", move || plan(ranks, 1, &keeping(kind)));
     }
-    cases.push(Case { collective: "barrier", name: "packet".to_string(), plan: barriers(ranks)? });
-    Ok(cases)
+    cases.add("barrier", "packet", move || barriers(ranks));
 }
 
 const MEDLEY: &str = "after and before others";

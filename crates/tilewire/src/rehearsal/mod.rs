@@ -17,9 +17,12 @@
 //! use tilewire::rehearsal::Rehearsal;
 //! use tilewire::{Rank, Tensor, sendrecv};
 //!
+//! // Once for each rank, as a program would: made anew for every launch they would hide what one launch does to the next.
+//! let tensors = || -> Vec<Tensor<f32>> { (0..2).map(|_| Tensor::zeros(102)).collect() };
+//! let (x, y) = (tensors(), tensors());
 //! let report = Rehearsal::small(2, 1).check(3, |link, launch| {
-//!     let len = 100 + launch; // another geometry each time
-//!     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
+//!     let (rank, len) = (link.number() as usize, 100 + launch); // another geometry each time
+//!     let (x, y) = (x[rank].slice(0..len), y[rank].slice(0..len));
 //!     let peer = Rank::new(1 - link.number());
 //!     sendrecv(link, &y, &x, peer, peer).produce(|c| c.input.load(c.pos()) * 0.5).trace()
 //! })?;
@@ -51,6 +54,7 @@ pub struct Rehearsal {
     layout: Layout,
     segments: Rc<[Tensor<u64>]>,
     copies: u32,
+    settings: Settings,
 }
 
 impl Rehearsal {
@@ -61,7 +65,7 @@ impl Rehearsal {
     pub fn new(geometry: Geometry) -> Rehearsal {
         let layout = Layout::new(geometry).expect("the layout fits the address space");
         let segments = (0..geometry.world_size).map(|_| Tensor::zeros(layout.bytes().div_ceil(8))).collect();
-        Rehearsal { layout, segments, copies: 1 }
+        Rehearsal { layout, segments, copies: 1, settings: Settings::default() }
     }
 
     /// Has copies of roles take slots in turn, as transports between GPUs do: as many as the geometry has counters for.
@@ -69,7 +73,13 @@ impl Rehearsal {
         Rehearsal { copies: self.layout.geometry().max_copies as u32, ..self }
     }
 
-    /// A world of small regions, in which slots come round often.
+    /// Has [`Rehearsal::check`] check in another way than by default.
+    pub fn settings(self, settings: Settings) -> Rehearsal {
+        Rehearsal { settings, ..self }
+    }
+
+    /// A world of small regions, in which slots come round often: 2 KiB of staging and 4 KiB of packets for each peer and block (from 17 ranks on
+    /// 128 bytes of staging for each rank), eight slots at most.
     pub fn small(ranks: usize, blocks: usize) -> Rehearsal {
         Rehearsal::with_slots(ranks, blocks, 8)
     }
@@ -77,7 +87,8 @@ impl Rehearsal {
     fn with_slots(ranks: usize, blocks: usize, max_slots: usize) -> Rehearsal {
         Rehearsal::new(Geometry {
             world_size: ranks,
-            per_peer_bytes: 2048 * blocks,
+            // A ring of many ranks has two slots of 64 bytes for each.
+            per_peer_bytes: 2048.max(128 * ranks) * blocks,
             max_blocks_per_peer: blocks,
             max_slots,
             max_copies: 4,
@@ -100,13 +111,17 @@ impl Rehearsal {
         Ok(plan)
     }
 
-    /// Checks such a plan as [`Plan::verify`] does, with the default settings: the one line for a user's own test.
+    /// Checks such a plan as [`Plan::verify`] does, with [`Rehearsal::settings`]: the one line for a user's own test. To say what tensors hold before
+    /// and after each launch, make a [`Rehearsal::plan`] and see [`Plan::expect`].
+    ///
+    /// Make tensors once for each rank, outside of `trace`. Those that `trace` makes are new in every launch: then nothing can overwrite what an
+    /// earlier launch still reads, and such bugs are hidden.
     pub fn check<E>(
         &self,
         launches: usize,
         trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, E>,
     ) -> Result<Report, E> {
-        Ok(self.plan(launches, trace)?.verify(&Settings::default()))
+        Ok(self.plan(launches, trace)?.verify(&self.settings))
     }
 
     /// Makes the next message in packets number `number` (a multiple of 8) between any two ranks: flags come round after 2¹⁶.

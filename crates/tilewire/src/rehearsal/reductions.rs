@@ -1,6 +1,6 @@
 //! Plans for the reductions, and for what goes round a ring.
 
-use super::shipped::{Case, launch};
+use super::shipped::{Cases, launch};
 use super::{Rehearsal, RehearsalRank, before};
 use crate::check::Plan;
 use crate::collective::{
@@ -11,12 +11,8 @@ use crate::tensor::Tensor;
 use crate::transport::P2pTransport;
 
 /// The cases of all reductions, and of rings.
-pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
+pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
     use Algorithm::{OneShot, Ring, TwoPhase};
-    let mut cases = Vec::new();
-    let mut case = |collective, name: &str, plan: Plan| {
-        cases.push(Case { collective, name: name.to_string(), plan });
-    };
     let staged = Shape {
         ranks,
         blocks,
@@ -28,57 +24,82 @@ pub(super) fn cases(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> 
     };
     let ring = Shape { before_others: 1, ..staged };
     let packets = Shape { primitive: Primitive::Packet, launches: 13, ..staged };
-    case("all_gather", "ring", plan(ring, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))?);
+    cases.add("all_gather", "ring", move || plan(ring, |link, n| ring_gather(link, blocks, slots(link, Ring, n))));
     let two_parts = Shape { slots_of_others: SHARED_SLOTS, ..ring };
-    case("all_gather", "ring, two values, one shared", plan(two_parts, |link, n| shared_ring_gather(link, blocks, n))?);
-    let scatter = |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds| {
+    cases.add("all_gather", "ring, two values, one shared", move || {
+        plan(two_parts, |link, n| shared_ring_gather(link, blocks, n))
+    });
+    let scatter = move |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds| {
         let one = chunk(blocks);
         let (inp, out) = (Tensor::<f32>::zeros(link.world_size() * one), Tensor::<f32>::zeros(one));
         reduce(reduce_scatter(link, &out, &inp), way, rounds, blocks, slots(link, way.0, n))
     };
-    case("reduce_scatter", "staged", plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))?);
+    cases.add("reduce_scatter", "staged", move || {
+        plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))
+    });
     let name = "staged, rounds as blocks";
-    case("reduce_scatter", name, plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Blocks))?);
+    cases.add("reduce_scatter", name, move || {
+        plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Blocks))
+    });
     let name = "staged, legs as blocks";
-    case("reduce_scatter", name, plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Legs))?);
-    case("reduce_scatter", "packet", plan(packets, |l, n| scatter(l, n, (OneShot, Primitive::Packet), Rounds::Roles))?);
-    case("reduce_scatter", "ring", plan(ring, |l, n| scatter(l, n, (Ring, Primitive::Staged), Rounds::Roles))?);
-    let all = |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds, in_place: bool| {
+    cases.add("reduce_scatter", name, move || {
+        plan(staged, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Legs))
+    });
+    cases.add("reduce_scatter", "packet", move || {
+        plan(packets, |l, n| scatter(l, n, (OneShot, Primitive::Packet), Rounds::Roles))
+    });
+    cases.add("reduce_scatter", "ring", move || {
+        plan(ring, |l, n| scatter(l, n, (Ring, Primitive::Staged), Rounds::Roles))
+    });
+    let all = move |link: &RehearsalRank, n: usize, way: (Algorithm, Primitive), rounds, in_place: bool| {
         // Shards that are not all of one length.
         let inp = Tensor::<f32>::zeros(link.world_size() * chunk(blocks) - 1);
         let out = if in_place { inp.clone() } else { Tensor::zeros(inp.len()) };
         reduce(all_reduce(link, &out, &inp), way, rounds, blocks, slots(link, way.0, n))
     };
     let two = (TwoPhase, Primitive::Staged);
-    case("all_reduce", "two-phase", plan(staged, |l, n| all(l, n, two, Rounds::Roles, false))?);
-    case("all_reduce", "two-phase, rounds as blocks", plan(staged, |l, n| all(l, n, two, Rounds::Blocks, false))?);
-    case("all_reduce", "two-phase, legs as blocks", plan(staged, |l, n| all(l, n, two, Rounds::Legs, false))?);
-    case("all_reduce", "two-phase, in place", plan(staged, |l, n| all(l, n, two, Rounds::Roles, true))?);
-    case("all_reduce", "ring", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
-    case("all_reduce", "ring, in place", plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))?);
-    case("all_reduce", "one-shot", plan(packets, |link, _| one_shot(link, blocks, 21, false))?);
+    cases.add("all_reduce", "two-phase", move || plan(staged, |l, n| all(l, n, two, Rounds::Roles, false)));
+    cases.add("all_reduce", "two-phase, rounds as blocks", move || {
+        plan(staged, |l, n| all(l, n, two, Rounds::Blocks, false))
+    });
+    cases.add("all_reduce", "two-phase, legs as blocks", move || {
+        plan(staged, |l, n| all(l, n, two, Rounds::Legs, false))
+    });
+    cases.add("all_reduce", "two-phase, in place", move || plan(staged, |l, n| all(l, n, two, Rounds::Roles, true)));
+    cases.add("all_reduce", "ring", move || {
+        plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))
+    });
+    cases.add("all_reduce", "ring, in place", move || {
+        plan(ring, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, true))
+    });
+    cases.add("all_reduce", "one-shot", move || plan(packets, |link, _| one_shot(link, blocks, 21, false)));
     // Over transports on which others have copies of their roles.
     let copied = Shape { copies: true, ..staged };
     let around = Shape { copies: true, ..ring };
     let in_one_pass = Shape { copies: true, ..packets };
-    case("all_reduce", "one-shot, in one pass", plan(in_one_pass, |link, _| one_shot(link, blocks, 20, false))?);
-    case(
-        "all_reduce",
-        "one-shot, in one pass, in place",
-        plan(in_one_pass, |link, _| one_shot(link, blocks, 20, true))?,
-    );
-    case("all_reduce", "one-shot, in one pass, last flags", last_flags(ranks, blocks)?);
-    case("all_gather", "ring, beside copies", plan(around, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))?);
+    cases.add("all_reduce", "one-shot, in one pass", move || {
+        plan(in_one_pass, |link, _| one_shot(link, blocks, 20, false))
+    });
+    cases.add("all_reduce", "one-shot, in one pass, in place", move || {
+        plan(in_one_pass, |link, _| one_shot(link, blocks, 20, true))
+    });
+    cases.add("all_reduce", "one-shot, in one pass, last flags", move || last_flags(ranks, blocks));
+    cases.add("all_gather", "ring, beside copies", move || {
+        plan(around, |link, n| ring_gather(link, blocks, slots(link, Ring, n)))
+    });
     let name = "staged, beside copies";
-    case("reduce_scatter", name, plan(copied, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))?);
+    cases.add("reduce_scatter", name, move || {
+        plan(copied, |l, n| scatter(l, n, (OneShot, Primitive::Staged), Rounds::Roles))
+    });
     let name = "two-phase, beside copies";
-    case("all_reduce", name, plan(copied, |l, n| all(l, n, two, Rounds::Roles, false))?);
+    cases.add("all_reduce", name, move || plan(copied, |l, n| all(l, n, two, Rounds::Roles, false)));
     let name = "ring, beside copies";
-    case("all_reduce", name, plan(around, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))?);
-    case("reduce_scatter", "direct", in_windows(ranks, blocks, Windows::Scatter)?);
-    case("all_reduce", "direct", in_windows(ranks, blocks, Windows::All)?);
-    case("all_reduce", "direct, in place", in_windows(ranks, blocks, Windows::InPlace)?);
-    Ok(cases)
+    cases.add("all_reduce", name, move || {
+        plan(around, |l, n| all(l, n, (Ring, Primitive::Staged), Rounds::Roles, false))
+    });
+    cases.add("reduce_scatter", "direct", move || in_windows(ranks, blocks, Windows::Scatter));
+    cases.add("all_reduce", "direct", move || in_windows(ranks, blocks, Windows::All));
+    cases.add("all_reduce", "direct, in place", move || in_windows(ranks, blocks, Windows::InPlace));
 }
 
 /// What goes through windows.

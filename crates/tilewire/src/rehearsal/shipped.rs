@@ -14,32 +14,64 @@ pub struct Case {
     pub collective: &'static str,
     /// Which schedule of it.
     pub name: String,
-    /// Its launches.
-    pub plan: Plan,
+    build: Box<dyn Fn() -> Result<Plan, RunError>>,
 }
 
-/// The cases of all collectives, for so many ranks and blocks.
-pub fn shipped(ranks: usize, blocks: usize) -> Result<Vec<Case>, RunError> {
-    let mut cases = Vec::new();
-    let mut case = |name: String, plan: Plan| cases.push(Case { collective: "sendrecv", name, plan });
-    case("staged".into(), staged(ranks, blocks, [Primitive::Staged; 3])?);
-    case("staged, legs as blocks".into(), split(ranks, blocks)?);
-    case("bulk".into(), staged(ranks, blocks, [Primitive::Bulk; 3])?);
-    case("staged between bulk".into(), staged(ranks, blocks, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])?);
-    case("staged and bulk, in groups".into(), in_groups(ranks, blocks)?);
-    case("bulk, two values".into(), packed_bulk(ranks, blocks)?);
-    for copies in 1..=4 {
-        case(format!("staged, {copies} copies"), copies_of(Primitive::Staged, ranks, blocks, copies)?);
-        case(format!("bulk, {copies} copies"), copies_of(Primitive::Bulk, ranks, blocks, copies)?);
+impl Case {
+    /// Its launches: traced now, which is what takes time and memory.
+    pub fn plan(&self) -> Result<Plan, RunError> {
+        (self.build)()
     }
-    case("packet".into(), packets(ranks, blocks, 0, MESSAGES)?);
+}
+
+/// Cases, as they are listed.
+#[derive(Default)]
+pub(super) struct Cases(pub Vec<Case>);
+
+impl Cases {
+    /// Adds a case whose plan `build` traces.
+    pub fn add(
+        &mut self,
+        collective: &'static str,
+        name: impl Into<String>,
+        build: impl Fn() -> Result<Plan, RunError> + 'static,
+    ) {
+        self.0.push(Case { collective, name: name.into(), build: Box::new(build) });
+    }
+}
+
+/// The cases of all collectives, for a number of ranks and blocks. None is traced before its [`Case::plan`] is asked for.
+pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
+    let mut cases = Cases::default();
+    let mut sendrecv = |name: &str, plan: fn(usize, usize) -> Result<Plan, RunError>| {
+        cases.add("sendrecv", name, move || plan(ranks, blocks));
+    };
+    sendrecv("staged", |ranks, blocks| staged(ranks, blocks, [Primitive::Staged; 3]));
+    sendrecv("staged, legs as blocks", split);
+    sendrecv("bulk", |ranks, blocks| staged(ranks, blocks, [Primitive::Bulk; 3]));
+    sendrecv("staged between bulk", |ranks, blocks| {
+        staged(ranks, blocks, [Primitive::Bulk, Primitive::Staged, Primitive::Bulk])
+    });
+    sendrecv("staged and bulk, in groups", in_groups);
+    sendrecv("bulk, two values", packed_bulk);
+    for copies in 1..=4 {
+        for (name, primitive) in [("staged", Primitive::Staged), ("bulk", Primitive::Bulk)] {
+            cases.add("sendrecv", format!("{name}, {copies} copies"), move || {
+                copies_of(primitive, ranks, blocks, copies)
+            });
+        }
+    }
+    let mut sendrecv = |name: &str, plan: fn(usize, usize) -> Result<Plan, RunError>| {
+        cases.add("sendrecv", name, move || plan(ranks, blocks));
+    };
+    sendrecv("packet", |ranks, blocks| packets(ranks, blocks, 0, MESSAGES));
     // Sixteen messages before the flags come round, so that every place is used twice before and once after.
-    case("packet, last flags".into(), packets(ranks, blocks, (1 << 16) - 16, MESSAGES + 8)?);
-    case("packet, two values".into(), packed_packets(ranks, blocks)?);
-    case("direct".into(), direct(ranks, blocks)?);
-    cases.extend(exchanges::cases(ranks, blocks)?);
-    cases.extend(reductions::cases(ranks, blocks)?);
-    Ok(cases)
+    sendrecv("packet, last flags", |ranks, blocks| packets(ranks, blocks, (1 << 16) - 16, MESSAGES + 8));
+    sendrecv("packet, two values", packed_packets);
+    sendrecv("direct", direct);
+    exchanges::cases(&mut cases, ranks, blocks);
+    reductions::cases(&mut cases, ranks, blocks);
+    cases.0
 }
 
 /// A launch: every rank's kernel.

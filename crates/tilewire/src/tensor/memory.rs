@@ -22,6 +22,8 @@ pub struct Memory {
     /// Whether other threads or processes may write the bytes at any time.
     shared: bool,
     between: Option<Between>,
+    /// The operation that its words carry, where they travel between more than two ranks.
+    carried: Option<u16>,
     keep: Keep,
 }
 
@@ -98,7 +100,14 @@ impl Memory {
     fn fresh(bytes: usize) -> Option<Memory> {
         let align = if bytes >= Memory::ALIGN { Memory::ALIGN } else { 64 };
         let block = Block::zeroed(bytes, align)?;
-        Some(Memory { start: block.start(), bytes, shared: false, between: None, keep: Keep::Host(Rc::new(block)) })
+        Some(Memory {
+            start: block.start(),
+            bytes,
+            shared: false,
+            between: None,
+            carried: None,
+            keep: Keep::Host(Rc::new(block)),
+        })
     }
 
     /// Memory of somebody else, kept alive by `keep`.
@@ -107,7 +116,7 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped, and while a kernel that has it
     /// runs nobody else may touch it except by the protocols of tilewire.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: false, between: None, keep: Keep::Host(keep) }
+        Memory { start, bytes, shared: false, between: None, carried: None, keep: Keep::Host(keep) }
     }
 
     /// As [`Memory::foreign`], for memory that peers (other threads or processes) may write at any time.
@@ -116,7 +125,7 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped; nobody may hold a
     /// reference to it.
     pub unsafe fn shared(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: true, between: None, keep: Keep::Host(keep) }
+        Memory { start, bytes, shared: true, between: None, carried: None, keep: Keep::Host(keep) }
     }
 
     /// Memory of a device: the host never follows its address, `keep` copies for it.
@@ -128,7 +137,7 @@ impl Memory {
     /// At address 0.
     pub unsafe fn on_device(address: u64, bytes: usize, keep: Rc<dyn DeviceBytes>) -> Memory {
         let start = NonNull::new(std::ptr::without_provenance_mut(address as usize)).expect("memory is not at 0");
-        Memory { start, bytes, shared: false, between: None, keep: Keep::Device(keep) }
+        Memory { start, bytes, shared: false, between: None, carried: None, keep: Keep::Device(keep) }
     }
 
     /// The device that has the bytes; none: the host.
@@ -159,7 +168,8 @@ impl Memory {
             Keep::Host(_) => unsafe { self.start.add(offset) },
             Keep::Device(_) => self.start.map_addr(|start| start.saturating_add(offset)),
         };
-        Memory { start, bytes, shared: self.shared, between: self.between, keep: self.keep.clone() }
+        let Memory { shared, between, carried, .. } = *self;
+        Memory { start, bytes, shared, between, carried, keep: self.keep.clone() }
     }
 
     /// This memory, as what travels between two ranks.
@@ -167,6 +177,12 @@ impl Memory {
         let fits = between.operation.is_none_or(|operation| operation < Between::OPERATIONS);
         assert!(fits, "{between:?}: there are {} operations", Between::OPERATIONS);
         Memory { between: Some(between), ..self }
+    }
+
+    /// This memory, as words of an operation that travel between any ranks: all that one rank is signalled at, say.
+    pub(crate) fn carrying(self, operation: u16) -> Memory {
+        assert!(operation < Between::OPERATIONS, "operation {operation}: there are {}", Between::OPERATIONS);
+        Memory { carried: Some(operation), ..self }
     }
 
     /// The same memory with the number of another operation, where it carries one.
@@ -178,8 +194,14 @@ impl Memory {
             Some(between) if between.operation.is_some() => {
                 self.crossing(Between { operation: Some(operation), ..between })
             }
+            _ if self.carried.is_some() => self.carrying(operation),
             _ => self,
         }
+    }
+
+    /// Other memory that is to be used in place of this: what travels in it is the same.
+    pub(crate) fn stands_for(self, other: &Memory) -> Memory {
+        Memory { between: other.between, carried: other.carried, ..self }
     }
 
     /// Between which ranks what lies in it travels, where that is so.
@@ -189,8 +211,18 @@ impl Memory {
 
     /// What its words or packets carry, if they do: the operation, and whether words are in step.
     pub fn operation(&self) -> Option<u16> {
-        let Between { operation, in_step, .. } = self.between?;
+        let Some(Between { operation, in_step, .. }) = self.between else { return self.carried };
         operation.map(|number| if in_step && number >= Between::OWN { number | matching::IN_STEP } else { number })
+    }
+
+    /// What travels in it, in words.
+    fn what(&self) -> String {
+        match self.between {
+            Some(Between { from, to, operation: Some(_), .. }) => format!("data from rank {from} to rank {to}"),
+            Some(Between { from, to, .. }) => format!("credits for data from rank {from} to rank {to}"),
+            None if self.carried.is_some() => "data of all ranks".to_string(),
+            None => "no signals of a transport's endpoint".to_string(),
+        }
     }
 
     /// First byte.
@@ -250,6 +282,58 @@ impl Memory {
     /// Whether two handles are the same bytes.
     pub fn is(&self, other: &Memory) -> bool {
         self.start == other.start && self.bytes == other.bytes
+    }
+}
+
+/// Two banks of one table of which one carries the number of an operation and the other does not. An engine writes and compares all words
+/// of a parameter in one way, so one of the two would be counted wrongly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MixedBanks {
+    /// The first bank whose words or packets carry a number, and what it is.
+    pub carries: (usize, String),
+    /// The first whose do not.
+    pub bare: (usize, String),
+}
+
+impl MixedBanks {
+    /// Where these banks mix.
+    pub fn of(banks: &[Memory]) -> Option<MixedBanks> {
+        let first = |carries: bool| {
+            let (bank, memory) = banks.iter().enumerate().find(|(_, it)| it.operation().is_some() == carries)?;
+            Some((bank, memory.what()))
+        };
+        Some(MixedBanks { carries: first(true)?, bare: first(false)? })
+    }
+
+    /// Why a parameter that an engine treats as matched, or not, cannot be bound to these banks. A kernel that was traced with them has no
+    /// such parameter; its arguments may have been replaced since. Memory of one's own is of operation 0 in a matched one.
+    pub(crate) fn objection(banks: &[Memory], is_matched: bool) -> Option<String> {
+        if let Some(mixed) = MixedBanks::of(banks) {
+            return Some(mixed.to_string());
+        }
+        let is_credit = |bank: &Memory| bank.between.is_some_and(|between| between.operation.is_none());
+        let why = match is_matched {
+            false if banks.iter().any(|bank| bank.operation().is_some()) => {
+                "its signals carry the number of an operation, and the kernel was traced without: trace it with this memory"
+            }
+            true if banks.iter().any(is_credit) => {
+                "its words are credits, which carry no number of an operation, and the kernel was traced with: trace it with this memory"
+            }
+            _ => return None,
+        };
+        Some(why.to_string())
+    }
+}
+
+impl fmt::Display for MixedBanks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MixedBanks { carries: (carries, data), bare: (bare, other) } = self;
+        write!(
+            f,
+            "bank {carries} carries the number of its operation ({data}), and bank {bare} carries none ({other}): one of them would be \
+             counted wrongly. Declare a table for each kind: tail, ready, done and packets carry it, head, packet_head, staging and memory \
+             of your own do not"
+        )
     }
 }
 

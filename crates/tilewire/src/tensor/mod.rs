@@ -8,7 +8,7 @@ mod memory;
 mod memory_left;
 
 pub(crate) use block::Block;
-pub use memory::{Between, DeviceBytes, Memory};
+pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
 pub use memory_left::{MemoryLeft, NoMemory, Shortage};
 // What a tensor's elements are, for folders that see tensors but no kernels.
 #[doc(no_inline)]

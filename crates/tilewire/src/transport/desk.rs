@@ -5,6 +5,7 @@ use super::abort::{Abort, AbortCode, Cause};
 use super::bootstrap::{BootstrapError, Departure};
 use super::deadline::Deadline;
 use super::departures::Departures;
+use super::gathering::{enlist, strike};
 use super::pairing::{Names, Pairing, Pairings, Ticket};
 use super::rank::Rank;
 use super::rendezvous::{Shared, TransportError};
@@ -13,11 +14,11 @@ use super::status::{Kind, Status};
 use std::time::{Duration, Instant};
 
 /// One rank's place at a transport's desk.
-pub(super) struct Desk {
+pub struct Desk {
     pub(super) world: Shared,
     /// The transport's kind and which rendezvous of rank 0 it is from: so that ranks that mean different transports do not take one for
     /// the other.
-    name: String,
+    pub(super) name: String,
     pairings: Pairings,
     /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
     pub(super) abort: Abort,
@@ -28,12 +29,16 @@ pub(super) struct Desk {
 impl Desk {
     pub(super) fn new(world: Shared, name: String, segments: &SegmentSet, departures: Departures) -> Desk {
         let (abort, status) = (segments.abort(segments.rank()), Status::of(segments));
+        enlist(&status);
         Desk { world, name, pairings: Pairings::default(), abort, departures, status }
     }
 
-    /// `Err` with the cause if the transport is broken.
+    /// `Err` if the transport is broken: with the verdict where there is one, and otherwise with the cause.
     pub(super) fn check(&self) -> Result<(), TransportError> {
-        self.broken().map_or(Ok(()), |cause| Err(TransportError::Broken { cause }))
+        self.broken().map_or(Ok(()), |cause| {
+            let verdict = self.status.verdict(cause);
+            Err(verdict.map_or(TransportError::Broken { cause }, TransportError::Judged))
+        })
     }
 
     #[inline]
@@ -125,13 +130,21 @@ impl Desk {
     pub(super) fn closed(&self) -> Result<(), TransportError> {
         self.check()?;
         self.status.closes();
-        let closed = self.world.barrier(&format!("{}/closed", self.name), self.world.deadline());
+        let (deadline, start) = (self.world.deadline(), Instant::now());
+        let not_closed = |ranks: Vec<usize>| {
+            let (rank, after) = (self.world.rank(), start.elapsed());
+            TransportError::NotClosed { rank, ranks, after }
+        };
+        let open = self.wait_closing(deadline)?;
+        if !open.is_empty() {
+            return Err(not_closed(open));
+        }
+        let closed = self.world.barrier(&format!("{}/closed", self.name), deadline);
         // Who waits in vain learns best why from the abort word: the barrier only knows that somebody is gone.
         self.check()?;
         closed.map_err(|error| match self.lost(error) {
-            TransportError::Bootstrap(BootstrapError::Timeout { late, absent, waited, .. }) => {
-                let ranks = late.iter().chain(&absent).map(|rank| rank.index()).collect();
-                TransportError::NotClosed { rank: self.world.rank(), ranks, after: waited }
+            TransportError::Bootstrap(BootstrapError::Timeout { late, absent, .. }) => {
+                not_closed(late.iter().chain(&absent).map(|rank| rank.index()).collect())
             }
             error => error,
         })
@@ -168,6 +181,7 @@ impl Drop for Desk {
     /// The transport's monitor says goodbye after this, and tells the others of a cause first, if there is one: without it, the others could
     /// take the goodbye for the cause.
     fn drop(&mut self) {
+        strike(&self.status);
         if let Some(died) = self.death() {
             self.abort.set(died);
         }

@@ -20,7 +20,7 @@ use super::rank::Rank;
 use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
 use super::segment::{SegmentOptions, SegmentSet};
 use super::sizing::Sizes;
-use super::status::{Crossing, DeviceWait, Status, Verdict};
+use super::status::{Crossing, Dealings, DeviceWait, Operations, Status, Verdict};
 use super::watch::Watch;
 use super::world::World;
 use crate::cuda::{AbortWord, Buffer, CudaError, Device, Launches, Seat, Stalled, Stopped, Stream, Together};
@@ -351,13 +351,13 @@ impl NvlTransport {
     /// bound to that one.
     pub(super) fn shared_memory(&self, what: &'static str, bytes: usize) -> Result<Vec<Memory>, TransportError> {
         let sharing = Sharing { device: self.device(), ordinals: &self.ordinals, devices: &self.devices, what };
-        let all = share(self.world(), None, &sharing, bytes)?;
+        let all = share(&self.desk.world, None, &sharing, bytes)?;
         let own = all[self.rank().index()].clone().expect("a rank reaches itself");
         Ok(all.into_iter().map(|memory| memory.unwrap_or_else(|| own.clone())).collect())
     }
 
-    pub(super) fn world(&self) -> &Shared {
-        &self.desk.world
+    pub(super) fn desk(&self) -> &Desk {
+        &self.desk
     }
 
     fn segment(&self, rank: Rank) -> &Memory {
@@ -483,27 +483,30 @@ impl StallWatch {
             self.seen = [(mark, probe), last];
         }
         let peer = if at.from as usize == self.rank { at.to } else { at.from };
-        let crossing = |it: &Between| Crossing { from: it.from as usize, operation: it.operation };
-        let me = self.rank as u32;
-        let of = |from: u32, to: u32| has.iter().filter(move |it| (it.from, it.to) == (from, to));
-        let between = |from: u32, to: u32| of(from, to).next().map(crossing);
-        let several = |from: u32, to: u32| of(from, to).any(|it| Some(crossing(it)) != between(from, to));
-        if several(me, peer) || several(peer, me) {
-            // A kernel of several operations with one peer: what it has cannot be told in one word.
-            return self.goes_on();
-        }
-        let wait = DeviceWait {
-            peer: peer as usize,
-            needs: crossing(&at),
-            has: [between(me, peer), between(peer, me)],
-            doing: &name,
-            since,
-        };
+        let needs = Crossing { from: at.from as usize, operation: at.operation };
+        let has = dealings(self.rank, peer as usize, &has);
+        let wait = DeviceWait { peer: peer as usize, needs, has: &has, doing: &name, since };
         self.status.device_waits(&wait, looked);
         if let Some(verdict) = self.status.judge_device() {
             self.status.tell_all(&verdict);
         }
     }
+}
+
+/// What a launch of rank `me` that has these has with each of its peers; that with `first` stands first, since a line has room for some.
+fn dealings(me: usize, first: usize, has: &[Between]) -> Vec<Dealings> {
+    let mut all = vec![Dealings { peer: first, sent: Operations::None, received: Operations::None }];
+    for it in has {
+        let sends = it.from as usize == me;
+        let peer = if sends { it.to } else { it.from } as usize;
+        let known = all.iter().position(|with| with.peer == peer).unwrap_or_else(|| {
+            all.push(Dealings { peer, sent: Operations::None, received: Operations::None });
+            all.len() - 1
+        });
+        let of = if sends { &mut all[known].sent } else { &mut all[known].received };
+        *of = of.and(it.operation);
+    }
+    all
 }
 
 /// Passes this rank's abort word on to the device, where kernels poll it; and watches for kernels that wait in vain.
@@ -550,5 +553,30 @@ impl Drop for Watcher {
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn between(from: u32, to: u32, operation: Option<u16>) -> Between {
+        Between { from, to, operation, in_step: false }
+    }
+
+    #[test]
+    fn a_launch_that_only_gives_credits_has_dealings_with_their_receiver() {
+        // Rank 0 signals `recv.head` of rank 1, and waits for nothing of it.
+        let none = Operations::None;
+        let with = |peer, sent, received| Dealings { peer, sent, received };
+        let found = dealings(0, 2, &[between(1, 0, None)]);
+        assert_eq!(found, [with(2, none, none), with(1, none, Operations::Credits)]);
+        // Data says more than credits, whichever stands first.
+        for has in [[None, Some(7)], [Some(7), None]] {
+            let has = has.map(|operation| between(1, 0, operation));
+            assert_eq!(dealings(0, 1, &has), [with(1, none, Operations::One(7))]);
+        }
+        let has = [between(0, 1, Some(7)), between(0, 1, Some(8)), between(0, 1, None)];
+        assert_eq!(dealings(0, 1, &has), [with(1, Operations::Several, none)]);
     }
 }

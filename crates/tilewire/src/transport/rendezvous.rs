@@ -14,16 +14,18 @@ use super::bootstrap::BootstrapError;
 use super::deadline::Deadline;
 use super::error::{SegmentError, those};
 use super::layout::{Geometry, LINE, Layout, block_share};
+use super::mapping::LAYOUT;
 use super::pairing::Ticket;
 use super::rank::Rank;
 use super::segment::{SegmentOptions, SegmentSet};
+use super::status::Verdict;
 use super::world::World;
 use crate::cuda::CudaError;
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// What all ranks must agree on, by name. The first is always the version of the library.
+/// What all ranks must agree on, by name. The first is always the version of the library, with that of a segment's header.
 pub(super) struct Parameters {
     /// What the ranks meet for; part of the names they meet under.
     what: &'static str,
@@ -36,7 +38,8 @@ pub(super) type Said = Vec<Vec<String>>;
 
 impl Parameters {
     pub(super) fn new(what: &'static str) -> Parameters {
-        Parameters { what, values: vec![("version", env!("CARGO_PKG_VERSION").to_string())], objection: None }
+        let version = format!("{} (layout {LAYOUT})", env!("CARGO_PKG_VERSION"));
+        Parameters { what, values: vec![("version", version)], objection: None }
     }
 
     pub(super) fn with(mut self, name: &'static str, value: impl ToString) -> Parameters {
@@ -287,6 +290,9 @@ pub enum TransportError {
         /// Why.
         cause: Cause,
     },
+    /// The ranks made different calls: they wait for each other, or launched one operation in place of another. All ranks hear of it. The
+    /// transport is broken.
+    Judged(Verdict),
     /// The other side of a transfer did not come.
     NotMet {
         /// Which side of which transfer it was to be.
@@ -327,6 +333,7 @@ impl fmt::Display for TransportError {
             TransportError::Broken { cause } => {
                 write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
             }
+            TransportError::Judged(verdict) => verdict.fmt(f),
             TransportError::NotMet { ticket, after } => write!(
                 f,
                 "{ticket}: waited {:.1} s for the other side; collectives are made of such pairs: see whether that rank makes \

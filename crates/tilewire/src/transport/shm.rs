@@ -301,8 +301,8 @@ impl ShmTransport {
         self.buffers.deregister(handle)
     }
 
-    pub(super) fn world(&self) -> &Shared {
-        &self.desk.world
+    pub(super) fn desk(&self) -> &Desk {
+        &self.desk
     }
 }
 
@@ -360,18 +360,20 @@ impl fmt::Debug for ShmTransport {
 impl PeerTable {
     fn new(layout: &Layout, segments: &SegmentSet) -> PeerTable {
         let area = |rank: usize, range: Range<usize>| segments.segment(rank).part(range.start, range.len());
-        let of_all = |range: Range<usize>| (0..segments.world_size()).map(|rank| area(rank, range.clone())).collect();
+        let ranks = || 0..segments.world_size();
+        // As in endpoints: one side may use the table where the other uses its endpoint.
+        let data = |rank: usize, range: Range<usize>| area(rank, range).carrying(0);
         let slots = |rank: usize| Signals {
-            tail: area(rank, layout.tails()),
+            tail: data(rank, layout.tails()),
             head: area(rank, layout.heads()),
             packet_head: area(rank, layout.packet_heads()),
-            ready: area(rank, layout.ready()),
-            done: area(rank, layout.done()),
+            ready: data(rank, layout.ready()),
+            done: data(rank, layout.done()),
         };
         PeerTable {
-            staging: of_all(layout.staging()),
-            packets: of_all(layout.packets()),
-            slots: (0..segments.world_size()).map(slots).collect(),
+            staging: ranks().map(|rank| area(rank, layout.staging())).collect(),
+            packets: ranks().map(|rank| data(rank, layout.packets())).collect(),
+            slots: ranks().map(slots).collect(),
             starts: area(segments.rank(), layout.starts()),
         }
     }

@@ -5,6 +5,7 @@
 //!   ├ epoch, kind                  the rank, when a wait of it      ranks whose own waits have
 //!   ├ the ranks it waits for       stops spinning, and when it      stopped spinning
 //!   ├ what it is doing, in words   goes on
+//!   ├ windows it has called for    the rank                         ranks in such a call (`gathering.rs`)
 //!   ├ probe                        whoever suspects a deadlock      the rank, in every round of such a wait
 //!   ├ looked                       the rank, in every such round    whoever suspects
 //!   └ verdict                      whoever finds one, once          the rank, when its abort word says so
@@ -14,27 +15,54 @@
 //! **When it is a deadlock.** A rank whose status says that it waits may have what it waits for and not have noticed: it may sleep, or the
 //! system may run others. So a suspicion is confirmed in two steps.
 //! 1. A rank that waits reads all lines. Of the ranks that wait it strikes out who waits for a rank that does not, until none is left to
-//!    strike out. If it remains itself, it suspects the others that remain.
+//!    strike out. If it remains itself, it suspects the others that remain. Any of its peers may end the wait of a launch, so it is struck out
+//!    for one that does not wait. A call that all ranks make needs every rank that is missing, so it is struck out only when none of these
+//!    remains.
 //! 2. It raises the probe of each of them. A rank reads its probe, *then* looks at what it waits for, and if nothing is there says that it
 //!    has looked since that probe. When all have, and no epoch has changed, it is a deadlock: every one of them has waited
 //!    without a break since before the first probe, and every one has looked after it and found nothing. What a rank waits for does not
-//!    go away once it is there. So at the moment before the first probe each of them was waiting, for ranks of which each was waiting,
-//!    and nobody was left to end it.
+//!    go away once it is there. So at the moment before the first probe each of them was waiting, and none had what it waits for. The first
+//!    of them to go on would need something that another of them does later, which has to go on before.
 //!
-//! A slow rank is none of them: it does not say that it waits, or it does not answer until it has looked again.
+//! A slow rank is none of them: it does not say that it waits, or it does not answer until it has looked again. No time-out decides
+//! anything here; a period only says how often a rank looks.
+//!
+//! **Calls that all ranks make** on a transport ([`Kind::Gathering`]: a window). What such a call waits for first is in the lines, too: a
+//! rank counts the windows it has called for in its own line, before anything else, and a rank in its n-th call waits until all lines say n
+//! ([`super::gathering`]). So it can look after a probe as a launch does, and the argument above holds for it: the count of a rank that
+//! waits does not change, because the thread that has the transport is the only one that can call for a window or launch on it (transports
+//! do not leave their thread), and it waits. A look after a probe sees every count that the suspect stored before it began to wait: the
+//! count, then the odd epoch (release), then whoever suspects (acquire), then the probe (release), then the look (acquire). A rank whose
+//! call expires takes its count back, and says which call it gave up. That is an act of a rank that does not wait any more.
 //!
 //! **On a GPU** it is not the host that waits, and of a launch some parts may wait while others work. So kernels mark waits that last, a
-//! thread of the host writes a line of its own for them, and only pairs are judged: rank i waits for something of rank j that j's launch
-//! does not have, and j for something that i's launch does not have. What either had launched before is over, and what it gave is there; so what
-//! they need is in launches that come after these, on both sides.
+//! thread of the host writes a line of its own for them, and it is not enough that ranks wait for each other: rank i waits for something of
+//! rank j that j's launch *does not have*, j for something that k's launch does not have, and so on until the chain comes round. Launches of a
+//! rank run one after another. So what j had launched before is over, and what it gave is there; what i needs is in a launch of j that
+//! begins when the one that runs has ended. That holds for every rank of the chain, and the first of these launches to end would need one that
+//! begins after the end of another. A launch that may have what is needed breaks the chain: the part of it that gives it may still be at
+//! work, whatever other parts wait for. Probes confirm it as above.
 //!
-//! A rank that closes ([`Kind::Closing`]) cannot answer probes, and need not: it never launches again on the transport, so whoever waits for it
-//! waits in vain, whatever others do. Ranks in other calls that all ranks make (a window, a second transport) say nothing: one that is
-//! satisfied and has not noticed could not be told from one that waits.
+//! A rank that closes ([`Kind::Closing`]) cannot answer probes, and need not: it never launches again on the transport, nor asks for a window,
+//! so whoever waits for it waits in vain, whatever others do.
+//!
+//! **What is not judged.** A rank that makes a second transport says nothing in the lines of the first. That call belongs to the world, not
+//! to a transport, and any thread of the peer may make it: a thread of the peer that waits in a launch does not show that no other will
+//! come. There, and in a bootstrap's own barriers, only the deadline tells. Nor are kernels judged together with hosts: a kernel waits, and its
+//! peer's host waits in a first launch or in a call for a window. For that one would have to know that no launch of the peer is on its stream,
+//! which could give what is needed, and that the host of the kernel's rank waits for the kernel and would not come otherwise. No line says either.
+
+mod device;
+mod verdict;
+
+pub use device::{Crossing, Dealings, DeviceWait, Operations};
+pub use verdict::{Verdict, Waiting};
+pub(crate) use verdict::{deadlock, other_operation};
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::mapping::{Line, Mapping};
 use super::segment::SegmentSet;
+use device::{DeviceLine, DeviceSuspicion};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -60,21 +88,6 @@ pub(super) struct StatusWords {
     device_text: Text<DEVICE_TEXT>,
 }
 
-/// What the kernels of a rank wait for.
-#[repr(C)]
-struct DeviceLine {
-    /// As of the host's line.
-    epoch: AtomicU64,
-    peer: AtomicU64,
-    /// Which launch, and how many of its waits have gone on: what is seen of two launches is never taken for one wait.
-    since: [AtomicU64; 2],
-    /// What is needed, and what the launch has with the peer from this rank and to it: see [`Crossing`].
-    needs: AtomicU64,
-    has: [AtomicU64; 2],
-    probe: AtomicU64,
-    looked: AtomicU64,
-}
-
 #[repr(C)]
 struct StatusLine {
     /// Odd while the rank waits; another number whenever anything about that changes.
@@ -84,7 +97,16 @@ struct StatusLine {
     looked: AtomicU64,
     /// 0: no verdict, 1: one is being written, 2: it is there.
     judged: AtomicU64,
+    /// The windows that the rank has called for on this transport; [`LET_GO`] when it never will again.
+    windows: AtomicU64,
+    /// The last window that it called for in vain: its deadline passed, and its count was taken back.
+    gave_up: AtomicU64,
+    /// Not 0 while the thread of this rank that has the transport is in such a call on another one.
+    elsewhere: AtomicU64,
 }
+
+/// More windows than anybody calls for: the rank has let go of the transport.
+const LET_GO: u64 = u64::MAX;
 
 /// A text that one writes and others read: its length in bytes, then the bytes.
 #[repr(C)]
@@ -126,151 +148,26 @@ pub enum Kind {
     Meeting,
     /// The rank has done all it will do on this transport.
     Closing,
+    /// A call that all ranks make waits for these ranks, for every one of them.
+    Gathering,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::Launch, Kind::Meeting, Kind::Closing];
+    const ALL: [Kind; 4] = [Kind::Launch, Kind::Meeting, Kind::Closing, Kind::Gathering];
 
     /// Whether the rank looks at probes in such a wait.
     fn answers(self) -> bool {
-        matches!(self, Kind::Launch | Kind::Meeting)
-    }
-}
-
-/// What crosses from one rank to another in a launch: an operation's data, or a credit for data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crossing {
-    /// Who sends the data.
-    pub from: usize,
-    /// The operation; of a credit none.
-    pub operation: Option<u16>,
-}
-
-impl Crossing {
-    /// Never 0.
-    fn to_word(self) -> u64 {
-        let operation = self.operation.map_or(0, |operation| u64::from(operation) + 1);
-        (self.from as u64 + 1) << 32 | operation
+        self != Kind::Closing
     }
 
-    fn from_word(word: u64) -> Option<Crossing> {
-        let from = (word >> 32).checked_sub(1)? as usize;
-        Some(Crossing { from, operation: (word as u32).checked_sub(1).map(|operation| operation as u16) })
-    }
-
-    /// Whether a launch that has these gives it. Any receiver of the data may give a credit for what came before.
-    fn is_given_by(self, has: &[Option<Crossing>]) -> bool {
-        has.iter()
-            .flatten()
-            .any(|it| it.from == self.from && (self.operation.is_none() || it.operation == self.operation))
-    }
-}
-
-/// What the kernels of a rank wait for.
-#[derive(Clone, Debug)]
-pub struct DeviceWait<'a> {
-    /// The rank that would have to give it.
-    pub peer: usize,
-    /// What is needed.
-    pub needs: Crossing,
-    /// What their launch has with that peer: from this rank, and to it.
-    pub has: [Option<Crossing>; 2],
-    /// What the launch is.
-    pub doing: &'a str,
-    /// Which launch it is, and how many of its waits have gone on before.
-    pub since: (u64, u64),
-}
-
-/// A rank that waits, in a verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The rank.
-    pub rank: usize,
-    /// For these; none where it waits for all others.
-    pub peers: Vec<usize>,
-    /// What it is doing: the operation and its source line.
-    pub doing: String,
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waiting { rank, peers, doing } = self;
-        write!(f, "rank {rank} waits for ")?;
-        match &peers[..] {
-            [] => f.write_str("all others")?,
-            [peer] => write!(f, "rank {peer}")?,
-            peers => {
-                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
-                write!(f, "ranks {}", peers.join(", "))?;
-            }
-        }
-        write!(f, " in {doing}")
-    }
-}
-
-/// What was found: no launch on this transport can go on after it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Verdict {
-    /// These ranks wait for each other.
-    Deadlock(Vec<Waiting>),
-    /// Two ranks launched different operations, one in place of the other.
-    OtherOperation {
-        /// The rank that found out, and its operation.
-        here: (usize, String),
-        /// The other.
-        there: (usize, String),
-    },
-}
-
-impl Verdict {
-    fn to_text(&self) -> String {
-        let list = |waiting: &Waiting| {
-            let peers: Vec<String> = waiting.peers.iter().map(ToString::to_string).collect();
-            format!("{}\t{}\t{}", waiting.rank, peers.join(","), one_line(&waiting.doing))
-        };
+    /// Whether a rank in such a wait for these peers may be stuck, of whom some may be.
+    fn is_stuck(self, peers: &[usize], may_be: &[bool]) -> bool {
         match self {
-            Verdict::Deadlock(all) => {
-                let lines: Vec<String> = all.iter().map(list).collect();
-                format!("deadlock\n{}", lines.join("\n"))
-            }
-            Verdict::OtherOperation { here, there } => {
-                let [this, other] = [&here.1, &there.1].map(|text| one_line(text));
-                format!("operation\n{}\t\t{this}\n{}\t\t{other}", here.0, there.0)
-            }
+            Kind::Closing => true,
+            Kind::Gathering => peers.iter().any(|&peer| may_be[peer]),
+            Kind::Launch | Kind::Meeting => !peers.is_empty() && peers.iter().all(|&peer| may_be[peer]),
         }
     }
-
-    fn from_text(text: &str) -> Option<Verdict> {
-        let mut lines = text.lines();
-        let kind = lines.next()?;
-        let mut waiting = lines.filter_map(|line| {
-            let mut parts = line.splitn(3, '\t');
-            let rank = parts.next()?.parse().ok()?;
-            let peers = parts.next()?.split(',').filter_map(|peer| peer.parse().ok()).collect();
-            Some(Waiting { rank, peers, doing: parts.next()?.to_string() })
-        });
-        match kind {
-            "deadlock" => Some(Verdict::Deadlock(waiting.collect())),
-            "operation" => {
-                let mut end = || waiting.next().map(|it| (it.rank, it.doing));
-                Some(Verdict::OtherOperation { here: end()?, there: end()? })
-            }
-            _ => None,
-        }
-    }
-
-    /// The code under which ranks are told of it.
-    fn code(&self) -> AbortCode {
-        match self {
-            Verdict::Deadlock(_) => AbortCode::Deadlocked,
-            Verdict::OtherOperation { .. } => AbortCode::Mismatched,
-        }
-    }
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(['\n', '\t'], " ")
 }
 
 /// The status lines of a world, as one rank sees them. A handle; clones are the same lines.
@@ -280,14 +177,6 @@ pub struct Status {
     segments: Arc<[Arc<Mapping>]>,
     suspicion: Arc<Mutex<Option<Suspicion>>>,
     device_suspicion: Arc<Mutex<Option<DeviceSuspicion>>>,
-}
-
-/// A peer whose kernels may wait for this rank's, and these for its.
-struct DeviceSuspicion {
-    peer: usize,
-    /// Epochs of this rank's line and of the peer's, and the probes they have to answer; none of a peer that closes.
-    own: (u64, u64),
-    other: Option<(u64, u64)>,
 }
 
 /// Ranks that may wait for each other for ever.
@@ -312,6 +201,11 @@ impl Status {
             suspicion: Arc::default(),
             device_suspicion: Arc::default(),
         }
+    }
+
+    /// Whether both are lines of one transport, of one rank.
+    pub(super) fn is(&self, other: &Status) -> bool {
+        Arc::ptr_eq(&self.segments, &other.segments)
     }
 
     fn words(&self, rank: usize) -> &StatusWords {
@@ -366,6 +260,71 @@ impl Status {
     pub(super) fn closes(&self) {
         let others: Vec<usize> = (0..self.segments.len()).filter(|&rank| rank != self.rank).collect();
         self.waits(Kind::Closing, &others, &"close()", 0);
+    }
+
+    /// This rank calls for one more window; gives the how many-th it is.
+    pub(super) fn calls_for_window(&self) -> u64 {
+        // Release: whoever sees the count sees that this rank's last wait is over.
+        self.words(self.rank).line.0.windows.fetch_add(1, Ordering::Release) + 1
+    }
+
+    /// The last call for a window is taken back, so that it can be made again.
+    pub(super) fn calls_no_more(&self) {
+        let line = &self.words(self.rank).line.0;
+        // Relaxed: this rank alone writes both. Who sees the smaller count sees that the call was given up.
+        line.gave_up.store(line.windows.load(Ordering::Relaxed), Ordering::Relaxed);
+        line.windows.fetch_sub(1, Ordering::Release);
+    }
+
+    /// This rank will do nothing more on the transport, and waits for nobody.
+    pub(super) fn lets_go(&self) {
+        self.words(self.rank).line.0.windows.store(LET_GO, Ordering::Release);
+    }
+
+    /// Whether the thread that has this transport is in a call for a window on another one.
+    pub(super) fn is_elsewhere(&self, elsewhere: bool) {
+        self.words(self.rank).line.0.elsewhere.store(elsewhere.into(), Ordering::Release);
+    }
+
+    /// The ranks that have not called for the n-th window. One that calls for a window on another transport counts as having come: the two
+    /// calls meet, and compare their transports.
+    pub(super) fn missing(&self, nth: u64) -> Vec<usize> {
+        // Acquire: after the probe, which is read before, and before what is told of this look.
+        let came = |line: &StatusLine| {
+            line.windows.load(Ordering::Acquire) >= nth || line.elsewhere.load(Ordering::Acquire) != 0
+        };
+        (0..self.segments.len()).filter(|&rank| !came(&self.words(rank).line.0)).collect()
+    }
+
+    /// Of these ranks that have not called for the n-th window those that are to blame: not the ones that called and gave up before, unless
+    /// there are no others.
+    pub(super) fn late_for(&self, nth: u64, missing: Vec<usize>) -> Vec<usize> {
+        let gave_up = |rank: &usize| self.words(*rank).line.0.gave_up.load(Ordering::Acquire) >= nth;
+        let (came, late): (Vec<usize>, Vec<usize>) = missing.into_iter().partition(gave_up);
+        if late.is_empty() { came } else { late }
+    }
+
+    /// The ranks that neither close the transport nor have let go of it.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let closes = |rank: usize| self.seen(rank).is_some_and(|seen| seen.kind == Kind::Closing);
+        // Who closes says so by naming all others.
+        let ranks = if self.segments.len() > MOST_RANKS { 0 } else { self.segments.len() };
+        (0..ranks).filter(|&rank| !self.has_let_go(rank) && !closes(rank)).collect()
+    }
+
+    fn has_let_go(&self, rank: usize) -> bool {
+        self.words(rank).line.0.windows.load(Ordering::Acquire) == LET_GO
+    }
+
+    /// The ranks that will do nothing more on the transport.
+    pub(super) fn let_go(&self) -> Vec<usize> {
+        (0..self.segments.len()).filter(|&rank| self.has_let_go(rank)).collect()
+    }
+
+    /// Whether a rank has called for more windows here than this rank, and so waits for it.
+    pub(super) fn calls_for_more(&self, rank: usize) -> bool {
+        let windows = |rank: usize| self.words(rank).line.0.windows.load(Ordering::Acquire);
+        rank < self.segments.len() && !self.has_let_go(rank) && windows(rank) > windows(self.rank)
     }
 
     /// What a rank's line says, if it waits.
@@ -430,10 +389,7 @@ impl Status {
             let before = remain.clone();
             for (rank, seen) in all.iter().enumerate() {
                 let Some(seen) = seen.as_ref().filter(|_| remain[rank]) else { continue };
-                remain[rank] = match seen.kind {
-                    Kind::Closing => true,
-                    _ => !seen.peers.is_empty() && seen.peers.iter().all(|&peer| before[peer]),
-                };
+                remain[rank] = seen.kind.is_stuck(&seen.peers, &before);
             }
             if remain == before {
                 break;
@@ -441,14 +397,16 @@ impl Status {
         }
         let own = all[self.rank].as_ref().filter(|seen| remain[self.rank] && seen.kind.answers())?;
         // Only those that this rank's wait hangs on: others may have a deadlock of their own, which they find.
+        let hangs_on = |seen: &Seen| {
+            let peers = if seen.kind.answers() { &seen.peers[..] } else { &[] };
+            peers.iter().copied().filter(|&peer| remain[peer]).collect::<Vec<usize>>()
+        };
         let mut of = vec![self.rank];
-        let mut next = own.peers.clone();
+        let mut next = hangs_on(own);
         while let Some(rank) = next.pop() {
             if !of.contains(&rank) {
                 of.push(rank);
-                let seen = all[rank].as_ref().expect("it remains");
-                let hangs_on = seen.peers.iter().copied().filter(|&peer| remain[peer]);
-                next.extend(hangs_on.filter(|_| seen.kind.answers()));
+                next.extend(hangs_on(all[rank].as_ref().expect("it remains")));
             }
         }
         of.sort_unstable();
@@ -473,109 +431,6 @@ impl Status {
             }
         }
         late
-    }
-
-    // ---- kernels on a GPU -------------------------------------------------------------------------------------------
-
-    /// As [`Status::probe`], for what kernels wait for.
-    pub(super) fn device_probe(&self) -> u64 {
-        self.words(self.rank).device.0.probe.load(Ordering::Acquire)
-    }
-
-    /// Kernels of this rank wait, and looked after the host read `probe`.
-    pub(super) fn device_waits(&self, wait: &DeviceWait<'_>, probe: u64) {
-        let (line, words) = (&self.words(self.rank).device.0, self.words(self.rank));
-        let epoch = line.epoch.load(Ordering::Relaxed);
-        let has = wait.has.map(|has| has.map_or(0, Crossing::to_word));
-        let is = |word: &AtomicU64, x: u64| word.load(Ordering::Relaxed) == x;
-        let is_same = epoch % 2 == 1
-            && is(&line.peer, wait.peer as u64)
-            && is(&line.since[0], wait.since.0)
-            && is(&line.since[1], wait.since.1)
-            && is(&line.needs, wait.needs.to_word())
-            && line.has.iter().zip(has).all(|(word, x)| is(word, x));
-        if !is_same {
-            line.epoch.store((epoch + 1) & !1, Ordering::Relaxed);
-            fence(Ordering::Release);
-            line.peer.store(wait.peer as u64, Ordering::Relaxed);
-            line.since[0].store(wait.since.0, Ordering::Relaxed);
-            line.since[1].store(wait.since.1, Ordering::Relaxed);
-            line.needs.store(wait.needs.to_word(), Ordering::Relaxed);
-            line.has.iter().zip(has).for_each(|(word, x)| word.store(x, Ordering::Relaxed));
-            words.device_text.write(wait.doing);
-            line.epoch.store((epoch + 1) | 1, Ordering::Release);
-        }
-        line.looked.fetch_max(probe, Ordering::Release);
-    }
-
-    /// Kernels of this rank no longer wait.
-    pub(super) fn device_goes_on(&self) {
-        let line = &self.words(self.rank).device.0;
-        let epoch = line.epoch.load(Ordering::Relaxed);
-        if epoch % 2 == 1 {
-            line.epoch.store(epoch + 1, Ordering::Release);
-        }
-    }
-
-    /// What a rank's kernels wait for, if they do: the epoch, for whom, what for, what they have.
-    fn device_seen(&self, rank: usize) -> Option<(u64, usize, Crossing, [Option<Crossing>; 2])> {
-        let line = &self.words(rank).device.0;
-        let epoch = line.epoch.load(Ordering::Acquire);
-        if epoch.is_multiple_of(2) {
-            return None;
-        }
-        let needs = Crossing::from_word(line.needs.load(Ordering::Relaxed))?;
-        let has = [0, 1].map(|k| Crossing::from_word(line.has[k].load(Ordering::Relaxed)));
-        let peer = line.peer.load(Ordering::Relaxed) as usize;
-        self.device_is_still(rank, epoch).then_some((epoch, peer, needs, has))
-    }
-
-    fn device_is_still(&self, rank: usize, epoch: u64) -> bool {
-        fence(Ordering::Acquire);
-        self.words(rank).device.0.epoch.load(Ordering::Relaxed) == epoch
-    }
-
-    /// As [`Status::judge`], for kernels of this rank that wait.
-    pub(super) fn judge_device(&self) -> Option<Verdict> {
-        let mut suspicion = self.device_suspicion.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(DeviceSuspicion { peer, own, other }) = &*suspicion else {
-            *suspicion = self.suspect_device();
-            return None;
-        };
-        let is_same = |rank: usize, epoch: u64| self.device_is_still(rank, epoch);
-        if !is_same(self.rank, own.0) || !other.is_none_or(|(epoch, _)| is_same(*peer, epoch)) {
-            *suspicion = None;
-            return None;
-        }
-        let answered = |rank: usize, probe: u64| self.words(rank).device.0.looked.load(Ordering::Acquire) >= probe;
-        if !answered(self.rank, own.1) || !other.is_none_or(|(_, probe)| answered(*peer, probe)) {
-            return None;
-        }
-        let doing = |rank: usize| self.words(rank).device_text.read();
-        let here = Waiting { rank: self.rank, peers: vec![*peer], doing: doing(self.rank) };
-        let there = match other {
-            Some(_) => Waiting { rank: *peer, peers: vec![self.rank], doing: doing(*peer) },
-            None => Waiting { rank: *peer, peers: Vec::new(), doing: self.words(*peer).text.read() },
-        };
-        let unchanged = is_same(self.rank, own.0) && other.is_none_or(|(epoch, _)| is_same(*peer, epoch));
-        *suspicion = None;
-        let mut both = vec![here, there];
-        both.sort_by_key(|waiting| waiting.rank);
-        unchanged.then_some(Verdict::Deadlock(both))
-    }
-
-    fn suspect_device(&self) -> Option<DeviceSuspicion> {
-        let (epoch, peer, needs, has) = self.device_seen(self.rank)?;
-        let probe = |rank: usize| self.words(rank).device.0.probe.fetch_add(1, Ordering::AcqRel) + 1;
-        if self.seen(peer).is_some_and(|seen| seen.kind == Kind::Closing) {
-            return Some(DeviceSuspicion { peer, own: (epoch, probe(self.rank)), other: None });
-        }
-        let (other, waits_for, wanted, there) = self.device_seen(peer)?;
-        let is_deadlock = waits_for == self.rank && !needs.is_given_by(&there) && !wanted.is_given_by(&has);
-        is_deadlock.then(|| {
-            let (own, other) = ((epoch, probe(self.rank)), Some((other, probe(peer))));
-            DeviceSuspicion { peer, own, other }
-        })
     }
 
     /// Ends the waits of all ranks with a verdict; the first one stays.

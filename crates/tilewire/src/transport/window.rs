@@ -5,14 +5,16 @@
 //! tensor itself, in a segment, which every rank's handle keeps alive for itself.
 #![forbid(unsafe_code)]
 
+use super::desk::Desk;
 use super::nvl::NvlTransport;
 use super::rank::Rank;
-use super::rendezvous::{Parameters, Shared, TransportError};
+use super::rendezvous::{Parameters, TransportError};
 use super::segment::SegmentOptions;
 use super::shm::ShmTransport;
 use crate::cuda::Buffer;
 use crate::tensor::{Element, Memory, Tensor};
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,7 +54,7 @@ mod space {
 
     pub trait Space {
         #[doc(hidden)]
-        fn world(&self) -> &Shared;
+        fn desk(&self) -> &Desk;
         /// Whether memory can be had now.
         #[doc(hidden)]
         fn may_allocate(&self) -> Result<(), TransportError>;
@@ -65,8 +67,8 @@ mod space {
 }
 
 impl space::Space for ShmTransport {
-    fn world(&self) -> &Shared {
-        ShmTransport::world(self)
+    fn desk(&self) -> &Desk {
+        ShmTransport::desk(self)
     }
 
     fn may_allocate(&self) -> Result<(), TransportError> {
@@ -74,7 +76,7 @@ impl space::Space for ShmTransport {
     }
 
     fn space(&self, bytes: usize) -> Result<Vec<Memory>, TransportError> {
-        let world = ShmTransport::world(self);
+        let world = &ShmTransport::desk(self).world;
         // The sockets of these segments are closed here: it is the transport's monitor that sees a peer die.
         let segments = world.segments("window", bytes, SegmentOptions::default(), world.deadline())?;
         Ok((0..world.size()).map(|rank| segments.segment(rank)).collect())
@@ -86,8 +88,8 @@ impl space::Space for ShmTransport {
 }
 
 impl space::Space for NvlTransport {
-    fn world(&self) -> &Shared {
-        NvlTransport::world(self)
+    fn desk(&self) -> &Desk {
+        NvlTransport::desk(self)
     }
 
     fn may_allocate(&self) -> Result<(), TransportError> {
@@ -113,19 +115,28 @@ impl<T: Element> Window<T> {
     ///
     /// Host access to the tensor is atomic, element by element: a peer may be writing. What tells that it has finished is the
     /// signal that follows the bytes (`DONE` of `direct`), and a wait for that is inside a launch.
+    ///
+    /// A rank that launches instead, asks for no window or closes is found, within about a second: that is an error on all ranks
+    /// ([`TransportError::Judged`]) which names the calls and their lines.
+    #[track_caller]
     pub fn allocate(transport: &impl WindowSpace, len: usize) -> Result<Window<T>, TransportError> {
-        let (world, size) = (transport.world(), T::TYPE.size());
+        let (call, desk) =
+            (format!("Window::allocate of {len} {} at {}", T::TYPE, Location::caller()), transport.desk());
+        let (world, size) = (&desk.world, T::TYPE.size());
         let deadline = world.deadline();
         let too_large = len.checked_mul(size).is_none_or(|bytes| bytes > isize::MAX as usize);
         // At once: after a break the peers may never come here.
         transport.may_allocate()?;
+        let gathering = desk.gather(&call, deadline)?;
         let said = Parameters::new("window")
+            .with("transport", &desk.name)
             .with("element type", T::TYPE)
             // Relaxed: only its being different each time matters.
             .with("number", NUMBER.fetch_add(1, Ordering::Relaxed))
             .with("length", len)
             .object(too_large.then_some(TransportError::TooLarge))
-            .agree(world, &["number", "length"], deadline)?;
+            .agree(world, &["number", "length"], deadline);
+        let said = gathering.agreed(said)?;
         let number = said[0][said[0].len() - 2].clone();
         let lens = said.iter().enumerate().map(|(rank, values)| {
             let len = values.last().and_then(|len| len.parse::<usize>().ok());

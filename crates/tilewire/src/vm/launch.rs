@@ -15,7 +15,7 @@ use super::stall::Stalls;
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type, matching};
-use crate::tensor::Arg;
+use crate::tensor::{Arg, MixedBanks};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -374,6 +374,9 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
         let memories = memories(arg);
         if memories.len() != banks as usize {
             return Err(wrong(name, format!("{} memories for {banks} banks", memories.len())));
+        }
+        if let Some(what) = MixedBanks::objection(memories, kernel.matched.contains(&id)) {
+            return Err(wrong(name, what));
         }
         for memory in memories {
             if let Some(device) = memory.device() {

@@ -316,8 +316,8 @@ fn regions_and_slots() {
                 let x = region.get::<f32>(r.rank(), i * 4);
                 let y = region.get_if(i.lt(8), r.rank(), i * 4, 0.0f32);
                 region.put(peer, i * 4, x + y);
-                let packet = region.packet_get(peer, i, 5);
-                region.packet_put(peer, i, packet, 6);
+                region.packet_put(peer, i, i.cast::<u64>(), 6);
+                region.packet_get(peer, i + 64, 5);
             });
         });
     });

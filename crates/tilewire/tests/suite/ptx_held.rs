@@ -82,8 +82,14 @@ fn send<'t>(
         let word = scratch.get::<u64>(0, from * 8);
         let word = if besides == Besides::Groups { word.group_max(3) } else { word };
         area.packet_put(0, k, word, 1u32);
-        take(k, area.packet_get(0, k, 1u32));
+        if besides != Besides::Groups {
+            take(k, area.packet_get(0, k, 1u32));
+        }
     });
+    // What combines neighbours may not put and get in one each.
+    if besides == Besides::Groups {
+        r.each(words, |k| take(k, area.packet_get(0, k, 1u32)));
+    }
 }
 
 /// Stores to shared memory of anything but what the leader hands out, which has a fixed place there.

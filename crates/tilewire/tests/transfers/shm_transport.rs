@@ -337,12 +337,29 @@ fn who_closes_alone_is_told_who_does_not() {
             return Ok(());
         }
         let error = transport.close().unwrap_err();
-        assert!(matches!(&error, TransportError::NotClosed { ranks, .. } if *ranks == [1]), "{error}");
+        let TransportError::NotClosed { ranks, after, .. } = &error else { panic!("{error}") };
+        assert!(*ranks == [1] && *after >= Duration::from_secs(2), "{error}");
         assert!(error.to_string().starts_with("rank 1 did not close within "), "{error}");
         closed.send(())?;
         Err(error.into())
     });
     assert!(result.unwrap_err().to_string().starts_with("rank 0 failed: rank 1 did not close"));
+}
+
+#[test]
+fn of_several_that_close_nobody_is_told_of_the_others() {
+    let result = World::threads(3).deadline(Duration::from_secs(1)).run(|world| {
+        let transport = ShmTransport::rendezvous(&world, SMALL)?;
+        if world.rank() != Rank::new(2) {
+            // Their deadlines pass one after the other, while neither has heard of the other's error.
+            std::thread::sleep(Duration::from_millis(50) * world.rank().number());
+            let error = transport.close().unwrap_err();
+            let TransportError::NotClosed { ranks, .. } = &error else { panic!("{error}") };
+            assert_eq!(*ranks, [2], "{error}");
+        }
+        Ok(world.bootstrap().barrier("all were told", Duration::from_secs(20).into())?)
+    });
+    result.unwrap();
 }
 
 #[test]

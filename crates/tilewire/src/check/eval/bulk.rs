@@ -15,6 +15,13 @@ pub(super) struct BulkQueue {
     open: VecDeque<BulkJob>,
 }
 
+impl BulkQueue {
+    /// How many copies were started.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+}
+
 struct BulkJob {
     number: u64,
     inst: Inst,
@@ -48,6 +55,9 @@ impl Instance<'_> {
         let bytes = elements.saturating_mul(size);
         let to = self.span(inst, dst, None, size, bytes)?;
         let from = self.span(inst, src, None, size, bytes)?;
+        if from.0 == to.0 && from.1.start < to.1.end && to.1.start < from.1.end {
+            return Err(EvalError::CopyOverlaps { what: self.base_name(dst.base), by: self.location(inst) });
+        }
         self.bulk.open.push_back(BulkJob { number, inst, from, to, data: None });
         if self.options.bulk == BulkTiming::AtOnce {
             self.bulk_advance(self.bulk.started, BulkDone::Complete, world, observer);

@@ -14,11 +14,12 @@ mod value;
 
 use super::error::{EvalError, Location};
 use super::memory::{Binding, MemoryId, World};
-use super::observer::{Actor, Observer, SlotRef};
+use super::observer::{Actor, Observer, SlotRef, Wanted};
 use crate::ir::{Entity, Inst, Kernel, Op, Region, Shape, SourceLine, Value};
 use bulk::BulkQueue;
 use each::EachState;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// In which order the elements of an `each` run one op. All are allowed by the language.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -96,6 +97,15 @@ pub enum Awaited {
         /// First of its eight bytes.
         byte: u64,
     },
+    /// A number that an atomic polls.
+    Number {
+        /// Name of the parameter.
+        name: String,
+        /// Piece of memory that holds it.
+        memory: MemoryId,
+        /// First of its bytes.
+        byte: u64,
+    },
     /// A packet.
     Packet {
         /// Name of the parameter.
@@ -117,6 +127,7 @@ impl fmt::Display for Blocked {
                 write!(f, "waits until {name}[{}][{}] is at least {expected}; it is {seen}", slot.bank, slot.index)
             }
             Awaited::Word { name, .. } => write!(f, "waits until {name} is {expected}; it is {seen}"),
+            Awaited::Number { name, .. } => write!(f, "polls {name}, which stays {seen}"),
             Awaited::Packet { name, index, .. } => {
                 write!(f, "waits until packet {index} of {name} has flag {expected}; it has {seen}")
             }
@@ -212,6 +223,55 @@ impl<'k> Instance<'k> {
         self.kernel.regions[frame.region].get(frame.next).copied()
     }
 
+    /// Where it is: the next instruction, or the one that opened the region it has come to the end of.
+    pub(in crate::check) fn location_now(&self) -> Location {
+        let opened = || {
+            self.frames.iter().rev().find_map(|frame| match &frame.kind {
+                FrameKind::Plain => None,
+                FrameKind::For { inst, .. } | FrameKind::Head { inst } | FrameKind::Body { inst } => Some(*inst),
+                FrameKind::Each(state) => Some(state.inst),
+            })
+        };
+        let first = || self.kernel.regions[self.kernel.roles[self.who.role].body].first().copied();
+        let inst = self.next_inst().or_else(opened).or_else(first);
+        let at = inst.map_or_else(SourceLine::caller, |inst| self.kernel.line(inst).clone());
+        Location::new(self.kernel, self.who, &at)
+    }
+
+    /// All that decides what it does next but memory, as a hash: two moments of one state, between which no memory changed, are followed
+    /// by the same steps.
+    pub(in crate::check) fn state(&self) -> u64 {
+        let mut hash = DefaultHasher::new();
+        (&self.uniform, &self.vars, self.bulk.started()).hash(&mut hash);
+        for frame in &self.frames {
+            (frame.region.index(), frame.next).hash(&mut hash);
+            if let FrameKind::For { index, end, step, .. } = frame.kind {
+                (index, end, step).hash(&mut hash);
+            }
+        }
+        hash.finish()
+    }
+
+    /// What the next instruction polls, where it is a test or an atomic.
+    pub(in crate::check) fn polls_for(&self, world: &World) -> Option<Blocked> {
+        let inst = self.next_inst()?;
+        let (on, expected, seen) = match &self.kernel.insts[inst].op {
+            Op::Test { slot, x } => {
+                let (slot, value) = (self.slot(inst, slot).ok()?, self.uniform(*x));
+                let seen = self.count(inst, &slot, value, world).ok()?;
+                (Awaited::Slot { name: self.kernel.params[slot.param].name().to_string(), slot }, value, seen)
+            }
+            Op::AtomicAdd { at, x, .. } => {
+                let size = self.kernel.ty(*x).size();
+                let (memory, bytes) = self.span(inst, at, None, size as u64, size as u64).ok()?;
+                let name = self.base_name(at.base);
+                (Awaited::Number { name, memory, byte: bytes.start }, 0, world.memories.read(memory, bytes.start, size))
+            }
+            _ => return None,
+        };
+        Some(Blocked { inst, at: self.kernel.line(inst).clone(), on, expected, seen })
+    }
+
     /// Runs one op. A blocked step can be repeated; after an error the instance is of no more use.
     pub fn step(&mut self, world: &mut World, observer: &mut dyn Observer) -> Result<Step, EvalError> {
         let Some(frame) = self.frames.last() else { return Ok(Step::Done) };
@@ -265,7 +325,8 @@ impl<'k> Instance<'k> {
             Op::Test { slot, x } => {
                 let (slot, value) = (self.slot(inst, slot)?, self.uniform(*x));
                 let seen = self.count(inst, &slot, value, world)?;
-                observer.test(self.who, inst, &slot, value, seen);
+                let operation = self.operation(slot.param, slot.bank);
+                observer.test(self.who, inst, &slot, &Wanted { value, seen, operation });
                 self.set_result(inst, u64::from(seen >= value));
             }
             Op::Signal { slot, x } => self.signal(inst, slot, self.uniform(*x), false, world, observer)?,

@@ -4,7 +4,7 @@ use super::{Awaited, Blocked, Instance};
 use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Bound, MemoryId, World};
 use crate::check::network::Descriptor;
-use crate::check::observer::{Access, AccessKind, Observer, SlotRef};
+use crate::check::observer::{Access, AccessKind, Observer, SlotRef, SlotSet, Wanted};
 use crate::ir::matching::{self, Look};
 use crate::ir::{Base, Entity, Inst, Op, Param, ParamId, Place, Slot, Value};
 use std::ops::Range;
@@ -156,7 +156,8 @@ impl Instance<'_> {
             let on = Awaited::Slot { name: self.kernel.params[slot.param].name().to_string(), slot };
             return Ok(Some(Blocked { inst, at: self.kernel.line(inst).clone(), on, expected, seen }));
         }
-        observer.wait(self.who, inst, &slot, expected, seen);
+        let operation = self.operation(slot.param, slot.bank);
+        observer.wait(self.who, inst, &slot, &Wanted { value: expected, seen, operation });
         Ok(None)
     }
 
@@ -188,11 +189,12 @@ impl Instance<'_> {
     ) -> Result<(), EvalError> {
         let slot = self.slot(inst, slot)?;
         let before = world.memories.read(slot.memory, slot.byte, 8);
-        let (before, word) = match self.operation(slot.param, slot.bank) {
+        let operation = self.operation(slot.param, slot.bank);
+        let (before, word) = match operation {
             Some(operation) => (before >> matching::COUNT_SHIFT, matching::word(value, operation)),
             None => (before, value),
         };
-        observer.signal(self.who, inst, &slot, before, value, credit);
+        observer.signal(self.who, inst, &slot, &SlotSet { before, value, credit, operation });
         world.memories.write(slot.memory, slot.byte, 8, word);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::Instance;
 use crate::check::error::EvalError;
 use crate::check::memory::{Bound, World};
-use crate::check::observer::{AccessKind, Observer};
+use crate::check::observer::{Access, AccessKind, Observer};
 use crate::ir::scalar::dynamic;
 use crate::ir::{Entity, Inst, Mask, Op, Place, Special, Type, Value};
 
@@ -65,10 +65,14 @@ impl Instance<'_> {
                 } else {
                     let size = ty(*x).size();
                     let (memory, bytes) = self.span(inst, at, element, size as u64, size as u64)?;
-                    self.touch(inst, element, AccessKind::Atomic, memory, bytes.clone(), observer);
                     let old = world.memories.read(memory, bytes.start, size);
                     // Only the low `size` bytes are written: the sum wraps to the type.
                     world.memories.write(memory, bytes.start, size, old.wrapping_add(get(*x)));
+                    let new = world.memories.read(memory, bytes.start, size);
+                    let element = element.map(|element| element as u64);
+                    let access = Access { inst, element, kind: AccessKind::Atomic, memory, bytes };
+                    observer.access(self.who, &access);
+                    observer.atomic(self.who, &access, old, new);
                     old
                 }
             }

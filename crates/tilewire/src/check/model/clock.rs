@@ -1,27 +1,55 @@
 //! Vector clocks, and the two kinds of knowledge that signals carry.
+//!
+//! A clock is a tree that clones share: every signal keeps what its party knew, and between two signals little changes. With an array a world
+//! of 64 ranks, which has ten thousand parties, would need gigabytes.
 
 use std::rc::Rc;
 
 /// A party of a run, by its place in every clock.
 pub type PartyId = u32;
 
+/// Children of a node, and epochs of a leaf.
+const FAN: usize = 16;
+
 /// For every party, how many of its epochs are known to be over. What is not listed is 0.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Clock(Vec<u32>);
+#[derive(Clone, Default, Debug)]
+pub struct Clock {
+    root: Option<Rc<Node>>,
+    /// Levels above the leaves.
+    height: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Node {
+    Leaf([u32; FAN]),
+    Inner([Option<Rc<Node>>; FAN]),
+}
 
 impl Clock {
     /// The epoch of a party that is known.
     pub fn get(&self, party: PartyId) -> u32 {
-        self.0.get(party as usize).copied().unwrap_or(0)
+        let mut place = party as usize;
+        if place >= self.room() {
+            return 0;
+        }
+        let (mut node, mut room) = (self.root.as_ref(), self.room());
+        while let Some(here) = node {
+            room /= FAN;
+            match &**here {
+                Node::Leaf(epochs) => return epochs[place],
+                Node::Inner(children) => node = children[place / room].as_ref(),
+            }
+            place %= room;
+        }
+        0
     }
 
     /// Sets the epoch of a party.
     pub fn set(&mut self, party: PartyId, epoch: u32) {
-        let place = party as usize;
-        if self.0.len() <= place {
-            self.0.resize(place + 1, 0);
+        while party as usize >= self.room() {
+            self.raise();
         }
-        self.0[place] = epoch;
+        set(&mut self.root, self.height, party as usize, epoch);
     }
 
     /// Whether this epoch of this party is over for whoever has this clock.
@@ -31,12 +59,92 @@ impl Clock {
 
     /// Learns all that `other` knows.
     pub fn join(&mut self, other: &Clock) {
-        if self.0.len() < other.0.len() {
-            self.0.resize(other.0.len(), 0);
+        let Some(theirs) = &other.root else { return };
+        while self.height < other.height {
+            self.raise();
         }
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
-            *mine = (*mine).max(*theirs);
+        // A shorter tree lies under the first child of every level above it.
+        let mut mine = &mut self.root;
+        for _ in other.height..self.height {
+            let node = Rc::make_mut(mine.get_or_insert_with(|| Rc::new(Node::empty(1))));
+            let Node::Inner(children) = node else { unreachable!("a level above the leaves") };
+            mine = &mut children[0];
         }
+        join(mine, theirs);
+    }
+
+    /// Parties there is room for.
+    fn room(&self) -> usize {
+        FAN.pow(self.height + 1)
+    }
+
+    /// One more level.
+    fn raise(&mut self) {
+        if let Some(below) = self.root.take() {
+            let mut children: [Option<Rc<Node>>; FAN] = Default::default();
+            children[0] = Some(below);
+            self.root = Some(Rc::new(Node::Inner(children)));
+        }
+        self.height += 1;
+    }
+}
+
+impl Node {
+    /// A node so many levels above the leaves.
+    fn empty(height: u32) -> Node {
+        if height == 0 { Node::Leaf([0; FAN]) } else { Node::Inner(Default::default()) }
+    }
+}
+
+fn set(node: &mut Option<Rc<Node>>, height: u32, place: usize, epoch: u32) {
+    match Rc::make_mut(node.get_or_insert_with(|| Rc::new(Node::empty(height)))) {
+        Node::Leaf(epochs) => epochs[place] = epoch,
+        Node::Inner(children) => {
+            let room = FAN.pow(height);
+            set(&mut children[place / room], height - 1, place % room, epoch);
+        }
+    }
+}
+
+/// Both trees are of one height. What they share is not looked at, and what one of them knows anyway stays that one's.
+fn join(mine: &mut Option<Rc<Node>>, theirs: &Rc<Node>) {
+    let Some(node) = mine else {
+        *mine = Some(theirs.clone());
+        return;
+    };
+    if Rc::ptr_eq(node, theirs) {
+        return;
+    }
+    match (&**node, &**theirs) {
+        (Node::Leaf(a), Node::Leaf(b)) => {
+            if a.iter().zip(b).all(|(a, b)| a >= b) {
+                return;
+            }
+            if a.iter().zip(b).all(|(a, b)| a <= b) {
+                *node = theirs.clone();
+                return;
+            }
+        }
+        (Node::Inner(a), Node::Inner(b)) => {
+            let is_new = |(a, b): (&Option<Rc<Node>>, &Option<Rc<Node>>)| match (a, b) {
+                (_, None) => false,
+                (None, Some(_)) => true,
+                (Some(a), Some(b)) => !Rc::ptr_eq(a, b),
+            };
+            if !a.iter().zip(b).any(is_new) {
+                return;
+            }
+        }
+        _ => unreachable!("trees of one height"),
+    }
+    match (Rc::make_mut(node), &**theirs) {
+        (Node::Leaf(a), Node::Leaf(b)) => a.iter_mut().zip(b).for_each(|(a, b)| *a = (*a).max(*b)),
+        (Node::Inner(a), Node::Inner(b)) => {
+            for (a, b) in a.iter_mut().zip(b) {
+                b.iter().for_each(|b| join(a, b));
+            }
+        }
+        _ => unreachable!("trees of one height"),
     }
 }
 
@@ -44,7 +152,7 @@ impl Clock {
 ///
 /// - `visible`: accesses whose effects it sees. A later access may touch what they wrote.
 /// - `over`: accesses that have come to an end. A later write may overwrite what they read. Holds `visible`.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Knowledge {
     /// Whose effects are seen.
     pub visible: Clock,
@@ -85,6 +193,34 @@ mod tests {
         b.set(4, 2);
         a.join(&b);
         assert!(a.covers(0, 3) && a.covers(4, 2) && a.covers(9, 0) && !a.covers(4, 3));
+    }
+
+    #[test]
+    fn a_tree_says_what_an_array_says() {
+        let mut random = crate::check::random::Random::new(3);
+        let mut clocks: Vec<(Clock, Vec<u32>)> = vec![(Clock::default(), vec![0; 5000]); 6];
+        for _ in 0..4000 {
+            let (a, b) = (random.below(6), random.below(6));
+            match random.below(4) {
+                0 => clocks[a] = clocks[b].clone(),
+                1 => {
+                    let (clock, array) = clocks[b].clone();
+                    clocks[a].0.join(&clock);
+                    clocks[a].1.iter_mut().zip(&array).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+                }
+                _ => {
+                    let most = [16, 300, 5000][random.below(3)];
+                    let party = random.below(most);
+                    let epoch = clocks[a].1[party] + 1;
+                    clocks[a].0.set(party as u32, epoch);
+                    clocks[a].1[party] = epoch;
+                }
+            }
+        }
+        for (clock, array) in &clocks {
+            assert!(array.iter().enumerate().all(|(party, &epoch)| clock.get(party as u32) == epoch));
+            assert_eq!(clock.get(u32::MAX), 0);
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Credits that are ahead of their data.
 //!
 //! Nothing in a kernel says which HEAD belongs to which TAIL, but a sender shows it: it waits for the HEAD, then signals TAILs. Where it only
-//! ever waits for what it has signalled already, the HEAD counts steps that were *taken*, and a credit for a step that its giver does not
-//! know to be sent, by any TAIL of that sender, is a fault. (Where it waits for more, as `direct` does with READY, the counter *permits*
-//! steps, and nothing is said here.) That any TAIL will do lets a sender announce a step later than it asks for the next slot, as `bulk` does,
+//! ever waits for what it has signalled already, and most credits are for the very step that their giver knows to be sent, the HEAD counts steps
+//! that were *taken*, and a credit for a step that its giver does not know to be sent, by any TAIL of that sender, is a fault. (Where a sender
+//! waits for more, as `direct` does with READY, the counter *permits* steps, and where credits are other numbers it counts something else,
+//! bytes or launches, say: nothing is said there. A credit that lets a sender overwrite what is still read is a race in any case.) That any TAIL will do lets a sender announce a step later than it asks for the next slot, as `bulk` does,
 //! and misses a credit for one of several slots that count their own steps alone. A counter by which credits are given is none of data, though it may be
 //! signalled like one, as that of packets is when their flags come round: a role that sends and takes waits for one such and signals the other.
 //! All of this is program order and happens-before, so it is the same in every run of the monotone fragment.
@@ -86,14 +87,19 @@ impl Credits {
             };
             let tails = senders.iter().flat_map(|party| self.sent[party].tails.iter().copied());
             let tails: BTreeSet<SlotKey> = tails.filter(of_data).collect();
-            for credit in history.signals().iter().filter(|signal| signal.credit) {
+            let credits = history.signals().iter().filter(|signal| signal.credit).filter_map(|credit| {
                 let rank = rank_of(credit.party);
                 // A counter that another rank takes its data by says nothing of this one's.
                 let theirs = |tail: &SlotKey| self.waited.get(tail).is_none_or(|ranks| ranks.contains(&rank));
                 let known = tails.iter().filter(|tail| theirs(tail)).map(|&tail| (known(slots, tail, credit), tail));
-                if let Some((known, tail)) = known.max().filter(|(known, _)| credit.value > *known) {
-                    found.push(Ahead { head, credit: credit.clone(), tail, known });
-                }
+                known.max().map(|(known, tail)| (credit, known, tail))
+            });
+            let credits: Vec<(&Signalled, u64, SlotKey)> = credits.collect();
+            // Where most credits are for the very step that is known, the counter counts steps.
+            let exact = credits.iter().filter(|(credit, known, _)| credit.value == *known).count();
+            if exact * 2 > credits.len() {
+                let ahead = credits.into_iter().filter(|(credit, known, _)| credit.value > *known);
+                found.extend(ahead.map(|(credit, known, tail)| Ahead { head, credit: credit.clone(), tail, known }));
             }
         }
         found

@@ -3,17 +3,19 @@
 use super::clock::{Knowledge, PartyId};
 use super::credits::Credits;
 use super::log::{Deed, Log};
+use super::outside::{Incomplete, Outside};
 use super::packets::Packets;
 use super::party::{Copying, Party, PartyName};
-use super::shadow::{Elements, Met, Shadow, Touch, writes};
+use super::shadow::{Atomicity, Elements, Met, Shadow, Touch, writes};
 use super::sighting::{Seen, Sighting};
-use super::slots::{BadSignal, Signalled, SlotKey, Slots};
+use super::slot_places::SlotPlaces;
+use super::slots::{Signalled, SlotKey, Slots, Waited};
 use crate::check::memory::MemoryId;
 use crate::check::network::Descriptor;
-use crate::check::observer::{Access, AccessKind, Actor, Observer, SlotRef};
+use crate::check::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet, Wanted};
 use crate::check::world::StreamId;
-use crate::ir::{BulkDone, Inst, Kernel, Op, Order, ParamId};
-use std::collections::{HashMap, HashSet};
+use crate::ir::{BulkDone, Entity, Inst, Kernel, Op, ParamId, Scope};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -47,14 +49,19 @@ struct Run {
 /// The observer.
 pub struct Detector<'k> {
     /// By launch, then by rank.
-    kernels: Vec<Vec<&'k Kernel>>,
+    pub(super) kernels: Vec<Vec<&'k Kernel>>,
+    /// The bytes that are slots.
+    pub(super) places: &'k SlotPlaces,
+    /// By launch, rank and parameter: the ring of a queue.
+    rings: &'k [Vec<Vec<usize>>],
     pub(super) watch: Watch,
     /// Everybody.
     pub parties: Vec<Party>,
     pub(super) hosts: Vec<PartyId>,
     roles: HashMap<Actor, PartyId>,
     pub(super) streams: HashMap<StreamId, PartyId>,
-    proxies: HashMap<(PartyId, ParamId, u32), PartyId>,
+    /// By role copy, ring and peer.
+    proxies: HashMap<(PartyId, usize, u32), PartyId>,
     /// Proxies with data that no signal has followed yet.
     posted: HashSet<PartyId>,
     shadows: Vec<Shadow>,
@@ -62,30 +69,49 @@ pub struct Detector<'k> {
     pub slots: Slots,
     pub(super) credits: Credits,
     pub(super) packets: Packets,
-    atomics: HashMap<(MemoryId, u64), Knowledge>,
+    pub(super) atomics: HashMap<(MemoryId, u64), Vec<(Atomicity, Knowledge)>>,
     run: Option<Run>,
     /// What happened between parties.
     pub log: Log,
     pub(super) sightings: Vec<Sighting>,
     pub(super) known: HashMap<(u8, Option<Inst>, Option<Inst>), usize>,
-    /// Ops whose result may depend on the schedule, as (rank, launch, instruction).
-    pub outside: HashSet<(u32, u32, Inst)>,
+    /// Ops that one run does not decide, as (launch, rank, instruction).
+    pub outside: BTreeMap<(u32, u32, Inst), Outside>,
+    /// Who else wrote bytes that are slots: a copy engine, or a host.
+    pub slot_written_by: Option<&'static str>,
+    /// Why running every schedule would not be enough, where it is not.
+    pub incomplete: Option<Incomplete>,
+    /// Whether the result of an atomic is used, by (launch, rank, instruction).
+    pub(super) used: HashMap<(u32, u32, Inst), bool>,
+    /// By rank: what its host knew when the launch it is in began.
+    pub(super) begun: Vec<Rc<Knowledge>>,
+    /// By rank and launch: the epoch of its host when the launch was over.
+    pub(super) over: Vec<Vec<u32>>,
     /// Ops with an effect that ran, as (launch, rank, instruction), and the last block that ran them.
     pub ran: HashMap<(u32, u32, Inst), u32>,
-    /// The test that failed last, until it is taken: its party should let others run.
+    /// The test that failed last, or the atomic that changed nothing, until it is taken: its party may only be polling.
     pub failed_test: Option<Inst>,
-    /// Signals, posts and (runs of) writes so far: a test that failed fails again until this has grown.
+    /// Slots and packets that were set, by their first byte, until they are taken: whoever waits for one may go on.
+    pub set: Vec<(MemoryId, u64)>,
+    /// Signals, posts, atomics that change something and (runs of) writes so far: a test that failed fails again until this has grown.
     pub deeds: u64,
 }
 
 impl<'k> Detector<'k> {
     /// A detector for launches of these kernels: by launch, then by rank.
-    pub fn new(kernels: Vec<Vec<&'k Kernel>>, watch: Watch) -> Self {
+    pub fn new(
+        kernels: Vec<Vec<&'k Kernel>>,
+        places: &'k SlotPlaces,
+        rings: &'k [Vec<Vec<usize>>],
+        watch: Watch,
+    ) -> Self {
         let ranks = kernels.first().map_or(0, Vec::len) as u32;
         let hosts: Vec<PartyId> = (0..ranks).collect();
         let parties = hosts.iter().map(|&rank| Party::new(rank, PartyName::Host { rank })).collect();
         Detector {
             kernels,
+            places,
+            rings,
             watch,
             parties,
             hosts,
@@ -102,9 +128,15 @@ impl<'k> Detector<'k> {
             log: Log::default(),
             sightings: Vec::new(),
             known: HashMap::new(),
-            outside: HashSet::new(),
+            outside: BTreeMap::new(),
+            slot_written_by: None,
+            incomplete: None,
+            used: HashMap::new(),
+            begun: vec![Rc::default(); ranks as usize],
+            over: vec![Vec::new(); ranks as usize],
             ran: HashMap::new(),
             failed_test: None,
+            set: Vec::new(),
             deeds: 0,
         }
     }
@@ -120,6 +152,10 @@ impl<'k> Detector<'k> {
             inst: None,
             kind: AccessKind::Write,
             elements: Elements::Outside,
+            rank: 0,
+            promise: None,
+            atomic: None,
+            is_used: false,
         };
         self.shadow(memory).touch(bytes, &touch, &Knowledge::default());
     }
@@ -132,11 +168,26 @@ impl<'k> Detector<'k> {
         self.check(memory, bytes, touch);
     }
 
+    /// The host of a rank puts values into a tensor.
+    pub fn host_sets(&mut self, rank: u32, memory: MemoryId, bytes: Range<u64>) {
+        self.host(rank, AccessKind::Write, memory, bytes.clone());
+        if self.overwritten(memory, &bytes) {
+            self.slot_written_by.get_or_insert("a host");
+        }
+    }
+
+    /// The first of these bytes that nobody wrote.
+    pub fn unwritten(&mut self, memory: MemoryId, bytes: Range<u64>) -> Option<Range<u64>> {
+        self.flush();
+        self.shadow(memory).unwritten(bytes)
+    }
+
     /// A launch of a rank begins for one of its role copies.
     pub fn begin(&mut self, who: Actor, launch: u32) {
         self.flush();
         let host = self.hosts[who.rank as usize];
         let told = self.parties[host as usize].release(host);
+        self.begun[who.rank as usize] = told.clone();
         let party = self.role(who);
         self.credits.begin(party);
         let role = &mut self.parties[party as usize];
@@ -157,7 +208,11 @@ impl<'k> Detector<'k> {
             let told = self.parties[party as usize].release(party);
             self.parties[host as usize].knowledge.join(&told);
         }
-        self.parties[host as usize].launch = next;
+        let host = &mut self.parties[host as usize];
+        if next > host.launch {
+            self.over[rank as usize].push(host.epoch);
+        }
+        host.launch = next;
     }
 
     // ---- accesses -------------------------------------------------------------------------------------------------
@@ -171,8 +226,10 @@ impl<'k> Detector<'k> {
     }
 
     pub(super) fn touched(&self, party: PartyId, inst: Option<Inst>, kind: AccessKind, elements: Elements) -> Touch {
-        let Party { epoch, phase, launch, .. } = self.parties[party as usize];
-        Touch { party, epoch, phase, launch, inst, kind, elements }
+        let Party { epoch, phase, launch, name, .. } = self.parties[party as usize];
+        let rank = name.rank();
+        let promise = inst.filter(|_| name.is_kernel()).and_then(|inst| self.promise(launch, rank, inst, kind));
+        Touch { party, epoch, phase, launch, inst, kind, elements, rank, promise, atomic: None, is_used: false }
     }
 
     pub(super) fn check(&mut self, memory: MemoryId, bytes: Range<u64>, touch: Touch) {
@@ -186,6 +243,12 @@ impl<'k> Detector<'k> {
                 Met::Unwritten(bytes) => {
                     let by = touch.clone();
                     self.report(Seen::Unwritten { by, memory, bytes }, &[touch.party]);
+                }
+                Met::Promised(first, bytes) => {
+                    if self.is_broken(&first, &touch) {
+                        let (parties, second) = ([first.party, touch.party], touch.clone());
+                        self.report(Seen::Promised { first, second, memory, bytes }, &parties);
+                    }
                 }
                 Met::Race(conflict, first, bytes) => {
                     let parties = [first.party, touch.party];
@@ -206,6 +269,9 @@ impl<'k> Detector<'k> {
         };
         let touch = self.touched(run.party, Some(run.inst), run.kind, elements);
         self.has_run(run.who, touch.launch, run.inst);
+        if writes(run.kind) {
+            self.overwrites(run.memory, &run.bytes, &touch);
+        }
         self.check(run.memory, run.bytes, touch);
     }
 
@@ -231,13 +297,14 @@ impl<'k> Detector<'k> {
 
     /// An asynchronous party that begins with `base`. One that worked before is taken again where its last work is known to
     /// be over in `base`: then its own order adds nothing.
-    fn lane(&mut self, of: PartyId, name: PartyName, base: &Knowledge) -> PartyId {
+    fn lane(&mut self, of: PartyId, name: PartyName, route: Option<(usize, u32)>, base: &Knowledge) -> PartyId {
         let free = self.parties[of as usize].lanes.iter().copied().find(|&lane| {
             let party = &self.parties[lane as usize];
-            party.name == name && base.visible.covers(lane, party.epoch)
+            party.name == name && party.route == route && base.visible.covers(lane, party.epoch)
         });
         let lane = free.unwrap_or_else(|| {
             let lane = self.join(name);
+            self.parties[lane as usize].route = route;
             self.parties[of as usize].lanes.push(lane);
             lane
         });
@@ -252,54 +319,71 @@ impl<'k> Detector<'k> {
         lane
     }
 
-    fn atomic(&mut self, who: Actor, access: &Access) {
-        let party = self.role(who);
-        let Access { inst, element, memory, ref bytes, .. } = *access;
-        let launch = self.parties[party as usize].launch;
-        let kernel = self.kernels[launch as usize][who.rank as usize];
-        let Op::AtomicAdd { order, .. } = kernel.insts[inst].op else { return };
-        self.outside.insert((who.rank, launch, inst));
-        let at = (memory, bytes.start);
-        if matches!(order, Order::Acquire | Order::AcqRel) {
-            let met = self.atomics.entry(at).or_default();
-            self.parties[party as usize].knowledge.join(met);
-        }
-        let (start, size) = (bytes.start, bytes.end - bytes.start);
-        let elements = element.map_or(Elements::Outside, |first| Elements::Line { first, start, size });
-        let touch = self.touched(party, Some(inst), AccessKind::Atomic, elements);
-        self.check(memory, bytes.clone(), touch);
-        if matches!(order, Order::Release | Order::AcqRel) {
-            let told = self.parties[party as usize].release(party);
-            self.atomics.entry(at).or_default().join(&told);
-        }
-    }
-
-    fn acquire(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {
+    fn acquire(&mut self, who: Actor, inst: Inst, slot: &SlotRef, wanted: &Wanted) {
+        let Wanted { value, seen, operation } = *wanted;
         let party = self.role(who);
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
         let role = &self.parties[party as usize];
         let (launch, epoch) = (role.launch, role.epoch);
+        let me = self.system_wide(party, slot.byte..slot.byte + 8);
         let signal = self.slots.wait(key, launch, value, seen).cloned();
+        // What was added at a scope that does not hold this party tells it nothing, and is a race.
+        let agrees = signal.as_ref().is_none_or(|signal| self.slots.agree(key, signal, &me));
         self.credits.wait(party, who.rank, key, value);
         self.has_run(who, launch, inst);
         let relaxed = self.watch.relaxed.contains(&(launch, who.rank, inst));
-        if let Some(signal) = signal.as_ref().filter(|_| !relaxed) {
-            self.parties[party as usize].knowledge.join(&signal.published);
+        if let Some(signal) = signal.as_ref().filter(|_| agrees && !relaxed) {
+            // The wait may be met by a later credit, which shows no data.
+            match self.slots.is_met_by_credit(key, signal) {
+                true => self.parties[party as usize].knowledge.over.join(&signal.published.over),
+                false => self.parties[party as usize].knowledge.join(&signal.published),
+            }
         }
+        // It has found at least the first that suffices.
+        let found = signal.as_ref().map_or(value, |signal| signal.value);
+        self.slots.waited(key, party, Waited { epoch, found });
+        self.parties[party as usize].has_met = true;
         let from = signal.as_ref().map(|signal| signal.entry);
         self.log.push(party, launch, epoch, Some(inst), Deed::Wait { slot: *slot, value, from });
+        // The run may have met a later word, of the right operation; another run meets this one.
+        let other = |signal: &&Signalled| signal.value == value && signal.operation != operation;
+        if let Some(signal) = signal.as_ref().filter(other).cloned() {
+            let seen = Seen::OtherOperation { slot: key, party, launch, inst, expected: operation, signal };
+            self.report(seen, &[party]);
+        }
         if let Some(signal) = signal.filter(|signal| signal.value > value && !self.watch.cumulative) {
             let seen = Seen::Skipped { slot: key, party, launch, inst, expected: value, signal };
             self.report(seen, &[party]);
         }
-        self.slot_touch(party, inst, slot);
+        self.slot_touch(party, inst, slot, AccessKind::Look);
         self.parties[party as usize].phase += 1;
     }
 
     /// Slots are bytes too: a plain access to them that nothing orders is a race.
-    fn slot_touch(&mut self, party: PartyId, inst: Inst, slot: &SlotRef) {
-        let touch = self.touched(party, Some(inst), AccessKind::Atomic, Elements::Outside);
-        self.check(slot.memory, slot.byte..slot.byte + 8, touch);
+    fn slot_touch(&mut self, party: PartyId, inst: Inst, slot: &SlotRef, kind: AccessKind) {
+        let bytes = slot.byte..slot.byte + 8;
+        let touch = self.atomically(party, inst, kind, Scope::System, bytes.clone(), Elements::Outside);
+        self.check(slot.memory, bytes, touch);
+    }
+
+    /// How a party is atomic by default: with everybody.
+    pub(super) fn system_wide(&self, party: PartyId, bytes: Range<u64>) -> Atomicity {
+        let (rank, block) = (self.parties[party as usize].name.rank(), self.parties[party as usize].name.block());
+        Atomicity { rank, block, scope: Scope::System, bytes }
+    }
+
+    /// An atomic access of a scope.
+    pub(super) fn atomically(
+        &self,
+        party: PartyId,
+        inst: Inst,
+        kind: AccessKind,
+        scope: Scope,
+        bytes: Range<u64>,
+        elements: Elements,
+    ) -> Touch {
+        let atomic = Some(Atomicity { scope, ..self.system_wide(party, bytes) });
+        Touch { atomic, ..self.touched(party, Some(inst), kind, elements) }
     }
 }
 
@@ -308,6 +392,7 @@ impl Observer for Detector<'_> {
         let Access { inst, element, kind, memory, ref bytes } = *access;
         if kind == AccessKind::PacketRead {
             let party = self.role(who);
+            self.parties[party as usize].has_met = true;
             self.packets.get((memory, bytes.start), self.parties[party as usize].launch);
         }
         if let Some(run) = &mut self.run
@@ -329,7 +414,7 @@ impl Observer for Detector<'_> {
             }
         }
         self.flush();
-        self.deeds += u64::from(writes(kind));
+        self.deeds += u64::from(writes(kind) && kind != AccessKind::Atomic);
         let mut party = self.role(who);
         match kind {
             AccessKind::BulkRead | AccessKind::BulkWrite | AccessKind::NetworkRead | AccessKind::NetworkWrite => {
@@ -338,7 +423,8 @@ impl Observer for Detector<'_> {
                     self.parties[party as usize].tick(party);
                 }
             }
-            AccessKind::Atomic => return self.atomic(who, access),
+            // What it does to the value is told apart.
+            AccessKind::Atomic => return,
             _ => {}
         }
         let (bytes, size) = (bytes.clone(), bytes.end - bytes.start);
@@ -346,9 +432,25 @@ impl Observer for Detector<'_> {
         self.run = Some(Run { who, party, inst, kind, memory, bytes, size, first: element, next, many: false });
     }
 
+    fn atomic(&mut self, who: Actor, access: &Access, before: u64, after: u64) {
+        self.flush();
+        self.deeds += u64::from(before != after);
+        if before == after && access.element.is_none() {
+            self.failed_test = Some(access.inst);
+        }
+        let party = self.role(who);
+        let launch = self.parties[party as usize].launch;
+        let kernel = self.kernels[launch as usize][who.rank as usize];
+        let Op::AtomicAdd { order, scope, .. } = kernel.insts[access.inst].op else { return };
+        self.has_run(who, launch, access.inst);
+        self.add(party, access, (order, scope), (before, after));
+    }
+
     fn packet(&mut self, who: Actor, inst: Inst, memory: MemoryId, byte: u64, before: u64, flag: u64) {
         let party = self.role(who);
         let by = self.touched(party, Some(inst), AccessKind::PacketWrite, Elements::Outside);
+        self.set.push((memory, byte));
+        self.parties[party as usize].has_met = true;
         self.packets.put((memory, byte), by.clone(), flag);
         if before != 0 && flag <= before {
             self.flush();
@@ -356,10 +458,13 @@ impl Observer for Detector<'_> {
         }
     }
 
-    fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, before: u64, value: u64, credit: bool) {
+    fn signal(&mut self, who: Actor, inst: Inst, slot: &SlotRef, set: &SlotSet) {
+        let SlotSet { before, value, credit, operation } = *set;
         self.flush();
+        self.set.push((slot.memory, slot.byte));
         self.deeds += 1;
         let role = self.role(who);
+        self.parties[role as usize].has_met = true;
         let posted = match self.kernels[self.parties[role as usize].launch as usize][who.rank as usize].insts[inst].op {
             Op::PostSignal { queue, .. } => Some((role, queue, slot.bank)),
             _ => None,
@@ -378,7 +483,7 @@ impl Observer for Detector<'_> {
             }
             None => role,
         };
-        self.slot_touch(party, inst, slot);
+        self.slot_touch(party, inst, slot, AccessKind::Atomic);
         let (epoch, launch) = (self.parties[party as usize].epoch, self.parties[party as usize].launch);
         let knowledge = self.parties[party as usize].knowledge.clone();
         let all = self.parties[party as usize].release(party);
@@ -386,39 +491,39 @@ impl Observer for Detector<'_> {
         self.has_run(who, launch, inst);
         let entry = self.log.push(party, launch, epoch, Some(inst), Deed::Signal { slot: *slot, value, credit });
         let key = SlotKey { memory: slot.memory, byte: slot.byte };
+        let hides = credit;
         let credit = credit || posted.is_some() && !self.posted.remove(&party);
         if !credit {
             self.credits.signal(role, key, before, value);
         }
-        let signal = Signalled { value, published, credit, party, epoch, launch, inst, entry };
-        match self.slots.signal(key, before, signal.clone(), &knowledge) {
-            Some(BadSignal::TwoWriters(first)) => {
-                let parties = [first.party, party];
-                self.report(Seen::TwoWriters { slot: key, first, second: signal }, &parties);
-            }
-            Some(BadSignal::NotGrowing(first)) => {
-                self.report(Seen::NotGrowing { slot: key, first, second: signal }, &[party]);
-            }
-            None => {}
+        let atomic = None;
+        let signal =
+            Signalled { value, published, credit, hides, atomic, operation, party, epoch, launch, inst, entry };
+        if hides && self.slots.is_waited_for_unknown(key, party, &knowledge) {
+            self.outside.entry((launch, who.rank, inst)).or_insert(Outside::CreditOverData);
         }
+        let bad = self.slots.signal(key, before, signal.clone(), &knowledge);
+        self.bad_signal(key, bad, signal);
         self.parties[role as usize].phase += 1;
     }
 
-    fn wait(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {
+    fn wait(&mut self, who: Actor, inst: Inst, slot: &SlotRef, wanted: &Wanted) {
         self.flush();
-        self.acquire(who, inst, slot, value, seen);
+        self.acquire(who, inst, slot, wanted);
     }
 
-    fn test(&mut self, who: Actor, inst: Inst, slot: &SlotRef, value: u64, seen: u64) {
+    fn test(&mut self, who: Actor, inst: Inst, slot: &SlotRef, wanted: &Wanted) {
+        let Wanted { value, seen, .. } = *wanted;
         self.flush();
         let party = self.role(who);
         let launch = self.parties[party as usize].launch;
-        self.outside.insert((who.rank, launch, inst));
+        self.outside.insert((launch, who.rank, inst), Outside::Test);
         self.failed_test = (seen < value).then_some(inst);
+        self.sees_less(party);
         if seen >= value {
-            self.acquire(who, inst, slot, value, seen);
+            self.acquire(who, inst, slot, wanted);
         } else {
-            self.slot_touch(party, inst, slot);
+            self.slot_touch(party, inst, slot, AccessKind::Look);
             self.parties[party as usize].phase += 1;
         }
     }
@@ -447,7 +552,7 @@ impl Observer for Detector<'_> {
         self.flush();
         let role = self.role(who);
         let base = self.parties[role as usize].fenced.clone();
-        let lane = self.lane(role, PartyName::Bulk(who), &base);
+        let lane = self.lane(role, PartyName::Bulk(who), None, &base);
         // It reads in one epoch and writes in the next; the second begins when the write is seen.
         let party = &self.parties[lane as usize];
         let read = party.knowledge.clone();
@@ -475,6 +580,7 @@ impl Observer for Detector<'_> {
 
     fn post(&mut self, descriptor: &Descriptor) {
         self.flush();
+        self.incomplete.get_or_insert(Incomplete::Posts);
         let Descriptor::Write { who, queue, peer, .. } = *descriptor else { return };
         let role = self.role(who);
         let mut base = Knowledge::clone(&self.parties[role as usize].release(role));
@@ -485,10 +591,16 @@ impl Observer for Detector<'_> {
                 base.visible.set(lane, epoch);
             }
         }
-        let lane = self.lane(role, PartyName::Post(who), &base);
+        // What one peer has been shown says nothing of what went to another.
+        let ring = self.rings[self.parties[role as usize].launch as usize][who.rank as usize][queue.index()];
+        let lane = self.lane(role, PartyName::Post(who), Some((ring, peer)), &base);
         let told = self.parties[lane as usize].knowledge.clone();
         let proxy = self.proxy((role, queue, peer), who);
-        self.parties[proxy as usize].knowledge.join(&told);
+        // A signal after it shows the data that was posted, and nothing else that the poster has seen.
+        let epoch = self.parties[lane as usize].epoch;
+        let proxy_knowledge = &mut self.parties[proxy as usize].knowledge;
+        proxy_knowledge.visible.set(lane, epoch);
+        proxy_knowledge.over.join(&told.over);
         self.posted.insert(proxy);
     }
 
@@ -504,7 +616,10 @@ impl Observer for Detector<'_> {
 }
 
 impl Detector<'_> {
-    fn proxy(&mut self, route: (PartyId, ParamId, u32), who: Actor) -> PartyId {
+    fn proxy(&mut self, (role, queue, peer): (PartyId, ParamId, u32), who: Actor) -> PartyId {
+        // Kernels of one role may have other queues under the same number.
+        let ring = self.rings[self.parties[role as usize].launch as usize][who.rank as usize][queue.index()];
+        let route = (role, ring, peer);
         if let Some(&proxy) = self.proxies.get(&route) {
             return proxy;
         }

@@ -3,7 +3,9 @@
 //! A signal of data is **left over** when its launch has ended on all ranks and no wait of that launch or one before was for it: the next
 //! launch would take it for its own. Counters themselves are kept across launches, and so are credits: a slot of the last steps is free
 //! before anybody asks. A counter that credits are given by may carry data as well (packets are cleared before their flags come round), and
-//! what asks for it is the next launch; so of a counter with credits only the end of the plan is judged.
+//! what asks for it is the next launch; so of a counter with credits only the end of the plan is judged. Where data may be left for the next
+//! launch (`Settings::across_launches`), the plan may end in the middle of that: there a signal is left over when what is left grows from
+//! launch to launch, or when nobody ever waits for the counter.
 //! A word of a handshake has to be at the end of every launch what it was at first.
 //!
 //! All of this is program order and which launch an op belongs to, so it is the same in every run of the monotone fragment.
@@ -37,9 +39,13 @@ impl Detector<'_> {
             return open.then(|| Seen::NotReset { slot: key, signal: last.clone() });
         }
         // What an earlier launch left is reported there.
-        let judged = is_last || last.launch == launch && !slot.is_credited() && !self.watch.across_launches;
+        let across = self.watch.across_launches;
+        let judged = is_last || last.launch == launch && !slot.is_credited() && !across;
         let waited = slot.waited_by(launch);
-        let left = judged && !last.credit && last.value > waited;
+        let ahead =
+            |launch: u32| slot.last_by(launch).map_or(0, |last| last.value.saturating_sub(slot.waited_by(launch)));
+        let continues = || across && slot.is_waited_for() && (launch == 0 || ahead(launch) <= ahead(launch - 1));
+        let left = judged && !last.credit && last.atomic.is_none() && last.value > waited && !continues();
         left.then(|| Seen::Leftover { slot: key, signal: last.clone(), waited })
     }
 }

@@ -18,20 +18,28 @@
 //! | `packets.rs` | which packets were taken |
 //! | `ended.rs` | what launches leave behind |
 //! | `slots.rs` | the history of every counter |
+//! | `slot_places.rs` | which bytes are counters |
+//! | `atomics.rs` | atomics: on counters, and elsewhere |
+//! | `outside.rs` | what one run does not decide, and what no exploration covers |
+//! | `promises.rs` | inputs and outputs that another rank writes during the launch |
 //! | `streams.rs` | copy engines |
 //! | `log.rs` | signals and waits in order |
 //! | `sighting.rs` | faults, before names are put to them |
 //! | `detector.rs` | the observer that ties them together |
 
+mod atomics;
 mod clock;
 mod credits;
 mod detector;
 mod ended;
 mod log;
+mod outside;
 mod packets;
 mod party;
+mod promises;
 mod shadow;
 mod sighting;
+mod slot_places;
 mod slots;
 mod streams;
 
@@ -39,8 +47,10 @@ pub use clock::PartyId;
 pub use credits::Ahead;
 pub use detector::{Detector, Watch};
 pub use log::Deed;
+pub use outside::Incomplete;
 pub use packets::Untaken;
 pub use party::PartyName;
 pub use shadow::{Conflict, Touch, writes};
 pub use sighting::{Seen, Sighting};
+pub use slot_places::SlotPlaces;
 pub use slots::{Signalled, SlotKey};

@@ -34,6 +34,19 @@ impl PartyName {
             PartyName::Role(who) | PartyName::Bulk(who) | PartyName::Post(who) | PartyName::Proxy(who) => who.rank,
         }
     }
+
+    /// The block it works for, where it is of one.
+    pub fn block(&self) -> Option<u32> {
+        match self {
+            PartyName::Role(who) | PartyName::Bulk(who) => Some(who.block),
+            PartyName::Post(_) | PartyName::Proxy(_) | PartyName::Host { .. } | PartyName::Stream(_) => None,
+        }
+    }
+
+    /// Whether its instructions are those of a kernel.
+    pub fn is_kernel(&self) -> bool {
+        !matches!(self, PartyName::Host { .. } | PartyName::Stream(_))
+    }
 }
 
 /// A party and what it knows.
@@ -55,6 +68,10 @@ pub struct Party {
     pub lanes: Vec<PartyId>,
     /// Bulk copies that are not known to be complete, oldest first.
     pub copies: VecDeque<Copying>,
+    /// Of a network put: the ring and the peer.
+    pub route: Option<(usize, u32)>,
+    /// Whether it has signalled, waited, or changed memory that others see, in this launch.
+    pub has_met: bool,
     /// The asynchronous party whose accesses are reported now.
     pub current: Option<PartyId>,
 }
@@ -84,6 +101,8 @@ impl Party {
             launch: 0,
             lanes: Vec::new(),
             copies: VecDeque::new(),
+            route: None,
+            has_met: false,
             current: None,
         }
     }

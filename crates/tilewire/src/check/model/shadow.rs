@@ -10,7 +10,7 @@
 
 use super::clock::{Knowledge, PartyId};
 use crate::check::observer::AccessKind;
-use crate::ir::Inst;
+use crate::ir::{Access, Inst, Scope};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -31,6 +31,43 @@ pub struct Touch {
     pub kind: AccessKind,
     /// By which elements.
     pub elements: Elements,
+    /// The rank of the party.
+    pub rank: u32,
+    /// What the parameter it goes through promises: that nobody else writes the bytes of an `In` or an `Out` during the launch.
+    pub promise: Option<Access>,
+    /// With whom it is atomic, where it is.
+    pub atomic: Option<Atomicity>,
+    /// Whether the result of an atomic is used.
+    pub is_used: bool,
+}
+
+/// With whom an atomic access is one. Two of them race as plain accesses do unless they touch the same bytes and the scope of each
+/// holds the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Atomicity {
+    /// The rank of its party: a device of its own.
+    pub rank: u32,
+    /// Its block; `None` for whoever is outside of all blocks.
+    pub block: Option<u32>,
+    /// Its scope.
+    pub scope: Scope,
+    /// Its bytes.
+    pub bytes: Range<u64>,
+}
+
+impl Atomicity {
+    fn reaches(&self, other: &Atomicity) -> bool {
+        match self.scope {
+            Scope::System => true,
+            Scope::Device => self.rank == other.rank,
+            Scope::Block => self.rank == other.rank && self.block == other.block,
+        }
+    }
+
+    /// Whether the two are atomic together.
+    pub fn agrees(&self, other: &Atomicity) -> bool {
+        self.bytes == other.bytes && self.reaches(other) && other.reaches(self)
+    }
 }
 
 /// Which elements of an `each` touched the bytes of a range.
@@ -55,6 +92,16 @@ impl Touch {
     fn writes(&self) -> bool {
         writes(self.kind)
     }
+
+    /// Whether what it finds there matters.
+    fn is_read(&self) -> bool {
+        !self.writes() || self.kind == AccessKind::Atomic && self.is_used
+    }
+
+    /// Whether it writes, on one rank, what the other goes to on another through a parameter that promises that nobody does.
+    fn breaks(&self, other: &Touch) -> bool {
+        other.promise.is_some() && self.rank != other.rank && self.writes()
+    }
 }
 
 /// Whether an access changes bytes.
@@ -72,6 +119,10 @@ pub enum Conflict {
     OnlyCredited,
     /// Two elements of one `each`.
     Elements,
+    /// Two atomics whose scopes do not hold each other.
+    Scopes,
+    /// Two atomics that do not touch the same bytes.
+    Sizes,
 }
 
 /// What an access met.
@@ -79,6 +130,9 @@ pub enum Conflict {
 pub enum Met {
     /// An earlier access that it conflicts with.
     Race(Conflict, Touch, Range<u64>),
+    /// An earlier access of another rank, ordered, one of the two a write and one through a parameter that promises that nobody else
+    /// writes its bytes during the launch.
+    Promised(Touch, Range<u64>),
     /// Bytes that nobody wrote.
     Unwritten(Range<u64>),
 }
@@ -93,6 +147,8 @@ pub struct Shadow {
 struct Cell {
     end: u64,
     write: Option<Touch>,
+    /// Under a packet: the last write that was none. It may have left bytes that look like the packet that a get waits for.
+    under: Option<Touch>,
     /// Reads and atomics since the write: one of each party and kind, the latest.
     since: Vec<Touch>,
 }
@@ -114,18 +170,29 @@ impl Shadow {
                 gaps.push(covered..start);
             }
             covered = cell.end;
-            // Whoever got the packet has seen it come: what it writes there comes after it.
-            let got = |old: &Touch| old.kind == AccessKind::PacketRead && old.party == touch.party;
+            // Whoever got the packet has seen it come: what it does there comes after it.
+            let got = |old: &Touch| {
+                let same = || between_barriers(old, touch, &(start..cell.end)).is_none();
+                let is_got = old.kind == AccessKind::PacketRead;
+                match old.party == touch.party {
+                    true => is_got && (old.phase != touch.phase || same()),
+                    // What a packet has shown to one party, its signals show to others.
+                    false => is_got && knowledge.visible.covers(old.party, old.epoch),
+                }
+            };
             let got = cell.since.iter().any(got);
-            for old in cell.write.iter().chain(&cell.since) {
+            let under = cell.under.iter().filter(|_| touch.kind == AccessKind::PacketRead);
+            for old in cell.write.iter().chain(under).chain(&cell.since) {
                 if got && old.kind == AccessKind::PacketWrite {
                     continue;
                 }
                 if let Some(conflict) = conflict(old, touch, knowledge, &(start..cell.end)) {
                     met.push(Met::Race(conflict, old.clone(), start..cell.end));
+                } else if old.breaks(touch) || touch.breaks(old) {
+                    met.push(Met::Promised(old.clone(), start..cell.end));
                 }
             }
-            if cell.write.is_none() && !touch.writes() {
+            if cell.write.is_none() && touch.is_read() {
                 met.push(Met::Unwritten(start..cell.end));
             }
             if !replaces {
@@ -135,19 +202,50 @@ impl Shadow {
         if covered < bytes.end {
             gaps.push(covered..bytes.end);
         }
-        if replaces {
+        if touch.kind == AccessKind::PacketWrite {
+            for (_, cell) in self.cells.range_mut(bytes.clone()) {
+                let under = cell.write.take().filter(|old| old.kind != AccessKind::PacketWrite).or(cell.under.take());
+                *cell = Cell { end: cell.end, write: Some(touch.clone()), under, since: Vec::new() };
+            }
+            for gap in gaps {
+                let cell = Cell { end: gap.end, write: Some(touch.clone()), under: None, since: Vec::new() };
+                self.cells.insert(gap.start, cell);
+            }
+        } else if replaces {
             let inside: Vec<u64> = self.cells.range(bytes.clone()).map(|(&start, _)| start).collect();
             inside.iter().for_each(|start| _ = self.cells.remove(start));
-            self.cells.insert(bytes.start, Cell { end: bytes.end, write: Some(touch.clone()), since: Vec::new() });
+            self.cells.insert(
+                bytes.start,
+                Cell { end: bytes.end, write: Some(touch.clone()), under: None, since: Vec::new() },
+            );
         } else {
             for gap in gaps {
-                if touch.kind != AccessKind::Atomic {
+                if touch.is_read() {
                     met.push(Met::Unwritten(gap.clone()));
                 }
-                self.cells.insert(gap.start, Cell { end: gap.end, write: None, since: vec![touch.clone()] });
+                self.cells
+                    .insert(gap.start, Cell { end: gap.end, write: None, under: None, since: vec![touch.clone()] });
             }
         }
         met
+    }
+
+    /// The first of these bytes that nobody wrote.
+    pub fn unwritten(&mut self, bytes: Range<u64>) -> Option<Range<u64>> {
+        self.split(bytes.start);
+        self.split(bytes.end);
+        let mut covered = bytes.start;
+        for (&start, cell) in self.cells.range(bytes.clone()) {
+            if covered < start {
+                return Some(covered..start);
+            }
+            // An atomic adds to what was there.
+            if cell.write.is_none() && !cell.since.iter().any(Touch::writes) {
+                return Some(start..cell.end);
+            }
+            covered = cell.end;
+        }
+        (covered < bytes.end).then_some(covered..bytes.end)
     }
 
     /// Number of cells, to see that ranges stay ranges.
@@ -168,9 +266,12 @@ impl Shadow {
 
 impl Cell {
     fn remember(&mut self, touch: &Touch) {
-        match self.since.iter_mut().find(|old| old.party == touch.party && old.kind == touch.kind) {
+        let like = |old: &&mut Touch| {
+            (old.party, old.kind, old.promise, &old.atomic) == (touch.party, touch.kind, touch.promise, &touch.atomic)
+        };
+        match self.since.iter_mut().find(like) {
             Some(old) => {
-                let together = old.phase == touch.phase && old.epoch == touch.epoch;
+                let together = old.phase == touch.phase;
                 let elements = match (together, old.elements == touch.elements) {
                     (true, false) => Elements::Many,
                     _ => touch.elements,
@@ -183,8 +284,9 @@ impl Cell {
 }
 
 fn conflict(old: &Touch, new: &Touch, knowledge: &Knowledge, bytes: &Range<u64>) -> Option<Conflict> {
-    use AccessKind::{Atomic, PacketRead, PacketWrite};
-    if !old.writes() && !new.writes() || old.kind == Atomic && new.kind == Atomic {
+    use AccessKind::{PacketRead, PacketWrite};
+    let atomics = old.atomic.as_ref().zip(new.atomic.as_ref());
+    if !old.writes() && !new.writes() || atomics.is_some_and(|(old, new)| old.agrees(new)) {
         return None;
     }
     if old.party == new.party {
@@ -198,9 +300,11 @@ fn conflict(old: &Touch, new: &Touch, knowledge: &Knowledge, bytes: &Range<u64>)
     if known.covers(old.party, old.epoch) {
         return None;
     }
-    Some(match knowledge.over.covers(old.party, old.epoch) {
-        true => Conflict::OnlyCredited,
-        false => Conflict::Unordered,
+    Some(match (atomics, knowledge.over.covers(old.party, old.epoch)) {
+        (Some((old, new)), _) if old.bytes != new.bytes => Conflict::Sizes,
+        (Some(_), _) => Conflict::Scopes,
+        (None, true) => Conflict::OnlyCredited,
+        (None, false) => Conflict::Unordered,
     })
 }
 
@@ -230,7 +334,41 @@ mod tests {
     use super::*;
 
     fn touch(party: PartyId, epoch: u32, kind: AccessKind) -> Touch {
-        Touch { party, epoch, phase: epoch, launch: 0, inst: None, kind, elements: Elements::Outside }
+        let (elements, rank) = (Elements::Outside, party);
+        Touch {
+            party,
+            epoch,
+            phase: epoch,
+            launch: 0,
+            inst: None,
+            kind,
+            elements,
+            rank,
+            promise: None,
+            atomic: None,
+            is_used: false,
+        }
+    }
+
+    #[test]
+    fn atomics_agree_where_each_scope_holds_the_other() {
+        let atomic = |party, block, scope, bytes| {
+            let atomic = Some(Atomicity { rank: party / 2, block: Some(block), scope, bytes });
+            Touch { atomic, ..touch(party, 1, AccessKind::Atomic) }
+        };
+        let met = |first: Touch, second: Touch| {
+            let (mut shadow, bytes) = (Shadow::default(), |touch: &Touch| touch.atomic.clone().unwrap().bytes);
+            shadow.touch(bytes(&first), &first, &knows(first.party, 1));
+            let met = shadow.touch(bytes(&second), &second, &knows(second.party, 1));
+            met.iter().find_map(|met| if let Met::Race(conflict, ..) = met { Some(*conflict) } else { None })
+        };
+        use Scope::{Block, Device, System};
+        assert_eq!(met(atomic(0, 0, System, 0..8), atomic(2, 0, System, 0..8)), None);
+        assert_eq!(met(atomic(0, 0, System, 0..8), atomic(2, 0, Device, 0..8)), Some(Conflict::Scopes));
+        assert_eq!(met(atomic(0, 0, Device, 0..8), atomic(1, 1, Device, 0..8)), None);
+        assert_eq!(met(atomic(0, 0, Block, 0..8), atomic(1, 1, Device, 0..8)), Some(Conflict::Scopes));
+        assert_eq!(met(atomic(0, 1, Block, 0..8), atomic(1, 1, Device, 0..8)), None);
+        assert_eq!(met(atomic(0, 0, System, 0..8), atomic(2, 0, System, 0..4)), Some(Conflict::Sizes));
     }
 
     fn knows(party: PartyId, epoch: u32) -> Knowledge {

@@ -16,12 +16,18 @@ use std::ops::Range;
 pub enum Seen {
     /// Two accesses that nothing orders.
     Race { conflict: Conflict, first: Touch, second: Touch, memory: MemoryId, bytes: Range<u64> },
+    /// A write of another rank to bytes that a parameter promises to be left alone during its launch.
+    Promised { first: Touch, second: Touch, memory: MemoryId, bytes: Range<u64> },
+    /// A wait that a signal of another operation satisfies.
+    OtherOperation { slot: SlotKey, party: PartyId, launch: u32, inst: Inst, expected: Option<u16>, signal: Signalled },
     /// A read of bytes nobody wrote.
     Unwritten { by: Touch, memory: MemoryId, bytes: Range<u64> },
     /// Two signals to one slot that nothing orders.
     TwoWriters { slot: SlotKey, first: Signalled, second: Signalled },
     /// A signal that does not make its counter grow.
     NotGrowing { slot: SlotKey, first: Signalled, second: Signalled },
+    /// A first signal that is smaller than what the counter held.
+    BelowStart { slot: SlotKey, before: u64, signal: Signalled },
     /// A wait that a signal of a larger value satisfies: the value waited for is never signalled.
     Skipped { slot: SlotKey, party: PartyId, launch: u32, inst: Inst, expected: u64, signal: Signalled },
     /// A packet with a flag that is not larger than the one before.
@@ -62,8 +68,11 @@ impl Detector<'_> {
         let key = match &seen {
             Seen::Race { first, second, conflict, .. } => (*conflict as u8, first.inst, second.inst),
             Seen::Unwritten { by, .. } => (10, by.inst, None),
+            Seen::Promised { first, second, .. } => (19, first.inst, second.inst),
+            Seen::OtherOperation { inst, signal, .. } => (20, Some(*inst), Some(signal.inst)),
             Seen::TwoWriters { first, second, .. } => (11, Some(first.inst), Some(second.inst)),
             Seen::NotGrowing { first, second, .. } => (12, Some(first.inst), Some(second.inst)),
+            Seen::BelowStart { signal, .. } => (21, Some(signal.inst), None),
             Seen::Skipped { inst, signal, .. } => (13, Some(*inst), Some(signal.inst)),
             Seen::StaleFlag { by, .. } => (14, by.inst, None),
             Seen::Leftover { signal, .. } => (15, Some(signal.inst), None),
@@ -85,7 +94,9 @@ impl Detector<'_> {
         }
         // Only what leads to the two had to happen: the rest of the schedule is left out.
         let ends: Vec<(PartyId, u32)> = match &seen {
-            Seen::Race { first, second, .. } => vec![(first.party, first.epoch), (second.party, second.epoch)],
+            Seen::Race { first, second, .. } | Seen::Promised { first, second, .. } => {
+                vec![(first.party, first.epoch), (second.party, second.epoch)]
+            }
             Seen::Ahead(Ahead { credit, .. }) => vec![(credit.party, credit.epoch)],
             _ => parties.iter().map(|&party| (party, self.parties[party as usize].epoch)).collect(),
         };

@@ -1,6 +1,7 @@
 //! The history of every signal slot: which signal a wait is for.
 
 use super::clock::{Knowledge, PartyId, Published};
+use super::shadow::Atomicity;
 use crate::check::memory::MemoryId;
 use crate::ir::Inst;
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +24,13 @@ pub struct Signalled {
     pub published: Published,
     /// Whether it shows no data.
     pub credit: bool,
+    /// Whether it shows less than what was signalled before it: a credit. (A bare signal of the network, which is taken for one elsewhere, shows
+    /// what was posted before.)
+    pub hides: bool,
+    /// With whom it is atomic, where it is an atomic that adds to the slot.
+    pub atomic: Option<Atomicity>,
+    /// The operation that its word carries, where it carries one.
+    pub operation: Option<u16>,
     /// Who signalled.
     pub party: PartyId,
     /// In which of its epochs.
@@ -38,6 +46,8 @@ pub struct Signalled {
 /// What is wrong with a signal.
 #[derive(Clone, Debug)]
 pub enum BadSignal {
+    /// The counter held more before the first signal.
+    BelowStart(u64),
     /// Nothing orders it after the signal before.
     TwoWriters(Signalled),
     /// The counter does not grow.
@@ -52,8 +62,21 @@ pub struct SlotHistory {
     signals: Vec<Signalled>,
     /// By launch: the largest value anybody waited for in it.
     waited: BTreeMap<u32, u64>,
+    /// Who waited for it: in which of its epochs last, and after how many waits.
+    waiters: HashMap<PartyId, Waited>,
+    /// A plain write has replaced the count since.
+    overwritten: bool,
     /// A copy engine writes it: values may go back, and a wait is for the value that stands there.
     handshake: bool,
+}
+
+/// A wait of a party.
+#[derive(Clone, Copy, Debug)]
+pub struct Waited {
+    /// In which of its epochs.
+    pub epoch: u32,
+    /// The least value that it can have found.
+    pub found: u64,
 }
 
 /// All slots of a run.
@@ -72,17 +95,68 @@ impl Slots {
     pub fn signal(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Option<BadSignal> {
         let slot = self.slots.entry(key).or_default();
         slot.initial.get_or_insert(before);
-        let bad = slot.signals.last().and_then(|last| {
-            if last.party != signal.party && !knowledge.over.covers(last.party, last.epoch) {
-                Some(BadSignal::TwoWriters(last.clone()))
-            } else if signal.value <= last.value {
-                Some(BadSignal::NotGrowing(last.clone()))
-            } else {
-                None
-            }
-        });
+        // Atomics commute with each other and not with signals: a signal comes after all of those since the signal before it.
+        let since = slot.signals.iter().rposition(|earlier| earlier.atomic.is_none());
+        // A credit orders two writers only where whoever gave it had found the first of them in this very counter: a read that is over
+        // keeps what it found before later writes.
+        let is_found = |last: &Signalled| {
+            let found = |(party, wait): (&PartyId, &Waited)| {
+                wait.found >= last.value && knowledge.over.covers(*party, wait.epoch)
+            };
+            slot.waiters.iter().any(found)
+        };
+        let is_known = |last: &Signalled| {
+            last.party == signal.party || knowledge.visible.covers(last.party, last.epoch) || is_found(last)
+        };
+        let judged = match signal.atomic.is_some() {
+            true => &slot.signals[since.unwrap_or(0)..since.map_or(0, |since| since + 1)],
+            false => &slot.signals[since.unwrap_or(0)..],
+        };
+        let unordered = judged.iter().find(|earlier| !is_known(earlier));
+        let bad = match (unordered, slot.signals.last()) {
+            (Some(first), _) => Some(BadSignal::TwoWriters(first.clone())),
+            (None, Some(last)) if signal.value <= last.value => Some(BadSignal::NotGrowing(last.clone())),
+            (None, None) if signal.value < before && !slot.overwritten => Some(BadSignal::BelowStart(before)),
+            _ => None,
+        };
         slot.signals.push(signal);
         bad
+    }
+
+    /// Whether all that was added up to this signal since a plain one is atomic together with `me`.
+    pub fn agree(&self, key: SlotKey, signal: &Signalled, me: &Atomicity) -> bool {
+        let Some(slot) = self.slots.get(&key) else { return true };
+        let up_to = slot.signals.iter().rev().skip_while(|other| other.entry != signal.entry);
+        up_to.map_while(|added| added.atomic.as_ref()).all(|added| added.agrees(me))
+    }
+
+    /// Whether a wait for this signal of data may be met by a credit of another party after it. (One of the same party keeps what its signals
+    /// published: a relaxed store that follows a release of the same thread to the same place is part of its pattern.)
+    pub fn is_met_by_credit(&self, key: SlotKey, signal: &Signalled) -> bool {
+        let Some(slot) = self.slots.get(&key).filter(|slot| !signal.hides && slot.is_credited()) else { return false };
+        slot.signals
+            .iter()
+            .rev()
+            .take_while(|later| later.entry != signal.entry)
+            .any(|later| later.hides && later.party != signal.party)
+    }
+
+    /// A party waited, for data or not.
+    pub fn waited(&mut self, key: SlotKey, party: PartyId, wait: Waited) {
+        self.slots.entry(key).or_default().waiters.insert(party, wait);
+    }
+
+    /// Whether somebody has waited for data that others than `by` signalled in this slot, and `by`, who knows this, does not know that wait to be over.
+    pub fn is_waited_for_unknown(&self, key: SlotKey, by: PartyId, knowledge: &Knowledge) -> bool {
+        let Some(slot) = self.slots.get(&key) else { return false };
+        let of_data = slot.signals.iter().any(|signal| !signal.hides && signal.party != by);
+        of_data && slot.waiters.iter().any(|(party, wait)| !knowledge.over.covers(*party, wait.epoch))
+    }
+
+    /// A plain write replaces the count: what was signalled before is no more to be waited for.
+    pub fn overwritten(&mut self, key: SlotKey) {
+        let slot = self.slots.entry(key).or_default();
+        (slot.initial, slot.signals, slot.overwritten) = (None, Vec::new(), true);
     }
 
     /// Records a write of a copy engine over the value `before`, and gives the write before it where nothing orders the two.
@@ -150,6 +224,11 @@ impl SlotHistory {
     /// The largest value anybody waited for in the launches up to this one.
     pub fn waited_by(&self, launch: u32) -> u64 {
         self.waited.range(..=launch).map(|(_, &value)| value).max().unwrap_or(0)
+    }
+
+    /// Whether anybody ever waited for it.
+    pub fn is_waited_for(&self) -> bool {
+        self.waited.values().any(|&value| value > 0)
     }
 
     /// The last signal.

@@ -10,7 +10,7 @@ use super::slots::{Signalled, SlotKey};
 use crate::check::memory::MemoryId;
 use crate::check::observer::{AccessKind, SlotRef};
 use crate::check::world::{Span, StreamId};
-use crate::ir::{Entity, Inst, ParamId};
+use crate::ir::{Entity, Inst, ParamId, Scope};
 
 /// Operations of a stream have an `Inst` in the model: their number in the stream.
 impl Detector<'_> {
@@ -43,6 +43,9 @@ impl Detector<'_> {
         let party = self.stream(id);
         for (kind, (memory, bytes)) in [(AccessKind::Read, from), (AccessKind::Write, to)] {
             let touch = self.touched(party, Some(inst), kind, Elements::Outside);
+            if kind == AccessKind::Write && self.overwritten(*memory, bytes) {
+                self.slot_written_by.get_or_insert("a copy engine");
+            }
             self.check(*memory, bytes.clone(), touch);
         }
     }
@@ -52,12 +55,15 @@ impl Detector<'_> {
         self.flush();
         self.deeds += 1;
         let (party, slot) = (self.stream(id), word(at));
-        self.word_touch(party, inst, at);
+        self.set.push(at);
+        self.word_touch(party, inst, at, AccessKind::Atomic);
         let knowledge = self.parties[party as usize].knowledge.clone();
         let (epoch, launch) = (self.parties[party as usize].epoch, self.parties[party as usize].launch);
         let published = self.parties[party as usize].release(party);
         let entry = self.log.push(party, launch, epoch, Some(inst), Deed::Signal { slot, value, credit: false });
-        let signal = Signalled { value, published, credit: false, party, epoch, launch, inst, entry };
+        let (credit, hides, atomic, operation) = (false, false, None, None);
+        let signal =
+            Signalled { value, published, credit, hides, atomic, operation, party, epoch, launch, inst, entry };
         let key = SlotKey { memory: at.0, byte: at.1 };
         if let Some(first) = self.slots.write(key, before, signal.clone(), &knowledge) {
             let parties = [first.party, party];
@@ -77,12 +83,12 @@ impl Detector<'_> {
         }
         let from = last.map(|last| last.entry);
         self.log.push(party, launch, epoch, Some(inst), Deed::Wait { slot: word(at), value, from });
-        self.word_touch(party, inst, at);
+        self.word_touch(party, inst, at, AccessKind::Look);
     }
 
     /// Words are bytes too: a plain access to them that nothing orders is a race.
-    fn word_touch(&mut self, party: PartyId, inst: Inst, (memory, byte): (MemoryId, u64)) {
-        let touch = self.touched(party, Some(inst), AccessKind::Atomic, Elements::Outside);
+    fn word_touch(&mut self, party: PartyId, inst: Inst, (memory, byte): (MemoryId, u64), kind: AccessKind) {
+        let touch = self.atomically(party, inst, kind, Scope::System, byte..byte + 8, Elements::Outside);
         self.check(memory, byte..byte + 8, touch);
     }
 }

@@ -23,6 +23,7 @@ impl Namer<'_> {
             Awaited::Slot { name, slot } => {
                 (slot.memory, slot.byte, format!("{name}[{}][{}] ≥ {}", slot.bank, slot.index, on.expected))
             }
+            Awaited::Number { name, memory, byte } => (*memory, *byte, format!("another value of {name}")),
             Awaited::Word { name, memory, byte } => (*memory, *byte, format!("{name} = {}", on.expected)),
             Awaited::Packet { name, index, memory, byte } => {
                 (*memory, *byte, format!("packet {index} of {name} with flag {}", on.expected))
@@ -102,9 +103,9 @@ impl Namer<'_> {
                 Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } => {
                     reach(kernel, &bound.params, slot).iter().any(|reach| reach.holds(memory, byte))
                 }
-                Op::PacketPut { at, .. } => match at.base {
+                Op::PacketPut { at, .. } | Op::AtomicAdd { at, .. } | Op::Store { at, .. } => match at.base {
                     Base::Param(param) => match bound.get(param) {
-                        Bound::Buffer(banks) => banks.iter().any(|bank| holds(bank, memory, &(byte..byte + 16))),
+                        Bound::Buffer(banks) => banks.iter().any(|bank| holds(bank, memory, &(byte..byte + 1))),
                         _ => false,
                     },
                     Base::Scratch(_) => false,

@@ -23,6 +23,8 @@ pub struct Event {
     pub party: Option<&'static str>,
     /// Source line; `None` for a host.
     pub at: Option<SourceLine>,
+    /// The line of the role, where the op itself stands in another file: of a schedule out of the library, say, whose caller this is.
+    pub role_at: Option<SourceLine>,
     /// The op, as the text form of the IR has it.
     pub op: String,
 }
@@ -36,6 +38,8 @@ pub struct Found {
     pub times: u64,
     /// The signals and waits that had to happen for it, in order: nothing else of the schedule matters.
     pub prefix: Vec<Moment>,
+    /// Whether it was met with one copy of every role, as the CPU engine runs them, and not with all of them.
+    pub with_one_copy: bool,
 }
 
 /// A signal or a wait on the way to a fault.
@@ -79,6 +83,35 @@ pub enum Fault {
         /// Which bytes of it.
         bytes: Range<u64>,
     },
+    /// A write of another rank, during a launch, to bytes that the launch reaches through an input or an output: a kernel may take it that
+    /// nobody else writes them, so signals do not help.
+    Promised {
+        /// The one that the run did first.
+        first: Event,
+        /// The other.
+        second: Event,
+        /// The input or output.
+        memory: String,
+        /// Which bytes of it.
+        bytes: Range<u64>,
+        /// Whether it is an input.
+        input: bool,
+        /// The rank that has it.
+        rank: u32,
+    },
+    /// A wait that a signal of another operation satisfies: the two ranks launched different ones.
+    OtherOperation {
+        /// The slot.
+        slot: String,
+        /// The wait.
+        wait: Event,
+        /// The operation of its launch.
+        expected: Option<u16>,
+        /// The signal.
+        signal: Event,
+        /// Its operation.
+        seen: Option<u16>,
+    },
     /// A read of bytes that nobody wrote.
     Unwritten {
         /// The read.
@@ -107,6 +140,17 @@ pub enum Fault {
         before: u64,
         /// The signal.
         second: Event,
+        /// Its value.
+        value: u64,
+    },
+    /// A first signal that is smaller than what the counter held before all launches: waits for that pass too early, or never.
+    BelowStart {
+        /// The slot.
+        slot: String,
+        /// What it held.
+        before: u64,
+        /// The signal.
+        signal: Event,
         /// Its value.
         value: u64,
     },
@@ -190,6 +234,25 @@ pub enum Fault {
         /// A cycle among them, as places in the list; empty where somebody waits for what nobody will do.
         cycle: Vec<usize>,
     },
+    /// What a host finds in a tensor is not what it was said to find ([`Plan::expect`](crate::check::Plan::expect)).
+    WrongValue {
+        /// The rank.
+        rank: u32,
+        /// The launch after which it looks.
+        launch: u32,
+        /// The tensor.
+        tensor: String,
+        /// The first element that differs.
+        element: u64,
+        /// What it should be.
+        expected: String,
+        /// What it is; `None`: no kernel wrote it.
+        found: Option<String>,
+        /// How many elements differ.
+        count: u64,
+        /// Where it was said.
+        at: SourceLine,
+    },
     /// A wait for a slot that no kernel of the world signals.
     NoProducer {
         /// The slots.
@@ -213,9 +276,11 @@ impl Fault {
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Race { .. } => "race",
+            Fault::Promised { .. } => "written-during-launch",
+            Fault::OtherOperation { .. } => "other-operation",
             Fault::Unwritten { .. } => "unwritten",
             Fault::TwoWriters { .. } => "two-writers",
-            Fault::NotGrowing { .. } => "not-growing",
+            Fault::NotGrowing { .. } | Fault::BelowStart { .. } => "not-growing",
             Fault::Skipped { .. } => "skipped",
             Fault::StaleFlag { .. } => "stale-flag",
             Fault::OverCredit { .. } => "over-credit",
@@ -223,6 +288,8 @@ impl Fault {
             Fault::Untaken { .. } => "untaken",
             Fault::NotReset { .. } => "not-reset",
             Fault::Deadlock { .. } => "deadlock",
+            Fault::WrongValue { found: None, .. } => "not-written",
+            Fault::WrongValue { .. } => "wrong-value",
             Fault::NoProducer { .. } => "no-producer",
             Fault::NotResident { .. } => "not-resident",
             Fault::Error(EvalError::OutOfBounds { .. }) => "out-of-bounds",
@@ -236,33 +303,37 @@ impl Fault {
     pub fn events(&self) -> Vec<&Event> {
         match self {
             Fault::Race { first, second, .. }
+            | Fault::Promised { first, second, .. }
             | Fault::TwoWriters { first, second, .. }
             | Fault::NotGrowing { first, second, .. } => vec![first, second],
-            Fault::Skipped { wait, signal, .. } => vec![signal, wait],
+            Fault::Skipped { wait, signal, .. } | Fault::OtherOperation { wait, signal, .. } => vec![signal, wait],
             Fault::Unwritten { by, .. } | Fault::StaleFlag { by, .. } => vec![by],
             Fault::OverCredit { credit, wait, .. } => std::iter::once(credit).chain(wait).collect(),
-            Fault::Leftover { signal, .. } => vec![signal],
+            Fault::Leftover { signal, .. } | Fault::BelowStart { signal, .. } => vec![signal],
             Fault::Untaken { by, .. } => vec![by],
             Fault::NotReset { write, .. } => vec![write],
             Fault::NoProducer { wait, .. } => vec![wait],
             Fault::Deadlock { waiters, .. } => waiters.iter().map(|waiter| &waiter.event).collect(),
-            Fault::NotResident { .. } | Fault::Error(_) => Vec::new(),
+            Fault::NotResident { .. } | Fault::WrongValue { .. } | Fault::Error(_) => Vec::new(),
         }
     }
 
     /// The source lines of everybody who takes part, in order.
     pub fn lines(&self) -> Vec<SourceLine> {
-        use EvalError::{Malformed, Misaligned, OtherOperation, OutOfBounds, ZeroFlag};
+        use EvalError::{CopyOverlaps, Malformed, Misaligned, OtherOperation, OutOfBounds, StepLimit, ZeroFlag};
         match self {
             Fault::Error(
                 OutOfBounds { by, .. }
                 | Misaligned { by, .. }
                 | ZeroFlag { by }
+                | StepLimit { by, .. }
+                | CopyOverlaps { by, .. }
                 | OtherOperation { by, .. }
                 | Malformed { by, .. },
             ) => {
                 vec![by.at.clone()]
             }
+            Fault::WrongValue { at, .. } => vec![at.clone()],
             _ => self.events().iter().filter_map(|event| event.at.clone()).collect(),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::fault::{Event, Fault};
 use super::{Certainty, Report};
+use crate::ir::SourceLine;
 use std::fmt::Write;
 
 impl Report {
@@ -24,10 +25,11 @@ impl Report {
                 format!("{{\"event\":{},\"deed\":{},\"from\":{from}}}", event(&moment.event), text(&moment.deed))
             }));
             format!(
-                "{{\"kind\":\"{}\",\"text\":{},\"times\":{},\"events\":{events},{}\"prefix\":{prefix}}}",
+                "{{\"kind\":\"{}\",\"text\":{},\"times\":{},\"one_copy\":{},\"events\":{events},{}\"prefix\":{prefix}}}",
                 found.fault.kind(),
                 text(&found.fault.to_string()),
                 found.times,
+                found.with_one_copy,
                 place(&found.fault),
             )
         });
@@ -38,7 +40,9 @@ impl Report {
 
 fn place(fault: &Fault) -> String {
     match fault {
-        Fault::Race { memory, bytes, .. } | Fault::Unwritten { memory, bytes, .. } => {
+        Fault::Race { memory, bytes, .. }
+        | Fault::Promised { memory, bytes, .. }
+        | Fault::Unwritten { memory, bytes, .. } => {
             format!("\"memory\":{},\"bytes\":[{},{}],", text(memory), bytes.start, bytes.end)
         }
         _ => String::new(),
@@ -48,16 +52,20 @@ fn place(fault: &Fault) -> String {
 fn event(event: &Event) -> String {
     let number = |n: Option<u32>| n.map_or("null".to_string(), |n| n.to_string());
     let word = |word: Option<&str>| word.map_or("null".to_string(), text);
-    let at = event.at.as_ref().map(|at| format!("{{\"file\":{},\"line\":{}}}", text(at.file), at.line));
+    let line = |at: &Option<SourceLine>| match at {
+        Some(at) => format!("{{\"file\":{},\"line\":{}}}", text(at.file), at.line),
+        None => "null".to_string(),
+    };
     format!(
-        "{{\"rank\":{},\"launch\":{},\"block\":{},\"role\":{},\"copy\":{},\"party\":{},\"at\":{},\"op\":{}}}",
+        "{{\"rank\":{},\"launch\":{},\"block\":{},\"role\":{},\"copy\":{},\"party\":{},\"at\":{},\"role_at\":{},\"op\":{}}}",
         event.rank,
         event.launch,
         number(event.block),
         word(event.role.as_deref()),
         number(event.copy),
         word(event.party),
-        at.unwrap_or_else(|| "null".to_string()),
+        line(&event.at),
+        line(&event.role_at),
         text(&event.op),
     )
 }

@@ -6,8 +6,8 @@ use crate::check::model::{
     Ahead, Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, Untaken, writes,
 };
 use crate::check::observer::{AccessKind, Actor};
-use crate::check::world::{BoundOp, Plan, Span, Stage, StreamId, StreamOp};
-use crate::ir::{Entity, Inst, Param, SourceLine, inst_text};
+use crate::check::world::{BoundOp, Plan, Span, Stage, StreamId, StreamOp, Wrong};
+use crate::ir::{Access, Entity, Inst, Param, SourceLine, inst_text};
 use std::ops::Range;
 
 /// Names things of one plan.
@@ -37,7 +37,14 @@ impl Namer<'_> {
             Moment { event, deed, from }
         });
         let prefix = prefix.collect();
-        Found { fault: self.fault(detector, &sighting.seen), times: sighting.times, prefix }
+        Found { fault: self.fault(detector, &sighting.seen), times: sighting.times, prefix, with_one_copy: false }
+    }
+
+    /// Elements that are not what a host expects.
+    pub fn wrong(&self, wrong: &Wrong) -> Fault {
+        let Wrong { rank, launch, span: (memory, bytes), element, expected, found, count, at } = wrong.clone();
+        let (tensor, _) = self.bytes(rank, launch, memory, &bytes);
+        Fault::WrongValue { rank, launch, tensor, element, expected, found, count, at }
     }
 
     fn fault(&self, detector: &Detector<'_>, seen: &Seen) -> Fault {
@@ -49,6 +56,19 @@ impl Namer<'_> {
                 let (first, second) = (touch(first), touch(second));
                 let (memory, bytes) = self.bytes(second.rank, second.launch, *memory, bytes);
                 Fault::Race { conflict: *conflict, first, second, memory, bytes }
+            }
+            Seen::Promised { first, second, memory, bytes } => {
+                let promised = if first.promise.is_some() { first } else { second };
+                let rank = promised.rank;
+                let input = promised.promise == Some(Access::In);
+                let (memory, bytes) = self.bytes(rank, promised.launch, *memory, bytes);
+                let (first, second) = (touch(first), touch(second));
+                Fault::Promised { first, second, memory, bytes, input, rank }
+            }
+            Seen::OtherOperation { slot: key, party, launch, inst, expected, signal: s } => {
+                let wait = self.event(detector, *party, *launch, Some(*inst), None);
+                let (expected, seen) = (*expected, s.operation);
+                Fault::OtherOperation { slot: slot(&wait, *key), wait, expected, signal: signal(s), seen }
             }
             Seen::Unwritten { by, memory, bytes } => {
                 let by = touch(by);
@@ -63,6 +83,10 @@ impl Namer<'_> {
                 let (before, value) = (first.value, second.value);
                 let (first, second) = (signal(first), signal(second));
                 Fault::NotGrowing { slot: slot(&second, *key), first, before, second, value }
+            }
+            Seen::BelowStart { slot: key, before, signal: s } => {
+                let event = signal(s);
+                Fault::BelowStart { slot: slot(&event, *key), before: *before, signal: event, value: s.value }
             }
             Seen::Skipped { slot: key, party, launch, inst, expected, signal: s } => {
                 let wait = self.event(detector, *party, *launch, Some(*inst), None);
@@ -109,7 +133,7 @@ impl Namer<'_> {
                 let wrote = kind.is_some_and(writes);
                 let op = if wrote { "writes an input" } else { "reads an output" };
                 let (party, op) = (Some("the host"), op.to_string());
-                return Event { rank, launch, block: None, role: None, copy: None, party, at: None, op };
+                return Event { rank, launch, block: None, role: None, copy: None, party, at: None, role_at: None, op };
             }
             PartyName::Stream(id) => return self.stream(id, launch, inst),
             PartyName::Role(who) => (who, None),
@@ -126,12 +150,25 @@ impl Namer<'_> {
         let stream = self.plan.streams(launch, rank).get(number as usize);
         let op = stream.zip(inst).and_then(|(stream, inst)| stream.ops.get(inst.index()));
         let (at, op) = op.map_or((None, String::new()), |(op, at)| (Some(at.clone()), op.text()));
-        Event { rank, launch, block: None, role: None, copy: None, party: Some("the copy engine"), at, op }
+        Event {
+            rank,
+            launch,
+            block: None,
+            role: None,
+            copy: None,
+            party: Some("the copy engine"),
+            at,
+            role_at: None,
+            op,
+        }
     }
 
     /// What a role copy does.
     pub fn actor(&self, who: Actor, launch: u32, inst: Option<Inst>) -> Event {
         let kernel = self.plan.kernel(launch, who.rank);
+        let at = inst.map(|inst| kernel.line(inst).clone());
+        let role_at = kernel.roles.get(who.role).and_then(|role| kernel.sites.get(role.site)).cloned();
+        let role_at = role_at.filter(|role| at.as_ref().is_some_and(|at| at.file != role.file));
         Event {
             rank: who.rank,
             launch,
@@ -139,7 +176,8 @@ impl Namer<'_> {
             role: kernel.roles.get(who.role).map(|role| role.name.clone()),
             copy: Some(who.copy),
             party: None,
-            at: inst.map(|inst| kernel.line(inst).clone()),
+            at,
+            role_at,
             op: inst.map_or_else(String::new, |inst| inst_text(kernel, inst)),
         }
     }

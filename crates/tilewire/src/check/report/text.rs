@@ -4,6 +4,7 @@ use super::fault::{Event, Fault, Found};
 use super::{Certainty, Report};
 use crate::check::model::Conflict;
 use std::fmt;
+use std::ops::Range;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,6 +37,9 @@ impl fmt::Display for Found {
         write!(f, "{}", self.fault)?;
         if self.times > 1 {
             write!(f, "\n   and {} more like it", self.times - 1)?;
+        }
+        if self.with_one_copy {
+            write!(f, "\n   with one copy of every role, as the CPU engine runs them")?;
         }
         if !self.prefix.is_empty() {
             write!(f, "\n   what has to happen for it:")?;
@@ -73,10 +77,8 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.party_name(), self.op)?;
-        match &self.at {
-            Some(at) => write!(f, "   at {at}"),
-            None => Ok(()),
-        }
+        self.at.iter().try_for_each(|at| write!(f, "   at {at}"))?;
+        self.role_at.iter().try_for_each(|at| write!(f, ", in the role at {at}"))
     }
 }
 
@@ -86,6 +88,10 @@ impl fmt::Display for Conflict {
             Conflict::Unordered => "nothing orders the two accesses: a signal and a wait must stand between them",
             Conflict::OnlyCredited => "only a credit orders the two, and a credit shows no data: use signal",
             Conflict::Elements => "two elements of one each: their order is free",
+            Conflict::Scopes => {
+                "atomics whose scopes do not hold each other are not atomic together: use Scope::System between ranks"
+            }
+            Conflict::Sizes => "atomics of other bytes are not atomic together: use one address and one type",
         })
     }
 }
@@ -97,6 +103,24 @@ impl fmt::Display for Fault {
                 write!(f, "race on {memory}, bytes {}..{}: {conflict}", bytes.start, bytes.end)?;
                 write!(f, "\n   {first}\n   {second}")
             }
+            Fault::Promised { first, second, memory, bytes, input, rank } => {
+                let (what, instead) = match input {
+                    true => ("an input", "read memory that peers write with get, or bind it with Access::InOut"),
+                    false => ("an output", "put what peers send into a region, or bind the memory with Access::InOut"),
+                };
+                let Range { start, end } = bytes;
+                write!(
+                    f,
+                    "{memory}, bytes {start}..{end}, is {what} of rank {rank} and another rank writes it during the launch: "
+                )?;
+                write!(f, "{instead}\n   {first}\n   {second}")
+            }
+            Fault::OtherOperation { slot, wait, expected, signal, seen } => {
+                let name =
+                    |operation: &Option<u16>| operation.map_or("no operation".into(), |n| format!("operation {n}"));
+                write!(f, "{slot} is signalled by {} and waited for by {}: ", name(seen), name(expected))?;
+                write!(f, "launch the same operations in the same order on both ranks\n   {signal}\n   {wait}")
+            }
             Fault::Unwritten { by, memory, bytes } => {
                 write!(f, "read of bytes nobody wrote: {memory}, bytes {}..{}\n   {by}", bytes.start, bytes.end)
             }
@@ -106,6 +130,12 @@ impl fmt::Display for Fault {
             }
             Fault::NotGrowing { slot, first, before, second, value } => {
                 write!(f, "{slot} does not grow: set to {value} after {before}\n   {first}\n   {second}")
+            }
+            Fault::BelowStart { slot, before, signal, value } => {
+                write!(
+                    f,
+                    "{slot} does not grow: set to {value}, and it held {before} before the first launch\n   {signal}"
+                )
             }
             Fault::Skipped { slot, wait, expected, signal, value } => {
                 write!(f, "a signal meant for another wait: nobody sets {slot} to {expected}, {value} satisfies it")?;
@@ -147,11 +177,27 @@ impl fmt::Display for Fault {
                     let waiter = &waiters[place];
                     write!(f, "\n   {} waits for {}", waiter.event.party_name(), waiter.on)?;
                     if let Some(at) = &waiter.event.at {
-                        write!(f, " (at {at})")?;
+                        write!(f, " (at {at}")?;
+                        waiter.event.role_at.iter().try_for_each(|at| write!(f, ", in the role at {at}"))?;
+                        f.write_str(")")?;
                     }
                     write!(f, ", {}", waiter.needs)?;
                 }
                 Ok(())
+            }
+            Fault::WrongValue { rank, launch, tensor, element, expected, found, count, at } => {
+                let more = if *count > 1 { format!(", and {} more", count - 1) } else { String::new() };
+                match found {
+                    Some(found) => write!(
+                        f,
+                        "rank {rank}: element {element} of {tensor} is {found} after launch {launch}, expected {expected}"
+                    )?,
+                    None => write!(
+                        f,
+                        "rank {rank}: no kernel has written element {element} of {tensor} by the end of launch {launch}"
+                    )?,
+                }
+                write!(f, "{more}\n   at {at}")
             }
             Fault::NoProducer { slot, wait } => write!(f, "nobody signals {slot}\n   {wait}"),
             Fault::NotResident { launch, why } => write!(f, "launch {launch} deadlocks on the device: {why}"),

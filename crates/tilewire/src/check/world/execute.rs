@@ -2,14 +2,16 @@
 
 use super::choose::Chooser;
 use super::footprint::{Footprint, is_visible};
-use super::plan::{Plan, Stage};
+use super::plan::{Plan, Stage, span};
+use super::ready::Ready;
 use super::stream::{StreamId, StreamRun};
-use crate::check::error::EvalError;
+use super::values::{Values, Wrong};
+use crate::check::error::{EvalError, Location};
 use crate::check::eval::{Blocked, Instance, InstanceOptions, Step};
 use crate::check::memory::{Memories, World};
-use crate::check::model::{Detector, Watch};
+use crate::check::model::{Detector, Incomplete, Watch};
 use crate::check::observer::{AccessKind, Actor};
-use crate::ir::{Inst, Kernel};
+use crate::ir::{Inst, Kernel, Op};
 
 /// Limits of a run.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ pub struct Outcome<'p> {
     pub steps: u64,
     /// All memory as the run left it.
     pub memories: Memories,
+    /// Elements that are not what they should be.
+    pub wrong: Vec<Wrong>,
 }
 
 /// How a run ended.
@@ -106,6 +110,21 @@ impl Runner<'_> {
         }
     }
 
+    /// Its state, where its next step may turn out to be a poll.
+    fn polled_state(&self) -> Option<u64> {
+        let Runner::Role(instance) = self else { return None };
+        let op = &instance.kernel().insts[instance.next_inst()?].op;
+        matches!(op, Op::Test { .. } | Op::AtomicAdd { .. }).then(|| instance.state())
+    }
+
+    /// Where it is.
+    fn location(&self) -> Location {
+        match self {
+            Runner::Role(instance) => instance.location_now(),
+            Runner::Stream(stream) => stream.location(),
+        }
+    }
+
     /// Whether the order of its next step among those of others can matter beyond what vector clocks see.
     fn is_visible(&self) -> bool {
         match self {
@@ -123,21 +142,59 @@ struct Live<'p> {
     launch: u32,
     /// What it waits for, and after how much progress of anybody it found that.
     blocked: Option<(u64, Blocked)>,
-    /// Its tests that failed, each after how many deeds of anybody.
-    failed: Vec<(Inst, u64)>,
+    polls: Polls,
+}
+
+/// How a party polls: tests that failed, and atomics that changed nothing, since anybody last did something.
+#[derive(Default)]
+struct Polls {
+    /// How many deeds there had been.
+    deeds: u64,
+    /// By instruction: the state of the party before it, as a hash.
+    states: Vec<(Inst, u64)>,
+    /// How many there were.
+    count: u64,
+}
+
+impl Polls {
+    /// A poll was in vain.
+    fn failed(&mut self, inst: Inst, state: u64, deeds: u64) {
+        if self.deeds != deeds {
+            *self = Polls { deeds, ..Polls::default() };
+        }
+        self.count += 1;
+        self.states.retain(|&(other, _)| other != inst);
+        self.states.push((inst, state));
+    }
+}
+
+/// How a party would go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Going {
+    /// It does something.
+    On,
+    /// It has polled very often since anybody did something.
+    Round,
+    /// Nobody has done anything since it was in this very state: it would come back to it for ever.
+    Nowhere,
 }
 
 impl Live<'_> {
-    /// Whether it would only repeat a test that failed and of which nothing has changed: it lets others run first. (A loop that gives up
-    /// after so many tries is not run through its tries before anybody else does something.)
-    fn polls(&self, deeds: u64) -> bool {
-        let next = match &self.runner {
-            Runner::Role(instance) => instance.next_inst(),
-            Runner::Stream(_) => None,
-        };
-        next.is_some_and(|next| self.failed.contains(&(next, deeds)))
+    fn going(&self, deeds: u64) -> Going {
+        let Runner::Role(instance) = &self.runner else { return Going::On };
+        let Some(next) = instance.next_inst().filter(|_| self.polls.deeds == deeds) else { return Going::On };
+        match self.polls.states.iter().find(|(inst, _)| *inst == next) {
+            Some(&(_, state)) if state == instance.state() => Going::Nowhere,
+            Some(_) if self.polls.count >= PATIENCE => Going::Round,
+            _ => Going::On,
+        }
     }
 }
+
+/// Polls in vain after which a party lets others run first.
+const PATIENCE: u64 = 1000;
+/// Choices in a row after which it does so whatever it does: ops that take turns in a lock, say, for ever.
+const LONGEST_TURN: u64 = 20_000;
 
 /// Runs a plan once.
 pub(in crate::check) fn execute<'p>(
@@ -147,7 +204,7 @@ pub(in crate::check) fn execute<'p>(
     limits: Limits,
     chooser: &mut dyn Chooser,
 ) -> Outcome<'p> {
-    let mut detector = Detector::new(plan.kernels(), watch);
+    let mut detector = Detector::new(plan.kernels(), &stage.slots, &stage.rings, watch);
     stage.given.iter().for_each(|(memory, bytes)| detector.given(*memory, bytes.clone()));
     let world = World::new(stage.snapshot.memories.clone());
     let ranks = (0..plan.ranks()).map(|_| RankState::default()).collect();
@@ -162,7 +219,11 @@ pub(in crate::check) fn execute<'p>(
         progress: 0,
         choices: 0,
         steps: 0,
-        polled: 0,
+        rounds: 0,
+        turn: (0, 0),
+        wrong: Vec::new(),
+        ready: Ready::default(),
+        fine: chooser.is_fine(),
     };
     run.finish(chooser)
 }
@@ -193,11 +254,15 @@ struct Run<'p> {
     choices: u64,
     steps: u64,
     /// Choices since anybody did anything but poll.
-    polled: u64,
+    rounds: u64,
+    wrong: Vec<Wrong>,
+    /// Who can run, where each runs until it waits.
+    ready: Ready,
+    /// Whether every op that others can see is a choice.
+    fine: bool,
+    /// The party that ran last, and how many ops that others can see it ran since another one did.
+    turn: (usize, u64),
 }
-
-/// Choices after which a world that only polls is given up.
-const MOST_POLLS: u64 = 10_000;
 
 impl<'p> Run<'p> {
     fn finish(mut self, chooser: &mut dyn Chooser) -> Outcome<'p> {
@@ -207,8 +272,8 @@ impl<'p> Run<'p> {
         };
         let ended = self.ranks.iter().map(|rank| rank.begun - u32::from(rank.running > 0)).min().unwrap_or(0);
         self.detector.finish(ended, matches!(ending, Ending::Complete));
-        let Run { detector, choices, steps, world, .. } = self;
-        Outcome { detector, ending, choices, steps, memories: world.memories }
+        let Run { detector, choices, steps, world, wrong, .. } = self;
+        Outcome { detector, ending, choices, steps, memories: world.memories, wrong }
     }
 
     fn drive(&mut self, chooser: &mut dyn Chooser) -> Result<Ending, EvalError> {
@@ -222,6 +287,15 @@ impl<'p> Run<'p> {
             if self.limits.first_fault && !self.detector.sightings().is_empty() {
                 return Ok(Ending::Stopped);
             }
+            if let Some(party) = self.ready.next() {
+                // It may have been found, and run, by asking everybody.
+                if self.live[party].is_some() {
+                    self.choices += 1;
+                    self.run_party(party)?;
+                    self.settle(party);
+                }
+                continue;
+            }
             runnable.clear();
             let waits = |live: &Live<'_>| live.blocked.as_ref().is_some_and(|(since, _)| *since == self.progress);
             let can_run = |(_, live): &(usize, &Option<Live<'_>>)| live.as_ref().is_some_and(|live| !waits(live));
@@ -229,20 +303,8 @@ impl<'p> Run<'p> {
             if runnable.is_empty() {
                 return Ok(self.nobody_runs());
             }
-            let polls = |&party: &usize| self.live[party].as_ref().is_some_and(|live| live.polls(self.detector.deeds));
-            match runnable.iter().all(polls) {
-                // Everybody polls: each once more in turn, but not for ever.
-                true => {
-                    runnable = vec![runnable[self.polled as usize % runnable.len()]];
-                    self.polled += 1;
-                }
-                false => {
-                    runnable.retain(|party| !polls(party));
-                    self.polled = 0;
-                }
-            }
-            if self.polled > MOST_POLLS {
-                return Err(EvalError::StepLimit { limit: self.steps });
+            if let Some(ending) = self.polling(&mut runnable) {
+                return Ok(ending);
             }
             let touches = |party: usize| match &self.live[party] {
                 // Hosts that set counters do so between any two steps.
@@ -252,23 +314,70 @@ impl<'p> Run<'p> {
             };
             let Some(party) = chooser.choose(&runnable, &touches) else { return Ok(Ending::Abandoned) };
             self.choices += 1;
-            if !self.run_party(party, chooser.is_fine())? {
+            if !self.run_party(party)? {
                 self.choices -= 1;
                 chooser.blocked();
+            }
+            if self.fine {
+                self.detector.set.clear();
+            } else {
+                self.settle(party);
             }
         }
     }
 
+    /// A party has run as far as it can, or as is fair: it is looked at again in its turn, or when what it waits for is set. One that polls
+    /// is found when nobody else can run.
+    fn settle(&mut self, party: usize) {
+        self.ready.wake(&mut self.detector.set);
+        let Some(live) = &self.live[party] else { return };
+        match &live.blocked {
+            Some((_, on)) => self.ready.wait(party, on),
+            None if live.going(self.detector.deeds) == Going::On => self.ready.add(party),
+            None => {}
+        }
+    }
+
+    /// Leaves those that would only poll to the others. Where nobody else is left and they would poll for ever, that is a deadlock.
+    fn polling(&mut self, runnable: &mut Vec<usize>) -> Option<Ending> {
+        let deeds = self.detector.deeds;
+        let going = |party: usize| self.live[party].as_ref().map_or(Going::Nowhere, |live| live.going(deeds));
+        let of = |wanted: Going| runnable.iter().copied().filter(|&party| going(party) == wanted).collect::<Vec<_>>();
+        let (mut on, round) = (of(Going::On), of(Going::Round));
+        if on.is_empty() && round.is_empty() {
+            return Some(self.nobody_runs());
+        }
+        if !round.is_empty() && !on.is_empty() {
+            self.detector.incomplete.get_or_insert(Incomplete::Patience);
+        }
+        if on.is_empty() {
+            // All poll, and some of them count: each once more in turn, until one gives up or the steps are spent.
+            self.rounds += 1;
+            on = vec![round[self.rounds as usize % round.len()]];
+        }
+        if on.len() > 1 && self.turn.1 > LONGEST_TURN {
+            self.detector.incomplete.get_or_insert(Incomplete::Patience);
+            on.retain(|&party| party != self.turn.0);
+        }
+        *runnable = on;
+        None
+    }
+
     /// Runs a party to its next choice; `false` when it could not take a single step.
-    fn run_party(&mut self, party: usize, fine: bool) -> Result<bool, EvalError> {
+    fn run_party(&mut self, party: usize) -> Result<bool, EvalError> {
         let mut ran = false;
+        if self.turn.0 != party {
+            self.turn = (party, 0);
+        }
         loop {
             self.steps += 1;
-            if self.steps > self.limits.steps {
-                return Err(EvalError::StepLimit { limit: self.limits.steps });
-            }
             let live = self.live[party].as_mut().expect("a runnable party is live");
+            if self.steps > self.limits.steps {
+                let by = live.runner.location();
+                return Err(EvalError::StepLimit { limit: self.limits.steps, by });
+            }
             self.detector.failed_test = None;
+            let state = live.runner.polled_state();
             match live.runner.step(&mut self.world, &mut self.detector)? {
                 Step::Ran => {
                     ran = true;
@@ -290,11 +399,13 @@ impl<'p> Run<'p> {
                 }
             }
             let live = self.live[party].as_mut().expect("not done");
-            if let Some(inst) = self.detector.failed_test {
-                live.failed.retain(|&(other, _)| other != inst);
-                live.failed.push((inst, self.detector.deeds));
+            if let (Some(inst), Some(state)) = (self.detector.failed_test, state) {
+                live.polls.failed(inst, state, self.detector.deeds);
             }
-            if fine && live.runner.is_visible() || live.polls(self.detector.deeds) {
+            let visible = live.runner.is_visible();
+            self.turn.1 += u64::from(visible);
+            let ends = self.fine && visible || self.turn.1 > LONGEST_TURN && self.turn.1.is_multiple_of(LONGEST_TURN);
+            if ends || live.going(self.detector.deeds) != Going::On {
                 return Ok(true);
             }
         }
@@ -308,6 +419,12 @@ impl<'p> Run<'p> {
         binding.check(kernel, &self.world.memories)?;
         for (memory, bytes) in &self.stage.hosts[launch as usize][rank as usize].writes {
             self.detector.host(rank, AccessKind::Write, *memory, bytes.clone());
+        }
+        for values in self.plan.sets.get(launch as usize).map_or(&[][..], |ranks| &ranks[rank as usize]) {
+            let (memory, bytes) = span(&self.stage.snapshot.bank(&values.memory));
+            self.detector.host_sets(rank, memory, bytes.clone());
+            self.world.memories.bytes_mut(memory)[bytes.start as usize..bytes.end as usize]
+                .copy_from_slice(&values.bytes);
         }
         if self.plan.resets_counters && launch > 0 {
             self.reset(launch, rank);
@@ -348,7 +465,10 @@ impl<'p> Run<'p> {
         if self.live.len() <= party {
             self.live.resize_with(party + 1, || None);
         }
-        self.live[party] = Some(Live { runner, launch, blocked: None, failed: Vec::new() });
+        self.live[party] = Some(Live { runner, launch, blocked: None, polls: Polls::default() });
+        if !self.fine {
+            self.ready.add(party);
+        }
     }
 
     /// A mutation: the counters this rank waits on are set to 0 by its host.
@@ -372,16 +492,49 @@ impl<'p> Run<'p> {
         for (memory, bytes) in &self.stage.hosts[launch as usize][rank as usize].reads {
             self.detector.host(rank, AccessKind::Read, *memory, bytes.clone());
         }
+        for values in self.plan.expected.get(launch as usize).map_or(&[][..], |ranks| &ranks[rank as usize]) {
+            self.expects(rank, launch, values);
+        }
         // What the host does next belongs to the next launch.
         self.detector.end(rank, &[], 0, launch + 1);
     }
 
+    /// The host reads what it expects to find.
+    fn expects(&mut self, rank: u32, launch: u32, values: &Values) {
+        let at = span(&self.stage.snapshot.bank(&values.memory));
+        let (memory, bytes) = at.clone();
+        self.detector.host(rank, AccessKind::Read, memory, bytes.clone());
+        let is_unwritten = self.detector.unwritten(memory, bytes.clone());
+        let found = &self.world.memories.bytes(memory)[bytes.start as usize..bytes.end as usize];
+        let size = values.ty.size() as u64;
+        let wrong = match is_unwritten {
+            Some(gap) => Some(((gap.start - bytes.start) / size, "a value".into(), None, (gap.end - gap.start) / size)),
+            None => values.differ(found).map(|(element, expected, found, n)| (element, expected, Some(found), n)),
+        };
+        self.wrong.extend(wrong.map(|(element, expected, found, count)| Wrong {
+            rank,
+            launch,
+            span: at,
+            element,
+            expected,
+            found,
+            count,
+            at: values.at.clone(),
+        }));
+    }
+
+    /// Everybody who is left waits, or polls for ever.
     fn nobody_runs(&self) -> Ending {
         let stuck = self.live.iter().flatten().filter_map(|live| {
-            let (_, on) = live.blocked.clone()?;
+            let polls = || match &live.runner {
+                Runner::Role(instance) => instance.polls_for(&self.world),
+                Runner::Stream(_) => None,
+            };
+            let on = live.blocked.clone().map(|(_, on)| on).or_else(polls)?;
             Some(Waiting { who: live.runner.who(), launch: live.launch, on })
         });
         let stuck: Vec<Waiting> = stuck.collect();
+        debug_assert_eq!(stuck.len(), self.live.iter().flatten().count(), "who is left waits or polls");
         if stuck.is_empty() { Ending::Complete } else { Ending::Deadlock(stuck) }
     }
 }

@@ -11,6 +11,8 @@
 //! | `execute.rs` | one run under a chooser |
 //! | `after.rs` | [`After`]: the bytes that a run leaves |
 //! | `stream.rs` | [`CopyStream`]: what a copy engine does beside the kernels |
+//! | `ready.rs` | who can run, where each runs until it waits |
+//! | `values.rs` | what hosts put into tensors and must find in them |
 //! | `choose.rs` | who runs next: to the next wait, or by random priorities |
 //! | `explore.rs` | all schedules in turn, up to the order of steps that commute |
 //! | `footprint.rs` | which steps those are |
@@ -21,7 +23,9 @@ mod execute;
 mod explore;
 mod footprint;
 mod plan;
+mod ready;
 mod stream;
+mod values;
 
 pub use after::After;
 pub use choose::{Chooser, Priorities, ToBlock};
@@ -31,3 +35,5 @@ pub use plan::Plan;
 pub(super) use plan::{Span, Stage};
 pub(super) use stream::{BoundOp, StreamOp};
 pub use stream::{CopyStream, StreamId, Word};
+pub use values::Values;
+pub(super) use values::Wrong;

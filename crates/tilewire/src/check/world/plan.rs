@@ -1,11 +1,14 @@
 //! What is to be checked: launches of every rank, one after the other, and what the hosts do between them.
 
 use super::stream::{BoundOp, CopyStream};
+use super::values::Values;
 use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
+use crate::check::model::SlotPlaces;
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
 use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId};
 use crate::tensor::{Arg, Memory};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Launches of several ranks, to be checked together. Ranks meet where their arguments name the same addresses, so all of
@@ -46,7 +49,12 @@ pub struct Plan {
     reads: Vec<(u32, Memory)>,
     /// What they write before every launch beyond the inputs.
     writes: Vec<(u32, Memory)>,
+    /// What they leave alone although kernels have it as a tensor.
+    left: Vec<(u32, Memory)>,
     routes: Vec<Route>,
+    /// By launch, then by rank: what hosts put into tensors before the launch, and what they must find after it. Empty where nothing is said.
+    pub(in crate::check) sets: Vec<Vec<Vec<Values>>>,
+    pub(in crate::check) expected: Vec<Vec<Vec<Values>>>,
     /// Slots are set to 0 between launches: a mutation.
     pub(in crate::check) resets_counters: bool,
 }
@@ -75,7 +83,8 @@ impl Plan {
     /// A plan for so many ranks, without a launch yet.
     pub fn new(ranks: u32) -> Plan {
         let (reads, writes) = (Vec::new(), Vec::new());
-        Plan { ranks, launches: Vec::new(), reads, writes, routes: Vec::new(), resets_counters: false }
+        let (left, routes, sets, expected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Plan { ranks, launches: Vec::new(), reads, writes, left, routes, sets, expected, resets_counters: false }
     }
 
     /// Adds a launch: a kernel and its arguments for every rank, in order. Scalars are read now.
@@ -129,6 +138,13 @@ impl Plan {
         self
     }
 
+    /// Says that the host of a rank neither reads nor writes this memory between launches, though its kernels have it as a tensor: one that they
+    /// add to over many launches, say.
+    pub fn host_leaves(&mut self, rank: u32, memory: &Memory) -> &mut Plan {
+        self.left.push((rank, memory.clone()));
+        self
+    }
+
     /// Says where the proxy behind the queue with this ring puts data and signals for a peer; slots are `stride` bytes apart.
     pub fn route(&mut self, ring: &Memory, peer: u32, region: &Memory, slots: &Memory, stride: u32) -> &mut Plan {
         let (ring, region, slots) = (ring.clone(), region.clone(), slots.clone());
@@ -168,9 +184,11 @@ impl Plan {
     pub(in crate::check) fn stage(&self) -> Result<Stage, EvalError> {
         let jobs = || self.launches.iter().flatten();
         let mut all: Vec<Memory> = jobs().flat_map(|job| job.args.iter().flat_map(memories_of)).collect();
-        all.extend(self.reads.iter().chain(&self.writes).map(|(_, memory)| memory.clone()));
+        all.extend(self.reads.iter().chain(&self.writes).chain(&self.left).map(|(_, memory)| memory.clone()));
         all.extend(jobs().flat_map(|job| &job.streams).flat_map(CopyStream::memories).cloned());
         all.extend(self.routes.iter().flat_map(|route| [route.region.clone(), route.slots.clone()]));
+        let values = self.sets.iter().chain(&self.expected).flatten().flatten();
+        all.extend(values.map(|values| values.memory.clone()));
         let snapshot = Snapshot::of(all);
         let bind = |rank: u32, job: &Job| {
             let params = job.args.iter().enumerate().map(|(i, arg)| self.bound(&snapshot, job, i, arg));
@@ -188,7 +206,19 @@ impl Plan {
         let streams: Vec<Vec<Vec<_>>> = self.launches.iter().map(|jobs| jobs.iter().map(bound).collect()).collect();
         let words = streams.iter().flatten().flatten().flatten().filter_map(BoundOp::word);
         given.extend(words.cloned());
-        let mut stage = Stage { snapshot, bindings, streams, hosts: Vec::new(), given };
+        let mut slots = SlotPlaces::default();
+        self.routes.iter().for_each(|route| slots.add(&snapshot.bank(&route.slots), route.stride));
+        let mut known: Vec<Memory> = Vec::new();
+        let mut ring = |arg: &Arg| match arg {
+            Arg::Queue(ring) => known.iter().position(|known| known.is(ring)).unwrap_or_else(|| {
+                known.push(ring.clone());
+                known.len() - 1
+            }),
+            _ => 0,
+        };
+        let mut of = |job: &Job| -> Vec<usize> { job.args.iter().map(&mut ring).collect() };
+        let rings = self.launches.iter().map(|jobs| jobs.iter().map(&mut of).collect()).collect();
+        let mut stage = Stage { snapshot, bindings, streams, hosts: Vec::new(), given, slots, rings };
         stage.assign(self, &reads, &writes);
         Ok(stage)
     }
@@ -226,7 +256,7 @@ impl Plan {
 /// Bytes of a piece of memory.
 pub(in crate::check) type Span = (MemoryId, Range<u64>);
 
-fn span(bank: &Bank) -> Span {
+pub(super) fn span(bank: &Bank) -> Span {
     (bank.memory, bank.offset..bank.offset + bank.len)
 }
 
@@ -246,6 +276,10 @@ pub(in crate::check) struct Stage {
     pub hosts: Vec<Vec<HostWork>>,
     /// Bytes that are written before anything begins.
     pub given: Vec<Span>,
+    /// The bytes that are slots.
+    pub slots: SlotPlaces,
+    /// By launch, rank and parameter: the number of a queue's ring; 0 for what is no queue.
+    pub rings: Vec<Vec<Vec<usize>>>,
 }
 
 /// What the host of a rank does around a launch.
@@ -266,6 +300,8 @@ struct Use {
     wire: bool,
     /// Whether bulk copies reach it.
     copied: bool,
+    /// Whether it is the rank's own: a tensor of its caller, or an input or an output.
+    own: bool,
     span: Span,
 }
 
@@ -282,46 +318,91 @@ impl Stage {
                         (Param::Buffer { access, .. }, Bound::Buffer(banks)) => uses.extend(banks.iter().map(|bank| {
                             let (access, span) = (*access, span(bank));
                             let (wire, copied) = (wires.contains(&param), copied.contains(&param));
-                            Use { launch, rank, access, wire, copied, span }
+                            let own = access != Access::InOut || job.kernel.tensors.contains(&param);
+                            Use { launch, rank, access, wire, copied, own, span }
                         })),
-                        (_, Bound::Slots(banks)) => self.given.extend(banks.iter().map(span)),
+                        (Param::Slots { stride, .. }, Bound::Slots(banks)) => {
+                            self.given.extend(banks.iter().map(span));
+                            banks.iter().for_each(|bank| self.slots.add(bank, *stride));
+                        }
                         _ => {}
                     }
                 }
             }
         }
         // Bytes that several ranks have and that bulk copies reach are bytes between ranks as well.
-        let shared: Vec<bool> = uses
-            .iter()
-            .map(|u| u.copied && uses.iter().any(|other| other.rank != u.rank && meets(&other.span, &u.span)))
-            .collect();
-        for (u, shared) in uses.iter_mut().zip(shared) {
-            u.wire |= shared && u.access == Access::InOut;
+        let index = Index::of(&uses);
+        for u in uses.iter_mut().filter(|u| u.copied && !u.own) {
+            u.wire |= index.any(&u.span, |other| other.rank != u.rank);
         }
-        let wired: Vec<Span> = uses.iter().filter(|u| u.wire).map(|u| u.span.clone()).collect();
-        for u in uses.iter_mut().filter(|u| u.access == Access::InOut) {
-            u.wire |= wired.iter().any(|wire| meets(wire, &u.span));
+        let index = Index::of(&uses);
+        for u in uses.iter_mut().filter(|u| !u.own) {
+            u.wire |= index.any(&u.span, |other| other.wire);
         }
         self.given.extend(uses.iter().filter(|u| !u.wire && u.access != Access::Out).map(|u| u.span.clone()));
         self.given.sort_by_key(|(memory, bytes)| (*memory, bytes.start, bytes.end));
         self.given.dedup();
         self.hosts = plan.launches.iter().map(|jobs| jobs.iter().map(|_| HostWork::default()).collect()).collect();
-        for (i, u) in uses.iter().enumerate().filter(|(_, u)| !u.wire) {
-            // What several ranks have as their own is no rank's to rewrite or to read back.
-            let shared = uses.iter().any(|other| other.rank != u.rank && !other.wire && meets(&other.span, &u.span));
+        let (index, mut known) = (Index::of(&uses), HashSet::new());
+        for u in uses.iter() {
             // An input that the kernel also writes, by another name, is an output.
-            let first = !uses[..i].iter().any(|o| (o.launch, o.rank, &o.span) == (u.launch, u.rank, &u.span));
+            let first = known.insert((u.launch, u.rank, u.span.clone()));
+            if u.wire || !first {
+                continue;
+            }
+            // What several ranks have as their own is no rank's to rewrite or to read back. What one has as its tensor and others reach
+            // as memory between ranks is the first one's.
+            let shared = index.any(&u.span, |other| other.rank != u.rank && !other.wire && (other.own || !u.own));
+            let is_left = |(rank, memory): &(u32, Memory)| {
+                let (left, bytes) = span(&self.snapshot.bank(memory));
+                *rank == u.rank && left == u.span.0 && bytes.start <= u.span.1.start && u.span.1.end <= bytes.end
+            };
+            let is_left = plan.left.iter().any(is_left);
             let work = &mut self.hosts[u.launch][u.rank as usize];
             match u.access {
-                _ if shared || !first => {}
+                _ if shared || is_left => {}
                 Access::In => work.writes.push(u.span.clone()),
-                Access::Out | Access::InOut => work.reads.push(u.span.clone()),
+                Access::Out => work.reads.push(u.span.clone()),
+                // What a kernel reads and writes is its input as well.
+                Access::InOut => {
+                    work.reads.push(u.span.clone());
+                    if u.own {
+                        work.writes.push(u.span.clone());
+                    }
+                }
             }
         }
         for works in &mut self.hosts {
             reads.iter().for_each(|(rank, span)| works[*rank as usize].reads.push(span.clone()));
             writes.iter().for_each(|(rank, span)| works[*rank as usize].writes.push(span.clone()));
         }
+    }
+}
+
+/// Who has which bytes, each once: launches mostly bind what those before them did.
+struct Index(HashMap<MemoryId, HashSet<Holder>>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Holder {
+    bytes: Range<u64>,
+    rank: u32,
+    own: bool,
+    wire: bool,
+}
+
+impl Index {
+    fn of(uses: &[Use]) -> Index {
+        let mut index: HashMap<MemoryId, HashSet<Holder>> = HashMap::new();
+        for &Use { rank, own, wire, span: (memory, ref bytes), .. } in uses {
+            index.entry(memory).or_default().insert(Holder { bytes: bytes.clone(), rank, own, wire });
+        }
+        Index(index)
+    }
+
+    /// Whether anybody of this kind has some of these bytes.
+    fn any(&self, (memory, bytes): &Span, is_it: impl Fn(&Holder) -> bool) -> bool {
+        let meets = |other: &Holder| other.bytes.start < bytes.end && bytes.start < other.bytes.end;
+        self.0.get(memory).is_some_and(|holders| holders.iter().any(|holder| is_it(holder) && meets(holder)))
     }
 }
 

@@ -12,6 +12,7 @@
 //! did before the launch, and the launch ends when its streams have.
 
 use super::plan::Span;
+use crate::check::error::Location;
 use crate::check::eval::{Awaited, Blocked, Step};
 use crate::check::memory::World;
 use crate::check::model::Detector;
@@ -173,6 +174,14 @@ impl<'p> StreamRun<'p> {
             Some(BoundOp::Wait { word, .. }) => Footprint::Bytes { spans: vec![word.clone()], writes: false },
             Some(BoundOp::Copy { .. }) | None => Footprint::Nothing,
         }
+    }
+
+    /// Where it is.
+    pub fn location(&self) -> Location {
+        let StreamId { rank, number } = self.id;
+        let at = self.stream.ops.get(self.next).or(self.stream.ops.last()).map(|(_, at)| at.clone());
+        let at = at.unwrap_or_else(SourceLine::caller);
+        Location { at, rank, block: 0, role: "copy engine".into(), copy: number }
     }
 
     /// Does the next operation, if it can.

@@ -21,6 +21,7 @@ pub(super) fn compact(mut kernel: Kernel) -> Kernel {
         regions: Table::with_capacity(kernel.regions.len()),
         sites: std::mem::take(&mut kernel.sites),
         matched: std::mem::take(&mut kernel.matched),
+        tensors: std::mem::take(&mut kernel.tensors),
     };
     let mut copy = Copy { live, values: vec![None; kernel.values.len()], old: &kernel, kernel: new };
     for id in copy.kernel.roles.keys() {

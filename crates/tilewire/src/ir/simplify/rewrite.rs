@@ -26,6 +26,7 @@ pub(super) fn rewrite(old: &Kernel) -> (Kernel, bool) {
             regions: Table::with_capacity(old.regions.len()),
             sites: old.sites.clone(),
             matched: old.matched.clone(),
+            tensors: old.tensors.clone(),
         },
         new: vec![None; old.values.len()],
         depth: Vec::with_capacity(old.values.len()),

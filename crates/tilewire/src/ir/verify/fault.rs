@@ -76,6 +76,12 @@ pub enum Fault {
     OutsideEach,
     /// An `each` in an `each`.
     NestedEach,
+    /// A packet put after one was got, in one `each`.
+    PutAfterGet,
+    /// Packets put and got in one `each` of two dimensions.
+    SwapInTwoDimensions,
+    /// Packets put and got in one `each` that combines neighbours.
+    SwapInGroups,
     /// The type and shape recorded for the result are not those of the op.
     WrongResult {
         /// What the op defines.
@@ -179,6 +185,17 @@ impl fmt::Display for Fault {
                 f.write_str("an op of the whole group inside an each; move it before or after the each")
             }
             Fault::OutsideEach => f.write_str("an op on elements outside any each; put it in the body of one"),
+            Fault::PutAfterGet => f.write_str(
+                "a packet is put after another was got, in one each: whether elements that wait hold back others is not defined; put first, or \
+                 use two eaches",
+            ),
+            Fault::SwapInTwoDimensions => f.write_str(
+                "packets are put and got in one each of two dimensions, whose order of elements is free: ranks could wait for each other; use \
+                 an each of one dimension, or two eaches",
+            ),
+            Fault::SwapInGroups => f.write_str(
+                "packets are put and got in one each that combines neighbours: ranks could wait for each other; use two eaches",
+            ),
             Fault::NestedEach => f.write_str("each inside an each; use one each of two extents"),
             Fault::WrongResult { expected, recorded } => {
                 write!(f, "the op defines {} but {} is recorded", kind(*expected), kind(*recorded))

@@ -330,9 +330,30 @@ impl<'k> Verifier<'k> {
                 let live = context.live && !empty;
                 self.body(data, true, *body, Context { in_each: true, live, ..inside });
                 self.assigned = before;
+                self.swaps(extent.len(), *body);
             }
             _ => {}
         }
+    }
+
+    /// An `each` that puts packets and gets others has an order of elements, so that ranks that swap them get on: it exists for bodies of
+    /// one dimension that put first and combine no neighbours.
+    fn swaps(&mut self, axes: usize, body: Region) {
+        let insts = self.kernel.regions.get(body).into_iter().flatten().copied();
+        let ops: Vec<(Inst, &Op)> = insts.filter_map(|inst| Some((inst, &self.kernel.insts.get(inst)?.op))).collect();
+        let Some(first) = ops.iter().position(|(_, op)| matches!(op, Op::PacketGet { .. })) else { return };
+        let is_put = |(_, op): &(Inst, &Op)| matches!(op, Op::PacketPut { .. });
+        let (late, early) = (ops[first..].iter().find(|op| is_put(op)), ops[..first].iter().find(|op| is_put(op)));
+        let combines = ops.iter().any(|(_, op)| matches!(op, Op::Group { .. }));
+        let (inst, fault) = match (late, early) {
+            (Some((inst, _)), _) => (*inst, Fault::PutAfterGet),
+            (None, Some(_)) if axes > 1 => (ops[first].0, Fault::SwapInTwoDimensions),
+            (None, Some(_)) if combines => (ops[first].0, Fault::SwapInGroups),
+            _ => return,
+        };
+        let here = self.inst.replace(inst);
+        self.fault(fault);
+        self.inst = here;
     }
 
     fn body(&mut self, data: &InstData, is_each: bool, body: Region, context: Context) {

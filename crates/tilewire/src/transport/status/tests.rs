@@ -67,6 +67,128 @@ fn who_waits_for_several_is_stuck_only_if_all_are() {
     assert_eq!(waiting[2].to_string(), "rank 2 waits for all others in close()");
 }
 
+/// One round of a call for the n-th window, as `gathering.rs` does it: whether all have come.
+fn gathers(status: &Status, nth: u64) -> bool {
+    let (probe, missing) = (status.probe(), status.missing(nth));
+    if !missing.is_empty() {
+        status.waits(Kind::Gathering, &missing, &"a window", probe);
+    }
+    missing.is_empty()
+}
+
+#[test]
+fn a_call_for_a_window_and_a_launch_that_wait_for_each_other_are_found() {
+    for judge in [0, 1] {
+        let [a, b] = &world(2)[..] else { unreachable!() };
+        let nth = a.calls_for_window();
+        for _ in 0..10 {
+            assert!(!gathers(a, nth));
+            assert_eq!(a.judge(), None, "rank 1 is slow, and nothing else");
+        }
+        looks(b, &[0]);
+        let judge = [a, b][judge];
+        assert_eq!(judge.judge(), None, "a suspicion is not enough");
+        looks(b, &[0]);
+        assert_eq!(judge.judge(), None, "not all have answered");
+        assert!(!gathers(a, nth));
+        let Some(Verdict::Deadlock(waiting)) = judge.judge() else { panic!("nothing found") };
+        let found: Vec<_> = waiting.iter().map(|it| (it.rank, it.peers.clone(), it.doing.as_str())).collect();
+        assert_eq!(found, [(0, vec![1], "a window"), (1, vec![0], "a launch")]);
+    }
+}
+
+#[test]
+fn a_rank_that_has_what_it_waits_for_and_comes_to_the_call_is_no_part_of_a_deadlock() {
+    let [a, b] = &world(2)[..] else { unreachable!() };
+    let nth = a.calls_for_window();
+    assert!(!gathers(a, nth));
+    looks(b, &[0]);
+    assert_eq!(a.judge(), None);
+    // What it waited for had been there all along: it looks, goes on, and calls for its window.
+    b.goes_on();
+    assert_eq!(b.calls_for_window(), nth);
+    assert_eq!(a.judge(), None);
+    assert!(gathers(a, nth) && gathers(b, nth), "all have come");
+    // One that took the call back has not come.
+    b.calls_no_more();
+    assert!(!gathers(a, nth));
+    assert!(b.calls_for_more(0) && !a.calls_for_more(1));
+    b.lets_go();
+    assert!(gathers(a, nth), "nobody waits here for who has let go");
+    assert_eq!(a.let_go(), [1]);
+}
+
+#[test]
+fn a_rank_that_came_and_gave_up_is_not_the_one_that_is_late() {
+    let [a, b, c] = &world(3)[..] else { unreachable!() };
+    let late = |status: &Status, nth| status.late_for(nth, status.missing(nth));
+    let nth = a.calls_for_window();
+    assert_eq!(b.calls_for_window(), nth);
+    assert_eq!(late(a, nth), [2]);
+    a.calls_no_more();
+    assert_eq!((b.missing(nth), late(b, nth)), (vec![0, 2], vec![2]));
+    // It counts again when it comes again, and for a later window as long as it does not come.
+    assert_eq!(a.calls_for_window(), nth);
+    assert_eq!(b.missing(nth), [2]);
+    c.calls_for_window();
+    assert_eq!(b.calls_for_window(), nth + 1);
+    assert_eq!(late(b, nth + 1), [0, 2]);
+    // All others came and gave up: there is nobody else to name.
+    assert_eq!((a.calls_for_window(), c.calls_for_window()), (nth + 1, nth + 1));
+    a.calls_no_more();
+    c.calls_no_more();
+    assert_eq!(late(b, nth + 1), [0, 2]);
+}
+
+#[test]
+fn a_call_needs_every_rank_and_is_stuck_when_one_of_them_is() {
+    let [a, b, c, d] = &world(4)[..] else { unreachable!() };
+    let nth = a.calls_for_window();
+    // Rank 1 waits for rank 0, and rank 2 computes: it may come, but rank 1 never will.
+    for status in [a, b] {
+        assert!(status.judge().is_none());
+    }
+    let round = || {
+        gathers(a, nth);
+        looks(b, &[0]);
+        // Rank 3 waits for rank 2, which goes on some day.
+        looks(d, &[2]);
+    };
+    round();
+    assert_eq!((a.judge(), d.judge()), (None, None));
+    round();
+    assert_eq!(d.judge(), None);
+    let Some(Verdict::Deadlock(waiting)) = a.judge() else { panic!("nothing found") };
+    assert_eq!(waiting.iter().map(|it| it.rank).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(c.calls_for_window(), nth);
+    assert_eq!(a.missing(nth), [1, 3]);
+}
+
+#[test]
+fn a_call_for_a_window_waits_in_vain_for_a_rank_that_closes() {
+    let [a, b] = &world(2)[..] else { unreachable!() };
+    let nth = a.calls_for_window();
+    assert_eq!(b.open(), [0, 1]);
+    b.closes();
+    assert_eq!(b.open(), [0]);
+    gathers(a, nth);
+    assert_eq!(a.judge(), None);
+    gathers(a, nth);
+    let Some(Verdict::Deadlock(waiting)) = a.judge() else { panic!("nothing found") };
+    assert_eq!(waiting[1].to_string(), "rank 1 waits for all others in close()");
+}
+
+#[test]
+fn a_rank_that_calls_for_a_window_on_another_transport_has_come() {
+    let [a, b] = &world(2)[..] else { unreachable!() };
+    let nth = a.calls_for_window();
+    assert_eq!(a.missing(nth), [1]);
+    b.is_elsewhere(true);
+    assert!(gathers(a, nth), "they compare their transports");
+    b.is_elsewhere(false);
+    assert_eq!(a.missing(nth), [1]);
+}
+
 #[test]
 fn the_rank_that_is_late_is_at_the_end_of_the_chain() {
     let [a, b, c, d] = &world(4)[..] else { unreachable!() };
@@ -79,12 +201,21 @@ fn the_rank_that_is_late_is_at_the_end_of_the_chain() {
     assert_eq!(a.late(1), 3, "a chain that comes round ends before it does");
 }
 
+/// A kernel waits for data of operation `wanted` from `peer`; what its launch has is `has`.
+fn kernel_waits_for(status: &Status, (peer, wanted): (usize, u16), has: &[Dealings], since: u64, looked: u64) {
+    let needs = Crossing { from: peer, operation: Some(wanted) };
+    status.device_waits(&DeviceWait { peer, needs, has, doing: "a kernel", since: (1, since) }, looked);
+}
+
+/// The same of a launch of one operation in both directions, `has`, with every other rank.
 fn kernel_waits(status: &Status, wanted: u16, has: u16, since: u64, looked: u64) {
-    let other = 1 - status.rank;
-    let crossing = |from, operation| Crossing { from, operation: Some(operation) };
-    let has = [Some(crossing(status.rank, has)), Some(crossing(other, has))];
-    let needs = crossing(other, wanted);
-    status.device_waits(&DeviceWait { peer: other, needs, has, doing: "a kernel", since: (1, since) }, looked);
+    let all = both_ways(status, has);
+    kernel_waits_for(status, (1 - status.rank, wanted), &all, since, looked);
+}
+
+fn both_ways(status: &Status, operation: u16) -> Vec<Dealings> {
+    let with = |peer| Dealings { peer, sent: Operations::One(operation), received: Operations::One(operation) };
+    (0..status.segments.len()).filter(|&peer| peer != status.rank).map(with).collect()
 }
 
 #[test]
@@ -112,6 +243,126 @@ fn waits_of_different_launches_are_not_one_wait() {
         kernel_waits(b, 6, 6, launch, pb);
         assert_eq!(a.judge_device(), None);
     }
+}
+
+/// Three ranks, each in a launch that waits for the next one's; `has` says what the launch of each has. What rank 0 finds in some rounds.
+fn ring_of_kernels(has: impl Fn(&Status) -> Vec<Dealings>, answers: [bool; 3]) -> Option<Verdict> {
+    let all = world(3);
+    let mut found = None;
+    for round in 0..5 {
+        for status in all.iter().filter(|status| round == 0 || answers[status.rank]) {
+            let peer = (status.rank + 1) % 3;
+            let probe = status.device_probe();
+            kernel_waits_for(status, (peer, 5 + status.rank as u16), &has(status), 0, probe);
+        }
+        found = found.or(all[0].judge_device());
+    }
+    found
+}
+
+#[test]
+fn a_cycle_of_three_kernels_in_three_operations_is_found_when_all_have_looked_again() {
+    let own = |status: &Status| both_ways(status, 5 + status.rank as u16);
+    let Some(Verdict::Deadlock(waiting)) = ring_of_kernels(own, [true; 3]) else { panic!("nothing found") };
+    let found: Vec<_> = waiting.iter().map(|it| (it.rank, it.peers.clone())).collect();
+    assert_eq!(found, [(0, vec![1]), (1, vec![2]), (2, vec![0])]);
+    for slow in 0..3 {
+        let answers = [0, 1, 2].map(|rank| rank != slow);
+        assert_eq!(ring_of_kernels(own, answers), None, "rank {slow} may be about to go on");
+    }
+    // Launches that have nothing with the rank that waits: receives, in a ring.
+    let receives = |status: &Status| {
+        let received = Operations::One(5 + status.rank as u16);
+        vec![Dealings { peer: (status.rank + 1) % 3, sent: Operations::None, received }]
+    };
+    assert!(ring_of_kernels(receives, [true; 3]).is_some());
+}
+
+#[test]
+fn a_launch_that_may_have_what_is_needed_breaks_the_chain() {
+    let own = |status: &Status| both_ways(status, 5 + status.rank as u16);
+    for giver in 0..3 {
+        let needed = (5 + (giver + 2) % 3) as u16;
+        let with = |sent| Dealings { peer: (giver + 2) % 3, sent, received: Operations::None };
+        let gives = |status: &Status, has: Vec<Dealings>| if status.rank == giver { has } else { own(status) };
+        let of = |has: Vec<Dealings>| ring_of_kernels(|status| gives(status, has.clone()), [true; 3]);
+        assert_eq!(of(vec![with(Operations::One(needed))]), None, "its other parts may be at work");
+        assert_eq!(of(vec![with(Operations::Several)]), None);
+        assert!(of(vec![with(Operations::One(99))]).is_some());
+        // More peers than there is room for: what it has with the rest is not known.
+        let many = |first: usize| {
+            let with = |peer| Dealings { peer, sent: Operations::None, received: Operations::None };
+            (first..first + 40).map(with).collect::<Vec<_>>()
+        };
+        assert_eq!(of(many(100)), None);
+        assert!(of(many(0)).is_some(), "of those that are told it is");
+    }
+}
+
+/// Rank 0 waits for a credit of rank 1, whose launch has `given` for data of rank 0 and waits for an operation that rank 0's does not have.
+/// What rank 0 finds in some rounds.
+fn waits_for_a_credit(given: Operations) -> Option<Verdict> {
+    let [a, b] = &world(2)[..] else { unreachable!() };
+    let mut found = None;
+    for _ in 0..5 {
+        let (pa, pb) = (a.device_probe(), b.device_probe());
+        let needs = Crossing { from: 0, operation: None };
+        let has = [Dealings { peer: 1, sent: Operations::Credits, received: Operations::None }];
+        let wait = DeviceWait { peer: 1, needs, has: &has, doing: "a kernel", since: (1, 0) };
+        a.device_waits(&wait, pa);
+        kernel_waits_for(b, (0, 9), &[Dealings { peer: 0, sent: Operations::None, received: given }], 0, pb);
+        found = found.or(a.judge_device());
+    }
+    found
+}
+
+#[test]
+fn a_launch_that_only_gives_credits_may_still_give_them() {
+    assert_eq!(waits_for_a_credit(Operations::Credits), None, "the role that signals may still be computing");
+    assert_eq!(waits_for_a_credit(Operations::One(5)), None, "data that comes in it is acknowledged");
+    assert!(waits_for_a_credit(Operations::None).is_some());
+}
+
+#[test]
+fn a_kernel_that_hangs_on_a_cycle_or_on_a_rank_that_closes_is_stuck() {
+    let all = world(3);
+    let mut found = None;
+    for _ in 0..3 {
+        // 0 waits for 1; 1 and 2 for each other.
+        for (rank, peer) in [(0, 1), (1, 2), (2, 1)] {
+            let probe = all[rank].device_probe();
+            kernel_waits_for(&all[rank], (peer, 5 + rank as u16), &both_ways(&all[rank], 5 + rank as u16), 0, probe);
+        }
+        found = found.or(all[0].judge_device());
+    }
+    let Some(Verdict::Deadlock(waiting)) = found else { panic!("nothing found") };
+    assert_eq!(waiting.iter().map(|it| it.rank).collect::<Vec<_>>(), [0, 1, 2]);
+
+    let all = world(3);
+    all[2].closes();
+    let mut found = None;
+    for _ in 0..3 {
+        for (rank, peer) in [(0, 1), (1, 2)] {
+            let probe = all[rank].device_probe();
+            kernel_waits_for(&all[rank], (peer, 5 + rank as u16), &both_ways(&all[rank], 5 + rank as u16), 0, probe);
+        }
+        found = found.or(all[0].judge_device());
+    }
+    let Some(Verdict::Deadlock(waiting)) = found else { panic!("nothing found") };
+    assert_eq!(waiting[2].to_string(), "rank 2 waits for all others in close()");
+}
+
+#[test]
+fn what_a_launch_has_is_told_in_one_word_a_peer() {
+    let all = [Operations::None, Operations::Credits, Operations::One(0), Operations::One(0x7fff), Operations::Several];
+    for (sent, received) in all.iter().flat_map(|&sent| all.map(|received| (sent, received))) {
+        let with = Dealings { peer: 71, sent, received };
+        assert_eq!(Dealings::from_word(with.to_word()), with);
+    }
+    assert_eq!(Operations::None.and(Some(3)).and(Some(3)), Operations::One(3));
+    assert_eq!(Operations::One(3).and(Some(4)), Operations::Several);
+    assert_eq!(Operations::None.and(None), Operations::Credits);
+    assert_eq!(Operations::Credits.and(None).and(Some(3)).and(None), Operations::One(3));
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn a_deadlock_lists_everybody_who_waits() {
 fn an_endless_loop_reaches_the_step_limit() {
     let mut c = Writer::new("forever", 1);
     c.role("main", |c, _| c.while_loop(|c| c.bits(Type::Bool, 1), |_| {}));
-    assert_eq!(fail(&c.finish(), &[]), EvalError::StepLimit { limit: 10_000 });
+    assert!(matches!(fail(&c.finish(), &[]), EvalError::StepLimit { limit: 10_000, .. }));
 }
 
 #[test]

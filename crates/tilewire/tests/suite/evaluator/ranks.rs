@@ -5,7 +5,7 @@ use crate::support::programs::Writer;
 use crate::support::programs::writer::at;
 use tilewire::check::{
     self, Access as Touch, AccessKind, Actor, Bank, Binding, Bound, Descriptor, EvalError, Memories, MemoryId, Network,
-    Observer, Options, PeerRoute, SlotRef, World,
+    Observer, Options, PeerRoute, SlotRef, SlotSet, Wanted, World,
 };
 use tilewire::ir::{Access, Inst, Kernel, Op, Special, Type};
 use tilewire::{Arg, Tensor};
@@ -105,11 +105,11 @@ impl Observer for Log {
     fn access(&mut self, who: Actor, access: &Touch) {
         self.touched.push((who.rank, access.kind, access.memory, access.bytes.clone()));
     }
-    fn signal(&mut self, who: Actor, _: Inst, _: &SlotRef, before: u64, value: u64, _: bool) {
-        self.signals.push((who.rank, before, value));
+    fn signal(&mut self, who: Actor, _: Inst, _: &SlotRef, set: &SlotSet) {
+        self.signals.push((who.rank, set.before, set.value));
     }
-    fn wait(&mut self, who: Actor, _: Inst, _: &SlotRef, value: u64, seen: u64) {
-        self.waits.push((who.rank, value, seen));
+    fn wait(&mut self, who: Actor, _: Inst, _: &SlotRef, wanted: &Wanted) {
+        self.waits.push((who.rank, wanted.value, wanted.seen));
     }
     fn done(&mut self, who: Actor) {
         self.done.push(who.rank);

@@ -62,6 +62,37 @@ fn no_each_in_an_each() {
     refused(made, Fault::NestedEach, text);
 }
 
+/// The faults of an `each` that puts a packet and gets another in this order, over these extents, with this beside them.
+fn faults_of_a_swap(put_first: bool, axes: usize, groups: bool) -> Vec<Fault> {
+    let (kernel, ()) = kernel(|c, p, _| {
+        let (n, x, flag) = (c.int(4), c.constant(Type::U64, 1), c.constant(Type::U32, 1));
+        let place = |index| Place { base: Base::Param(p.bytes), bank: None, index };
+        c.each(&vec![n; axes], |c, index| {
+            let at = place(index[0]);
+            if put_first {
+                c.run(Op::PacketPut { at, x, flag });
+            }
+            let got = c.value(Op::PacketGet { at, flag });
+            if groups {
+                c.value(Op::Group { op: GroupOp::Max, x: got, size: 2 });
+            }
+            if !put_first {
+                c.run(Op::PacketPut { at, x: got, flag });
+            }
+        });
+    });
+    verify(&kernel).err().map_or_else(Vec::new, |errors| errors.0.into_iter().map(|error| error.fault).collect())
+}
+
+#[test]
+fn packets_are_put_before_others_are_got() {
+    assert_eq!(faults_of_a_swap(true, 1, false), []);
+    assert_eq!(faults_of_a_swap(false, 1, false), [Fault::PutAfterGet]);
+    assert_eq!(faults_of_a_swap(false, 2, true), [Fault::PutAfterGet]);
+    assert_eq!(faults_of_a_swap(true, 2, false), [Fault::SwapInTwoDimensions]);
+    assert_eq!(faults_of_a_swap(true, 1, true), [Fault::SwapInGroups]);
+}
+
 /// The faults of a kernel whose one `each` holds exactly these ops.
 fn faults_in_each(ops: impl FnOnce(&mut Code, &Params, RoleId) -> Vec<Op>) -> Vec<Fault> {
     let (kernel, ()) = kernel(|c, p, role| {

@@ -127,7 +127,9 @@ fn differs(what: &str, values: [&str; 2], body: impl Fn(&World, &ShmTransport, b
     let errors = refused(|world, link| body(world, link, world.rank() == odd));
     for (rank, error) in Rank::all(3).zip(errors) {
         let RunError::Mismatch(mismatch) = error else { panic!("{error}") };
-        let Mismatch { rank: me, peer, what: is, mine, theirs } = *mismatch;
+        let Mismatch { rank: me, peer, what: is, mine, theirs, calls } = *mismatch;
+        // Both are lines of this file.
+        assert!(calls.iter().all(|call| call.contains(file!())), "{calls:?}");
         assert_eq!((me, &*is), (rank, what));
         if rank == odd {
             assert_eq!((&*mine, &*theirs), (values[1], values[0]));

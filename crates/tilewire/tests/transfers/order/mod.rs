@@ -2,6 +2,8 @@
 //! or an error on all of them, and none waits for a deadline.
 
 mod cycles;
+mod gatherings;
+mod mixed;
 mod random;
 mod swapped;
 

@@ -335,12 +335,19 @@ fn differ(
     let (what, of_sender, of_receiver) = expected;
     let of = |rank, peer, mine: &str, theirs: &str| {
         let (mine, theirs) = (mine.to_string(), theirs.to_string());
-        Mismatch { rank, peer, what: what.to_string(), mine, theirs }
+        Mismatch { rank, peer, what: what.to_string(), mine, theirs, calls: Default::default() }
     };
     let expected = [of(first, second, of_sender, of_receiver), of(second, first, of_receiver, of_sender)];
     for (error, expected) in errors.into_iter().zip(expected) {
         assert!(error.to_string().contains(&format!("rank {} says {}", expected.rank, expected.mine)), "{error}");
-        assert!(matches!(&error, RunError::Mismatch(is) if **is == expected), "{error}, not {expected}");
+        let RunError::Mismatch(is) = &error else { panic!("{error}, not {expected}") };
+        assert_eq!(Mismatch { calls: Default::default(), ..*is.clone() }, expected);
+        // Both calls are lines of this file, this rank's first.
+        let kind = |rank: Rank| if rank == first { "send of" } else { "recv of" };
+        for (call, rank) in is.calls.iter().zip([is.rank, is.peer]) {
+            let named = call.contains(kind(rank)) && call.contains(file!()) && error.to_string().contains(call);
+            assert!(named, "{call}: {error}");
+        }
     }
 }
 

@@ -109,8 +109,10 @@ fn two_sides_that_differ_hear_how() {
             let (rank, peer) = (world.rank(), world.rank().after(1, 2));
             let error = refused(world, |link| if rank == FIRST { give(link, peer) } else { take(link, peer) })?;
             let [mine, theirs] = [rank, peer].map(|rank| says[rank.index()].to_string());
-            let expected = Mismatch { rank, peer, what: what.to_string(), mine, theirs };
-            assert!(matches!(&error, RunError::Mismatch(is) if **is == expected), "{error}, not {expected}");
+            let RunError::Mismatch(is) = &error else { panic!("{error}") };
+            let expected = Mismatch { rank, peer, what: what.to_string(), mine, theirs, calls: is.calls.clone() };
+            assert_eq!(**is, expected);
+            assert!(is.calls.iter().all(|call| call.contains(".rs:")), "{error}");
         }
         Ok(())
     });

@@ -1,0 +1,131 @@
+//! What is found of ranks that wait: in words, for all ranks, and as the text that travels.
+
+use super::super::abort::AbortCode;
+use std::fmt;
+
+/// A rank that waits, in a verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The rank.
+    pub rank: usize,
+    /// For these; none where it waits for all others.
+    pub peers: Vec<usize>,
+    /// What it is doing: the operation and its source line.
+    pub doing: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Waiting { rank, peers, doing } = self;
+        write!(f, "rank {rank} waits for ")?;
+        match &peers[..] {
+            [] => f.write_str("all others")?,
+            [peer] => write!(f, "rank {peer}")?,
+            peers => {
+                let peers: Vec<String> = peers.iter().map(ToString::to_string).collect();
+                write!(f, "ranks {}", peers.join(", "))?;
+            }
+        }
+        write!(f, " in {doing}")
+    }
+}
+
+/// What was found: no launch on this transport can go on after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// These ranks wait for each other.
+    Deadlock(Vec<Waiting>),
+    /// Two ranks launched different operations, one in place of the other.
+    OtherOperation {
+        /// The rank that found out, and its operation.
+        here: (usize, String),
+        /// The other.
+        there: (usize, String),
+    },
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Deadlock(waiting) => deadlock(f, waiting),
+            Verdict::OtherOperation { here: (rank, here), there: (peer, there) } => {
+                other_operation(f, (rank, here), (peer, there))
+            }
+        }
+    }
+}
+
+/// The words of two operations, one in place of the other.
+pub(crate) fn other_operation(
+    f: &mut fmt::Formatter<'_>,
+    (rank, here): (&dyn fmt::Display, &str),
+    (peer, there): (&dyn fmt::Display, &str),
+) -> fmt::Result {
+    write!(
+        f,
+        "rank {rank} launched {here}, and rank {peer} launched {there} in its place; launch the same operations in the same order on \
+         both ranks; only a new rendezvous of all ranks recovers"
+    )
+}
+
+/// The words of a deadlock.
+pub(crate) fn deadlock(f: &mut fmt::Formatter<'_>, waiting: &[Waiting]) -> fmt::Result {
+    write!(f, "the ranks wait for each other:")?;
+    waiting.iter().try_for_each(|waiting| write!(f, "\n  {waiting}"))?;
+    write!(
+        f,
+        "\nmake the same calls in the same order on all ranks; of a send and a recv that both ranks run, build both before the first \
+         runs, or use sendrecv; only a new rendezvous of all ranks recovers"
+    )
+}
+
+impl Verdict {
+    pub(super) fn to_text(&self) -> String {
+        let list = |waiting: &Waiting| {
+            let peers: Vec<String> = waiting.peers.iter().map(ToString::to_string).collect();
+            format!("{}\t{}\t{}", waiting.rank, peers.join(","), one_line(&waiting.doing))
+        };
+        match self {
+            Verdict::Deadlock(all) => {
+                let lines: Vec<String> = all.iter().map(list).collect();
+                format!("deadlock\n{}", lines.join("\n"))
+            }
+            Verdict::OtherOperation { here, there } => {
+                let [this, other] = [&here.1, &there.1].map(|text| one_line(text));
+                format!("operation\n{}\t\t{this}\n{}\t\t{other}", here.0, there.0)
+            }
+        }
+    }
+
+    pub(super) fn from_text(text: &str) -> Option<Verdict> {
+        let mut lines = text.lines();
+        let kind = lines.next()?;
+        let mut waiting = lines.filter_map(|line| {
+            let mut parts = line.splitn(3, '\t');
+            let rank = parts.next()?.parse().ok()?;
+            let peers = parts.next()?.split(',').filter_map(|peer| peer.parse().ok()).collect();
+            Some(Waiting { rank, peers, doing: parts.next()?.to_string() })
+        });
+        match kind {
+            "deadlock" => Some(Verdict::Deadlock(waiting.collect())),
+            "operation" => {
+                let mut end = || waiting.next().map(|it| (it.rank, it.doing));
+                Some(Verdict::OtherOperation { here: end()?, there: end()? })
+            }
+            _ => None,
+        }
+    }
+
+    /// The code under which ranks are told of it.
+    pub(super) fn code(&self) -> AbortCode {
+        match self {
+            Verdict::Deadlock(_) => AbortCode::Deadlocked,
+            Verdict::OtherOperation { .. } => AbortCode::Mismatched,
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\t'], " ")
+}

@@ -1,0 +1,177 @@
+//! What a small program can do, as events: each is one access of one party to some bytes. And when two of them conflict.
+
+use super::program::{Party, Place, Program, Small, Touch, WORDS};
+use std::ops::Range;
+use tilewire::ir::{Access, Scope};
+
+/// A set of events, by their numbers.
+pub type Events = u128;
+
+/// How an event touches its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Read,
+    Write,
+    /// An atomic addition.
+    Atomic(Scope),
+    /// A signal or a credit.
+    SlotWrite,
+    /// A wait or a test.
+    SlotRead,
+    PacketWrite,
+    PacketRead,
+}
+
+/// Who: a role copy by its number, or the host of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    Party(usize),
+    Host(usize),
+}
+
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub by: By,
+    pub rank: usize,
+    pub block: usize,
+    pub kind: Kind,
+    pub bytes: Range<usize>,
+    /// It goes through an input or an output.
+    pub promised: bool,
+}
+
+/// The events of a program.
+#[derive(Debug)]
+pub struct Catalogue {
+    pub all: Vec<Event>,
+    /// By party and op: the number of the first event of the op. Others follow it: the conditional touch, or the packets (puts, then gets).
+    pub first: Vec<Vec<usize>>,
+    /// Writes the input of a rank before it launches.
+    pub host_write: Option<usize>,
+    /// Reads the output of a rank when its launch is over.
+    pub host_read: Option<usize>,
+}
+
+/// All bytes in one row: words, slots, the tensor, packets.
+pub fn slot_bytes(slot: usize) -> Range<usize> {
+    1000 + slot * 8..1000 + slot * 8 + 8
+}
+
+pub fn packet_bytes(packet: usize) -> Range<usize> {
+    3000 + packet * 16..3000 + packet * 16 + 16
+}
+
+pub fn bytes(at: Place) -> Range<usize> {
+    match at {
+        Place::Word(i) => i * 8..i * 8 + 8,
+        Place::Half(i) => i * 4..i * 4 + 4,
+        Place::Slot(i) => slot_bytes(i),
+        Place::Tensor => 2000..2008,
+    }
+}
+
+impl Catalogue {
+    pub fn of(program: &Program) -> Catalogue {
+        const { assert!(WORDS * 8 < 1000) };
+        let mut all = Vec::new();
+        let mut first = Vec::new();
+        for (p, party) in program.parties.iter().enumerate() {
+            first.push(Vec::new());
+            for op in &party.ops {
+                first[p].push(all.len());
+                all.extend(of_op(op).into_iter().map(|(kind, bytes)| event(program, p, party, kind, bytes)));
+            }
+        }
+        let (mut host_write, mut host_read) = (None, None);
+        if let Some((rank, access)) = program.tensor {
+            let (kind, number) = match access {
+                Access::In => (Kind::Write, &mut host_write),
+                _ => (Kind::Read, &mut host_read),
+            };
+            *number = Some(all.len());
+            all.push(Event { by: By::Host(rank), rank, block: 0, kind, bytes: bytes(Place::Tensor), promised: false });
+        }
+        assert!(all.len() <= Events::BITS as usize, "too many events");
+        Catalogue { all, first, host_write, host_read }
+    }
+}
+
+fn event(program: &Program, p: usize, party: &Party, kind: Kind, at: Range<usize>) -> Event {
+    let owner = program.tensor.is_some_and(|(rank, _)| rank == party.rank);
+    let promised = owner && at == bytes(Place::Tensor);
+    Event { by: By::Party(p), rank: party.rank, block: party.block, kind, bytes: at, promised }
+}
+
+fn of_op(op: &Small) -> Vec<(Kind, Range<usize>)> {
+    let plain = |touch: Touch| (if touch.write.is_some() { Kind::Write } else { Kind::Read }, bytes(touch.at));
+    match *op {
+        Small::Plain(touch) => vec![plain(touch)],
+        Small::Add { at, scope, then, .. } => {
+            let then = then.map(|(_, touch)| plain(touch));
+            std::iter::once((Kind::Atomic(scope), bytes(at))).chain(then).collect()
+        }
+        Small::Signal { slot, .. } => vec![(Kind::SlotWrite, slot_bytes(slot))],
+        Small::Wait { slot, .. } => vec![(Kind::SlotRead, slot_bytes(slot))],
+        Small::Test { slot, then, .. } => vec![(Kind::SlotRead, slot_bytes(slot)), plain(then)],
+        Small::Packets { count, put, get, .. } => {
+            let puts = put.into_iter().flat_map(|(first, _)| (0..count).map(move |i| packet_bytes(first + i)));
+            let gets = get.into_iter().flat_map(|(first, _)| (0..count).map(move |i| packet_bytes(first + i)));
+            puts.map(|bytes| (Kind::PacketWrite, bytes)).chain(gets.map(|bytes| (Kind::PacketRead, bytes))).collect()
+        }
+    }
+}
+
+impl Event {
+    pub fn writes(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Atomic(_) | Kind::SlotWrite | Kind::PacketWrite)
+    }
+
+    pub fn meets(&self, other: &Event) -> bool {
+        self.bytes.start < other.bytes.end && other.bytes.start < self.bytes.end
+    }
+
+    /// Whether the bytes decide who goes on: slots and packets.
+    pub fn controls(&self) -> bool {
+        let slots = slot_bytes(0).start..slot_bytes(super::program::SLOTS).start;
+        slots.contains(&self.bytes.start) || self.bytes.start >= packet_bytes(0).start
+    }
+
+    /// Who it is atomic with, where it is atomic.
+    fn scope(&self) -> Option<Scope> {
+        match self.kind {
+            Kind::Atomic(scope) => Some(scope),
+            Kind::SlotWrite | Kind::SlotRead => Some(Scope::System),
+            _ => None,
+        }
+    }
+
+    fn reaches(&self, other: &Event) -> bool {
+        match self.scope() {
+            None => false,
+            Some(Scope::System) => true,
+            Some(Scope::Device) => self.rank == other.rank,
+            Some(Scope::Block) => self.rank == other.rank && self.block == other.block,
+        }
+    }
+
+    /// Whether the two are atomic together: they touch the same bytes, and each one's scope contains the other's party.
+    pub fn agrees(&self, other: &Event) -> bool {
+        self.bytes == other.bytes && self.reaches(other) && other.reaches(self)
+    }
+
+    /// Whether it has to be ordered after `earlier`, of another party.
+    pub fn conflicts(&self, earlier: &Event) -> bool {
+        self.by != earlier.by
+            && self.meets(earlier)
+            && (self.writes() || earlier.writes())
+            && !self.agrees(earlier)
+            // The flag that let the reader go on came with these very bytes.
+            && !(earlier.kind == Kind::PacketWrite && self.kind == Kind::PacketRead)
+    }
+
+    /// A plain read of a slot and a wait or a test, which is another read. The checker takes waits for writes here.
+    pub fn may_be_said_to_race(&self, earlier: &Event) -> bool {
+        let reads = |a: &Event, b: &Event| a.kind == Kind::SlotRead && b.kind == Kind::Read;
+        self.by != earlier.by && self.meets(earlier) && (reads(self, earlier) || reads(earlier, self))
+    }
+}

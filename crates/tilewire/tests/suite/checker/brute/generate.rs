@@ -1,0 +1,310 @@
+//! Random small programs. They are told as stories: in some order parties touch memory, and where an access must come after one of another
+//! party, a handover between the two is added, mostly. So most programs are almost right.
+
+use super::program::{PACKETS, Party, Place, Program, SLOTS, Small, Touch, WORDS};
+use tilewire::ir::{Access, Order, Scope};
+
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+/// What a program may have beside loads, stores, signals and waits.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Features {
+    pub atomics: bool,
+    /// Their results are used, and they acquire.
+    pub used: bool,
+    /// They, and plain stores, go to slots as well.
+    pub raw_slots: bool,
+    pub credits: bool,
+    pub packets: bool,
+    pub tests: bool,
+    pub tensor: bool,
+    /// Slots have several writers.
+    pub several: bool,
+}
+
+impl Features {
+    pub fn random(random: &mut Random) -> Features {
+        let (atomics, several) = (random.one_in(2), random.one_in(4));
+        Features {
+            atomics,
+            used: atomics && random.one_in(3),
+            raw_slots: random.one_in(8),
+            credits: random.one_in(3),
+            packets: random.one_in(4),
+            tests: random.one_in(5),
+            tensor: random.one_in(6),
+            several,
+        }
+    }
+}
+
+/// A rank: its blocks, and the copies of each role.
+type Shape = (usize, &'static [usize]);
+
+/// Ranks, and how many accesses the story has.
+const SHAPES: [(&[Shape], usize); 14] = [
+    (&[(1, &[1]), (1, &[1])], 4),
+    (&[(1, &[1]), (1, &[1])], 6),
+    (&[(1, &[1]), (1, &[1]), (1, &[1])], 4),
+    (&[(1, &[1, 1]), (1, &[1])], 4),
+    (&[(2, &[1])], 4),
+    (&[(2, &[1]), (1, &[1])], 4),
+    (&[(1, &[2])], 4),
+    (&[(1, &[2]), (1, &[1])], 4),
+    (&[(1, &[3])], 4),
+    (&[(1, &[4])], 4),
+    (&[(1, &[1, 2])], 4),
+    (&[(1, &[1]), (1, &[1]), (1, &[1])], 7),
+    (&[(2, &[1]), (2, &[1])], 4),
+    (&[(1, &[1, 1]), (1, &[1, 1])], 5),
+];
+
+struct Story<'r> {
+    random: &'r mut Random,
+    features: Features,
+    parties: Vec<Party>,
+    tensor: Option<(usize, Access)>,
+    /// By slot and by packet: the last value of the story.
+    slots: [u64; SLOTS],
+    flags: [u32; PACKETS],
+    /// By word, the tensor last: the parties that touched it since a write, and that wrote it.
+    touched: [Vec<usize>; WORDS + 1],
+}
+
+pub fn program(random: &mut Random, features: Features) -> Program {
+    let (shape, accesses) = random.of(&SHAPES);
+    let mut parties = Vec::new();
+    for (rank, (blocks, roles)) in shape.iter().enumerate() {
+        for block in 0..*blocks {
+            for (role, copies) in roles.iter().enumerate() {
+                parties.extend((0..*copies).map(|copy| Party { rank, block, role, copy, ops: Vec::new() }));
+            }
+        }
+    }
+    let owner = features.tensor.then(|| (random.below(shape.len()), random.of(&[Access::In, Access::Out])));
+    let mut story = Story {
+        random,
+        features,
+        parties,
+        tensor: owner,
+        slots: [0; SLOTS],
+        flags: [0; PACKETS],
+        touched: Default::default(),
+    };
+    for _ in 0..accesses {
+        story.go_on();
+    }
+    story.mistake();
+    story.take_what_is_left();
+    Program { parties: story.parties, tensor: owner }
+}
+
+impl Story<'_> {
+    fn go_on(&mut self) {
+        let party = self.random.below(self.parties.len());
+        match self.random.below(8) {
+            0 if self.features.packets => self.exchange(party),
+            1 if self.features.tests => {
+                let (slot, value) = (self.random.below(self.parties.len().min(SLOTS)), 1 + self.random.below(2) as u64);
+                let (there, then) = (!self.random.one_in(3), self.touch(party).1);
+                self.push(party, Small::Test { slot, value, there, then });
+            }
+            2 if self.features.tests && self.random.one_in(4) => self.look(party),
+            2 if self.random.one_in(2) => {
+                let slot = self.random.below(SLOTS);
+                let value = self.slots[slot].max(1) + self.random.below(2) as u64;
+                self.push(party, Small::Wait { slot, value });
+            }
+            3 if self.random.one_in(2) => self.signal(party, None),
+            4 if self.features.raw_slots => {
+                let (at, write) = (Place::Slot(self.random.below(SLOTS)), self.random.one_in(2).then_some(2));
+                let op = match self.random.one_in(2) {
+                    true => Small::Plain(Touch { at, write }),
+                    false => self.atomic(at),
+                };
+                self.push(party, op);
+            }
+            _ => self.access(party),
+        }
+    }
+
+    /// An access after a handover from everybody whose access it has to come after, mostly.
+    fn access(&mut self, party: usize) {
+        let (place, touch) = self.touch(party);
+        let atomic = self.features.atomics && place < WORDS && self.random.one_in(2);
+        let others: Vec<usize> = self.touched[place].iter().copied().filter(|&other| other != party).collect();
+        for other in others {
+            let needed = match atomic {
+                true => self.random.one_in(3),
+                false => touch.write.is_some() || !self.random.one_in(3),
+            };
+            if needed && !self.random.one_in(6) {
+                self.handover(other, party);
+            }
+        }
+        let op = if atomic { self.atomic(touch.at) } else { Small::Plain(touch) };
+        self.push(party, op);
+        if touch.write.is_some() && !atomic {
+            self.touched[place].clear();
+        }
+        self.touched[place].push(party);
+    }
+
+    /// A place, as a number, and a plain access to it that the party may do.
+    fn touch(&mut self, party: usize) -> (usize, Touch) {
+        let write = self.random.one_in(2).then(|| self.random.below(2) as u64);
+        if self.features.tensor && self.random.one_in(2) {
+            let access = self.tensor.filter(|(owner, _)| *owner == self.parties[party].rank).map(|(_, access)| access);
+            let write = match access {
+                Some(Access::In) => None,
+                Some(Access::Out) => Some(1),
+                _ => write,
+            };
+            return (WORDS, Touch { at: Place::Tensor, write });
+        }
+        let word = self.random.below(WORDS);
+        let half = self.random.one_in(12);
+        (word, Touch { at: if half { Place::Half(word * 2) } else { Place::Word(word) }, write })
+    }
+
+    fn atomic(&mut self, at: Place) -> Small {
+        let used = self.features.used && self.random.one_in(2);
+        let order = match self.features.used {
+            true => self.random.of(&[Order::Relaxed, Order::Acquire, Order::Release, Order::AcqRel]),
+            false => self.random.of(&[Order::Relaxed, Order::Relaxed, Order::Release, Order::AcqRel]),
+        };
+        let scope = self.random.of(&[Scope::System, Scope::System, Scope::Device, Scope::Block]);
+        let then = used.then(|| {
+            let write = self.random.one_in(2).then_some(1);
+            (self.random.below(2) as u64, Touch { at: Place::Word(self.random.below(WORDS)), write })
+        });
+        Small::Add { at, x: 1 + self.random.below(2) as u64, order, scope, then }
+    }
+
+    /// What one party did comes before what the other does next.
+    fn handover(&mut self, from: usize, to: usize) {
+        let kind = self.random.below(8);
+        match kind {
+            0 if self.features.used => {
+                let (at, scope) =
+                    (Place::Word(self.random.below(WORDS)), self.random.of(&[Scope::System, Scope::Device]));
+                let add = |order, then| Small::Add { at, x: 1, order, scope, then };
+                let touch = self.touch(to).1;
+                self.push(from, add(Order::Release, None));
+                self.push(to, add(Order::AcqRel, Some((1, touch))));
+            }
+            1 if self.features.packets => {
+                let (packet, count) = (self.random.below(PACKETS), 1);
+                self.flags[packet] += 1;
+                let wire = Some((packet, self.flags[packet]));
+                self.push(from, Small::Packets { count, put: wire, get: None, get_first: false });
+                self.push(to, Small::Packets { count, put: None, get: wire, get_first: false });
+            }
+            2 if self.features.raw_slots => {
+                let slot = self.random.below(SLOTS);
+                self.slots[slot] += 1;
+                let (at, then) = (Place::Slot(slot), None);
+                let order = self.random.of(&[Order::Release, Order::Release, Order::Relaxed]);
+                self.push(from, Small::Add { at, x: 1, order, scope: Scope::System, then });
+                self.push(to, Small::Wait { slot, value: self.slots[slot] });
+            }
+            _ => self.signal(from, Some(to)),
+        }
+    }
+
+    /// A party signals, and another may wait for it.
+    fn signal(&mut self, from: usize, to: Option<usize>) {
+        let several = self.features.several && self.random.one_in(2);
+        let slot = if several { self.random.below(2) } else { from % SLOTS };
+        let value = self.slots[slot] + 1;
+        self.slots[slot] = value;
+        let credit = self.features.credits && self.random.one_in(2);
+        self.push(from, Small::Signal { slot, value, credit });
+        if let Some(to) = to {
+            // Sometimes one that came before.
+            let value = if self.random.one_in(if several { 3 } else { 8 }) { value.max(2) - 1 } else { value };
+            self.push(to, Small::Wait { slot, value });
+        }
+    }
+
+    /// Packets go from one party to another, or both ways.
+    fn exchange(&mut self, party: usize) {
+        let other = (party + 1 + self.random.below(self.parties.len().max(2) - 1)) % self.parties.len();
+        let (count, first, second) = (1 + self.random.below(2), 0, 2);
+        let mut flag = |first: usize| {
+            let next = 1 + (first..first + count).map(|packet| self.flags[packet]).max().unwrap_or(0);
+            self.flags[first..first + count].fill(next);
+            next
+        };
+        let forth = Some((first, flag(first)));
+        if self.random.one_in(2) {
+            self.push(party, Small::Packets { count, put: forth, get: None, get_first: false });
+            self.push(other, Small::Packets { count, put: None, get: forth, get_first: false });
+            // The packet says nothing of the signals before it.
+            let value = self.slots[party % SLOTS];
+            if value > 0 && self.random.one_in(2) {
+                let value = 1 + self.random.below(value as usize) as u64;
+                self.push(other, Small::Wait { slot: party % SLOTS, value });
+            }
+        } else {
+            let back = Some((second, flag(second)));
+            let get_first = self.random.one_in(3);
+            self.push(party, Small::Packets { count, put: forth, get: back, get_first: false });
+            self.push(other, Small::Packets { count, put: back, get: forth, get_first });
+        }
+    }
+
+    /// Two parties say that they come, and each goes on where the other has not said so: on machines both may.
+    fn look(&mut self, party: usize) {
+        let other = (party + 1) % self.parties.len();
+        let at = Place::Word(self.random.below(WORDS));
+        for (me, they) in [(party, other), (other, party)] {
+            let value = self.slots[they % SLOTS] + 1;
+            self.signal(me, None);
+            self.push(me, Small::Test { slot: they % SLOTS, value, there: false, then: Touch { at, write: Some(1) } });
+        }
+    }
+
+    fn push(&mut self, party: usize, op: Small) {
+        self.parties[party].ops.push(op);
+    }
+
+    /// In one of three programs an op is left out, or comes too early.
+    fn mistake(&mut self) {
+        let party = self.random.below(self.parties.len());
+        let ops = &mut self.parties[party].ops;
+        if ops.len() > 1 && self.random.one_in(3) {
+            let at = self.random.below(ops.len() - 1);
+            match self.random.one_in(2) {
+                true => _ = ops.remove(at),
+                false => ops.swap(at, at + 1),
+            }
+        }
+    }
+
+    /// A counter that nobody waits for is a fault of another kind.
+    fn take_what_is_left(&mut self) {
+        let all = || self.parties.iter().flat_map(|party| &party.ops);
+        let signalled = |slot| all().any(|op| matches!(op, Small::Signal { slot: at, .. } if *at == slot));
+        let waited = |slot| all().any(|op| matches!(op, Small::Wait { slot: at, .. } if *at == slot));
+        let left: Vec<usize> = (0..SLOTS).filter(|&slot| signalled(slot) && !waited(slot)).collect();
+        left.into_iter().for_each(|slot| self.push(0, Small::Wait { slot, value: 1 }));
+    }
+}

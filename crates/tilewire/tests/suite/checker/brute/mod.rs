@@ -1,0 +1,203 @@
+//! The checker against all interleavings of small random programs.
+//!
+//! Where it says *decided*, or *sampled* with every schedule run, it must say what all interleavings say. Where it ran some schedules only, a
+//! fault that it reports must be one of some interleaving. `TILEWIRE_CASES` and `TILEWIRE_SEED` say how many programs, and which.
+//!
+//! What is compared: races, deadlocks, slots with two writers, slots and flags that do not grow, and inputs and outputs that a peer writes. Where
+//! bytes that decide who goes on (slots, packets) have such a fault, the rest of the run depends on the schedule: there both must find
+//! *some* fault. Faults of another kind (a signal that nobody takes, a credit ahead of its data) are not looked for here, and leave out
+//! whatever schedules would have come after them.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `program.rs` | small programs, also as kernels |
+//! | `generate.rs` | random ones |
+//! | `events.rs` | their accesses, and which of them conflict |
+//! | `interleave.rs` | all interleavings, and what they show |
+//! | `steps.rs` | what each step changes, and who knows what |
+
+mod events;
+mod found;
+mod generate;
+mod interleave;
+mod program;
+mod steps;
+
+pub use generate::{Features, Random, program};
+pub use interleave::{Reads, Shown, all_interleavings};
+pub use program::{Place, Program, Small};
+
+use crate::checker::{check_with, kinds};
+use tilewire::check::{Certainty, Report, Settings};
+use tilewire::ir::Order;
+
+/// More states than this are not gone through.
+pub const MOST_STATES: usize = 20_000;
+
+/// How many random programs: `TILEWIRE_CASES`, or a number that CI has time for.
+pub fn cases(short: u64) -> u64 {
+    std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(short)
+}
+
+/// Where the seeds of random programs begin.
+pub fn first_seed() -> u64 {
+    std::env::var("TILEWIRE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+#[derive(Default, Debug)]
+struct Count {
+    programs: u64,
+    refused: u64,
+    skipped: u64,
+    decided: u64,
+    exhausted: u64,
+    sampled: u64,
+    race: u64,
+    deadlock: u64,
+    writers: u64,
+    shrinks: u64,
+    promise: u64,
+    stricter: u64,
+    /// Wrong only where waits or tests find older values, and how many of those the checker calls clean (sampled).
+    older: u64,
+    older_missed: u64,
+    clean: u64,
+    decided_clean: u64,
+    exhausted_clean: u64,
+    sampled_clean: u64,
+}
+
+/// The kinds of faults that are looked for, as what all interleavings show.
+fn said(report: &Report) -> Shown {
+    let all = kinds(report);
+    for kind in &all {
+        let known = ["race", "deadlock", "no-producer", "two-writers", "not-growing", "stale-flag"];
+        let others = ["written-during-launch", "leftover", "over-credit", "untaken"];
+        assert!(known.contains(kind) || others.contains(kind), "{report}");
+    }
+    let has = |kind| all.contains(&kind);
+    Shown {
+        race: has("race"),
+        deadlock: has("deadlock"),
+        writers: has("two-writers"),
+        shrinks: has("not-growing") || has("stale-flag"),
+        promise: has("written-during-launch"),
+        ..Shown::default()
+    }
+}
+
+/// Why what the checker says is wrong, if it is: it must find something where `must` does, and nothing that `may` does not show.
+fn disagreement(program: &Program, report: &Report, must: &Shown, may: &Shown) -> Option<String> {
+    let said = said(report);
+    // Stricter than what is shown, where it can be.
+    if may.stricter && !may.race && said.race {
+        return None;
+    }
+    let all = report.is_decided() || matches!(report.certainty, Certainty::Sampled { exhausted: true, .. });
+    if said.is_clean() && !must.is_clean() && all {
+        return Some("the checker says that nothing is wrong".into());
+    }
+    if may.is_clean() && !said.is_clean() {
+        return Some("the checker found what does not happen".into());
+    }
+    let pairs = [
+        ("race", said.race, must.race, may.race),
+        ("deadlock", said.deadlock, must.deadlock, may.deadlock),
+        ("two writers", said.writers, must.writers, may.writers),
+        ("not growing", said.shrinks, must.shrinks, may.shrinks),
+        ("promise", said.promise, must.promise, may.promise),
+    ];
+    if may.control || may.writers || may.shrinks {
+        return None;
+    }
+    // Faults with one copy that have the lines of one with all are not said again, and all ops of these programs have the same lines. A write
+    // of what was promised is a race where nothing orders it.
+    let exact = report.is_decided() && !may.promise && program.copies() == 1;
+    let wrong = |(_, said, must, may): &&(&str, bool, bool, bool)| *said && !may || exact && *must && !said;
+    pairs.iter().find(wrong).map(|(name, said, must, _)| format!("{name}: said {said}, shown {must}"))
+}
+
+/// Whether all order comes from signals that publish, so that races can be judged by who meets whom where slots grow and have one writer.
+fn meets_are_races(program: &Program) -> bool {
+    program.ops().all(|op| match op {
+        Small::Plain(touch) => !matches!(touch.at, Place::Slot(_)),
+        Small::Wait { .. } | Small::Test { .. } => true,
+        Small::Signal { credit, .. } => !credit,
+        Small::Add { at, order, then, .. } => {
+            *order == Order::Relaxed && then.is_none() && !matches!(at, Place::Slot(_))
+        }
+        Small::Packets { .. } => false,
+    }) && program.tensor.is_none()
+}
+
+fn compare(seeds: std::ops::Range<u64>, features: impl Fn(&mut Random) -> Features) -> Count {
+    let (mut count, mut wrong) = (Count::default(), Vec::new());
+    for seed in seeds {
+        let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let features = features(&mut random);
+        let program = program(&mut random, features);
+        count.programs += 1;
+        let Ok(kernels) = program.trace() else {
+            count.refused += 1;
+            continue;
+        };
+        let settings =
+            Settings { cumulative: true, across_launches: true, exhaustive: 400, random: 20, ..Settings::default() };
+        let report = check_with(&[kernels], &settings);
+        // What is decided holds for machines; of what is not, interleavings are run.
+        let reads = [Reads::Latest, Reads::AnyNotHidden].map(|reads| all_interleavings(&program, reads, MOST_STATES));
+        let [Some(latest), Some(any)] = reads else {
+            count.skipped += 1;
+            continue;
+        };
+        let lemma = latest.met == latest.race || latest.writers || latest.shrinks || !meets_are_races(&program);
+        assert!(lemma, "seed {seed}: {program}\n{latest:?}");
+        assert!(any.is_clean() <= latest.is_clean(), "seed {seed}: {program}\n{latest:?}\n{any:?}");
+        let must = if report.is_decided() { any } else { latest };
+        if let Some(why) = disagreement(&program, &report, &must, &any) {
+            wrong.push(format!("seed {seed}: {why}\n{program}\n{latest:?}\n{any:?}\n{report}"));
+        }
+        let found = !said(&report).is_clean();
+        count.stricter += u64::from(any.is_clean() && any.stricter && found);
+        count.older += u64::from(latest.is_clean() && !any.is_clean());
+        count.older_missed += u64::from(latest.is_clean() && !any.is_clean() && !found);
+        count.add(&report, &must);
+    }
+    println!("{count:?}");
+    wrong.sort_by_key(String::len);
+    assert!(
+        wrong.is_empty(),
+        "{} disagreements, the shortest:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(5)].join("\n")
+    );
+    count
+}
+
+impl Count {
+    fn add(&mut self, report: &Report, shown: &Shown) {
+        let (clean, exhausted) =
+            (u64::from(shown.is_clean()), matches!(report.certainty, Certainty::Sampled { exhausted: true, .. }));
+        let (kind, kind_clean) = match (report.is_decided(), exhausted) {
+            (true, _) => (&mut self.decided, &mut self.decided_clean),
+            (_, true) => (&mut self.exhausted, &mut self.exhausted_clean),
+            _ => (&mut self.sampled, &mut self.sampled_clean),
+        };
+        *kind += 1;
+        *kind_clean += clean;
+        self.clean += clean;
+        self.race += u64::from(shown.race);
+        self.deadlock += u64::from(shown.deadlock);
+        self.writers += u64::from(shown.writers);
+        self.shrinks += u64::from(shown.shrinks);
+        self.promise += u64::from(shown.promise);
+    }
+}
+
+#[test]
+fn the_checker_says_what_all_interleavings_say() {
+    let first = first_seed();
+    let count = compare(first..first + cases(6000), Features::random);
+    let enough = [count.decided_clean, count.exhausted_clean, count.race, count.deadlock, count.writers, count.promise];
+    assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
+}

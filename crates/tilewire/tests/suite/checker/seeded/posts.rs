@@ -1,0 +1,205 @@
+//! Posts through a network proxy: they happen later, in any order, and a signal covers its own peer only.
+
+use super::Expect::{AnyFault, Fault};
+use super::{Seen, one, plan, settings};
+use tilewire::hook::{Queue, Region, RoleCtx, Slots, View};
+use tilewire::{Memory, Tensor, Traced, kernel};
+
+seeds! {
+    post_after_its_signal: AnyFault,
+    post_without_its_signal: AnyFault,
+    post_whose_source_is_refilled: Fault("race"),
+    post_whose_source_is_refilled_in_the_next_launch: Fault("race"),
+    post_whose_source_another_role_fills: Fault("race"),
+    posts_to_one_place: Fault("race"),
+    post_signalled_to_another_peer: Fault("race"),
+    post_signalled_by_a_plain_signal: Fault("race"),
+    post_over_a_slot_that_is_being_read: Fault("race"),
+}
+
+/// A wire from rank 0 to rank 1: what rank 0 has to post, and what rank 1 has where it arrives.
+struct Wire {
+    ring: Memory,
+    source: Memory,
+    region: Memory,
+    slots: Memory,
+}
+
+#[derive(Clone, Copy)]
+struct Sender<'t> {
+    queue: Queue<'t>,
+    source: Region<'t>,
+    /// Slots that the receiver has, too, for plain signals.
+    slots: Slots<'t>,
+}
+
+impl Wire {
+    fn new() -> Wire {
+        let zeroed = Memory::zeroed;
+        Wire { ring: zeroed(64), source: zeroed(64), region: zeroed(64), slots: zeroed(4 * 128) }
+    }
+
+    fn sender(&self, body: impl for<'t> Fn(&RoleCtx<'t>, Sender<'t>)) -> Traced {
+        let traced = kernel("sender", |k| {
+            let (queue, source) = (k.queue("wire", &self.ring), k.region("source", one(&self.source)));
+            let slots = k.slots("slots", one(&self.slots), 128);
+            k.main(|r| body(r, Sender { queue, source, slots }));
+        });
+        traced.unwrap()
+    }
+
+    fn receiver(&self, body: impl for<'t> Fn(&RoleCtx<'t>, Region<'t>, Slots<'t>, View<'t, u64>)) -> Traced {
+        let out = Tensor::<u64>::zeros(8);
+        let traced = kernel("receiver", |k| {
+            let (region, slots) = (k.region("region", one(&self.region)), k.slots("slots", one(&self.slots), 128));
+            let out = k.output(&out);
+            k.main(|r| body(r, region, slots, out));
+        });
+        traced.unwrap()
+    }
+
+    fn check(&self, launches: &[Vec<Traced>]) -> Seen {
+        let mut plan = plan(launches);
+        plan.route(&self.ring, 1, &self.region, &self.slots, 128).verify(&settings()).into()
+    }
+
+    /// A receiver that waits once and reads once.
+    fn takes(&self) -> Traced {
+        self.receiver(|r, region, slots, out| {
+            r.wait(slots.slot(0, 0), 1);
+            out.store(0, region.get::<u64>(0, 0));
+        })
+    }
+}
+
+fn post_after_its_signal() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        tx.source.put(0, 0, 7u64);
+        r.post_signal(tx.queue, 1, 0, 1);
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+    });
+    wire.check(&[vec![send, wire.takes()]])
+}
+
+/// Two posts, and the signal between them covers the first.
+fn post_without_its_signal() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        r.each(2, |i| tx.source.put(0, i * 8, 7u64));
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.post_signal(tx.queue, 1, 0, 1);
+        r.post(tx.queue, 1, tx.source.bank(0).part(8, 8), 8, 8);
+    });
+    let receive = wire.receiver(|r, region, slots, out| {
+        r.wait(slots.slot(0, 0), 1);
+        r.each(2, |i| out.store(i, region.get::<u64>(0, i * 8)));
+    });
+    wire.check(&[vec![send, receive]])
+}
+
+/// The proxy may read the source after the signal was asked for.
+fn post_whose_source_is_refilled() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        tx.source.put(0, 0, 7u64);
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.post_signal(tx.queue, 1, 0, 1);
+        tx.source.put(0, 0, 8u64);
+    });
+    wire.check(&[vec![send, wire.takes()]])
+}
+
+/// No credit comes back, so the sender of the next launch knows nothing of the post before.
+fn post_whose_source_is_refilled_in_the_next_launch() -> Seen {
+    let wire = Wire::new();
+    let launch = |n: i64| {
+        let send = wire.sender(move |r, tx| {
+            tx.source.put(0, 0, 7u64);
+            r.post(tx.queue, 1, tx.source.bank(0), n * 8, 8);
+            r.post_signal(tx.queue, 1, 0, n + 1);
+        });
+        let receive = wire.receiver(move |r, region, slots, out| {
+            r.wait(slots.slot(0, 0), n + 1);
+            out.store(0, region.get::<u64>(0, n * 8));
+        });
+        vec![send, receive]
+    };
+    wire.check(&[launch(0), launch(1)])
+}
+
+/// One role fills the source, another posts it, and nothing orders them.
+fn post_whose_source_another_role_fills() -> Seen {
+    let wire = Wire::new();
+    let send = kernel("sender", |k| {
+        let (queue, source) = (k.queue("wire", &wire.ring), k.region("source", one(&wire.source)));
+        k.role("fill", 1).run(|_| source.put(0, 0, 7u64));
+        k.role("post", 1).run(|r| {
+            r.post(queue, 1, source.bank(0), 0, 8);
+            r.post_signal(queue, 1, 0, 1);
+        });
+    });
+    wire.check(&[vec![send.unwrap(), wire.takes()]])
+}
+
+/// Two posts are not ordered, even to one place and with the signal after both.
+fn posts_to_one_place() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        r.each(2, |i| tx.source.put(0, i * 8, 7u64));
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.post(tx.queue, 1, tx.source.bank(0).part(8, 8), 0, 8);
+        r.post_signal(tx.queue, 1, 0, 1);
+    });
+    wire.check(&[vec![send, wire.takes()]])
+}
+
+/// The data goes to rank 1 and the signal to rank 2, which tells rank 1.
+fn post_signalled_to_another_peer() -> Seen {
+    let (wire, far) = (Wire::new(), Memory::zeroed(128));
+    let send = wire.sender(|r, tx| {
+        tx.source.put(0, 0, 7u64);
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.post_signal(tx.queue, 2, 0, 1);
+    });
+    let tell = kernel("between", |k| {
+        let (far, slots) = (k.slots("far", one(&far), 128), k.slots("slots", one(&wire.slots), 128));
+        k.main(|r| {
+            r.wait(far.slot(0, 0), 1);
+            r.signal(slots.slot(0, 0), 1);
+        });
+    });
+    let mut plan = plan(&[vec![send, wire.takes(), tell.unwrap()]]);
+    plan.route(&wire.ring, 1, &wire.region, &wire.slots, 128);
+    plan.route(&wire.ring, 2, &Memory::zeroed(64), &far, 128).verify(&settings()).into()
+}
+
+/// A signal by a store overtakes the proxy.
+fn post_signalled_by_a_plain_signal() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        tx.source.put(0, 0, 7u64);
+        r.post(tx.queue, 1, tx.source.bank(0), 0, 8);
+        r.signal(tx.slots.slot(0, 0), 1);
+    });
+    wire.check(&[vec![send, wire.takes()]])
+}
+
+/// The second message goes to the place of the first, from another source, and no credit says that the first was read.
+fn post_over_a_slot_that_is_being_read() -> Seen {
+    let wire = Wire::new();
+    let send = wire.sender(|r, tx| {
+        r.each(2, |i| tx.source.put(0, i * 8, 7u64));
+        for step in 0..2i64 {
+            r.post(tx.queue, 1, tx.source.bank(0).part(step * 8, 8), 0, 8);
+            r.post_signal(tx.queue, 1, 0, step + 1);
+        }
+    });
+    let receive = wire.receiver(|r, region, slots, out| {
+        for step in 0..2i64 {
+            r.wait(slots.slot(0, 0), step + 1);
+            out.store(step, region.get::<u64>(0, 0));
+        }
+    });
+    wire.check(&[vec![send, receive]])
+}
