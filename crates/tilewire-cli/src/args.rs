@@ -3,6 +3,7 @@
 use crate::bench::{self, Bench};
 use crate::check::{COLLECTIVES, Task};
 use crate::emit::Parts;
+use crate::fingerprints;
 use crate::kernels::{Named, named};
 use crate::launch::Job;
 use crate::run::{self, Collective, Ranks, Run};
@@ -56,6 +57,9 @@ usage:
                                             kernels, sendrecv and the collectives, on the CPU
   tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--json FILE] [--svg FILE]
                                             races and deadlocks, in all schedules; or mistakes that must be found
+  tilewire fingerprints [--ranks LIST] [--against FILE] [--every]
+                                            hashes of the IR, bytecode and PTX of all kernels of check and verify
+                                            --quick, by group or of each; or what differs from an earlier list
   tilewire launch -n N [--deadline TIME] -- PROGRAM ARGUMENTS
                                             start N ranks on this host; their output is prefixed by [rank]
   tilewire topo | tilewire doctor           what this machine has, what two ranks would use and why; whether it is fit
@@ -110,6 +114,8 @@ pub enum Command {
     Verify(Request),
     /// Look for races and deadlocks.
     Check(Task),
+    /// Hash what kernels are compiled to.
+    Fingerprints(fingerprints::Request),
     /// Start the ranks of a job.
     Launch(Job),
     /// Run a collective and check it.
@@ -144,6 +150,7 @@ impl Command {
             },
             "bench" => bench::parse(words).map(Command::Bench),
             "check" => check(words),
+            "fingerprints" => fingerprints(words),
             "launch" => launch(words, program),
             "verify" => verify(words),
             "run" => run::parse(words).map(Command::Run),
@@ -270,6 +277,22 @@ fn share(text: &str) -> Result<(usize, usize), String> {
 
 /// More ranks or blocks than this are no small world.
 const MOST_CHECKED: usize = 64;
+
+fn fingerprints(mut words: Words) -> Result<Command, String> {
+    let mut request = fingerprints::Request { ranks: vec![2, 3, 4], ..fingerprints::Request::default() };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--ranks" => {
+                let ranks = words.value("--ranks")?;
+                request.ranks = ranks.split(',').map(|text| ranks_of(text.trim())).collect::<Result<_, _>>()?;
+            }
+            "--against" => request.against = Some(words.value("--against")?),
+            "--every" => request.every = true,
+            _ => return Err(format!("fingerprints: unknown word '{word}'")),
+        }
+    }
+    Ok(Command::Fingerprints(request))
+}
 
 fn check(mut words: Words) -> Result<Command, String> {
     let (mut collective, mut ranks, mut blocks, mut seed) = (None, 2, 2, 1);

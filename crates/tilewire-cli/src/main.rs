@@ -6,6 +6,7 @@ mod check;
 mod demo;
 mod emit;
 mod file_limit;
+mod fingerprints;
 /// Hooks that write down the fields of their context, and what those are by definition: as the library's own tests have them.
 #[path = "../../tilewire/tests/support/fields.rs"]
 #[allow(dead_code, missing_docs)]
@@ -67,6 +68,7 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::EmitCollective { run, parts } => emit::emit_collective(&run, parts)?,
         Command::Verify(request) => return verify::verify(&request),
         Command::Check(task) => return check::check(&task),
+        Command::Fingerprints(request) => return fingerprints::fingerprints(&request),
         Command::Launch(job) => return launch::launch(&job),
         Command::Run(wanted) => return run::run(&wanted),
         Command::Soak(wanted) => return soak::soak(&wanted),

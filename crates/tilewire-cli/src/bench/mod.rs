@@ -8,7 +8,7 @@ mod contest;
 mod gpu;
 mod interleaved;
 mod kernels;
-mod machine;
+pub mod machine;
 mod parse;
 mod plot;
 mod progress;

@@ -216,6 +216,11 @@ impl Lines {
     }
 }
 
+/// The plans of `verify --quick` for a number of ranks, and the options of their transport.
+pub fn quick_plans(ranks: usize) -> (ShmOptions, Vec<Plan>) {
+    (OPTIONS, all_plans(ranks, true, 1))
+}
+
 /// The plans for a world of so many ranks, the same on all of them.
 fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     let (share, shares) = asked.share;

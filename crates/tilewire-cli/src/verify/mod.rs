@@ -13,6 +13,7 @@ mod ring;
 mod shifts;
 mod unequal;
 
+pub use self::collectives::quick_plans;
 use self::collectives::{Asked, collectives, collectives_of};
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};

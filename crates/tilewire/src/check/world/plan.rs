@@ -162,6 +162,14 @@ impl Plan {
         self.launches.len()
     }
 
+    /// What the ranks launch: kernels and their arguments, in the order of the ranks.
+    ///
+    /// # Panics
+    /// When there is no such launch.
+    pub fn traced(&self, launch: usize) -> impl Iterator<Item = (&Kernel, &[Arg])> {
+        self.launches[launch].iter().map(|job| (&job.kernel, &job.args[..]))
+    }
+
     /// Copies of the role that has the most; [`Settings::most_copies`](crate::check::Settings::most_copies) from there on changes nothing.
     pub fn most_copies(&self) -> u32 {
         let roles = self.launches.iter().flatten().flat_map(|job| job.kernel.roles.values());
