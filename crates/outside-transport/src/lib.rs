@@ -4,7 +4,7 @@
 //! ```text
 //!   put ──▶ outbox (the sender's own memory) ── deliver: copy the span, then signal ──▶ staging of the receiver ──▶ get
 //! ```
-//! Everything here is public API of tilewire: [`P2pTransport`], [`Host`] and [`Link`] for the transport, [`Ops`](tilewire::schedule::Ops) for what its kernels do.
+//! Everything here is public API of tilewire: [`P2pTransport`], [`Host`] and [`Link`] for the transport, [`Reach`](tilewire::schedule::Reach) for what its kernels do.
 #![forbid(unsafe_code)]
 
 mod ops;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tilewire::collective::{Host, Link};
 use tilewire::hook::Block;
-use tilewire::schedule::LoadStore;
+use tilewire::schedule::{LoadStore, Peer};
 use tilewire::transport::layout::{Geometry, Layout};
 use tilewire::transport::{
     Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank,
@@ -146,17 +146,16 @@ impl Host for OutboxTransport {
 }
 
 impl Link for OutboxTransport {
-    type Ops<'t> = Outbox<'t>;
-
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Outbox<'t> {
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
         let wire = LoadStore::sender(k, &self.endpoint(peer), protocol, window);
         let outbox = window.map_or_else(|| self.outbox(peer).clone(), |window| Memory::zeroed(window.bytes()));
-        Outbox::new(wire, k.region("outbox", &[outbox]))
+        Peer::new(k, Outbox::new(wire, k.region("outbox", &[outbox])))
     }
 
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Outbox<'t> {
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
         // A receiver puts nothing.
-        Outbox::new(LoadStore::receiver(k, &self.endpoint(peer), protocol), k.region("outbox", &[Memory::zeroed(8)]))
+        let wire = LoadStore::receiver(k, &self.endpoint(peer), protocol);
+        Peer::new(k, Outbox::new(wire, k.region("outbox", &[Memory::zeroed(8)])))
     }
 
     fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {

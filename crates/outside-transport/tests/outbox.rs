@@ -122,11 +122,11 @@ fn over_two<'l, S: Link, R: Link>(
         let (tx, rx) = (out_link.sender(k, peer, protocol, None), inp_link.receiver(k, peer, protocol));
         k.role("send", 4).run(|r| {
             let plan = StagedPlan::new(out_link, slot_bytes, depth, blocks);
-            send_tiles::<Bf16, _>(r, &tx, plan, tiling, packing, |at| (x.load(at.pos) / 4096.0).cast());
+            send_tiles::<Bf16>(r, &tx, plan, tiling, packing, |at| (x.load(at.pos) / 4096.0).cast());
         });
         k.role("receive", 4).run(|r| {
             let plan = StagedPlan::new(inp_link, slot_bytes, depth, blocks);
-            recv_tiles::<Bf16, _>(r, &rx, plan, tiling, packing, |at, x| y.store(at.pos, x.cast::<f32>()));
+            recv_tiles::<Bf16>(r, &rx, plan, tiling, packing, |at, x| y.store(at.pos, x.cast::<f32>()));
         });
     })?;
     Launch::with_deadline(&[out_link as &dyn Host, inp_link], &traced, Some(deadline))

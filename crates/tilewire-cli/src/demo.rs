@@ -36,7 +36,7 @@ fn transposed<'l, L: Link>(
     out: &Tensor<f32>,
     inp: &Tensor<f32>,
     (rows, cols): (usize, usize),
-) -> Exchange<'l, 'l, L, f32, f32, f32> {
+) -> Exchange<'l, 'l, f32, f32, f32> {
     // Every rank has a [rows, cols] matrix for every rank.
     all_to_all(link, out, inp)
         .chunk_shape(rows, cols)
@@ -247,7 +247,7 @@ fn gpu_rank(world: &World, device: &Arc<Device>, rounds: usize) -> Result<Times,
     let mut plain = all_to_all(&link, &out, &inp).build()?;
     let mut times = Times::default();
     for _ in 0..rounds {
-        let sample = |op: &mut PreparedExchange<'_, _>| -> Result<Duration, RankError> {
+        let sample = |op: &mut PreparedExchange<'_>| -> Result<Duration, RankError> {
             let took = timed(world, || (0..LAUNCHES).try_for_each(|_| op.run()).and_then(|()| op.sync()))?;
             Ok(took / LAUNCHES)
         };

@@ -11,7 +11,7 @@
 
 use tilewire::collective::{Launch, Link};
 use tilewire::ir::Type;
-use tilewire::schedule::{Ops, StagedPlan, StagedRecv, StagedSend};
+use tilewire::schedule::{StagedPlan, StagedRecv, StagedSend};
 use tilewire::transport::{Protocol, ShmOptions, ShmTransport, Transfer, WorldError, check_transfer};
 use tilewire::{RunError, Tensor, Traced, World, kernel};
 
@@ -21,12 +21,12 @@ const TILE: usize = 256;
 const DEPTH: usize = 4;
 
 /// Gathers the inputs of all ranks, at least two, in rank order. Over any transport.
-pub fn ring_all_gather<'l, L: Link>(link: &'l L, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Launch<'l>, RunError> {
-    link.prepare(&trace(link, out, inp)?)
+pub fn ring_all_gather<'l>(link: &'l dyn Link, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Launch<'l>, RunError> {
+    Launch::over(&[link], &trace(link, out, inp)?)
 }
 
 /// The kernel of a rank: for launches, and for the checker (07_checking_your_own_schedule).
-pub fn trace<L: Link>(link: &L, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
+pub fn trace(link: &dyn Link, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
     let (me, ranks, len) = (link.rank(), link.world_size(), inp.len());
     assert_eq!(out.len(), ranks * len, "the output holds the inputs of all ranks");
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));

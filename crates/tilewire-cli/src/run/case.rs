@@ -81,7 +81,7 @@ pub trait Transfer {
     /// Compares what has arrived, and what stands around it.
     fn check(&self, turn: u64) -> Result<(), Wrong>;
     /// The launch, where this rank has one.
-    fn prepared(&self) -> Option<&PreparedExchange<'_, Wire>>;
+    fn prepared(&self) -> Option<&PreparedExchange<'_>>;
 }
 
 /// The first thing that is not as it must be.
@@ -156,7 +156,7 @@ struct Tensors<In: Element, Out: Element> {
 
 impl<In: Element, Out: Element> Tensors<In, Out> {
     /// The exchange with all but its hook.
-    fn known<'h, 'l>(&self, exchange: Exchange<'h, 'l, Wire, In, Out>, case: &Case) -> Exchange<'h, 'l, Wire, In, Out> {
+    fn known<'h, 'l>(&self, exchange: Exchange<'h, 'l, In, Out>, case: &Case) -> Exchange<'h, 'l, In, Out> {
         let exchange = self.window.iter().fold(exchange.config(case.config), |exchange, w| exchange.window(w));
         case.rounds.into_iter().fold(exchange, |exchange, rounds| exchange.rounds(rounds))
     }
@@ -167,7 +167,7 @@ fn pair<'l, In: Sample, Out: Sample>(
     case: &Case,
     peers: Peers,
     seed: u64,
-    build: impl FnOnce(&Tensors<In, Out>) -> Result<Option<PreparedExchange<'l, Wire>>, RunError>,
+    build: impl FnOnce(&Tensors<In, Out>) -> Result<Option<PreparedExchange<'l>>, RunError>,
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let direct = case.config.primitive == Some(Primitive::Direct);
     let window = if direct { Some(link.window::<Out>(case.len)?) } else { None };
@@ -199,7 +199,7 @@ struct Typed<'l, In: Sample, Out: Sample> {
     seed: u64,
     me: Rank,
     from: Option<Rank>,
-    op: Option<PreparedExchange<'l, Wire>>,
+    op: Option<PreparedExchange<'l>>,
     inp: Tensor<In>,
     /// The output with its guards.
     around: Tensor<Out>,
@@ -234,7 +234,7 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
         }
     }
 
-    fn prepared(&self) -> Option<&PreparedExchange<'_, Wire>> {
+    fn prepared(&self) -> Option<&PreparedExchange<'_>> {
         self.op.as_ref()
     }
 }

@@ -198,8 +198,8 @@ fn collective<'l, In: Sample, Out: Sample>(
     link: &'l Wire,
     plan: &Plan,
     seed: u64,
-    exchange: impl FnOnce(Exchange<'_, 'l, Wire, In, Out>) -> Result<PreparedExchange<'l, Wire>, RunError>,
-    reduction: impl FnOnce(Reduction<'_, 'l, Wire, In, Out>) -> Result<PreparedExchange<'l, Wire>, RunError>,
+    exchange: impl FnOnce(Exchange<'_, 'l, In, Out>) -> Result<PreparedExchange<'l>, RunError>,
+    reduction: impl FnOnce(Reduction<'_, 'l, In, Out>) -> Result<PreparedExchange<'l>, RunError>,
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let (ranks, len) = (link.world_size(), plan.case.len);
     let root = Rank::new(ranks as u32 - 1);
@@ -214,12 +214,12 @@ fn collective<'l, In: Sample, Out: Sample>(
     let (around, guard) = guarded(link, window.as_ref(), received * len)?;
     let out = around.slice(guard..guard + received * len);
     let inp = input_window.as_ref().map_or_else(|| link.zeros(sent_len), |window| Ok(window.tensor().clone()))?;
-    let moved = |builder: Exchange<'_, 'l, Wire, In, Out>| {
+    let moved = |builder: Exchange<'_, 'l, In, Out>| {
         let builder = window.iter().fold(builder.config(plan.case.config), |builder, w| builder.window(w));
         let builder = plan.case.rounds.into_iter().fold(builder, |builder, rounds| builder.rounds(rounds));
         exchange(plan.algorithm.into_iter().fold(builder, |builder, way| builder.algorithm(way)))
     };
-    let combined = |builder: Reduction<'_, 'l, Wire, In, Out>| {
+    let combined = |builder: Reduction<'_, 'l, In, Out>| {
         let builder = input_window.iter().fold(builder.op(plan.op).config(plan.case.config), |b, w| b.window(w));
         let builder = window.iter().fold(builder, |builder, w| builder.window(w));
         let builder = plan.case.rounds.into_iter().fold(builder, |builder, rounds| builder.rounds(rounds));
@@ -245,7 +245,7 @@ struct Typed<'l, In: Sample, Out: Sample> {
     me: Rank,
     ranks: usize,
     root: Rank,
-    op: PreparedExchange<'l, Wire>,
+    op: PreparedExchange<'l>,
     inp: Tensor<In>,
     /// The output with its guards.
     around: Tensor<Out>,
@@ -319,7 +319,7 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
         self.op.sync()
     }
 
-    fn prepared(&self) -> Option<&PreparedExchange<'_, Wire>> {
+    fn prepared(&self) -> Option<&PreparedExchange<'_>> {
         Some(&self.op)
     }
 

@@ -9,7 +9,7 @@ use tilewire::hooks::{self, Accumulates, Compose};
 use tilewire::ir::scalar::{Element, Float, Number};
 use tilewire::{Bf16, F8E4M3, F8E5M2, F16, RunError, Scalar, Tensor};
 
-type Built<'l> = Result<PreparedExchange<'l, Wire>, RunError>;
+type Built<'l> = Result<PreparedExchange<'l>, RunError>;
 
 /// What a hook is to be given to.
 pub(super) struct Given<'a> {
@@ -32,9 +32,9 @@ pub(super) trait Sample: Element {
     /// What [`Hook::Cast`] makes of them.
     type Other: Sample + Reducible;
     /// The exchange with its hook.
-    fn exchange<'l>(builder: Exchange<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l>;
+    fn exchange<'l>(builder: Exchange<'_, 'l, Self, Self>, given: &Given<'_>) -> Built<'l>;
     /// The reduction with its hook.
-    fn reduction<'l>(builder: Reduction<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l>;
+    fn reduction<'l>(builder: Reduction<'_, 'l, Self, Self>, given: &Given<'_>) -> Built<'l>;
     /// On the host.
     fn plus(self, other: Self) -> Self;
     /// On the host.
@@ -42,12 +42,12 @@ pub(super) trait Sample: Element {
 }
 
 /// Casts on the way.
-pub(super) fn cast_exchange<'l, T: Sample>(builder: Exchange<'_, 'l, Wire, T, T::Other>) -> Built<'l> {
+pub(super) fn cast_exchange<'l, T: Sample>(builder: Exchange<'_, 'l, T, T::Other>) -> Built<'l> {
     builder.produce(hooks::cast()).build()
 }
 
 /// Casts, and reduces what the casts give.
-pub(super) fn cast_reduction<'l, T: Sample>(builder: Reduction<'_, 'l, Wire, T, T::Other>) -> Built<'l> {
+pub(super) fn cast_reduction<'l, T: Sample>(builder: Reduction<'_, 'l, T, T::Other>) -> Built<'l> {
     builder.produce(hooks::cast()).build()
 }
 
@@ -55,7 +55,7 @@ pub(super) fn cast_reduction<'l, T: Sample>(builder: Reduction<'_, 'l, Wire, T, 
 macro_rules! hooks_of {
     ($Builder:ident: $places:ident $Any:path, $numbers:ident $Number:path, $floats:ident $Float:path) => {
         /// Hooks that choose.
-        fn $places<'l, T: $Any>(builder: $Builder<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+        fn $places<'l, T: $Any>(builder: $Builder<'_, 'l, T, T>, given: &Given<'_>) -> Built<'l> {
             let len = given.case.len;
             match given.case.hook {
                 Hook::Copy => builder.build(),
@@ -79,7 +79,7 @@ macro_rules! hooks_of {
         }
 
         /// Hooks that compute with any number.
-        fn $numbers<'l, T: $Number>(builder: $Builder<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+        fn $numbers<'l, T: $Number>(builder: $Builder<'_, 'l, T, T>, given: &Given<'_>) -> Built<'l> {
             match given.case.hook {
                 Hook::Scale => {
                     let factor = Scalar::new(factor::<T>());
@@ -95,7 +95,7 @@ macro_rules! hooks_of {
         }
 
         /// Hooks that compute with floats.
-        fn $floats<'l, T: $Float>(builder: $Builder<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+        fn $floats<'l, T: $Float>(builder: $Builder<'_, 'l, T, T>, given: &Given<'_>) -> Built<'l> {
             let ((rows, cols), row) = (square(given.case.len), norm_row(given.case.len));
             match given.case.hook {
                 Hook::BiasGelu => {
@@ -131,7 +131,7 @@ trait Floating: Accumulating + Float {}
 impl<T: Accumulating + Float> Floating for T {}
 
 /// Hooks on both legs, between which something else travels.
-fn packed<'l, T: Floating>(builder: Exchange<'_, 'l, Wire, T, T>, given: &Given<'_>) -> Built<'l> {
+fn packed<'l, T: Floating>(builder: Exchange<'_, 'l, T, T>, given: &Given<'_>) -> Built<'l> {
     match given.case.hook {
         Hook::Quantise => {
             builder.produce2(hooks::quantise(F8E4M3::MAX, GROUP)).last_per(GROUP).consume(hooks::dequantise()).build()
@@ -147,11 +147,11 @@ macro_rules! samples {
         impl Sample for $name {
             type Other = $other;
 
-            fn exchange<'l>(builder: Exchange<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l> {
+            fn exchange<'l>(builder: Exchange<'_, 'l, Self, Self>, given: &Given<'_>) -> Built<'l> {
                 $exchange(builder, given)
             }
 
-            fn reduction<'l>(builder: Reduction<'_, 'l, Wire, Self, Self>, given: &Given<'_>) -> Built<'l> {
+            fn reduction<'l>(builder: Reduction<'_, 'l, Self, Self>, given: &Given<'_>) -> Built<'l> {
                 $reduction(builder, given)
             }
 
@@ -172,11 +172,11 @@ samples!(packed, reduced_floats: F16 => f32, Bf16 => f32, f32 => Bf16, f64 => f3
 impl Sample for bool {
     type Other = f32;
 
-    fn exchange<'l>(builder: Exchange<'_, 'l, Wire, bool, bool>, given: &Given<'_>) -> Built<'l> {
+    fn exchange<'l>(builder: Exchange<'_, 'l, bool, bool>, given: &Given<'_>) -> Built<'l> {
         places(builder, given)
     }
 
-    fn reduction<'l>(_: Reduction<'_, 'l, Wire, bool, bool>, given: &Given<'_>) -> Built<'l> {
+    fn reduction<'l>(_: Reduction<'_, 'l, bool, bool>, given: &Given<'_>) -> Built<'l> {
         unreachable!("{} of bool is not reduced", given.case)
     }
 

@@ -5,7 +5,7 @@ use tilewire::collective::{Host, Link};
 use tilewire::cuda::Seat;
 use tilewire::hook::Block;
 use tilewire::ir::scalar::Element;
-use tilewire::schedule::LoadStore;
+use tilewire::schedule::{LoadStore, Peer};
 use tilewire::transport::{
     Cause, Departures, LinkKind, NvlTransport, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, SegmentSet,
     ShmTransport, Status, Ticket, TransportError, Window,
@@ -137,14 +137,12 @@ impl Host for Wire {
 }
 
 impl Link for Wire {
-    type Ops<'t> = LoadStore<'t>;
-
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> LoadStore<'t> {
-        LoadStore::sender(k, &self.endpoint(peer), protocol, window)
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
+        Peer::new(k, LoadStore::sender(k, &self.endpoint(peer), protocol, window))
     }
 
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> LoadStore<'t> {
-        LoadStore::receiver(k, &self.endpoint(peer), protocol)
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
+        Peer::new(k, LoadStore::receiver(k, &self.endpoint(peer), protocol))
     }
 
     fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {

@@ -50,10 +50,7 @@ fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
 }
 
 /// What it is that rank 0 of some threads launches, once it has been launched: `text` says what of it.
-pub fn text_of(
-    run: &Run,
-    text: impl Fn(&PreparedExchange<'_, Wire>) -> Result<String, RankError> + Sync,
-) -> Result<String> {
+pub fn text_of(run: &Run, text: impl Fn(&PreparedExchange<'_>) -> Result<String, RankError> + Sync) -> Result<String> {
     let ranks = World::threads(run.count.unwrap_or(2));
     let mut texts = ranks.run(|world| {
         let link = link_of(&world, run)?;

@@ -34,7 +34,7 @@ const SPECS: [Spec; 6] =
 
 /// An operation of one rank, and what must come out.
 struct Made<'l> {
-    op: PreparedExchange<'l, NvlTransport>,
+    op: PreparedExchange<'l>,
     out: Tensor<u32>,
     expected: Vec<u32>,
 }
@@ -163,7 +163,7 @@ pub fn ring(device: &Arc<Device>, captured: bool) -> Result<()> {
     ops.iter_mut().try_for_each(|(_, take)| take.sync())?;
     let start = Instant::now();
     let mut errors: Vec<Option<RunError>> = vec![None; RANKS];
-    let launch = |ops: &mut Vec<(PreparedExchange<'_, NvlTransport>, PreparedExchange<'_, NvlTransport>)>| {
+    let launch = |ops: &mut Vec<(PreparedExchange<'_>, PreparedExchange<'_>)>| {
         ops.iter_mut().try_for_each(|(_, take)| take.run())?;
         ops.iter_mut().try_for_each(|(give, _)| give.run())
     };

@@ -1,8 +1,8 @@
 //! Which way a collective takes, and what a reduction computes.
 
-use crate::hook::{Regs, RoleCtx, Value};
-use crate::ir::Type;
-use crate::ir::scalar::{Bf16, F8E4M3, F8E5M2, F16, Number};
+use crate::hook::{AnyValue, RoleCtx};
+use crate::ir::scalar::Number;
+use crate::ir::{BinaryOp, Type};
 
 /// Which way a collective takes. The results are the same, to the bit.
 ///
@@ -68,92 +68,56 @@ impl ReduceOp {
     }
 
     /// What two ranks have, combined.
-    pub(super) fn combine<'t, P: Number>(self, a: Value<'t, P>, b: Value<'t, P>) -> Value<'t, P> {
-        match self {
-            ReduceOp::Sum | ReduceOp::Average => a + b,
-            ReduceOp::Min => a.min(b),
-            ReduceOp::Max => a.max(b),
-            ReduceOp::Product => a * b,
-        }
+    pub(super) fn combine<'t>(self, a: AnyValue<'t>, b: AnyValue<'t>) -> AnyValue<'t> {
+        let op = match self {
+            ReduceOp::Sum | ReduceOp::Average => BinaryOp::Add,
+            ReduceOp::Min => BinaryOp::Min,
+            ReduceOp::Max => BinaryOp::Max,
+            ReduceOp::Product => BinaryOp::Mul,
+        };
+        a.binary(op, b)
     }
 
-    /// What all ranks have, in this order, combined and as it is kept.
-    pub(super) fn of_all<'t, T: Reducible>(
+    /// What all ranks have of type `ty`, in this order, combined and as it is kept.
+    pub(super) fn of_all<'t>(
         self,
         r: &RoleCtx<'t>,
-        all: impl ExactSizeIterator<Item = Value<'t, T>>,
-    ) -> Value<'t, T> {
-        match self {
-            ReduceOp::Average => self.through::<T, T::Mean>(r, all),
-            _ => self.through::<T, T::Partial>(r, all),
-        }
+        ty: Type,
+        all: impl ExactSizeIterator<Item = AnyValue<'t>>,
+    ) -> AnyValue<'t> {
+        let (ranks, partial) = (all.len(), self.partial(ty));
+        let x = all.map(|x| x.cast(partial)).reduce(|a, b| self.combine(a, b)).expect("at least one rank");
+        self.finish(r, ty, x, ranks)
     }
 
-    fn through<'t, T: Reducible, P: Number>(
-        self,
-        r: &RoleCtx<'t>,
-        all: impl ExactSizeIterator<Item = Value<'t, T>>,
-    ) -> Value<'t, T> {
-        let ranks = all.len();
-        let x = all.map(|x| x.cast::<P>()).reduce(|a, b| self.combine(a, b)).expect("at least one rank");
-        self.finish(r, x, ranks)
-    }
-
-    /// What all ranks have, once combined, as it is kept.
-    pub(super) fn finish<'t, T: Reducible, P: Number>(
-        self,
-        r: &RoleCtx<'t>,
-        x: Value<'t, P>,
-        ranks: usize,
-    ) -> Value<'t, T> {
+    /// What all ranks have, once combined, as it is kept: of type `ty`.
+    pub(super) fn finish<'t>(self, r: &RoleCtx<'t>, ty: Type, x: AnyValue<'t>, ranks: usize) -> AnyValue<'t> {
         let whole = match self {
-            ReduceOp::Average => x / r.constant(ranks as i64).cast::<P>(),
+            ReduceOp::Average => {
+                let ranks = AnyValue::from(r.constant(ranks as i64)).cast(x.ty());
+                x.binary(BinaryOp::Div, ranks)
+            }
             _ => x,
         };
-        whole.cast::<T>()
+        whole.cast(ty)
     }
 
-    /// What partial results travel as.
-    pub(super) fn partial<T: Reducible>(self) -> &'static [Type] {
-        match self {
-            ReduceOp::Average => <T::Mean as Regs>::TYPES,
-            _ => <T::Partial as Regs>::TYPES,
+    /// What partial results of values of type `ty` are kept in and travel as: `f32` for floats narrower than that, so that the result is
+    /// rounded once and does not depend on the way it took; otherwise the elements' own type. The sum of an average may be larger than
+    /// any of its terms, so integers have the next wider type for it, where there is one.
+    pub(super) fn partial(self, ty: Type) -> Type {
+        match (ty, self) {
+            (Type::F16 | Type::BF16 | Type::F8E4M3 | Type::F8E5M2, _) => Type::F32,
+            (Type::I8 | Type::I16, ReduceOp::Average) => Type::I32,
+            (Type::U8 | Type::U16, ReduceOp::Average) => Type::U32,
+            (Type::I32, ReduceOp::Average) => Type::I64,
+            (Type::U32, ReduceOp::Average) => Type::U64,
+            _ => ty,
         }
     }
 }
 
-/// Elements that can be reduced across ranks, and what partial results are: `f32` for floats narrower than that, so that the result is
-/// rounded once and does not depend on the way it took; otherwise the elements' own type. The sum of an average may be larger than any of
-/// its terms, so integers have the next wider type for it, where there is one.
-pub trait Reducible: Number {
-    /// What partial results are kept in and travel as.
-    type Partial: Number;
-    /// The same for [`ReduceOp::Average`].
-    type Mean: Number;
-}
+/// Elements that can be reduced across ranks: all numbers. `bool` is none.
+pub trait Reducible: Number {}
 
-macro_rules! reducible {
-    ($($name:ident as $partial:ident, $mean:ident;)*) => {$(
-        impl Reducible for $name {
-            type Partial = $partial;
-            type Mean = $mean;
-        }
-    )*};
-}
-
-reducible! {
-    F16 as f32, f32;
-    Bf16 as f32, f32;
-    F8E4M3 as f32, f32;
-    F8E5M2 as f32, f32;
-    f32 as f32, f32;
-    f64 as f64, f64;
-    i8 as i8, i32;
-    i16 as i16, i32;
-    i32 as i32, i64;
-    i64 as i64, i64;
-    u8 as u8, u32;
-    u16 as u16, u32;
-    u32 as u32, u64;
-    u64 as u64, u64;
-}
+impl<T: Number> Reducible for T {}

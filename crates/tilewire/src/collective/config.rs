@@ -131,7 +131,7 @@ const GPU: Choices = Choices {
 
 impl Choices {
     /// For the kernels of a transport.
-    pub(super) fn of(transport: &impl Host) -> &'static Choices {
+    pub(super) fn of(transport: &dyn Host) -> &'static Choices {
         match transport.seat() {
             Some(_) => &GPU,
             None if is_intel() => &CPU,
@@ -159,7 +159,7 @@ impl Config {
     pub(super) fn decide(
         &self,
         choices: &Choices,
-        transport: &impl Host,
+        transport: &dyn Host,
         types: &'static [Type],
         (len, last_per): (usize, usize),
         window_bytes: Option<usize>,

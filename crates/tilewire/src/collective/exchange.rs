@@ -2,7 +2,7 @@
 
 use super::algorithm::Algorithm;
 use super::config::{Config, Primitive};
-use super::hooks::{Hooks, OverlapCheck, ProduceHook, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, hook_methods};
 use super::launch_exchange::PreparedExchange;
 use super::leg::{Leg, Legs, Tiled, check_groups};
 use super::link::{Link, Streams};
@@ -11,13 +11,14 @@ use super::pattern::Pattern;
 use super::rounds::Rounds;
 use super::terms::{Terms, WindowOf, terms_methods};
 use super::{RunError, legs};
-use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel_at};
+use crate::hook::{AnyCtx, AnyValue, Ctx, MisuseKind, Payload, Regs, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
-use crate::tensor::Tensor;
+use crate::tensor::{AnyTensor, Tensor};
 use crate::transport::layout::Side;
 use crate::transport::{LinkKind, Pairing, Protocol, Rank, Window};
 use crate::vm::{KEPT_IN_CACHE, Puts, Settings, is_intel};
+use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,18 +46,18 @@ use std::time::Duration;
 ///
 /// There is no output on this side: a hook that writes `c.output` is a misuse.
 #[track_caller]
-pub fn send<'h, 'l, L: Link, In: Element>(link: &'l L, inp: &Tensor<In>, to: Rank) -> Exchange<'h, 'l, L, In, In, In> {
+pub fn send<'h, 'l, In: Element>(link: &'l dyn Link, inp: &Tensor<In>, to: Rank) -> Exchange<'h, 'l, In, In, In> {
     Exchange::new(link, inp, inp, Pattern::Pair { to: Some(to), from: None }, SourceLine::caller())
 }
 
 /// Receives into a tensor what a rank sends by [`send`]: as many elements as the tensor has, of its type unless
 /// [`Exchange::carries`] says otherwise.
 #[track_caller]
-pub fn recv<'h, 'l, L: Link, Out: Element>(
-    link: &'l L,
+pub fn recv<'h, 'l, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     from: Rank,
-) -> Exchange<'h, 'l, L, Out, Out, Out> {
+) -> Exchange<'h, 'l, Out, Out, Out> {
     Exchange::new(link, out, out, Pattern::Pair { to: None, from: Some(from) }, SourceLine::caller())
 }
 
@@ -85,13 +86,13 @@ pub fn recv<'h, 'l, L: Link, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn sendrecv<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     to: Rank,
     from: Rank,
-) -> Exchange<'h, 'l, L, In, Out, In> {
+) -> Exchange<'h, 'l, In, Out, In> {
     Exchange::new(link, out, inp, Pattern::Pair { to: Some(to), from: Some(from) }, SourceLine::caller())
 }
 
@@ -101,9 +102,15 @@ pub fn sendrecv<'h, 'l, L: Link, In: Element, Out: Element>(
 /// All who take part must say the same about what travels: how many elements, of which types, in which shape, and how ([`Config`]).
 /// They are compared before the first launch; a difference is an error on all of them that names it.
 #[must_use = "nothing happens before run(), build() or trace()"]
-pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
-    pub(super) out: Tensor<Out>,
-    pub(super) inp: Tensor<In>,
+pub struct Exchange<'h, 'l, In: Element, Out: Element, R: Regs = In> {
+    any: AnyExchange<'h, 'l>,
+    types: PhantomData<fn(In, R) -> Out>,
+}
+
+/// An [`Exchange`] whose types are values: what everything below the builder works with, compiled once.
+pub(super) struct AnyExchange<'h, 'l> {
+    pub(super) out: AnyTensor,
+    pub(super) inp: AnyTensor,
     pub(super) pattern: Pattern,
     /// Positions sent, where the user says so.
     send_len: Option<usize>,
@@ -111,13 +118,13 @@ pub struct Exchange<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
     rounds: Option<Rounds>,
     /// Whether the own chunk is kept while another is sent wherever the kernel can, whatever its size and the processor: for rehearsals.
     keeps: bool,
-    pub(super) terms: Terms<'l, L>,
-    pub(super) hooks: Hooks<'h, In, Out, R>,
+    pub(super) terms: Terms<'l>,
+    pub(super) hooks: Hooks<'h>,
 }
 
 /// A leg that keeps the rank's own chunk while it sends another: two copies in turns (`vm/copy/two.rs` has what that takes).
-pub(super) struct Keeper<'a, In: Element, Out: Element> {
-    pub leg: &'a Leg<In, Out>,
+pub(super) struct Keeper<'a> {
+    pub leg: &'a Leg,
     /// Whether it keeps what it sends, and so reads it once.
     same: bool,
 }
@@ -128,23 +135,33 @@ const KEPT_FROM: usize = 8 << 10;
 /// Smaller outputs stay in the cache on any processor: a copy of what another core has just written, and one read of it, was as fast both ways there (Intel).
 const LARGE_OUTPUT: usize = 8 << 20;
 
-impl<'h, 'l, L: Link, In: Element, Out: Element> Exchange<'h, 'l, L, In, Out, In> {
-    pub(super) fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, pattern: Pattern, at: SourceLine) -> Self {
-        let (out, inp) = (out.clone(), inp.clone());
-        let (terms, hooks) = (Terms::new(link), Hooks::copy(at));
-        Exchange { out, inp, pattern, send_len: None, algorithm: None, rounds: None, keeps: false, terms, hooks }
+impl<'h, 'l, In: Element, Out: Element> Exchange<'h, 'l, In, Out, In> {
+    pub(super) fn new(
+        link: &'l dyn Link,
+        out: &Tensor<Out>,
+        inp: &Tensor<In>,
+        pattern: Pattern,
+        at: SourceLine,
+    ) -> Self {
+        let hooks = Hooks::copy(<In as Regs>::TYPES, Out::TYPE, at);
+        let any = AnyExchange {
+            out: out.into(),
+            inp: inp.into(),
+            pattern,
+            send_len: None,
+            algorithm: None,
+            rounds: None,
+            keeps: false,
+            terms: Terms::new(link),
+            hooks,
+        };
+        Exchange { any, types: PhantomData }
     }
 }
 
-impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In, Out, R> {
-    hook_methods!(Exchange<'h, 'l; L>);
+impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
+    hook_methods!(Exchange<'h, 'l>);
     terms_methods!();
-
-    #[track_caller]
-    fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Exchange<'h, 'l, L, In, Out, Q> {
-        let Exchange { out, inp, pattern, send_len, algorithm, rounds, keeps, terms, hooks } = self;
-        Exchange { out, inp, pattern, send_len, algorithm, rounds, keeps, terms, hooks: hooks.with_produce(produce) }
-    }
 
     /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.
     ///
@@ -173,25 +190,25 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     /// # Ok(link.close()?) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn carries<Q: Regs>(self) -> Exchange<'h, 'l, L, In, Out, Q> {
-        self.with::<Q>(Rc::new(|_| unreachable!("a receive produces nothing")))
+    pub fn carries<Q: Regs>(self) -> Exchange<'h, 'l, In, Out, Q> {
+        self.with::<Q>(Rc::new(|_: &AnyCtx<'_>| unreachable!("a receive produces nothing")))
     }
 
     /// How many positions are sent, where it is not the length of the input: for hooks that gather.
     pub fn send_len(mut self, len: usize) -> Self {
-        self.send_len = Some(len);
+        self.any.send_len = Some(len);
         self
     }
 
     /// Which way chunks take; straight to whom they concern unless said. [`all_gather`](super::all_gather) can also go round a ring.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = Some(algorithm);
+        self.any.algorithm = Some(algorithm);
         self
     }
 
     /// How the rounds of a collective share a launch; by what lies between the ranks unless said.
     pub fn rounds(mut self, rounds: Rounds) -> Self {
-        self.rounds = Some(rounds);
+        self.any.rounds = Some(rounds);
         self
     }
 
@@ -212,19 +229,19 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     /// # Ok::<(), tilewire::transport::WorldError>(())
     /// ```
     pub fn window<W: Element>(mut self, window: &Window<W>) -> Self {
-        self.terms.window = Some(WindowOf::of(window));
+        self.any.terms.window = Some(WindowOf::of(window));
         self
     }
 
     /// As `window`, with memory of one thread: for kernels that are traced and never launched.
     pub(crate) fn rehearsed_window<W: Element>(mut self, of_all: &[Tensor<W>]) -> Self {
-        self.terms.window = Some(WindowOf::rehearsed(of_all, self.terms.link.rank()));
+        self.any.terms.window = Some(WindowOf::rehearsed(of_all, self.any.terms.link.rank()));
         self
     }
 
     /// Keeps the own chunk while another is sent, as large chunks are kept on some processors: so that the checker sees that form on all.
     pub(crate) fn rehearsed_keeper(mut self) -> Self {
-        self.keeps = true;
+        self.any.keeps = true;
         self
     }
 
@@ -234,19 +251,56 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     /// The n-th transfer built towards a peer meets the n-th that the peer builds from here, and those of one pair are launched in the
     /// same order on both sides; a collective is built and launched by all ranks, in the same order. What is built is to be launched: a
     /// peer that was told of it may be waiting, so dropping it before the first launch breaks the transport.
-    pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
+    pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+        self.any.build()
+    }
+
+    /// What it would do, for people: the operation, how it travels to and from each peer, and a hash of its hooks, which ranks can
+    /// compare. Nothing is built.
+    ///
+    /// ```
+    /// use tilewire::transport::{ShmOptions, ShmTransport, World};
+    /// use tilewire::{Tensor, all_gather};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let (inp, out) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(8));
+    ///     let text = all_gather(&link, &out, &inp).produce(|c| c.input.load(c.pos()) * 2.0).explain()?;
+    ///     assert!(text.contains("all_gather of 4 f32") && text.contains("packet") && text.contains("hooks"));
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn explain(&self) -> Result<String, RunError> {
+        self.any.explain()
+    }
+
+    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
+    /// [`build`](Exchange::build) once, and `run` what it gives as often as you like.
+    pub fn run(self) -> Result<(), RunError> {
+        self.any.build()?.run()
+    }
+
+    /// Traces the kernel and stops there: for printing its IR, for the checker, for another engine.
+    pub fn trace(self) -> Result<Traced, RunError> {
+        self.any.trace_legs(&self.any.legs()?)
+    }
+}
+
+impl<'l> AnyExchange<'_, 'l> {
+    fn build(self) -> Result<PreparedExchange<'l>, RunError> {
         let legs = self.legs()?;
         let traced = self.trace_legs(&legs)?;
         let how = self.terms.how(self.streams(&legs));
-        let call = self.pattern.call(legs.all().next().map_or(0, |leg| leg.tiling.len()), R::TYPES, &self.hooks.at);
+        let call =
+            self.pattern.call(legs.all().next().map_or(0, |leg| leg.tiling.len()), self.hooks.types, &self.hooks.at);
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, self.pattern.is_collective(), how, call)?;
         let window = self.terms.window.as_ref().map(|window| window.number.as_str());
         let (collective, way) = (self.pattern.agreement(), self.algorithm.unwrap_or(Algorithm::OneShot).name());
         let hash = self.terms.same_hooks.then(|| self.hooks.hash()).transpose()?;
-        let card = |leg: &Leg<In, Out>| {
+        let card = |leg: &Leg| {
             let card = Card::new(
                 (&collective, way),
-                R::TYPES,
+                self.hooks.types,
                 &leg.tiling,
                 &leg.decision,
                 &self.hooks.output_shape,
@@ -272,25 +326,10 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         Ok(prepared)
     }
 
-    /// What it would do, for people: the operation, how it travels to and from each peer, and a hash of its hooks, which ranks can
-    /// compare. Nothing is built.
-    ///
-    /// ```
-    /// use tilewire::transport::{ShmOptions, ShmTransport, World};
-    /// use tilewire::{Tensor, all_gather};
-    /// World::threads(2).run(|world| {
-    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-    ///     let (inp, out) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(8));
-    ///     let text = all_gather(&link, &out, &inp).produce(|c| c.input.load(c.pos()) * 2.0).explain()?;
-    ///     assert!(text.contains("all_gather of 4 f32") && text.contains("packet") && text.contains("hooks"));
-    ///     Ok(link.close()?)
-    /// })?;
-    /// # Ok::<(), tilewire::transport::WorldError>(())
-    /// ```
-    pub fn explain(&self) -> Result<String, RunError> {
+    fn explain(&self) -> Result<String, RunError> {
         let legs = self.legs()?;
         let len = legs.all().next().map_or(0, |leg| leg.tiling.len());
-        let mut text = format!("{}\n", self.pattern.call(len, R::TYPES, &self.hooks.at));
+        let mut text = format!("{}\n", self.pattern.call(len, self.hooks.types, &self.hooks.at));
         for leg in legs.all() {
             let Tiled(way) = Tiled::of(leg.protocol, &leg.tiling);
             text.push_str(&format!("  {} rank {}: {way}\n", leg.side, leg.peer));
@@ -301,7 +340,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
 
     /// From how many bytes on an `each` writes around the cache: fewer, where a launch has several of them, one for each chunk that it writes. What comes
     /// through the staging comes in pieces, so there it is the output as a whole that counts. (How the staging itself is written, its receiver's place decides.)
-    fn streams(&self, legs: &Legs<In, Out>) -> Streams {
+    fn streams(&self, legs: &Legs) -> Streams {
         let usual = Settings::default().stream_from;
         let staged = legs.all().any(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
         let large = self.out.memory().bytes() >= usual.max(LARGE_OUTPUT);
@@ -320,7 +359,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
     }
 
     /// Which leg keeps the rank's own chunk, if that has no leg of its own. On a CPU, where one thread takes leg after leg; and only of copies, since hooks may give every peer something else.
-    pub(super) fn keeper<'a>(&self, legs: &'a Legs<In, Out>) -> Option<Keeper<'a, In, Out>> {
+    pub(super) fn keeper<'a>(&self, legs: &'a Legs) -> Option<Keeper<'a>> {
         let (own, leg) = (legs.own.as_ref()?, legs.rounds.first()?[0].as_ref()?);
         let (kept, sent) = (own.inp.as_ref()?.memory(), leg.inp.as_ref()?.memory());
         let copies = self.hooks.copies && self.hooks.stores() && self.hooks.output_shape.is_none();
@@ -336,17 +375,6 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         (copies && is_direct && is_memory && alike && alone && pays).then_some(Keeper { leg, same })
     }
 
-    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
-    /// [`build`](Exchange::build) once, and `run` what it gives as often as you like.
-    pub fn run(self) -> Result<(), RunError> {
-        self.build()?.run()
-    }
-
-    /// Traces the kernel and stops there: for printing its IR, for the checker, for another engine.
-    pub fn trace(self) -> Result<Traced, RunError> {
-        self.trace_legs(&self.legs()?)
-    }
-
     // ---- what is to be done ---------------------------------------------------------------------------------------
 
     /// Positions of the chunk that is sent.
@@ -360,7 +388,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         self.rounds.unwrap_or_else(|| Rounds::usual(self.terms.link))
     }
 
-    fn trace_legs(&self, legs: &Legs<In, Out>) -> Result<Traced, RunError> {
+    fn trace_legs(&self, legs: &Legs) -> Result<Traced, RunError> {
         let overlap = OverlapCheck::default();
         let traced = kernel_at(self.pattern.name(), self.hooks.at.clone(), |k| {
             for (at, fault) in &self.hooks.faults {
@@ -373,7 +401,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
                 "the input of a send without produce hook"
             };
             for leg in sends.filter(|_| self.hooks.copies) {
-                let (is, must) = (leg.inp.as_ref().map_or(0, Tensor::len), leg.tiling.len());
+                let (is, must) = (leg.inp.as_ref().map_or(0, AnyTensor::len), leg.tiling.len());
                 if is != must {
                     k.report(&self.hooks.at, MisuseKind::Length { what, is, must });
                 }
@@ -391,7 +419,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, L, In
         })?;
         overlap.result()?;
         for leg in legs.all() {
-            let torn = |group, tile| self.terms.torn(group, tile, leg.protocol, R::TYPES, self.hooks.last_per);
+            let torn = |group, tile| self.terms.torn(group, tile, leg.protocol, self.hooks.types, self.hooks.last_per);
             check_groups(&traced, [&leg.tiling].into_iter(), torn)?;
         }
         Ok(traced)

@@ -35,11 +35,11 @@ use crate::transport::Rank;
 /// A rank's own chunk passes both hooks too, without the wire. In a hook, `c.input` and `c.output` are the chunks for the peer of the leg,
 /// `c.shard()` is the chunk of the receiver's output. Output and input must not overlap.
 #[track_caller]
-pub fn all_to_all<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
-) -> Exchange<'h, 'l, L, In, Out, In> {
+) -> Exchange<'h, 'l, In, Out, In> {
     Exchange::new(link, out, inp, Pattern::AllToAll, SourceLine::caller())
 }
 
@@ -61,11 +61,11 @@ pub fn all_to_all<'h, 'l, L: Link, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn all_gather<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn all_gather<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
-) -> Exchange<'h, 'l, L, In, Out, In> {
+) -> Exchange<'h, 'l, In, Out, In> {
     Exchange::new(link, out, inp, Pattern::AllGather, SourceLine::caller())
 }
 
@@ -87,12 +87,12 @@ pub fn all_gather<'h, 'l, L: Link, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn broadcast<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn broadcast<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     root: Rank,
-) -> Exchange<'h, 'l, L, In, Out, In> {
+) -> Exchange<'h, 'l, In, Out, In> {
     Exchange::new(link, out, inp, Pattern::Broadcast { root }, SourceLine::caller())
 }
 
@@ -112,12 +112,12 @@ pub fn broadcast<'h, 'l, L: Link, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn gather<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn gather<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     root: Rank,
-) -> Exchange<'h, 'l, L, In, Out, In> {
+) -> Exchange<'h, 'l, In, Out, In> {
     Exchange::new(link, out, inp, Pattern::Gather { root }, SourceLine::caller())
 }
 
@@ -136,12 +136,12 @@ pub fn gather<'h, 'l, L: Link, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn scatter<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn scatter<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     root: Rank,
-) -> Exchange<'h, 'l, L, In, Out, In> {
+) -> Exchange<'h, 'l, In, Out, In> {
     Exchange::new(link, out, inp, Pattern::Scatter { root }, SourceLine::caller())
 }
 
@@ -166,7 +166,7 @@ pub fn scatter<'h, 'l, L: Link, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn barrier<L: Link>(link: &L) -> Result<PreparedExchange<'_, L>, RunError> {
+pub fn barrier(link: &dyn Link) -> Result<PreparedExchange<'_>, RunError> {
     // An element of eight bytes is a packet by itself: nothing is packed.
     let zeros = |len| match link.seat() {
         Some(seat) => seat.stream.device().zeros::<u64>(len),

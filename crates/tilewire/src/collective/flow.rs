@@ -16,8 +16,7 @@
 
 use super::pattern::Pattern;
 use super::reduction::Kind;
-use crate::hook::{CtxBuilder, Several};
-use crate::ir::scalar::Element;
+use crate::hook::{AnyCtxBuilder, Several};
 use crate::transport::Rank;
 
 /// The way of a value through a collective.
@@ -72,11 +71,7 @@ impl Kind {
 
 impl Flow {
     /// Names ranks for a produce hook whose value ends in the output of `to`, or of all. What is not set is this rank.
-    pub(super) fn producing<'t, In: Element, Out: Element>(
-        self,
-        c: CtxBuilder<'t, In, Out>,
-        to: Rank,
-    ) -> CtxBuilder<'t, In, Out> {
+    pub(super) fn producing<'t>(self, c: AnyCtxBuilder<'t>, to: Rank) -> AnyCtxBuilder<'t> {
         let c = match self.to {
             Ranks::One => c.peer(to.number()),
             Ranks::All => c.no_peer(Several {
@@ -96,11 +91,7 @@ impl Flow {
     }
 
     /// Names ranks for a consume hook whose value comes from the input of `from`, or of all. What is not set is this rank.
-    pub(super) fn consuming<'t, In: Element, Out: Element>(
-        self,
-        c: CtxBuilder<'t, In, Out>,
-        from: Rank,
-    ) -> CtxBuilder<'t, In, Out> {
+    pub(super) fn consuming<'t>(self, c: AnyCtxBuilder<'t>, from: Rank) -> AnyCtxBuilder<'t> {
         let c = match self.from {
             Ranks::One => c.recv_peer(from.number()),
             Ranks::All => c.no_recv_peer(Several {

@@ -1,17 +1,16 @@
 //! The two hooks of a collective and the shape of its chunks: what every builder collects.
 
-use crate::hook::{
-    Block, BuildError, Chunk, Ctx, Holds, HookLeg, MisuseKind, Overlap, PutParts, Regs, Value, View, kernel_at,
-};
-use crate::ir::scalar::Element;
-use crate::ir::{self, SourceLine};
-use crate::tensor::{Memory, Tensor};
+use crate::hook::{AnyCtx, Block, BuildError, Chunk, Holds, HookLeg, MisuseKind, Overlap, Payload, View, kernel_at};
+use crate::ir::{self, SourceLine, Type};
+use crate::tensor::{AnyTensor, Memory};
 use crate::transport::TransferError;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
-pub(super) type ProduceHook<'h, In, Out, R> = dyn for<'t> Fn(&Ctx<'t, In, Out>) -> <R as Regs>::Of<'t> + 'h;
-pub(super) type ConsumeHook<'h, In, Out, R> = dyn for<'t> Fn(&Ctx<'t, In, Out>, <R as Regs>::Of<'t>) + 'h;
+/// A produce hook: the user's closure behind one type, so that nothing below the builders is compiled for it.
+pub(super) type ProduceHook<'h> = dyn for<'t> Fn(&AnyCtx<'t>) -> Payload<'t> + 'h;
+/// A consume hook.
+pub(super) type ConsumeHook<'h> = dyn for<'t> Fn(&AnyCtx<'t>, Payload<'t>) + 'h;
 
 /// Rows and columns, and who said so.
 #[derive(Clone)]
@@ -21,29 +20,35 @@ pub(super) struct Shape {
     pub at: SourceLine,
 }
 
-/// What a user said about the elements of a collective. `R` is what `produce` gives to `consume`.
-pub struct Hooks<'h, In: Element, Out: Element, R: Regs> {
-    produce: Rc<ProduceHook<'h, In, Out, R>>,
+/// What a user said about the elements of a collective.
+pub(super) struct Hooks<'h> {
+    produce: Rc<ProduceHook<'h>>,
+    /// The types of what `produce` gives to `consume`.
+    pub types: &'static [Type],
+    /// The element types of the input and the output.
+    elements: [Type; 2],
     /// Where the hooks were given: a mistake in one of the library's is reported there.
     given_at: [SourceLine; 2],
     /// Whether `produce` is the default: it copies the input.
-    pub(super) copies: bool,
-    consume: Option<Rc<ConsumeHook<'h, In, Out, R>>>,
-    pub(super) input_shape: Option<Shape>,
-    pub(super) output_shape: Option<Shape>,
+    pub copies: bool,
+    consume: Option<Rc<ConsumeHook<'h>>>,
+    pub input_shape: Option<Shape>,
+    pub output_shape: Option<Shape>,
     /// How many neighbours share the last of several values.
-    pub(super) last_per: usize,
-    pub(super) faults: Vec<(SourceLine, MisuseKind)>,
+    pub last_per: usize,
+    pub faults: Vec<(SourceLine, MisuseKind)>,
     /// Where the collective is called.
-    pub(super) at: SourceLine,
+    pub at: SourceLine,
 }
 
-impl<'h, In: Element, Out: Element> Hooks<'h, In, Out, In> {
-    /// No hooks: the input is copied.
-    pub(super) fn copy(at: SourceLine) -> Self {
+impl<'h> Hooks<'h> {
+    /// No hooks: the input, of elements of `types`, is copied.
+    pub(super) fn copy(types: &'static [Type], output: Type, at: SourceLine) -> Self {
         let line = at.clone();
         Hooks {
-            produce: Rc::new(move |c| c.input.load_line(c.pos_line(&line), &line)),
+            produce: Rc::new(move |c: &AnyCtx<'_>| c.load_input(&line).into()),
+            types,
+            elements: [types[0], output],
             given_at: [at.clone(), at.clone()],
             copies: true,
             consume: None,
@@ -54,38 +59,32 @@ impl<'h, In: Element, Out: Element> Hooks<'h, In, Out, In> {
             at,
         }
     }
-}
 
-impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
     #[track_caller]
-    pub(super) fn with_produce<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Hooks<'h, In, Out, Q> {
-        let mut faults = self.faults;
-        if self.consume.is_some() {
-            faults.push((SourceLine::caller(), MisuseKind::HookOrder));
+    pub(super) fn set_produce(&mut self, types: &'static [Type], produce: Rc<ProduceHook<'h>>) {
+        if self.consume.take().is_some() {
+            self.faults.push((SourceLine::caller(), MisuseKind::HookOrder));
         }
-        let (input_shape, output_shape, at) = (self.input_shape, self.output_shape, self.at);
-        let (given_at, last_per) = ([SourceLine::caller(), at.clone()], self.last_per);
-        Hooks { produce, given_at, copies: false, consume: None, input_shape, output_shape, last_per, faults, at }
+        (self.produce, self.types, self.copies) = (produce, types, false);
+        self.given_at = [SourceLine::caller(), self.at.clone()];
     }
 
     #[track_caller]
-    pub(super) fn with_consume(mut self, consume: Rc<ConsumeHook<'h, In, Out, R>>) -> Self {
+    pub(super) fn set_consume(&mut self, consume: Rc<ConsumeHook<'h>>) {
         self.given_at[1] = SourceLine::caller();
-        Hooks { consume: Some(consume), ..self }
+        self.consume = Some(consume);
     }
 
     #[track_caller]
-    pub(super) fn with_chunk_shape(mut self, rows: usize, cols: usize) -> Self {
+    pub(super) fn set_chunk_shape(&mut self, rows: usize, cols: usize) {
         let at = SourceLine::caller();
         self.output_shape.get_or_insert(Shape { rows: cols, cols: rows, at: at.clone() });
         self.input_shape = Some(Shape { rows, cols, at });
-        self
     }
 
     #[track_caller]
-    pub(super) fn with_output_shape(mut self, rows: usize, cols: usize) -> Self {
+    pub(super) fn set_output_shape(&mut self, rows: usize, cols: usize) {
         self.output_shape = Some(Shape { rows, cols, at: SourceLine::caller() });
-        self
     }
 
     /// Whether `consume` is the default: it stores.
@@ -93,62 +92,52 @@ impl<'h, In: Element, Out: Element, R: Regs> Hooks<'h, In, Out, R> {
         self.consume.is_none()
     }
 
-    pub(super) fn produce<'t>(&self, c: &Ctx<'t, In, Out>) -> R::Of<'t> {
-        let regs = c.run_hook(HookLeg::Produce, &self.given_at[0], || (self.produce)(c));
-        if self.last_per > 1 && R::TYPES.len() > 1 {
-            let last = LastPart::default();
-            R::put(regs, &last);
-            let last = last.0.get().expect("regs have a last part");
-            c.shared_by(last, self.last_per, &self.given_at[0]);
+    pub(super) fn produce<'t>(&self, c: &AnyCtx<'t>) -> Payload<'t> {
+        let payload = c.run_hook(HookLeg::Produce, &self.given_at[0], || (self.produce)(c));
+        if let ([.., last], true) = (payload.parts(), self.last_per > 1 && self.types.len() > 1) {
+            c.shared_by(last.ir, self.last_per, &self.given_at[0]);
         }
-        regs
+        payload
     }
 
-    pub(super) fn consume<'t>(&self, c: &Ctx<'t, In, Out>, regs: R::Of<'t>) {
+    pub(super) fn consume<'t>(&self, c: &AnyCtx<'t>, payload: Payload<'t>) {
         match &self.consume {
-            Some(consume) => c.run_hook(HookLeg::Consume, &self.given_at[1], || consume(c, regs)),
-            None => c.run_hook(HookLeg::Consume, &self.at, || R::store(regs, c, &self.at)),
+            Some(consume) => c.run_hook(HookLeg::Consume, &self.given_at[1], || consume(c, payload)),
+            None => {
+                let [_, output] = self.elements;
+                c.run_hook(HookLeg::Consume, &self.at, || c.store_output(payload, output, &self.at));
+            }
         }
     }
-}
 
-impl<In: Element, Out: Element, R: Regs> Hooks<'_, In, Out, R> {
     /// A hash of what the hooks do to one chunk, as `map` would run them: the same on all ranks whose hooks are the same program with the same
     /// constants, whatever the collective's algorithm, protocol and length.
     pub(super) fn hash(&self) -> Result<u64, BuildError> {
         // Stands for the length of a chunk that has no shape.
         const LEN: usize = 1 << 12;
         let len = |shape: &Option<Shape>| shape.as_ref().map_or(LEN, |shape| shape.rows * shape.cols);
-        let (inp, out) = (Tensor::<In>::zeros(len(&self.input_shape)), Tensor::<Out>::zeros(len(&self.output_shape)));
+        let [input, output] = self.elements;
+        let (inp, out) =
+            (AnyTensor::zeros(input, len(&self.input_shape)), AnyTensor::zeros(output, len(&self.output_shape)));
         let traced = kernel_at("hooks", self.at.clone(), |k| {
-            let (input, output) = (k.input(&inp).named("input"), k.output(&out).named("output"));
+            let (input, output) = (k.any_input(&inp).named("input"), k.any_output(&out).named("output"));
             let (input, output) =
                 (chunk(input, Holds::Input, &self.input_shape), chunk(output, Holds::Output, &self.output_shape));
-            let element = |c: Ctx<'_, In, Out>| self.consume(&c, self.produce(&c));
+            let element = |c: AnyCtx<'_>| self.consume(&c, self.produce(&c));
             k.main(|r| match self.output_shape {
                 Some(_) => r.each2(output.rows(), output.cols(), |row, col| {
                     let pos = row * output.cols() as i64 + col;
-                    element(Ctx::new(r, input, output).row(row).col(col).pos(pos).build());
+                    element(AnyCtx::new(r, input, output).row(row).col(col).pos(pos).build());
                 }),
-                None => r.each(output.len(), |i| element(Ctx::new(r, input, output).pos(i).build())),
+                None => r.each(output.len(), |i| element(AnyCtx::new(r, input, output).pos(i).build())),
             });
         })?;
         Ok(ir::fingerprint(&traced.kernel))
     }
 }
 
-/// The last of some parts.
-#[derive(Default)]
-struct LastPart(Cell<Option<ir::Value>>);
-
-impl<'t> PutParts<'t> for LastPart {
-    fn put<T: Element>(&self, _: usize, x: Value<'t, T>) {
-        self.0.set(Some(x.id()));
-    }
-}
-
 /// A view of the input or the output with its shape, if it has one.
-pub(super) fn chunk<'t, T: Element>(view: View<'t, T>, holds: Holds, shape: &Option<Shape>) -> Chunk<'t, T> {
+pub(super) fn chunk<'t>(view: View<'t, ()>, holds: Holds, shape: &Option<Shape>) -> Chunk<'t, ()> {
     let (view, of) = (view.held_as(holds), if holds == Holds::Output { "output" } else { "input" });
     match shape {
         Some(shape) => view.chunk_shape(of, (shape.rows, shape.cols), &shape.at).into(),
@@ -174,9 +163,16 @@ impl OverlapCheck {
     }
 }
 
-/// The methods of a builder that has `hooks: Hooks<'h, In, Out, R>` and `fn with<Q>(self, impl FnOnce(Hooks<R>) -> Hooks<Q>)`.
+/// The methods of a typed builder over one that has `hooks: Hooks<'h>`: `$Builder { any, types }`.
 macro_rules! hook_methods {
-    ($Builder:ident<$($life:lifetime),* ; $($extra:ident),*>) => {
+    ($Builder:ident<$($life:lifetime),*>) => {
+        /// The same builder, for a payload of other types.
+        #[track_caller]
+        fn with<Q: Regs>(mut self, produce: Rc<super::hooks::ProduceHook<'h>>) -> $Builder<$($life,)* In, Out, Q> {
+            self.any.hooks.set_produce(Q::TYPES, produce);
+            $Builder { any: self.any, types: PhantomData }
+        }
+
         /// Gives the chunks a shape: the input chunk is `[rows, cols]` and the output chunk is `[cols, rows]`, so that
         /// `produce(|c| c.input.at(c.col(), c.row()))` sends every `[rows, cols]` chunk transposed. Hooks are called for every
         /// position of the output:
@@ -200,14 +196,14 @@ macro_rules! hook_methods {
         /// ```
         #[track_caller]
         pub fn chunk_shape(mut self, rows: usize, cols: usize) -> Self {
-            self.hooks = self.hooks.with_chunk_shape(rows, cols);
+            self.any.hooks.set_chunk_shape(rows, cols);
             self
         }
 
         /// Gives the output chunk a shape of its own.
         #[track_caller]
         pub fn output_shape(mut self, rows: usize, cols: usize) -> Self {
-            self.hooks = self.hooks.with_output_shape(rows, cols);
+            self.any.hooks.set_output_shape(rows, cols);
             self
         }
 
@@ -216,8 +212,8 @@ macro_rules! hook_methods {
         pub fn produce<Q: Element>(
             self,
             hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> Value<'t, Q> + 'h,
-        ) -> $Builder<$($life,)* $($extra,)* In, Out, Q> {
-            self.with(std::rc::Rc::new(hook))
+        ) -> $Builder<$($life,)* In, Out, Q> {
+            self.with::<Q>(Rc::new(move |c: &AnyCtx<'_>| AnyValue::from(hook(&c.typed())).into()))
         }
 
         /// Like `produce`, for two values that travel side by side, such as a payload and its scale.
@@ -240,8 +236,11 @@ macro_rules! hook_methods {
         pub fn produce2<A: Element, B: Element>(
             self,
             hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>) + 'h,
-        ) -> $Builder<$($life,)* $($extra,)* In, Out, (A, B)> {
-            self.with(std::rc::Rc::new(hook))
+        ) -> $Builder<$($life,)* In, Out, (A, B)> {
+            self.with::<(A, B)>(Rc::new(move |c: &AnyCtx<'_>| {
+                let (a, b) = hook(&c.typed());
+                Payload::new(&[a.into(), b.into()])
+            }))
         }
 
         /// Like `produce`, for three values that travel side by side.
@@ -249,8 +248,11 @@ macro_rules! hook_methods {
         pub fn produce3<A: Element, B: Element, C: Element>(
             self,
             hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>, Value<'t, C>) + 'h,
-        ) -> $Builder<$($life,)* $($extra,)* In, Out, (A, B, C)> {
-            self.with(std::rc::Rc::new(hook))
+        ) -> $Builder<$($life,)* In, Out, (A, B, C)> {
+            self.with::<(A, B, C)>(Rc::new(move |c: &AnyCtx<'_>| {
+                let (a, b, d) = hook(&c.typed());
+                Payload::new(&[a.into(), b.into(), d.into()])
+            }))
         }
 
         /// Says that the last of the values that travel is the same for every `group` neighbouring positions (a scale), so that it travels
@@ -269,14 +271,14 @@ macro_rules! hook_methods {
         ///
         /// Packets are small, and carry all values for every position all the same.
         pub fn last_per(mut self, group: usize) -> Self {
-            self.hooks.last_per = group.max(1);
+            self.any.hooks.last_per = group.max(1);
             self
         }
 
         /// What happens with what arrives for a position of the output chunk; give it after `produce`.
         #[track_caller]
         pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
-            self.hooks = self.hooks.with_consume(std::rc::Rc::new(hook));
+            self.any.hooks.set_consume(Rc::new(move |c, payload| hook(&c.typed(), R::restore(payload))));
             self
         }
     };

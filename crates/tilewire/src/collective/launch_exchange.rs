@@ -14,8 +14,8 @@ use std::time::Duration;
 /// A [`send`](super::send), [`recv`](super::recv), [`sendrecv`](super::sendrecv) or collective that is compiled.
 ///
 /// It borrows its transport and keeps its tensors alive. Launches of one transport run one after the other, on the thread that has it.
-pub struct PreparedExchange<'l, L: Link> {
-    link: &'l L,
+pub struct PreparedExchange<'l> {
+    link: &'l dyn Link,
     launch: Launch<'l>,
     peers: Peers,
     deadline: Option<Duration>,
@@ -31,11 +31,11 @@ enum Peers {
     Refused(RunError),
 }
 
-impl<'l, L: Link> PreparedExchange<'l, L> {
+impl<'l> PreparedExchange<'l> {
     /// Compiles a kernel that nobody has been told of yet: of a collective, which all ranks take part in, or of a transfer. Its signals and
     /// packets carry the numbers of the tickets that are told next.
     pub(super) fn prepare(
-        link: &'l L,
+        link: &'l dyn Link,
         mut traced: Traced,
         together: bool,
         how: How,
@@ -155,7 +155,7 @@ impl<'l, L: Link> PreparedExchange<'l, L> {
     }
 }
 
-impl<L: Link> Drop for PreparedExchange<'_, L> {
+impl Drop for PreparedExchange<'_> {
     fn drop(&mut self) {
         if matches!(&self.peers, Peers::Pending { told, .. } if !told.is_empty()) {
             let code = if std::thread::panicking() { AbortCode::Panicked } else { AbortCode::Dropped };
@@ -164,7 +164,7 @@ impl<L: Link> Drop for PreparedExchange<'_, L> {
     }
 }
 
-impl<L: Link> fmt::Debug for PreparedExchange<'_, L> {
+impl fmt::Debug for PreparedExchange<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PreparedExchange({:?})", self.launch)
     }
@@ -184,7 +184,7 @@ mod tests {
     fn by_shortcut<T: Element + From<u8> + PartialEq>(len: usize) {
         let in_slots = len * size_of::<T>() > 512;
         let first = |k: u8| Tensor::<T>::from_fn(len, |i| T::from((i as u8).wrapping_add(k)));
-        let go = |exchange: &mut PreparedExchange<'_, ShmTransport>| {
+        let go = |exchange: &mut PreparedExchange<'_>| {
             let start = Instant::now();
             while !exchange.launch.takes_shortcut() {
                 assert!(start.elapsed() < Duration::from_secs(20), "{len} elements of {} bytes", size_of::<T>());

@@ -3,27 +3,25 @@
 use super::RunError;
 use super::algorithm::Algorithm;
 use super::config::{Decision, Primitive};
-use super::exchange::Exchange;
-use super::link::Link;
+use super::exchange::AnyExchange;
 use super::pattern::{Part, Pattern, Round, Route};
 use super::rounds::Rounds;
 use super::terms::{Message, WindowOf};
-use crate::hook::{Regs, Traced};
+use crate::hook::Traced;
 use crate::ir::Op;
-use crate::ir::scalar::Element;
 use crate::schedule::Tiling;
-use crate::tensor::{Memory, Tensor};
+use crate::tensor::{AnyTensor, Memory};
 use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, TransferError};
 use std::ops::Range;
 
 /// One leg of an exchange: what is sent to, or received from, a peer, or passed to oneself.
-pub(super) struct Leg<In: Element, Out: Element> {
+pub(super) struct Leg {
     pub peer: Rank,
     pub side: Side,
     /// The chunks of the hooks; `None` where this rank has none, and only a length stands for it.
-    pub inp: Option<Tensor<In>>,
-    pub out: Option<Tensor<Out>>,
+    pub inp: Option<AnyTensor>,
+    pub out: Option<AnyTensor>,
     pub tiling: Tiling,
     pub protocol: Protocol,
     pub decision: Decision,
@@ -32,23 +30,23 @@ pub(super) struct Leg<In: Element, Out: Element> {
 }
 
 /// The legs of one rank.
-pub(super) struct Legs<In: Element, Out: Element> {
+pub(super) struct Legs {
     /// From this rank to itself; none where there is nothing to do for it.
-    pub own: Option<Leg<In, Out>>,
+    pub own: Option<Leg>,
     /// Of each round what is sent and what is received.
-    pub rounds: Vec<[Option<Leg<In, Out>>; 2]>,
+    pub rounds: Vec<[Option<Leg>; 2]>,
 }
 
-impl<In: Element, Out: Element> Legs<In, Out> {
+impl Legs {
     /// All legs, those to peers first.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Leg<In, Out>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Leg> {
         self.rounds.iter().flatten().chain([&self.own]).flatten()
     }
 }
 
-impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Out, R> {
+impl AnyExchange<'_, '_> {
     /// The legs, checked against the transport.
-    pub(super) fn legs(&self) -> Result<Legs<In, Out>, RunError> {
+    pub(super) fn legs(&self) -> Result<Legs, RunError> {
         let (me, ranks) = (self.terms.link.rank(), self.terms.link.world_size());
         let routes = self.pattern.routes(me, ranks)?;
         if let Some(algorithm) = self.algorithm.filter(|algorithm| !self.pattern.takes(*algorithm)) {
@@ -72,8 +70,8 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
     }
 
     /// Whether a rank's own chunk is where it must be already.
-    fn in_place(&self, own: &Leg<In, Out>) -> bool {
-        let same = |inp: &Tensor<In>, out: &Tensor<Out>| inp.memory().is(out.memory()) && In::TYPE == Out::TYPE;
+    fn in_place(&self, own: &Leg) -> bool {
+        let same = |inp: &AnyTensor, out: &AnyTensor| inp.memory().is(out.memory()) && inp.ty() == out.ty();
         let there = own.inp.as_ref().zip(own.out.as_ref()).is_some_and(|(inp, out)| same(inp, out));
         there && self.hooks.copies && self.hooks.stores()
     }
@@ -89,7 +87,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         }
     }
 
-    fn leg(&self, route: Route) -> Result<Leg<In, Out>, RunError> {
+    fn leg(&self, route: Route) -> Result<Leg, RunError> {
         let (terms, ranks) = (&self.terms, self.terms.link.world_size());
         let Route { side, peer, .. } = route;
         let is_own = peer == terms.link.rank() && self.pattern.is_collective();
@@ -100,7 +98,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
         let rounds = if self.pattern.is_collective() { ranks } else { 1 };
         let at_once = if self.layout() == Rounds::Legs { 2 * rounds } else { rounds };
         let consumed = !self.hooks.stores();
-        let message = Message { types: R::TYPES, len, last_per, shape, at_once, only, consumed };
+        let message = Message { types: self.hooks.types, len, last_per, shape, at_once, only, consumed };
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached).map_err(|error| {
             match (error, &terms.window) {
@@ -134,7 +132,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
 
     /// First byte and bytes of the receiver's window that a route writes.
     fn window_range(&self, route: &Route, len: usize) -> (usize, usize) {
-        let bytes = len * R::TYPES[0].size();
+        let bytes = len * self.hooks.types[0].size();
         match route.lands {
             Part::Chunk(k) => (k * bytes, bytes),
             _ => (0, bytes),
@@ -147,7 +145,7 @@ impl<'h, L: Link, In: Element, Out: Element, R: Regs> Exchange<'h, '_, L, In, Ou
             return Ok(());
         };
         let unable = |why| Err(TransferError::Unable { protocol, why });
-        if R::TYPES != [window.ty] {
+        if self.hooks.types != [window.ty] {
             return unable("it stores one value of the window's type: use staged or packet for others");
         }
         if side == Side::Receive && !window.own.is(self.out.memory()) {
@@ -181,11 +179,12 @@ impl WindowOf {
 }
 
 /// Nothing that is read may be written: not by what arrives, and not by the rank's own chunk.
-fn check_overlap<In: Element, Out: Element>(legs: &Legs<In, Out>) -> Result<(), TransferError> {
+fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
     let own = legs.own.iter();
     let sends = legs.rounds.iter().filter_map(|[send, _]| send.as_ref());
     let receives = legs.rounds.iter().filter_map(|[_, receive]| receive.as_ref());
-    let read: Vec<&Memory> = sends.chain(own.clone()).filter_map(|leg| leg.inp.as_ref().map(Tensor::memory)).collect();
+    let read: Vec<&Memory> =
+        sends.chain(own.clone()).filter_map(|leg| leg.inp.as_ref().map(AnyTensor::memory)).collect();
     for out in receives.chain(own).filter_map(|leg| leg.out.as_ref()) {
         if let Some(memory) = read.iter().find(|memory| memory.overlaps(out.memory())) {
             return Err(over_the_input(memory));

@@ -2,18 +2,16 @@
 
 use super::algorithm::Algorithm;
 use super::config::bulk_scratch;
-use super::exchange::Exchange;
+use super::exchange::AnyExchange;
 use super::hooks::{Shape, chunk};
 use super::leg::{Leg, Legs};
-use super::link::Link;
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
 use super::scene::Scene;
-use crate::hook::{Block, Holds, Regs, RoleCtx, Value, View};
+use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
-use crate::ir::scalar::Element;
 use crate::schedule::{
-    self, BulkPlan, PacketPlan, Packing, Ring, StagedPlan, Tiling, recv_bulk, recv_direct, recv_packets, recv_tiles,
-    ring_gather, send_bulk, send_direct, send_packets, send_tiles,
+    self, BulkPlan, PacketPlan, Packing, Peer, Ring, StagedPlan, Tiling, gather_round, recv_direct, recv_in_bulk,
+    recv_packets, recv_staged, send_in_bulk, send_into_window, send_packets, send_staged, share_packets, take_packets,
 };
 use crate::tensor::Memory;
 use crate::transport::Protocol;
@@ -21,11 +19,7 @@ use crate::transport::layout::Side;
 use std::rc::Rc;
 
 /// Declares the parameters and gives every leg its role.
-pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
-    exchange: &Exchange<'_, '_, L, In, Out, R>,
-    k: &Block<'t>,
-    legs: &Legs<In, Out>,
-) {
+pub(super) fn roles<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
     if exchange.algorithm == Some(Algorithm::Ring) && !legs.rounds.is_empty() {
         return ring(exchange, k, legs);
     }
@@ -36,8 +30,8 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
     let blocks = legs.all().map(|leg| leg.tiling.blocks()).max().unwrap_or(1);
     let copies = if legs.all().any(in_turns) { exchange.terms.link.copies() } else { 1 };
     let code = |leg| {
-        let mut body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::new(exchange, k, leg);
-        let leg: &Leg<In, Out> = leg;
+        let mut body: Body<'_, '_, '_, 't> = Body::new(exchange, k, leg);
+        let leg: &Leg = leg;
         if keeper.as_ref().is_some_and(|keeper| std::ptr::eq(keeper.leg, leg)) {
             body.kept = legs.own.as_ref().map(|own| Scene { tiling: leg.tiling, ..Body::own(exchange, k, own).scene });
         }
@@ -59,7 +53,7 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
         LegCode { name, trace: Box::new(run) }
     };
     let own = legs.own.as_ref().filter(|_| keeper.is_none()).map(|leg| {
-        let body: Body<'_, '_, '_, 't, L, In, Out, R> = Body::own(exchange, k, leg);
+        let body: Body<'_, '_, '_, 't> = Body::own(exchange, k, leg);
         let is_shared = exchange.terms.link.copies() > 1 && in_turns(leg);
         OwnCode { name: "own", is_shared, trace: Rc::new(move |r, share| body.run_own(r, share)) }
     });
@@ -79,25 +73,21 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Regs>(
 }
 
 /// Whether copies of a role share out the steps of a leg.
-fn in_turns<In: Element, Out: Element>(leg: &Leg<In, Out>) -> bool {
+fn in_turns(leg: &Leg) -> bool {
     matches!(leg.protocol, Protocol::Staged { .. } | Protocol::Bulk { .. })
 }
 
 /// Gathers round a ring: the legs say what is produced and what is kept, and only the neighbours are talked to.
-fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
-    exchange: &Exchange<'_, '_, L, In, Out, R>,
-    k: &Block<'t>,
-    legs: &Legs<In, Out>,
-) {
+fn ring<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
     let (hooks, link) = (&exchange.hooks, exchange.terms.link);
-    let body = |leg| -> Body<'_, '_, '_, 't, L, In, Out, R> { Body::own(exchange, k, leg) };
+    let body = |leg| -> Body<'_, '_, '_, 't> { Body::own(exchange, k, leg) };
     let [Some(first), Some(last)] = &legs.rounds[0] else { unreachable!("all send to all") };
     let Protocol::Staged { slot_bytes, depth } = first.protocol else { unreachable!("a ring is staged") };
     let (next, previous) =
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
     let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
-    let packing = Packing::new(R::TYPES, tiling.tile_len()).last_per(hooks.last_per);
+    let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
     // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
@@ -107,7 +97,7 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
     k.role("ring", warps).run(|r| {
         let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.producing(r, at));
-        ring_gather::<R, _>(r, &ring, packing, produce, |which, at, regs| {
+        gather_round(r, &ring, packing, &produce, &|which, at, regs| {
             if let Some(kept) = &kept[which] {
                 hooks.consume(&kept.scene.consuming(r, at), regs);
             }
@@ -116,48 +106,48 @@ fn ring<'t, L: Link, In: Element, Out: Element, R: Regs>(
 }
 
 /// One leg in a kernel being traced.
-struct Body<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> {
-    exchange: &'e Exchange<'h, 'l, L, In, Out, R>,
-    leg: &'e Leg<In, Out>,
+struct Body<'e, 'h, 'l, 't> {
+    exchange: &'e AnyExchange<'h, 'l>,
+    leg: &'e Leg,
     /// What reaches the peer; none for the rank's own chunk.
-    ops: Option<L::Ops<'t>>,
-    scene: Scene<'t, In, Out>,
+    peer: Option<Peer<'t>>,
+    scene: Scene<'t>,
     /// The rank's own chunk, if it has no leg of its own but goes with this one.
-    kept: Option<Scene<'t, In, Out>>,
+    kept: Option<Scene<'t>>,
     /// Input or output as words, where the leg copies whole words in packets.
     words: Option<View<'t, u64>>,
 }
 
-impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, 'l, 't, L, In, Out, R> {
-    fn new(exchange: &'e Exchange<'h, 'l, L, In, Out, R>, k: &Block<'t>, leg: &'e Leg<In, Out>) -> Self {
+impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
+    fn new(exchange: &'e AnyExchange<'h, 'l>, k: &Block<'t>, leg: &'e Leg) -> Self {
         let (hooks, link) = (&exchange.hooks, exchange.terms.link);
-        let ops = match leg.side {
+        let peer = match leg.side {
             Side::Send => link.sender(k, leg.peer, leg.protocol, leg.window.as_ref()),
             Side::Receive => link.receiver(k, leg.peer, leg.protocol),
         };
         let words = match (leg.side, &leg.inp, &leg.out) {
             (Side::Send, Some(inp), _) if hooks.copies => words(k, leg, inp.memory(), ("input", Access::In)),
-            (Side::Receive, _, Some(out)) if hooks.stores() && R::TYPES == [Out::TYPE] => {
+            (Side::Receive, _, Some(out)) if hooks.stores() && hooks.types == [out.ty()] => {
                 words(k, leg, out.memory(), ("output", Access::Out))
             }
             _ => None,
         };
         let own = Body::own(exchange, k, leg);
-        Body { ops: Some(ops), words, ..own }
+        Body { peer: Some(peer), words, ..own }
     }
 
     /// A leg without a wire.
-    fn own(exchange: &'e Exchange<'h, 'l, L, In, Out, R>, k: &Block<'t>, leg: &'e Leg<In, Out>) -> Self {
+    fn own(exchange: &'e AnyExchange<'h, 'l>, k: &Block<'t>, leg: &'e Leg) -> Self {
         let (hooks, len) = (&exchange.hooks, leg.tiling.len());
         let positions = |shape: &Option<Shape>| shape.as_ref().map_or(len, |shape| shape.rows * shape.cols);
         // Where this rank has no chunk of its own, what it gave stands there by length, and cannot be written.
         let input = match &leg.inp {
-            Some(inp) => k.input(inp).named("input"),
-            None => k.input(&exchange.inp).resized(positions(&hooks.input_shape)),
+            Some(inp) => k.any_input(inp).named("input"),
+            None => k.any_input(&exchange.inp).resized(positions(&hooks.input_shape)),
         };
         let output = match &leg.out {
-            Some(out) => k.output(out).named("output"),
-            None => k.input(&exchange.out).named("input"),
+            Some(out) => k.any_output(out).named("output"),
+            None => k.any_input(&exchange.out).named("input"),
         };
         // What this rank sends may be longer than what it receives: then its output stands for the peer's, by length.
         let sends = leg.side == Side::Send && leg.peer != exchange.terms.link.rank();
@@ -167,7 +157,7 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
             (chunk(input, holds, &hooks.input_shape), chunk(output, Holds::Output, &hooks.output_shape));
         let (flow, other, tiling) = (exchange.pattern.flow(), leg.peer, leg.tiling);
         let scene = Scene { input, output, tiling, flow, other, start: 0, cols: None };
-        Body { exchange, leg, ops: None, scene, kept: None, words: None }
+        Body { exchange, leg, peer: None, scene, kept: None, words: None }
     }
 
     /// A leg without a wire, or a share of it.
@@ -196,22 +186,24 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
             }
             hooks.produce(&self.scene.producing(r, at))
         };
-        let consume = |at: &schedule::Leg<'t>, regs: R::Of<'t>| hooks.consume(&self.scene.consuming(r, at), regs);
-        let ops = self.ops.as_ref().expect("a leg to a peer");
+        let consume = |at: &schedule::Leg<'t>, regs: Payload<'t>| hooks.consume(&self.scene.consuming(r, at), regs);
+        let peer = self.peer.as_ref().expect("a leg to a peer");
         match (self.leg.protocol, self.leg.side) {
             (Protocol::Packet, side) => {
                 let plan = PacketPlan::new(link, tiling.blocks());
                 match (side, self.words) {
-                    (Side::Send, None) => send_packets::<R, _>(r, ops, plan, tiling, produce),
-                    (Side::Receive, None) => recv_packets::<R, _>(r, ops, plan, tiling, consume),
+                    (Side::Send, None) => {
+                        share_packets(r, std::slice::from_ref(peer), (plan, hooks.types), tiling, &produce).end();
+                    }
+                    (Side::Receive, None) => take_packets(r, peer, (plan, hooks.types), tiling, &consume),
                     (side, Some(words)) => {
-                        let per_word = 8 / R::TYPES[0].size();
+                        let per_word = 8 / hooks.types[0].size();
                         let (len, tile) = (tiling.len() / per_word, tiling.tile_len().div_ceil(per_word));
                         let tiling = Tiling::flat(len, tile, tiling.blocks());
                         match side {
-                            Side::Send => send_packets::<u64, _>(r, ops, plan, tiling, |at| words.load(at.pos)),
+                            Side::Send => send_packets::<u64>(r, peer, plan, tiling, |at| words.load(at.pos)),
                             Side::Receive => {
-                                recv_packets::<u64, _>(r, ops, plan, tiling, |at, x| words.store(at.pos, x));
+                                recv_packets::<u64>(r, peer, plan, tiling, |at, x| words.store(at.pos, x));
                             }
                         }
                     }
@@ -219,26 +211,26 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
             }
             (Protocol::Staged { slot_bytes, depth }, side) => {
                 let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
-                let packing = Packing::new(R::TYPES, tiling.tile_len()).last_per(hooks.last_per);
+                let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
                 match side {
-                    Side::Send => send_tiles::<R, _>(r, ops, plan, tiling, packing, produce),
-                    Side::Receive => recv_tiles::<R, _>(r, ops, plan, tiling, packing, consume),
+                    Side::Send => send_staged(r, peer, plan, tiling, packing, &produce),
+                    Side::Receive => recv_staged(r, peer, plan, tiling, packing, &consume),
                 }
             }
             (Protocol::Bulk { slot_bytes, depth }, side) => {
                 let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
                 let plan = BulkPlan::within(plan, bulk_scratch(link.seat()));
-                let packing = Packing::new(R::TYPES, tiling.tile_len());
+                let packing = Packing::new(hooks.types, tiling.tile_len());
                 match side {
-                    Side::Send => send_bulk::<R, _>(r, ops, plan, tiling, packing, produce),
-                    Side::Receive => recv_bulk::<R, _>(r, ops, plan, tiling, packing, consume),
+                    Side::Send => send_in_bulk(r, peer, plan, tiling, packing, &produce),
+                    Side::Receive => recv_in_bulk(r, peer, plan, tiling, packing, &consume),
                 }
             }
             (Protocol::Direct { .. }, side) => {
                 let max_blocks = link.max_blocks_per_peer();
                 match side {
-                    Side::Send => send_direct::<R, _>(r, ops, max_blocks, tiling, produce),
-                    Side::Receive => recv_direct(r, ops, max_blocks, tiling.blocks()),
+                    Side::Send => send_into_window(r, peer, (max_blocks, hooks.types[0]), tiling, &produce),
+                    Side::Receive => recv_direct(r, peer, max_blocks, tiling.blocks()),
                 }
             }
         }
@@ -247,12 +239,7 @@ impl<'e, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Regs> Body<'e, 'h, '
 
 /// The memory as words, where a leg of packets copies it as it is: then elements need not be packed one by one. The peer may pack its
 /// elements all the same, so a block's part must be whole words.
-fn words<'t, In: Element, Out: Element>(
-    k: &Block<'t>,
-    leg: &Leg<In, Out>,
-    memory: &Memory,
-    (name, access): (&str, Access),
-) -> Option<View<'t, u64>> {
+fn words<'t>(k: &Block<'t>, leg: &Leg, memory: &Memory, (name, access): (&str, Access)) -> Option<View<'t, u64>> {
     let aligned = (memory.start().as_ptr() as usize).is_multiple_of(8) && memory.bytes().is_multiple_of(8);
     let part = memory.bytes() / leg.tiling.len().max(1) * leg.tiling.tile_len();
     let whole = leg.tiling.tiles() == 1 || part.is_multiple_of(8);

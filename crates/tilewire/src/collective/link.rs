@@ -7,7 +7,7 @@ use super::wait_host::waits_of;
 use crate::cuda::{self, CudaError, LegEnd, Seat};
 use crate::hook::{Block, Traced};
 use crate::ir::{Kernel, SourceLine, simplify, verify};
-use crate::schedule::{LoadStore, Ops};
+use crate::schedule::{LoadStore, Peer};
 use crate::tensor::{Arg, Between, Memory};
 use crate::transport::{
     AbortCode, Cause, Departures, NvlTransport, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, SegmentSet,
@@ -60,14 +60,11 @@ pub trait Host: P2pTransport {
 
 /// A transport that the collectives of this crate can use. Implement it for a transport of your own.
 pub trait Link: Host {
-    /// What its kernels reach a peer with.
-    type Ops<'t>: Ops<'t>;
-
     /// Binds a kernel to a peer it sends to. `window` is the peer's, for `direct`.
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Self::Ops<'t>;
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
 
     /// Binds a kernel to a peer it receives from.
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Self::Ops<'t>;
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
 
     /// The ticket of the next operation of a kind with a peer, the same until it is told; see [`ShmTransport::ticket`].
     fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket;
@@ -116,14 +113,12 @@ impl Host for ShmTransport {
 }
 
 impl Link for ShmTransport {
-    type Ops<'t> = LoadStore<'t>;
-
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> LoadStore<'t> {
-        LoadStore::sender(k, &self.endpoint(peer), protocol, window)
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
+        Peer::new(k, LoadStore::sender(k, &self.endpoint(peer), protocol, window))
     }
 
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> LoadStore<'t> {
-        LoadStore::receiver(k, &self.endpoint(peer), protocol)
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
+        Peer::new(k, LoadStore::receiver(k, &self.endpoint(peer), protocol))
     }
 
     fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
@@ -162,14 +157,12 @@ impl Host for NvlTransport {
 }
 
 impl Link for NvlTransport {
-    type Ops<'t> = LoadStore<'t>;
-
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> LoadStore<'t> {
-        LoadStore::sender(k, &self.endpoint(peer), protocol, window)
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
+        Peer::new(k, LoadStore::sender(k, &self.endpoint(peer), protocol, window))
     }
 
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> LoadStore<'t> {
-        LoadStore::receiver(k, &self.endpoint(peer), protocol)
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
+        Peer::new(k, LoadStore::receiver(k, &self.endpoint(peer), protocol))
     }
 
     fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {

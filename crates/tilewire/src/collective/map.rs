@@ -1,12 +1,13 @@
 //! `map`: a collective of one rank. There is no wire; the rank's own chunk passes both hooks, as in every collective.
 
-use super::hooks::{Hooks, OverlapCheck, ProduceHook, chunk, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, chunk, hook_methods};
 use super::{RunError, prepare};
-use crate::hook::{Chunk, Ctx, Holds, MisuseKind, Regs, RoleCtx, Traced, Value, kernel_at};
+use crate::hook::{AnyCtx, AnyValue, Chunk, Ctx, Holds, MisuseKind, Payload, Regs, RoleCtx, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
-use crate::tensor::Tensor;
+use crate::tensor::{AnyTensor, Tensor};
 use crate::vm::Prepared;
+use std::marker::PhantomData;
 use std::rc::Rc;
 
 /// Applies hooks to a whole tensor. Without hooks it copies. In place, with one tensor as input and output, where every element reads only
@@ -21,30 +22,32 @@ use std::rc::Rc;
 /// ```
 #[track_caller]
 pub fn map<'h, In: Element, Out: Element>(out: &Tensor<Out>, inp: &Tensor<In>) -> Map<'h, In, Out> {
-    Map { out: out.clone(), inp: inp.clone(), blocks: 1, hooks: Hooks::copy(SourceLine::caller()) }
+    let hooks = Hooks::copy(<In as Regs>::TYPES, Out::TYPE, SourceLine::caller());
+    Map { any: AnyMap { out: out.into(), inp: inp.into(), blocks: 1, hooks }, types: PhantomData }
 }
 
 /// A [`map`] being built. `R` is what `produce` gives to `consume`.
 #[must_use = "nothing happens before run(), build() or trace()"]
 pub struct Map<'h, In: Element, Out: Element, R: Regs = In> {
-    out: Tensor<Out>,
-    inp: Tensor<In>,
+    any: AnyMap<'h>,
+    types: PhantomData<fn(In, R) -> Out>,
+}
+
+/// A [`Map`] whose types are values.
+struct AnyMap<'h> {
+    out: AnyTensor,
+    inp: AnyTensor,
     blocks: u32,
-    hooks: Hooks<'h, In, Out, R>,
+    hooks: Hooks<'h>,
 }
 
 impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
-    hook_methods!(Map<'h;>);
+    hook_methods!(Map<'h>);
 
     /// Number of blocks that share the work; 1 unless said.
     pub fn blocks(mut self, blocks: u32) -> Self {
-        self.blocks = blocks;
+        self.any.blocks = blocks;
         self
-    }
-
-    #[track_caller]
-    fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Map<'h, In, Out, Q> {
-        Map { out: self.out, inp: self.inp, blocks: self.blocks, hooks: self.hooks.with_produce(produce) }
     }
 
     /// Traces, verifies and compiles; the result is launched any number of times and reads its tensors at every launch.
@@ -80,6 +83,12 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
 
     /// Traces the kernel and stops there: for printing its IR, for the reference evaluator, for another engine.
     pub fn trace(self) -> Result<Traced, RunError> {
+        self.any.trace()
+    }
+}
+
+impl AnyMap<'_> {
+    fn trace(self) -> Result<Traced, RunError> {
         let overlap = OverlapCheck::default();
         let traced = kernel_at("map", self.hooks.at.clone(), |k| {
             let hooks = &self.hooks;
@@ -94,7 +103,7 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
                 k.report(&hooks.at, MisuseKind::Length { what: "the input of a map without produce hook", is, must });
             }
             k.blocks(self.blocks.max(1));
-            let (input, output) = (k.input(&self.inp).named("input"), k.output(&self.out).named("output"));
+            let (input, output) = (k.any_input(&self.inp).named("input"), k.any_output(&self.out).named("output"));
             let (input, output) =
                 (chunk(input, Holds::Input, &hooks.input_shape), chunk(output, Holds::Output, &hooks.output_shape));
             k.main(|r| self.body(r, input, output));
@@ -104,7 +113,7 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
         Ok(traced)
     }
 
-    fn body<'t>(&self, r: &RoleCtx<'t>, input: Chunk<'t, In>, output: Chunk<'t, Out>) {
+    fn body<'t>(&self, r: &RoleCtx<'t>, input: Chunk<'t, ()>, output: Chunk<'t, ()>) {
         // Blocks share the outermost axis of the output: its rows, or its elements.
         let shaped = self.hooks.output_shape.is_some();
         let outer = if shaped { output.rows() } else { output.len() };
@@ -120,14 +129,14 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
             r.each2(extent, output.cols(), |row, col| {
                 let row = offset(row);
                 let pos = row * output.cols() as i64 + col;
-                self.element(Ctx::new(r, input, output).row(row).col(col).pos(pos).build());
+                self.element(AnyCtx::new(r, input, output).row(row).col(col).pos(pos).build());
             });
         } else {
-            r.each(extent, |i| self.element(Ctx::new(r, input, output).pos(offset(i)).build()));
+            r.each(extent, |i| self.element(AnyCtx::new(r, input, output).pos(offset(i)).build()));
         }
     }
 
-    fn element<'t>(&self, c: Ctx<'t, In, Out>) {
+    fn element<'t>(&self, c: AnyCtx<'t>) {
         self.hooks.consume(&c, self.hooks.produce(&c));
     }
 }

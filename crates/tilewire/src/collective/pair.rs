@@ -87,7 +87,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn tell(
-        link: &impl Link,
+        link: &dyn Link,
         (pairing, peer): (Pairing, Rank),
         card: Card,
         call: &Call,
@@ -99,7 +99,7 @@ impl Pending {
 
     /// Waits for the peer's card and compares. A peer that does not come breaks the transport: it may come later, and then wait for a
     /// launch that is no more.
-    pub(super) fn meet(&self, link: &impl Link, deadline: Option<Duration>) -> Result<(), RunError> {
+    pub(super) fn meet(&self, link: &dyn Link, deadline: Option<Duration>) -> Result<(), RunError> {
         let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
             let code = match error {
                 // Who is gone is to be known to all; every other cause is.

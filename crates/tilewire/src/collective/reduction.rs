@@ -4,7 +4,7 @@ use super::RunError;
 use super::algorithm::{Algorithm, ReduceOp, Reducible};
 use super::call::Call;
 use super::config::{Config, Decision, Primitive};
-use super::hooks::{Hooks, OverlapCheck, ProduceHook, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, hook_methods};
 use super::launch_exchange::PreparedExchange;
 use super::leg::{Tiled, check_groups, check_shards, over_the_input};
 use super::link::{Link, Streams};
@@ -13,13 +13,14 @@ use super::reduction_kernel::{roles, swaps};
 use super::reduction_windows::Reached;
 use super::rounds::Rounds;
 use super::terms::{Message, Terms, WindowOf, terms_methods};
-use crate::hook::{Ctx, MisuseKind, Regs, Traced, Value, kernel_at};
-use crate::ir::SourceLine;
+use crate::hook::{AnyCtx, AnyValue, Ctx, MisuseKind, Payload, Regs, Traced, Value, kernel_at};
 use crate::ir::scalar::Element;
+use crate::ir::{SourceLine, Type};
 use crate::schedule::Tiling;
-use crate::tensor::Tensor;
+use crate::tensor::{AnyTensor, Tensor};
 use crate::transport::{Protocol, Rank, TransferError};
 use crate::vm::Puts;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -44,11 +45,11 @@ use std::time::Duration;
 /// `produce` gives what a rank has for a position of the chunk of rank `c.peer()`, `consume` gets what all have together, which has no
 /// `c.recv_peer()`. In place where the output is this rank's chunk of the input, and no hook is given.
 #[track_caller]
-pub fn reduce_scatter<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
-) -> Reduction<'h, 'l, L, In, Out, In> {
+) -> Reduction<'h, 'l, In, Out, In> {
     Reduction::new(link, out, inp, Kind::ReduceScatter, SourceLine::caller())
 }
 
@@ -75,27 +76,33 @@ pub fn reduce_scatter<'h, 'l, L: Link, In: Element, Out: Element>(
 /// and has no `c.recv_peer()`. Where hooks reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated
 /// in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
 #[track_caller]
-pub fn all_reduce<'h, 'l, L: Link, In: Element, Out: Element>(
-    link: &'l L,
+pub fn all_reduce<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Link,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
-) -> Reduction<'h, 'l, L, In, Out, In> {
+) -> Reduction<'h, 'l, In, Out, In> {
     Reduction::new(link, out, inp, Kind::AllReduce, SourceLine::caller())
 }
 
 /// A [`reduce_scatter`] or [`all_reduce`] being built. `R` is what is reduced.
 #[must_use = "nothing happens before run(), build() or trace()"]
-pub struct Reduction<'h, 'l, L: Link, In: Element, Out: Element, R: Regs = In> {
-    pub(super) out: Tensor<Out>,
-    pub(super) inp: Tensor<In>,
+pub struct Reduction<'h, 'l, In: Element, Out: Element, R: Regs = In> {
+    pub(super) any: AnyReduction<'h, 'l>,
+    types: PhantomData<fn(In, R) -> Out>,
+}
+
+/// A [`Reduction`] whose types are values: what everything below the builder works with, compiled once.
+pub(super) struct AnyReduction<'h, 'l> {
+    pub(super) out: AnyTensor,
+    pub(super) inp: AnyTensor,
     pub(super) kind: Kind,
     pub(super) op: ReduceOp,
     pub(super) algorithm: Option<Algorithm>,
     rounds: Option<Rounds>,
     /// What peers reach of the input and the output.
     pub(super) windows: Vec<WindowOf>,
-    pub(super) terms: Terms<'l, L>,
-    pub(super) hooks: Hooks<'h, In, Out, R>,
+    pub(super) terms: Terms<'l>,
+    pub(super) hooks: Hooks<'h>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,47 +125,73 @@ pub(super) struct Course<'w> {
     pub reached: Option<Reached<'w>>,
 }
 
-impl<'h, 'l, L: Link, In: Element, Out: Element> Reduction<'h, 'l, L, In, Out, In> {
-    fn new(link: &'l L, out: &Tensor<Out>, inp: &Tensor<In>, kind: Kind, at: SourceLine) -> Self {
-        let (out, inp, terms, hooks) = (out.clone(), inp.clone(), Terms::new(link), Hooks::copy(at));
-        let windows = Vec::new();
-        Reduction { out, inp, kind, op: ReduceOp::Sum, algorithm: None, rounds: None, windows, terms, hooks }
+impl<'h, 'l, In: Element, Out: Element> Reduction<'h, 'l, In, Out, In> {
+    fn new(link: &'l dyn Link, out: &Tensor<Out>, inp: &Tensor<In>, kind: Kind, at: SourceLine) -> Self {
+        let any = AnyReduction {
+            out: out.into(),
+            inp: inp.into(),
+            kind,
+            op: ReduceOp::Sum,
+            algorithm: None,
+            rounds: None,
+            windows: Vec::new(),
+            terms: Terms::new(link),
+            hooks: Hooks::copy(<In as Regs>::TYPES, Out::TYPE, at),
+        };
+        Reduction { any, types: PhantomData }
     }
 }
 
-impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, L, In, Out, R> {
-    hook_methods!(Reduction<'h, 'l; L>);
+impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
+    hook_methods!(Reduction<'h, 'l>);
     terms_methods!();
-
-    #[track_caller]
-    fn with<Q: Regs>(self, produce: Rc<ProduceHook<'h, In, Out, Q>>) -> Reduction<'h, 'l, L, In, Out, Q> {
-        let Reduction { out, inp, kind, op, algorithm, rounds, windows, terms, hooks } = self;
-        Reduction { out, inp, kind, op, algorithm, rounds, windows, terms, hooks: hooks.with_produce(produce) }
-    }
 
     /// What is computed; the sum unless said.
     pub fn op(mut self, op: ReduceOp) -> Self {
-        self.op = op;
+        self.any.op = op;
         self
     }
 
     /// Which way it goes; by the size unless said. The results are the same, to the bit.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.algorithm = Some(algorithm);
+        self.any.algorithm = Some(algorithm);
         self
     }
 
     /// How the rounds share a launch; by what lies between the ranks unless said.
     pub fn rounds(mut self, rounds: Rounds) -> Self {
-        self.rounds = Some(rounds);
+        self.any.rounds = Some(rounds);
         self
     }
 }
 
-impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l, L, In, Out, R> {
+impl<'h, 'l, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l, In, Out, R> {
     /// Traces, verifies and compiles, and tells the other ranks what is to come; the result is launched any number of times, by all
     /// ranks in the same order.
-    pub fn build(self) -> Result<PreparedExchange<'l, L>, RunError> {
+    pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+        self.any.build()
+    }
+
+    /// What it would do, for people: the operation, the algorithm, how it travels, and a hash of its hooks, which ranks can compare.
+    /// Nothing is built.
+    pub fn explain(&self) -> Result<String, RunError> {
+        self.any.explain()
+    }
+
+    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
+    /// [`build`](Reduction::build) once, and `run` what it gives as often as you like.
+    pub fn run(self) -> Result<(), RunError> {
+        self.any.build()?.run()
+    }
+
+    /// Traces the kernel and stops there: for printing its IR, for the checker, for another engine.
+    pub fn trace(self) -> Result<Traced, RunError> {
+        self.any.trace_course(&self.any.course()?)
+    }
+}
+
+impl<'l> AnyReduction<'_, 'l> {
+    fn build(self) -> Result<PreparedExchange<'l>, RunError> {
         let course = self.course()?;
         let traced = self.trace_course(&course)?;
         // Of an element that waits all lanes of a warp may have to wait, so that it is the same ones everywhere.
@@ -166,7 +199,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             true => format!(", {} warps", traced.kernel.roles.values().map(|role| role.warps).sum::<u32>()),
             false => String::new(),
         };
-        let call = Call::of(self.kind.name(), self.out.len(), R::TYPES, &self.hooks.at);
+        let call = Call::of(self.kind.name(), self.out.len(), self.hooks.types, &self.hooks.at);
         let how = self.terms.how(self.streams(&course));
         let mut prepared = PreparedExchange::prepare(self.terms.link, traced, true, how, call)?;
         let Course { algorithm, decision, .. } = &course;
@@ -177,30 +210,17 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let window = course.reached.as_ref().map(Reached::number);
         let shape = &self.hooks.output_shape;
         let hash = self.terms.same_hooks.then(|| self.hooks.hash()).transpose()?;
-        let card = Card::new((&collective, &way), R::TYPES, &whole, decision, shape, window.as_deref(), 1);
+        let card = Card::new((&collective, &way), self.hooks.types, &whole, decision, shape, window.as_deref(), 1);
         prepared.tell_all(card.with_hooks(hash))?;
         Ok(prepared)
     }
 
-    /// What it would do, for people: the operation, the algorithm, how it travels, and a hash of its hooks, which ranks can compare.
-    /// Nothing is built.
-    pub fn explain(&self) -> Result<String, RunError> {
+    fn explain(&self) -> Result<String, RunError> {
         let course = self.course()?;
-        let call = Call::of(self.kind.name(), self.out.len(), R::TYPES, &self.hooks.at);
+        let call = Call::of(self.kind.name(), self.out.len(), self.hooks.types, &self.hooks.at);
         let Tiled(way) = Tiled::of(course.protocol, &course.tilings[0]);
         let hash = self.hooks.hash()?;
         Ok(format!("{call}\n  {} of {}: {way}\n  hooks {hash:016x}", course.algorithm.name(), self.op.name()))
-    }
-
-    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
-    /// [`build`](Reduction::build) once, and `run` what it gives as often as you like.
-    pub fn run(self) -> Result<(), RunError> {
-        self.build()?.run()
-    }
-
-    /// Traces the kernel and stops there: for printing its IR, for the checker, for another engine.
-    pub fn trace(self) -> Result<Traced, RunError> {
-        self.trace_course(&self.course()?)
     }
 
     fn trace_course(&self, course: &Course<'_>) -> Result<Traced, RunError> {
@@ -226,7 +246,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             }
         })?;
         overlap.result()?;
-        let types = if course.algorithm == Algorithm::Ring { self.op.partial::<R>() } else { R::TYPES };
+        let types = if course.algorithm == Algorithm::Ring { self.partial() } else { self.hooks.types };
         let torn = |group, tile| self.terms.torn(group, tile, course.protocol, types, 1);
         check_groups(&traced, course.tilings.iter(), torn)?;
         check_shards(&traced, &course.shards)?;
@@ -241,6 +261,16 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         // As of an exchange.
         let puts = if course.reached.is_some() { Puts::ThroughCache } else { usual.puts };
         Streams { from, puts, ..usual }
+    }
+
+    /// The type of what is reduced.
+    pub(super) fn ty(&self) -> Type {
+        self.hooks.types[0]
+    }
+
+    /// What partial results travel as.
+    pub(super) fn partial(&self) -> &'static [Type] {
+        self.op.partial(self.ty()).alone()
     }
 
     pub(super) fn layout(&self) -> Rounds {
@@ -273,7 +303,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         let at_once = if self.layout() == Rounds::Legs { 2 * ranks } else { ranks };
         let settle = |types, len, only| settle_among(at_once, types, len, only);
         // Packets of all peers are sent and taken by one role, so no other blocks run beside its own.
-        let in_packets = |len, only| settle_among(1, R::TYPES, len, only);
+        let in_packets = |len, only| settle_among(1, self.hooks.types, len, only);
         let staged = |why| Some((Primitive::Staged, why));
         let share = len.div_ceil(ranks);
         if self.terms.config.primitive == Some(Primitive::Bulk) {
@@ -295,7 +325,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
                 if small { Algorithm::OneShot } else { Algorithm::TwoPhase }
             }
         };
-        let partial = self.op.partial::<R>();
+        let partial = self.partial();
         let (decision, _) = match (self.kind, algorithm) {
             (Kind::AllReduce, Algorithm::OneShot) => {
                 let why = "one-shot sends everything in packets: use two-phase, or leave the primitive out";
@@ -308,19 +338,19 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
             }
             (Kind::ReduceScatter, Algorithm::OneShot) => match in_packets(len, None)? {
                 small if small.0.protocol == Protocol::Packet => small,
-                _ => settle(R::TYPES, len, None)?,
+                _ => settle(self.hooks.types, len, None)?,
             },
             (Kind::ReduceScatter, _) => {
                 settle(partial, len, staged("a ring passes on what lies in staging: use staged"))?
             }
             (Kind::AllReduce, Algorithm::TwoPhase) => {
                 let only = staged("two phases go through staging: use staged");
-                let (usual, most) = (settle(R::TYPES, share, only)?, link.max_blocks_per_peer() / 2);
+                let (usual, most) = (settle(self.hooks.types, share, only)?, link.max_blocks_per_peer() / 2);
                 match self.terms.config.blocks {
                     // What goes out and what comes back have blocks of their own: of those that the user does not ask for, half as many.
                     None if usual.0.blocks > most && most > 0 => {
                         let config = Config { blocks: Some(most), ..self.terms.config };
-                        settle_as(config, at_once, R::TYPES, share, only)?
+                        settle_as(config, at_once, self.hooks.types, share, only)?
                     }
                     _ => usual,
                 }
@@ -365,7 +395,7 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Reducible> Reduction<'h, 'l,
         }
         let (me, chunk) = (self.terms.link.rank().index(), inp.bytes() / self.chunks());
         let own = if self.kind == Kind::AllReduce { inp.clone() } else { inp.part(me * chunk, chunk) };
-        if own.is(out) && self.hooks.copies && self.hooks.stores() && In::TYPE == Out::TYPE {
+        if own.is(out) && self.hooks.copies && self.hooks.stores() && self.inp.ty() == self.out.ty() {
             return Ok(());
         }
         Err(over_the_input(inp))

@@ -8,28 +8,22 @@
 //!   direct              reduce: the own shard, of all peers' windows; of an all-reduce into all peers' windows
 //! ```
 
-use super::algorithm::{Algorithm, ReduceOp, Reducible};
+use super::algorithm::Algorithm;
 use super::hooks::chunk;
-use super::link::Link;
-use super::reduction::{Course, Kind, Reduction};
+use super::reduction::{AnyReduction, Course, Kind};
 use super::reduction_windows::Reached;
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, warps_of};
 use super::scene::Scene;
-use crate::hook::{Block, Ctx, Holds, RoleCtx, Value};
-use crate::ir::scalar::{Element, Number};
+use crate::hook::{AnyValue, Block, Holds, Payload, RoleCtx, Value};
 use crate::schedule::{
-    Leg, PacketPlan, Packing, Ring, RingReduce, Sent, StagedPlan, WindowPeer, expect_packets, recv_tiles,
-    reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_tiles, share_packets, swap_and_reduce, swapped,
+    Leg, PacketPlan, Packing, Peer, Ring, RingReduce, Sent, StagedPlan, WindowPeer, expect_packets, recv_staged,
+    reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_staged, share_packets, swap_and_reduce, swapped,
 };
 use crate::transport::{Protocol, Rank};
 use std::rc::Rc;
 
 /// Declares the parameters and the roles.
-pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
-    reduction: &Reduction<'_, '_, L, In, Out, R>,
-    k: &Block<'t>,
-    course: &Course<'_>,
-) {
+pub(super) fn roles<'t>(reduction: &AnyReduction<'_, '_>, k: &Block<'t>, course: &Course<'_>) {
     let kernel = Kernel { reduction, k, course, me: reduction.terms.link.rank(), ranks: course.shards.len() };
     match (course.protocol, course.algorithm) {
         _ if kernel.ranks == 1 => kernel.alone(),
@@ -47,26 +41,23 @@ pub(super) fn roles<'t, L: Link, In: Element, Out: Element, R: Reducible>(
 
 /// Whether packets are sent, taken and combined in one pass, for several positions at once: on a GPU, whose lanes are few for them. A
 /// `consume` hook may combine neighbours, and has positions one by one.
-pub(super) fn swaps<L: Link, In: Element, Out: Element, R: Reducible>(
-    reduction: &Reduction<'_, '_, L, In, Out, R>,
-    course: &Course<'_>,
-) -> bool {
-    let Reduction { kind, hooks, terms, .. } = reduction;
+pub(super) fn swaps(reduction: &AnyReduction<'_, '_>, course: &Course<'_>) -> bool {
+    let AnyReduction { kind, hooks, terms, .. } = reduction;
     let on_gpu = terms.link.seat().is_some() || terms.link.copies() > 1;
     let in_packets = course.protocol == Protocol::Packet && course.shards.len() > 1;
     let all = *kind == Kind::AllReduce && hooks.stores();
-    on_gpu && in_packets && all && swapped::<R>(course.tilings[0]).is_some()
+    on_gpu && in_packets && all && swapped(reduction.ty(), course.tilings[0]).is_some()
 }
 
-struct Kernel<'k, 'h, 'l, 't, L: Link, In: Element, Out: Element, R: Reducible> {
-    reduction: &'k Reduction<'h, 'l, L, In, Out, R>,
+struct Kernel<'k, 'h, 'l, 't> {
+    reduction: &'k AnyReduction<'h, 'l>,
     k: &'k Block<'t>,
     course: &'k Course<'k>,
     me: Rank,
     ranks: usize,
 }
 
-impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_, 't, L, In, Out, R> {
+impl<'k, 't> Kernel<'k, '_, '_, 't> {
     /// A world of one.
     fn alone(&self) {
         let (scene, tiling) = (self.scene(self.me), self.course.tilings[0]);
@@ -102,34 +93,26 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         // 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
         let terms = &self.reduction.terms;
         self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 8)).run(|r| {
-            let produce =
-                |scene: &Scene<'t, In, Out>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.producing(r, at));
-            let mine = tilings[self.me.index()];
+            let produce = |scene: &Scene<'t>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.producing(r, at));
+            let (mine, sent_as) = (tilings[self.me.index()], (plan, self.reduction.hooks.types));
             if swaps(self.reduction, self.course) {
-                return swap_and_reduce::<R, _>(
-                    r,
-                    (&to, &from),
-                    plan,
-                    mine,
-                    |at| produce(&out[0], at),
-                    |at, own, got| {
-                        self.turned(r, &out[0], at, own, got);
-                    },
-                );
+                let combine =
+                    |at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]| self.turned(r, &out[0], at, own, got);
+                return swap_and_reduce(r, (&to, &from), sent_as, mine, &|at| produce(&out[0], at), &combine);
             }
-            let expected = expect_packets::<R, _>(r, &from, plan, mine);
+            let expected = expect_packets(r, &from, sent_as, mine);
             let sent: Vec<_> = match self.reduction.kind {
                 // The same for all of them.
-                Kind::AllReduce => vec![share_packets::<R, _>(r, &to, plan, tilings[0], |at| produce(&out[0], at))],
+                Kind::AllReduce => vec![share_packets(r, &to, sent_as, tilings[0], &|at| produce(&out[0], at))],
                 Kind::ReduceScatter => {
                     let each = to.chunks(1).zip(&out).zip(&peers);
-                    let send = |((ops, scene), peer): ((_, _), &Rank)| {
-                        share_packets::<R, _>(r, ops, plan, tilings[peer.index()], |at| produce(scene, at))
+                    let send = |((peers, scene), peer): ((&[Peer<'t>], _), &Rank)| {
+                        share_packets(r, peers, sent_as, tilings[peer.index()], &|at| produce(scene, at))
                     };
                     each.map(send).collect()
                 }
             };
-            reduce_packets::<R, _>(r, (&from, expected), plan, mine, &ranges, |which, at, got| {
+            reduce_packets(r, (&from, expected), plan, mine, &ranges, &|which, at, got| {
                 self.result(r, &kept, numbers[which], at, got);
             });
             sent.into_iter().for_each(Sent::end);
@@ -141,7 +124,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         let Course { blocks, tilings, protocol, .. } = self.course;
         let (reduction, link, gathers) = (self.reduction, self.reduction.terms.link, self.gathers());
         let onward = if gathers { plan.from_block(*blocks) } else { plan };
-        let packing = |of: Rank| Packing::new(<R as crate::hook::Regs>::TYPES, tilings[of.index()].tile_len());
+        let packing = |of: Rank| Packing::new(reduction.hooks.types, tilings[of.index()].tile_len());
         let round = |i: usize| {
             let (to, from) = (self.me.after(i, self.ranks), self.me.after(self.ranks - i, self.ranks));
             let (tx, scene) = (link.sender(self.k, to, *protocol, None), self.scene(to));
@@ -149,14 +132,14 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
                 name: format!("send to {to}"),
                 trace: Box::new(move |r: &RoleCtx<'t>| {
                     let produce = |at: &Leg<'t>| reduction.hooks.produce(&scene.producing(r, at));
-                    send_tiles::<R, _>(r, &tx, plan, tilings[to.index()], packing(to), produce);
+                    send_staged(r, &tx, plan, tilings[to.index()], packing(to), &produce);
                 }),
             };
             let receive = gathers.then(|| {
                 let (rx, scene) = (link.receiver(self.k, from, *protocol), self.scene(from));
                 let trace = move |r: &RoleCtx<'t>| {
-                    let consume = |at: &Leg<'t>, x| reduction.hooks.consume(&scene.consuming(r, at), x);
-                    recv_tiles::<R, _>(r, &rx, onward, tilings[from.index()], packing(from), consume);
+                    let consume = |at: &Leg<'t>, x: Payload<'t>| reduction.hooks.consume(&scene.consuming(r, at), x);
+                    recv_staged(r, &rx, onward, tilings[from.index()], packing(from), &consume);
                 };
                 LegCode { name: format!("receive from {from}"), trace: Box::new(trace) as Box<dyn Fn(&RoleCtx<'t>)> }
             });
@@ -171,7 +154,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         let scene = self.scene(self.me);
         let reduce = move |r: &RoleCtx<'t>| {
             let me = self.me.index();
-            reduce_tiles::<R, R, _>(r, (&from, plan), (&to, onward), tilings[me], |at, got| {
+            reduce_tiles(r, (&from, plan), (&to, onward), tilings[me], reduction.hooks.types, &|at, got| {
                 self.result(r, &scene, me, at, got)
             });
         };
@@ -205,21 +188,13 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         self.k.blocks(*blocks as u32);
         self.k.role("reduce", self.warps()).run(|r| {
             let (me, onward) = (self.me.index(), reached.output.is_some());
-            reduce_windows::<R, R, _>(r, (&peers, onward), link.max_blocks_per_peer(), tilings[me], |at, got| {
-                self.result(r, &scene, me, at, got)
-            });
+            let of = (link.max_blocks_per_peer(), reduction.ty());
+            reduce_windows(r, (&peers, onward), of, tilings[me], &|at, got| self.result(r, &scene, me, at, got));
         });
     }
 
+    /// Round a ring, where partial results have a type of their own.
     fn ring(&self, plan: StagedPlan) {
-        match self.reduction.op {
-            ReduceOp::Average => self.ring_of::<R::Mean>(plan),
-            _ => self.ring_of::<R::Partial>(plan),
-        }
-    }
-
-    /// Round a ring, where partial results travel as `P`.
-    fn ring_of<P: Number>(&self, plan: StagedPlan) {
         let Course { blocks, tilings, shards, protocol, .. } = self.course;
         let (reduction, link) = (self.reduction, self.reduction.terms.link);
         let (next, previous) = (self.me.after(1, self.ranks), self.me.after(self.ranks - 1, self.ranks));
@@ -232,11 +207,14 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
         self.k.blocks(*blocks as u32);
         self.k.role("ring", self.warps()).run(|r| {
             let ring = Ring { next: &tx, previous: &rx, plan, tiling, ranks: self.ranks };
-            let reduce = RingReduce::<P, R> {
-                contribute: &|s, at| reduction.hooks.produce(&scenes[s].producing(r, at)).cast::<P>(),
+            let partial = reduction.partial();
+            let reduce = RingReduce {
+                partial,
+                whole: reduction.hooks.types,
+                contribute: &|s, at| reduction.hooks.produce(&scenes[s].producing(r, at)).only().cast(partial[0]),
                 combine: &|a, b| reduction.op.combine(a, b),
-                finish: &|x| reduction.op.finish::<R, P>(r, x, self.ranks),
-                keep: &|s, at, x| reduction.hooks.consume(&scenes[s].consuming(r, at), x),
+                finish: &|x| reduction.op.finish(r, reduction.ty(), x, self.ranks),
+                keep: &|s, at, x| reduction.hooks.consume(&scenes[s].consuming(r, at), x.into()),
                 len: &|s| shards[shard(s).index()].len(),
                 gathers: self.gathers(),
             };
@@ -262,59 +240,32 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     }
 
     /// Combines what the others sent for a position of shard `s`, in the order of `others`, with what this rank has; keeps and gives it.
-    fn result(
-        &self,
-        r: &RoleCtx<'t>,
-        scene: &Scene<'t, In, Out>,
-        s: usize,
-        at: &Leg<'t>,
-        got: &[Value<'t, R>],
-    ) -> Value<'t, R> {
-        let Reduction { hooks, op, .. } = self.reduction;
-        let [produces, consumes]: [Ctx<'t, In, Out>; 2] = scene.passing(r, at);
-        let own = hooks.produce(&produces);
+    fn result(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, s: usize, at: &Leg<'t>, got: &[AnyValue<'t>]) -> AnyValue<'t> {
+        let AnyReduction { hooks, op, .. } = self.reduction;
+        let [produces, consumes] = scene.passing(r, at);
+        let own = hooks.produce(&produces).only();
         let of = |rank: Rank| match (rank.index() + self.ranks - self.me.index()) % self.ranks {
             0 => own,
             after => got[after - 1],
         };
-        let x = op.of_all(r, self.course.order(s).map(of));
-        hooks.consume(&consumes, x);
+        let x = op.of_all(r, self.reduction.ty(), self.course.order(s).map(of));
+        hooks.consume(&consumes, x.into());
         x
     }
 
     /// Combines what this rank has for a position and what the others sent, in the order of `others`, and keeps it. The ranks, from this one
     /// on, are turned until the first of the position's shard comes first: by 1, by 2, by 4, .. places, or not.
-    fn turned(
-        &self,
-        r: &RoleCtx<'t>,
-        scene: &Scene<'t, In, Out>,
-        at: &Leg<'t>,
-        own: Value<'t, R>,
-        got: &[Value<'t, R>],
-    ) {
-        match self.reduction.op {
-            ReduceOp::Average => self.turned_of::<R::Mean>(r, scene, at, own, got),
-            _ => self.turned_of::<R::Partial>(r, scene, at, own, got),
-        }
-    }
-
-    fn turned_of<P: Number>(
-        &self,
-        r: &RoleCtx<'t>,
-        scene: &Scene<'t, In, Out>,
-        at: &Leg<'t>,
-        own: Value<'t, R>,
-        got: &[Value<'t, R>],
-    ) {
-        let (Reduction { hooks, op, .. }, ranks) = (self.reduction, self.ranks);
+    fn turned(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]) {
+        let (AnyReduction { hooks, op, .. }, ranks) = (self.reduction, self.ranks);
+        let (ty, partial) = (self.reduction.ty(), self.reduction.partial()[0]);
         let places = self.by_shard(r, at, |s| ((s + 1 + ranks - self.me.index()) % ranks) as i64);
-        let mut all: Vec<_> = std::iter::once(own).chain(got.iter().copied()).map(|x| x.cast::<P>()).collect();
+        let mut all: Vec<_> = std::iter::once(own).chain(got.iter().copied()).map(|x| x.cast(partial)).collect();
         for by in std::iter::successors(Some(1), |by| Some(2 * by)).take_while(|&by| by < ranks) {
             let turns = (places & by as i64).ne(0);
-            all = (0..ranks).map(|k| turns.select(all[(k + by) % ranks], all[k])).collect();
+            all = (0..ranks).map(|k| AnyValue::select(turns, all[(k + by) % ranks], all[k])).collect();
         }
         let x = all.into_iter().reduce(|a, b| op.combine(a, b)).expect("at least this rank");
-        hooks.consume(&scene.consuming(r, at), op.finish(r, x, ranks));
+        hooks.consume(&scene.consuming(r, at), op.finish(r, ty, x, ranks).into());
     }
 
     /// What goes with the shard of a position of the whole message.
@@ -329,13 +280,13 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
     }
 
     /// The scene of the hooks for a shard.
-    fn scene(&self, shard: Rank) -> Scene<'t, In, Out> {
+    fn scene(&self, shard: Rank) -> Scene<'t> {
         Scene { start: self.course.shards[shard.index()].start, ..self.part(Some(shard)) }
     }
 
     /// The scene for the chunk of the input that is for a rank; of all of it for none. Where the input is not cut, it is all in any case.
-    fn part(&self, of: Option<Rank>) -> Scene<'t, In, Out> {
-        let Reduction { inp, out, hooks, kind, .. } = self.reduction;
+    fn part(&self, of: Option<Rank>) -> Scene<'t> {
+        let AnyReduction { inp, out, hooks, kind, .. } = self.reduction;
         let inp = match of.filter(|_| *kind == Kind::ReduceScatter) {
             Some(rank) => {
                 let len = inp.len() / self.ranks;
@@ -343,7 +294,7 @@ impl<'k, 't, L: Link, In: Element, Out: Element, R: Reducible> Kernel<'k, '_, '_
             }
             None => inp.clone(),
         };
-        let (input, output) = (self.k.input(&inp).named("input"), self.k.output(out).named("output"));
+        let (input, output) = (self.k.any_input(&inp).named("input"), self.k.any_output(out).named("output"));
         Scene {
             input: chunk(input, Holds::Input, &hooks.input_shape),
             output: chunk(output, Holds::Output, &hooks.output_shape),

@@ -1,10 +1,9 @@
 //! Reductions in one hop: which windows they were given, and whether those will do.
 
 use super::RunError;
-use super::algorithm::{Algorithm, Reducible};
+use super::algorithm::Algorithm;
 use super::config::{Decision, Primitive};
-use super::link::Link;
-use super::reduction::{Course, Kind, Reduction};
+use super::reduction::{AnyReduction, Course, Kind, Reduction};
 use super::terms::{Message, WindowOf};
 use crate::hook::Regs;
 use crate::ir::scalar::Element;
@@ -38,7 +37,7 @@ impl Reached<'_> {
     }
 }
 
-impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, L, In, Out, R> {
+impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
     /// Combines in one hop: every rank reads its part of all inputs where they lie, and of an all-reduce stores the result in all outputs.
     /// The input must be this rank's part of a window, and so must the output of an all-reduce, of the same one (in place) or of a second:
     /// say this once for each. Nobody runs a produce hook then, nor the consume hook of an all-reduce.
@@ -57,18 +56,18 @@ impl<'h, 'l, L: Link, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, L, I
     /// # Ok::<(), tilewire::transport::WorldError>(())
     /// ```
     pub fn window<W: Element>(mut self, window: &Window<W>) -> Self {
-        self.windows.push(WindowOf::of(window));
+        self.any.windows.push(WindowOf::of(window));
         self
     }
 
     /// As `window`, with memory of one thread: for kernels that are traced and never launched.
     pub(crate) fn rehearsed_window<W: Element>(mut self, of_all: &[Tensor<W>]) -> Self {
-        self.windows.push(WindowOf::rehearsed(of_all, self.terms.link.rank()));
+        self.any.windows.push(WindowOf::rehearsed(of_all, self.any.terms.link.rank()));
         self
     }
 }
 
-impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, Out, R> {
+impl AnyReduction<'_, '_> {
     /// The windows, where it goes through them: because the user says so, or has given some and says nothing else.
     pub(super) fn reached(&self) -> Result<Option<Reached<'_>>, TransferError> {
         match self.terms.config.primitive {
@@ -92,7 +91,7 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
             return unable("nobody runs a consume hook when peers write the output: use staged or packet");
         }
         let of = |memory: &Memory| self.windows.iter().find(|window| window.own.is(memory));
-        let Some(input) = of(self.inp.memory()).filter(|window| window.ty == In::TYPE) else {
+        let Some(input) = of(self.inp.memory()).filter(|window| window.ty == self.inp.ty()) else {
             return unable(
                 "the input is not this rank's part of a window: give window.tensor() and say window(&window)",
             );
@@ -100,7 +99,7 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
         if !all {
             return Ok(Some(Reached { input, output: None }));
         }
-        match of(self.out.memory()).filter(|window| R::TYPES == [window.ty]) {
+        match of(self.out.memory()).filter(|window| self.hooks.types == [window.ty]) {
             Some(output) => Ok(Some(Reached { input, output: Some(output) })),
             None => unable(
                 "the output is not this rank's part of a window: give window.tensor(), and say window(&window) for it too",
@@ -127,7 +126,7 @@ impl<L: Link, In: Element, Out: Element, R: Reducible> Reduction<'_, '_, L, In, 
         }
         let shards = self.shards();
         // The first is the longest, so that all ranks decide alike.
-        let (types, len, shape) = (R::TYPES, shards[0].len(), None);
+        let (types, len, shape) = (self.hooks.types, shards[0].len(), None);
         let only = Some((Primitive::Direct, "a reduction through windows"));
         let message = Message { types, len, last_per: 1, shape: &shape, at_once: 1, only, consumed: false };
         let peer = (ranks > 1).then(|| link.rank().after(1, ranks));

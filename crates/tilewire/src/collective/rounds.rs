@@ -26,7 +26,7 @@ pub enum Rounds {
 
 impl Rounds {
     /// What is usual for what lies between the ranks.
-    pub(super) fn usual(link: &impl Link) -> Rounds {
+    pub(super) fn usual(link: &dyn Link) -> Rounds {
         let memory = |rank| rank == link.rank() || link.link_kind(rank) == LinkKind::Shm;
         if Rank::all(link.world_size()).all(memory) { Rounds::Roles } else { Rounds::Blocks }
     }

@@ -1,15 +1,14 @@
 //! Where a hook is called: the chunks of a leg, and everything else its context says.
 
 use super::flow::Flow;
-use crate::hook::{Chunk, Ctx, CtxBuilder, RoleCtx};
-use crate::ir::scalar::Element;
+use crate::hook::{AnyCtx, AnyCtxBuilder, Chunk, RoleCtx};
 use crate::schedule::{Leg, Tiling};
 use crate::transport::Rank;
 
 /// The surroundings of the hooks of one leg.
-pub(super) struct Scene<'t, In, Out> {
-    pub input: Chunk<'t, In>,
-    pub output: Chunk<'t, Out>,
+pub(super) struct Scene<'t> {
+    pub input: Chunk<'t, ()>,
+    pub output: Chunk<'t, ()>,
     pub tiling: Tiling,
     /// What the fields that name ranks are.
     pub flow: Flow,
@@ -22,27 +21,27 @@ pub(super) struct Scene<'t, In, Out> {
     pub cols: Option<usize>,
 }
 
-impl<'t, In: Element, Out: Element> Scene<'t, In, Out> {
+impl<'t> Scene<'t> {
     /// The context of a produce hook for one position.
-    pub(super) fn producing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> Ctx<'t, In, Out> {
+    pub(super) fn producing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> AnyCtx<'t> {
         self.flow.producing(self.place(r, at), self.other).build()
     }
 
     /// The context of a consume hook for one position.
-    pub(super) fn consuming(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> Ctx<'t, In, Out> {
+    pub(super) fn consuming(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> AnyCtx<'t> {
         self.flow.consuming(self.place(r, at), self.other).build()
     }
 
     /// The contexts of both hooks for a position that this rank passes to itself.
-    pub(super) fn passing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> [Ctx<'t, In, Out>; 2] {
+    pub(super) fn passing(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> [AnyCtx<'t>; 2] {
         let place = self.place(r, at);
         [self.flow.producing(place.clone(), self.other).build(), self.flow.consuming(place, self.other).build()]
     }
 
     /// Everything but the fields that name ranks.
-    fn place(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> CtxBuilder<'t, In, Out> {
+    fn place(&self, r: &RoleCtx<'t>, at: &Leg<'t>) -> AnyCtxBuilder<'t> {
         let pos = if self.start == 0 { at.pos } else { at.pos + self.start as i64 };
-        let mut c = Ctx::new(r, self.input, self.output)
+        let mut c = AnyCtx::new(r, self.input, self.output)
             .pos(pos)
             .tile(at.tile)
             .tile_rows(self.tiling.tile_rows())

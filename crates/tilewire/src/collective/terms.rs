@@ -13,8 +13,8 @@ use crate::vm::Puts;
 use std::time::Duration;
 
 /// Link, knobs, window and deadline of a builder.
-pub(super) struct Terms<'l, L> {
-    pub link: &'l L,
+pub(super) struct Terms<'l> {
+    pub link: &'l dyn Link,
     pub config: Config,
     pub window: Option<WindowOf>,
     pub deadline: Option<Duration>,
@@ -63,8 +63,8 @@ impl WindowOf {
     }
 }
 
-impl<'l, L: Link> Terms<'l, L> {
-    pub(super) fn new(link: &'l L) -> Self {
+impl<'l> Terms<'l> {
+    pub(super) fn new(link: &'l dyn Link) -> Self {
         Terms {
             link,
             config: Config::default(),
@@ -241,55 +241,55 @@ impl<'l, L: Link> Terms<'l, L> {
     }
 }
 
-/// The methods of a builder that has `terms: Terms<'l, L>`.
+/// The methods of a typed builder over one that has `terms: Terms<'l>`.
 macro_rules! terms_methods {
     () => {
         /// How it runs; what is not said is chosen by the size.
         pub fn config(mut self, config: Config) -> Self {
-            self.terms.config = config;
+            self.any.terms.config = config;
             self
         }
 
         /// How bytes travel; chosen by the size unless said.
         pub fn primitive(mut self, primitive: Primitive) -> Self {
-            self.terms.config.primitive = Some(primitive);
+            self.any.terms.config.primitive = Some(primitive);
             self
         }
 
         /// Blocks that share the work for one peer; 1 unless said. With several, idle worker threads of the process help.
         pub fn blocks(mut self, blocks: usize) -> Self {
-            self.terms.config.blocks = Some(blocks);
+            self.any.terms.config.blocks = Some(blocks);
             self
         }
 
         /// Keeps groups of so many neighbours in one tile, for hooks that reduce over groups.
         pub fn granule(mut self, elements: usize) -> Self {
-            self.terms.config.granule = Some(elements);
+            self.any.terms.config.granule = Some(elements);
             self
         }
 
         /// How long a wait may last without progress; the world's deadline unless said, `None`: without end.
         pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
-            self.terms.deadline = deadline.into();
+            self.any.terms.deadline = deadline.into();
             self
         }
 
         /// How a CPU writes what is for other ranks. Unless said, staging is written the way that is found to be faster, and windows through the cache.
         pub fn puts(mut self, puts: Puts) -> Self {
-            self.terms.puts = Some(puts);
+            self.any.terms.puts = Some(puts);
             self
         }
 
         /// Makes it an error if another rank has other hooks: the first launch compares their hashes, and nothing is sent. Hooks may differ
         /// unless this is said: a constant that depends on the rank is legal. Say it on all ranks.
         pub fn same_hooks(mut self) -> Self {
-            self.terms.same_hooks = true;
+            self.any.terms.same_hooks = true;
             self
         }
 
         /// For measuring what watching costs: launches that neither see a peer's failure nor sleep. Only their deadline ends a wait then.
         pub fn unwatched(mut self) -> Self {
-            self.terms.watched = false;
+            self.any.terms.watched = false;
             self
         }
     };

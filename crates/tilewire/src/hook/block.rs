@@ -3,12 +3,12 @@
 use super::error::MisuseKind;
 use super::legs::Overlap;
 use super::role::RoleCtx;
-use super::trace::{Brand, Trace};
-use super::view::{View, argument};
+use super::trace::{Brand, Lines, Trace};
+use super::view::{View, any_argument, argument};
 use super::wire::{Banks, Queue, Region, Slots};
 use crate::ir::scalar::Element;
 use crate::ir::{Access, Param, SourceLine, Type};
-use crate::tensor::{Arg, Memory, MixedBanks, Tensor};
+use crate::tensor::{AnyTensor, Arg, Memory, MixedBanks, Tensor};
 use std::marker::PhantomData;
 
 /// One block of a kernel: parameters, and the roles that run side by side in it.
@@ -45,6 +45,16 @@ impl<'t> Block<'t> {
     /// [`Block::input`].
     pub fn output<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::Out)
+    }
+
+    /// As [`Block::input`], of a tensor whose type is known while tracing only.
+    pub(crate) fn any_input(&self, tensor: &AnyTensor) -> View<'t, ()> {
+        any_argument(self.trace, tensor, Access::In)
+    }
+
+    /// As [`Block::output`], of a tensor whose type is known while tracing only.
+    pub(crate) fn any_output(&self, tensor: &AnyTensor) -> View<'t, ()> {
+        any_argument(self.trace, tensor, Access::Out)
     }
 
     /// A tensor the kernel reads and writes.
@@ -120,6 +130,11 @@ impl<'t> Block<'t> {
         self.trace.overlap(output)
     }
 
+    /// The lines of this kernel's ops, for code that is called through a table of methods.
+    pub(crate) fn lines(&self) -> Lines<'t> {
+        Lines { trace: self.trace, brand: PhantomData }
+    }
+
     /// Records a misuse of something built on the language.
     pub(crate) fn report(&self, at: &SourceLine, kind: MisuseKind) {
         self.trace.report(at, kind);
@@ -176,7 +191,7 @@ impl<'t> RoleBuilder<'t> {
             self.trace.report(&SourceLine::caller(), MisuseKind::TooSmall { what, is: 0 });
         }
         if let Some(role) = self.trace.open_role(&self.name, self.warps, copies.max(1), &self.at) {
-            body(&RoleCtx::new(self.trace, role, self.name));
+            body(&RoleCtx::new(self.trace, role, self.name.into()));
             self.trace.close_role();
         }
     }

@@ -2,13 +2,15 @@
 
 use super::error::MisuseKind;
 use super::legs::{Holds, HookLeg};
+use super::regs::Payload;
 use super::role::RoleCtx;
 use super::trace::Trace;
-use super::value::{IntoIndex, IntoValue, Known, Value};
+use super::value::{AnyValue, IntoIndex, IntoValue, Known, Value};
 use super::view::{Touch, View, View2};
 use super::wire::Region;
 use crate::ir::scalar::Element;
 use crate::ir::{self, BinaryOp, Op, SourceLine, Special, Type};
+use std::rc::Rc;
 
 /// What a hook gets: the chunks it reads and writes, and where it is.
 ///
@@ -61,7 +63,7 @@ pub struct Ctx<'t, In, Out> {
     /// Depends on [`Config`](crate::Config).
     pub region: Option<Tile<'t>>,
     trace: &'t Trace,
-    role: String,
+    role: Rc<str>,
     facts: Facts<'t>,
 }
 
@@ -113,7 +115,7 @@ macro_rules! facts {
             }
         }
 
-        impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {$(
+        impl<'t, In, Out> Ctx<'t, In, Out> {$(
             $(#[$doc])*
             #[track_caller]
             pub fn $name(&self) -> Value<'t, i64> {
@@ -121,7 +123,7 @@ macro_rules! facts {
             }
         )*}
 
-        impl<'t, In: Element, Out: Element> CtxBuilder<'t, In, Out> {$(
+        impl<'t, In, Out> CtxBuilder<'t, In, Out> {$(
             $(#[$doc])*
             #[track_caller]
             pub fn $name(mut self, x: impl IntoIndex<'t>) -> Self {
@@ -178,7 +180,7 @@ facts! {
     world_size = Fact::Launch(Special::WorldSize);
 }
 
-impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
+impl<'t, In, Out> Ctx<'t, In, Out> {
     /// Starts a context for the code of a role; what is not set keeps its default: the rank's own chunk, step and slot 0.
     /// Schedules call this; hooks only read.
     #[allow(clippy::new_ret_no_self)] // a context is built, never changed
@@ -190,7 +192,7 @@ impl<'t, In: Element, Out: Element> Ctx<'t, In, Out> {
         if let Some((block, blocks)) = r.share {
             (facts.block, facts.num_blocks) = (Fact::Given(Known::Value(block)), fixed(blocks));
         }
-        let role = r.name().to_string();
+        let role = Rc::clone(&r.name);
         CtxBuilder { ctx: Ctx { input, output, region: None, trace: r.trace, role, facts } }
     }
 
@@ -267,7 +269,7 @@ pub struct CtxBuilder<'t, In, Out> {
     ctx: Ctx<'t, In, Out>,
 }
 
-impl<'t, In: Element, Out: Element> CtxBuilder<'t, In, Out> {
+impl<'t, In, Out> CtxBuilder<'t, In, Out> {
     /// The current tile of the transport's region.
     pub fn region(mut self, tile: Tile<'t>) -> Self {
         self.ctx.region = Some(Tile { region: tile.region.held_as(Holds::Staging), ..tile });
@@ -322,19 +324,25 @@ impl<T> Clone for Chunk<'_, T> {
 
 impl<T> Copy for Chunk<'_, T> {}
 
-impl<'t, T: Element> From<View<'t, T>> for Chunk<'t, T> {
+impl<'t, T> From<View<'t, T>> for Chunk<'t, T> {
     fn from(view: View<'t, T>) -> Self {
         Chunk { view, shape: None, axes: [None; 2] }
     }
 }
 
-impl<'t, T: Element> From<View2<'t, T>> for Chunk<'t, T> {
+impl<'t, T> From<View2<'t, T>> for Chunk<'t, T> {
     fn from(shape: View2<'t, T>) -> Self {
         Chunk { view: shape.flat(), shape: Some(shape), axes: [None; 2] }
     }
 }
 
-impl<'t, T: Element> Chunk<'t, T> {
+impl<'t, T> Chunk<'t, T> {
+    /// The same chunk with elements of another type, or of one that is known while tracing only.
+    fn retyped<U>(self) -> Chunk<'t, U> {
+        let Chunk { view, shape, axes } = self;
+        Chunk { view: view.retyped(), shape: shape.map(View2::retyped), axes }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.view.len()
@@ -365,6 +373,24 @@ impl<'t, T: Element> Chunk<'t, T> {
         self.view
     }
 
+    fn shaped(&self, row: &impl IntoIndex<'t>, col: &impl IntoIndex<'t>, at: &SourceLine) -> Option<View2<'t, T>> {
+        let Some(shape) = self.shape else {
+            self.view.trace.report(at, MisuseKind::NoShape);
+            return None;
+        };
+        for (id, extent) in [(row.id(), shape.rows()), (col.id(), shape.cols())] {
+            let Some(id) = id else { continue };
+            for (what, axis, runs_to) in self.axes.into_iter().flatten() {
+                if axis == id && runs_to > extent {
+                    self.view.trace.report(at, MisuseKind::Transposed { what, runs_to, extent });
+                }
+            }
+        }
+        Some(shape)
+    }
+}
+
+impl<'t, T: Element> Chunk<'t, T> {
     /// The element at a position.
     #[track_caller]
     pub fn load(&self, pos: impl IntoIndex<'t>) -> Value<'t, T> {
@@ -411,32 +437,38 @@ impl<'t, T: Element> Chunk<'t, T> {
             shape.store(row, col, x);
         }
     }
+}
 
-    /// Reads at a position for code that has no line of its own.
-    pub(crate) fn load_line(&self, pos: Value<'t, i64>, at: &SourceLine) -> Value<'t, T> {
-        let place = self.view.place(pos, Touch::Read, at);
-        self.view.trace.value(Op::Load { at: place, mask: None }, at)
+/// A context whose chunks have elements of types that are known while tracing only: what schedules and collectives work with.
+pub(crate) type AnyCtx<'t> = Ctx<'t, (), ()>;
+/// Such a context under construction.
+pub(crate) type AnyCtxBuilder<'t> = CtxBuilder<'t, (), ()>;
+
+impl<'t> AnyCtx<'t> {
+    /// The context as a hook of these types gets it.
+    pub(crate) fn typed<In: Element, Out: Element>(&self) -> Ctx<'t, In, Out> {
+        let Ctx { input, output, region, trace, role, facts } = self.clone();
+        Ctx { input: input.retyped(), output: output.retyped(), region, trace, role, facts }
     }
 
-    /// Writes at a position for code that has no line of its own.
-    pub(super) fn store_line(&self, pos: Value<'t, i64>, x: Value<'t, T>, at: &SourceLine) {
-        let place = self.view.place(pos, Touch::Write, at);
-        self.view.trace.emit(Op::Store { at: place, x: x.ir, mask: None }, at);
+    /// Reads the input at this position, for code that has no line of its own.
+    pub(crate) fn load_input(&self, at: &SourceLine) -> AnyValue<'t> {
+        let place = self.input.view.place(self.pos_line(at), Touch::Read, at);
+        AnyValue::new(self.trace, self.trace.raw(Op::Load { at: place, mask: None }, at))
     }
 
-    fn shaped(&self, row: &impl IntoIndex<'t>, col: &impl IntoIndex<'t>, at: &SourceLine) -> Option<View2<'t, T>> {
-        let Some(shape) = self.shape else {
-            self.view.trace.report(at, MisuseKind::NoShape);
-            return None;
-        };
-        for (id, extent) in [(row.id(), shape.rows()), (col.id(), shape.cols())] {
-            let Some(id) = id else { continue };
-            for (what, axis, runs_to) in self.axes.into_iter().flatten() {
-                if axis == id && runs_to > extent {
-                    self.view.trace.report(at, MisuseKind::Transposed { what, runs_to, extent });
-                }
+    /// What `consume` does when the user gives none: stores the value at its position. Several values, or one of another type than the
+    /// output's, are a misuse at `at`.
+    pub(crate) fn store_output(&self, payload: Payload<'t>, output: Type, at: &SourceLine) {
+        match payload.parts() {
+            [x] if x.ty() == output => {
+                let place = self.output.view.place(self.pos_line(at), Touch::Write, at);
+                self.trace.emit(Op::Store { at: place, x: x.ir, mask: None }, at);
+            }
+            parts => {
+                let carries = parts.iter().map(|x| x.ty()).collect();
+                self.trace.report(at, MisuseKind::NeedsConsume { carries, output });
             }
         }
-        Some(shape)
     }
 }

@@ -255,7 +255,7 @@ pub enum MisuseKind {
     /// A hook that carries something the default `consume` cannot store.
     NeedsConsume {
         /// What `produce` gives.
-        carries: &'static [Type],
+        carries: Vec<Type>,
         /// Element type of the output.
         output: Type,
     },

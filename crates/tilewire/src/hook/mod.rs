@@ -55,13 +55,14 @@ mod view;
 mod wire;
 
 pub use block::{Block, RoleBuilder};
-pub(crate) use ctx::Several;
+pub(crate) use ctx::{AnyCtx, AnyCtxBuilder, Several};
 pub use ctx::{Chunk, Ctx, CtxBuilder, Tile};
 pub use error::{BuildError, Misuse, MisuseKind, ScopeKind};
 pub use ops::Bits;
-pub use regs::{GetParts, PutParts, Regs};
+pub use regs::{Payload, Regs};
 pub use role::{IntoRange, RoleCtx, Var};
-pub use value::{IntoIndex, IntoValue, Value};
+pub(crate) use trace::Lines;
+pub use value::{AnyValue, IntoIndex, IntoValue, Value};
 pub use view::{Atomic, Captured, View, View2};
 pub use wire::{Banks, Queue, Region, Slot, Slots};
 

@@ -1,14 +1,13 @@
 //! What travels from `produce` to `consume`: one value, or several side by side (a payload and its scale).
 
-use super::ctx::Ctx;
-use super::error::MisuseKind;
-use super::value::Value;
+use super::value::{AnyValue, Value};
+use crate::ir::Type;
 use crate::ir::scalar::Element;
-use crate::ir::{SourceLine, Type};
 
 /// The types of the values one element carries over the wire: `T` for one value, `(A, B)` or `(A, B, C)` for several.
 ///
-/// It names the types only, so that it can be inferred and stored in builders; `Regs::Of<'t>` are the values of one build.
+/// It names the types only, so that it can be inferred and stored in builders; `Regs::Of<'t>` are the values of one build. Schedules and
+/// transports see a [`Payload`] in their place, and are compiled once.
 pub trait Regs: 'static {
     /// The values: `Value<'t, T>`, or a tuple of values.
     type Of<'t>: Copy;
@@ -16,54 +15,67 @@ pub trait Regs: 'static {
     /// Types of the parts, in order.
     const TYPES: &'static [Type];
 
-    /// Hands every part to `to`.
-    #[track_caller]
-    fn put<'t>(regs: Self::Of<'t>, to: &impl PutParts<'t>);
+    /// The values without their types.
+    fn erase<'t>(regs: Self::Of<'t>) -> Payload<'t>;
 
-    /// Takes every part from `from`.
-    #[track_caller]
-    fn get<'t>(from: &impl GetParts<'t>) -> Self::Of<'t>;
-
-    /// What `consume` does when the user gives none: stores the value at its position. Several values, or one of another type
-    /// than the output's, are a misuse at `at`.
-    #[doc(hidden)]
-    fn store<'t, In: Element, Out: Element>(regs: Self::Of<'t>, c: &Ctx<'t, In, Out>, at: &SourceLine);
+    /// The values with their types.
+    ///
+    /// # Panics
+    /// When they have others.
+    fn restore<'t>(payload: Payload<'t>) -> Self::Of<'t>;
 }
 
-/// Where the parts of one element go: whoever sends it knows at which byte part `k` lies, and how it is written.
-pub trait PutParts<'t> {
-    /// Writes part `part`.
-    #[track_caller]
-    fn put<T: Element>(&self, part: usize, x: Value<'t, T>);
+/// The values that travel for one element, of types that are known while tracing only.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload<'t> {
+    /// The first is repeated where there are fewer than three.
+    parts: [AnyValue<'t>; 3],
+    len: usize,
 }
 
-/// Where the parts of one element come from.
-pub trait GetParts<'t> {
-    /// Reads part `part`.
-    #[track_caller]
-    fn get<T: Element>(&self, part: usize) -> Value<'t, T>;
+impl<'t> Payload<'t> {
+    /// These parts, in order.
+    ///
+    /// # Panics
+    /// When there are none, or more than three.
+    pub fn new(parts: &[AnyValue<'t>]) -> Payload<'t> {
+        assert!((1..=3).contains(&parts.len()), "{} parts, of one to three", parts.len());
+        let mut all = [parts[0]; 3];
+        all[..parts.len()].copy_from_slice(parts);
+        Payload { parts: all, len: parts.len() }
+    }
+
+    /// The parts, in order.
+    pub fn parts(&self) -> &[AnyValue<'t>] {
+        &self.parts[..self.len]
+    }
+
+    /// The only part.
+    ///
+    /// # Panics
+    /// When there are several.
+    pub(crate) fn only(self) -> AnyValue<'t> {
+        assert_eq!(self.len, 1, "one value");
+        self.parts[0]
+    }
+}
+
+impl<'t> From<AnyValue<'t>> for Payload<'t> {
+    fn from(value: AnyValue<'t>) -> Self {
+        Payload { parts: [value; 3], len: 1 }
+    }
 }
 
 impl<T: Element> Regs for T {
     type Of<'t> = Value<'t, T>;
     const TYPES: &'static [Type] = &[T::TYPE];
 
-    #[track_caller]
-    fn put<'t>(regs: Value<'t, T>, to: &impl PutParts<'t>) {
-        to.put(0, regs);
+    fn erase<'t>(regs: Self::Of<'t>) -> Payload<'t> {
+        AnyValue::from(regs).into()
     }
 
-    #[track_caller]
-    fn get<'t>(from: &impl GetParts<'t>) -> Value<'t, T> {
-        from.get(0)
-    }
-
-    fn store<'t, In: Element, Out: Element>(regs: Value<'t, T>, c: &Ctx<'t, In, Out>, at: &SourceLine) {
-        if T::TYPE == Out::TYPE {
-            c.output.store_line(c.pos_line(at), Value::<Out>::new(regs.trace, regs.ir), at);
-        } else {
-            regs.trace.report(at, MisuseKind::NeedsConsume { carries: Self::TYPES, output: Out::TYPE });
-        }
+    fn restore<'t>(payload: Payload<'t>) -> Value<'t, T> {
+        payload.only().typed()
     }
 }
 
@@ -73,18 +85,13 @@ macro_rules! tuples {
             type Of<'t> = ($(Value<'t, $name>,)*);
             const TYPES: &'static [Type] = &[$($name::TYPE),*];
 
-            #[track_caller]
-            fn put<'t>(regs: Self::Of<'t>, to: &impl PutParts<'t>) {
-                $(to.put($index, regs.$index);)*
+            fn erase<'t>(regs: Self::Of<'t>) -> Payload<'t> {
+                Payload::new(&[$(regs.$index.into()),*])
             }
 
-            #[track_caller]
-            fn get<'t>(from: &impl GetParts<'t>) -> Self::Of<'t> {
-                ($(from.get::<$name>($index),)*)
-            }
-
-            fn store<'t, In: Element, Out: Element>(regs: Self::Of<'t>, _: &Ctx<'t, In, Out>, at: &SourceLine) {
-                regs.0.trace.report(at, MisuseKind::NeedsConsume { carries: Self::TYPES, output: Out::TYPE });
+            fn restore<'t>(payload: Payload<'t>) -> Self::Of<'t> {
+                assert_eq!(payload.len, Self::TYPES.len(), "as many values");
+                ($(payload.parts[$index].typed::<$name>(),)*)
             }
         }
     )*};

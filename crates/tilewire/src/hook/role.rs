@@ -10,6 +10,7 @@ use crate::ir::{self, Access, Base, Inst, Op, RoleId, SourceLine, Special, Type,
 use crate::tensor::Scalar;
 use std::marker::PhantomData;
 use std::ops::{Range, RangeTo};
+use std::rc::Rc;
 
 /// What the body of a role is written with.
 ///
@@ -37,14 +38,14 @@ use std::ops::{Range, RangeTo};
 pub struct RoleCtx<'t> {
     pub(super) trace: &'t Trace,
     role: RoleId,
-    name: String,
+    pub(super) name: Rc<str>,
     /// The number this block goes by and of how many, where those are not the launch's.
     pub(super) share: Option<(Value<'t, i64>, usize)>,
     brand: Brand<'t>,
 }
 
 impl<'t> RoleCtx<'t> {
-    pub(super) fn new(trace: &'t Trace, role: RoleId, name: String) -> Self {
+    pub(super) fn new(trace: &'t Trace, role: RoleId, name: Rc<str>) -> Self {
         RoleCtx { trace, role, name, share: None, brand: PhantomData }
     }
 

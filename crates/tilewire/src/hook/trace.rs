@@ -26,6 +26,28 @@ pub struct Trace {
 /// shrink to a common lifetime and their values mix.
 pub(super) type Brand<'t> = PhantomData<fn(&'t ()) -> &'t ()>;
 
+/// Says at which line of the caller ops are traced. A method that is called through a table does not know its caller, although it says
+/// `#[track_caller]`: then its caller says so before.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'t> {
+    pub(super) trace: &'t Trace,
+    pub(super) brand: Brand<'t>,
+}
+
+impl Lines<'_> {
+    /// Everything that `body` traces has this line, unless a caller of this one has said another.
+    pub(crate) fn on_behalf_of(&self, at: SourceLine, body: &mut dyn FnMut()) {
+        let is_first = self.trace.state().caller.is_none();
+        if is_first {
+            self.trace.state().caller = Some(at);
+        }
+        body();
+        if is_first {
+            self.trace.state().caller = None;
+        }
+    }
+}
+
 /// What a trace becomes.
 pub(super) struct Outcome {
     pub(super) kernel: ir::Kernel,
@@ -50,6 +72,8 @@ struct State {
     hook: Option<HookLeg>,
     /// Who gave the hook that is being traced: lines of the library of hooks are reported as this one.
     user: Option<SourceLine>,
+    /// The line of the caller, where it was said: see [`Lines`].
+    caller: Option<SourceLine>,
     /// The calls of hooks that have been traced.
     calls: Vec<HookCall>,
     /// The scratch of each role that is passed on.
@@ -77,6 +101,7 @@ impl Trace {
                 role: None,
                 hook: None,
                 user: None,
+                caller: None,
                 calls: Vec::new(),
                 passing: Vec::new(),
             }),
@@ -277,6 +302,7 @@ impl Trace {
         make: &dyn Fn(Region) -> Op,
     ) -> (Inst, [ir::Value; 2]) {
         let mut state = self.state();
+        let at = &*state.user_line(at);
         let region = state.builder.open(kind == ScopeKind::Each);
         state.enter(kind, at);
         let (inst, indices) = state.builder.loop_head(make(region), at);
@@ -296,7 +322,8 @@ impl Trace {
     /// Places an op around bodies that are closed, its operands checked before.
     pub(crate) fn place(&self, op: Op, at: &SourceLine) {
         let mut state = self.state();
-        state.builder.push(op, at);
+        let at = state.user_line(at);
+        state.builder.push(op, &at);
     }
 
     // ---- parameters ---------------------------------------------------------------------------------------------
@@ -497,8 +524,9 @@ impl State {
 
     /// The line to report for this one.
     fn user_line<'l>(&self, at: &'l SourceLine) -> Cow<'l, SourceLine> {
-        match &self.user {
-            Some(user) if in_library(at) => Cow::Owned(user.clone()),
+        match (&self.user, &self.caller) {
+            (_, Some(caller)) => Cow::Owned(caller.clone()),
+            (Some(user), _) if in_library(at) => Cow::Owned(user.clone()),
             _ => Cow::Borrowed(at),
         }
     }

@@ -3,7 +3,7 @@
 use super::error::MisuseKind;
 use super::trace::{Brand, Trace};
 use crate::ir::scalar::{Element, Integer};
-use crate::ir::{self, Op, SourceLine, Type};
+use crate::ir::{self, BinaryOp, Op, SourceLine, Type};
 use crate::tensor::Scalar;
 use std::fmt;
 use std::marker::PhantomData;
@@ -57,33 +57,6 @@ impl<'t, T: Element> Value<'t, T> {
         Value { trace, ir, brand: PhantomData, element: PhantomData }
     }
 
-    /// The bits of an element of eight bytes as a `u64`.
-    pub(crate) fn to_word(self, at: &SourceLine) -> Value<'t, u64> {
-        Value::<u64>::new(self.trace, self.reinterpret(Type::U64, at))
-    }
-
-    /// An element of eight bytes that has these bits.
-    pub(crate) fn from_word(word: Value<'t, u64>, at: &SourceLine) -> Value<'t, T> {
-        Value::new(word.trace, word.reinterpret(T::TYPE, at))
-    }
-
-    /// Element `k` of those that lie side by side in a word, the first in its lowest bits.
-    #[track_caller]
-    pub(crate) fn in_word(word: Value<'t, u64>, k: usize) -> Value<'t, T> {
-        let at = SourceLine::caller();
-        let low = if k == 0 { word } else { word >> (8 * T::TYPE.size() * k) as u64 };
-        match T::TYPE.size() {
-            1 => Value::new(word.trace, low.cast::<u8>().reinterpret(T::TYPE, &at)),
-            2 => Value::new(word.trace, low.cast::<u16>().reinterpret(T::TYPE, &at)),
-            4 => Value::new(word.trace, low.cast::<u32>().reinterpret(T::TYPE, &at)),
-            _ => Value::from_word(low, &at),
-        }
-    }
-
-    fn reinterpret(self, to: Type, at: &SourceLine) -> ir::Value {
-        if T::TYPE == to { self.ir } else { self.trace.raw(Op::Bitcast { x: self.ir, to }, at) }
-    }
-
     /// The value's name in the IR, to find it there.
     pub fn id(self) -> ir::Value {
         self.ir
@@ -101,6 +74,113 @@ impl<T> Copy for Value<'_, T> {}
 impl<T: Element> fmt::Debug for Value<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.ir, T::TYPE)
+    }
+}
+
+/// A traced value whose type is known while tracing only: what schedules and transports move. It has the brand of its build, as [`Value`] has:
+///
+/// ```compile_fail
+/// use tilewire::hook::AnyValue;
+/// use tilewire::kernel;
+/// let escaped: std::cell::Cell<Option<AnyValue<'_>>> = Default::default();
+/// let _ = kernel("k", |k| k.main(|r| escaped.set(Some(r.rank().into()))));
+/// ```
+///
+/// ```compile_fail
+/// use tilewire::hook::AnyValue;
+/// fn shrinks<'long: 'short, 'short>(x: AnyValue<'long>) -> AnyValue<'short> {
+///     x // invariant: a brand does not shrink
+/// }
+/// ```
+#[derive(Clone, Copy)]
+pub struct AnyValue<'t> {
+    pub(crate) trace: &'t Trace,
+    pub(crate) ir: ir::Value,
+    brand: Brand<'t>,
+}
+
+impl<'t> AnyValue<'t> {
+    pub(crate) fn new(trace: &'t Trace, ir: ir::Value) -> Self {
+        AnyValue { trace, ir, brand: PhantomData }
+    }
+
+    /// Its type.
+    pub fn ty(self) -> Type {
+        self.trace.kernel().ty(self.ir)
+    }
+
+    /// The same value with its type.
+    ///
+    /// # Panics
+    /// When it has another one: a build error, in a kernel being traced.
+    pub fn typed<T: Element>(self) -> Value<'t, T> {
+        assert_eq!(self.ty(), T::TYPE, "the type of {}", self.ir);
+        Value::new(self.trace, self.ir)
+    }
+
+    /// As [`Value::cast`].
+    #[track_caller]
+    pub(crate) fn cast(self, to: Type) -> AnyValue<'t> {
+        match self.ty() == to {
+            true => self,
+            false => self.then(Op::Cast { x: self.ir, to }, &SourceLine::caller()),
+        }
+    }
+
+    /// A binary op on two values of one type.
+    #[track_caller]
+    pub(crate) fn binary(self, op: BinaryOp, other: AnyValue<'t>) -> AnyValue<'t> {
+        self.then(Op::Binary { op, a: self.ir, b: other.ir }, &SourceLine::caller())
+    }
+
+    /// `a` where the condition holds, otherwise `b`.
+    #[track_caller]
+    pub(crate) fn select(condition: Value<'t, bool>, a: AnyValue<'t>, b: AnyValue<'t>) -> AnyValue<'t> {
+        a.then(Op::Select { cond: condition.ir, a: a.ir, b: b.ir }, &SourceLine::caller())
+    }
+
+    /// The bits of a value of eight bytes as a `u64`.
+    pub(crate) fn to_word(self, at: &SourceLine) -> Value<'t, u64> {
+        Value::new(self.trace, self.reinterpret(Type::U64, at).ir)
+    }
+
+    /// A value of a type of eight bytes that has these bits.
+    pub(crate) fn from_word(word: Value<'t, u64>, ty: Type, at: &SourceLine) -> AnyValue<'t> {
+        AnyValue::from(word).reinterpret(ty, at)
+    }
+
+    /// Value `k` of those of this type that lie side by side in a word, the first in its lowest bits.
+    #[track_caller]
+    pub(crate) fn in_word(word: Value<'t, u64>, ty: Type, k: usize) -> AnyValue<'t> {
+        let at = SourceLine::caller();
+        let low = if k == 0 { word } else { word >> (8 * ty.size() * k) as u64 };
+        let bits = match ty.size() {
+            1 => AnyValue::from(low.cast::<u8>()),
+            2 => AnyValue::from(low.cast::<u16>()),
+            4 => AnyValue::from(low.cast::<u32>()),
+            _ => AnyValue::from(low),
+        };
+        bits.reinterpret(ty, &at)
+    }
+
+    fn reinterpret(self, to: Type, at: &SourceLine) -> AnyValue<'t> {
+        if self.ty() == to { self } else { self.then(Op::Bitcast { x: self.ir, to }, at) }
+    }
+
+    fn then(self, op: Op, at: &SourceLine) -> AnyValue<'t> {
+        AnyValue::new(self.trace, self.trace.raw(op, at))
+    }
+}
+
+impl<'t, T: Element> From<Value<'t, T>> for AnyValue<'t> {
+    fn from(value: Value<'t, T>) -> Self {
+        AnyValue::new(value.trace, value.ir)
+    }
+}
+
+impl fmt::Debug for AnyValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.ir, self.ty())
     }
 }
 

@@ -6,7 +6,7 @@ use super::trace::Trace;
 use super::value::{IntoIndex, IntoValue, Known, Value, number};
 use crate::ir::scalar::{Element, Integer};
 use crate::ir::{self, Access, Base, BinaryOp, Mask, Op, Order, Place, RoleId, Scope, SourceLine, Type};
-use crate::tensor::Tensor;
+use crate::tensor::{AnyTensor, Tensor};
 use std::marker::PhantomData;
 
 /// Elements `0..len` of a buffer or of scratch.
@@ -43,10 +43,16 @@ impl<T> Clone for View<'_, T> {
 
 impl<T> Copy for View<'_, T> {}
 
-impl<'t, T: Element> View<'t, T> {
+impl<'t, T> View<'t, T> {
     pub(crate) fn of(trace: &'t Trace, base: Base, len: usize, role: Option<RoleId>, access: Access) -> Self {
         let (start, holds) = (Known::Number(0), Holds::Other);
         View { trace, base, bank: None, start, len, role, access, holds, element: PhantomData }
+    }
+
+    /// The same memory with elements of another type, or of one that is known while tracing only.
+    pub(crate) fn retyped<U>(self) -> View<'t, U> {
+        let View { trace, base, bank, start, len, role, access, holds, .. } = self;
+        View { trace, base, bank, start, len, role, access, holds, element: PhantomData }
     }
 
     /// The same memory, as hooks of a collective know it.
@@ -80,52 +86,6 @@ impl<'t, T: Element> View<'t, T> {
             self.trace.rename(param, name);
         }
         self
-    }
-
-    /// Element `i`. In an `each` the result is a lane value, outside it is uniform.
-    #[track_caller]
-    pub fn load(&self, i: impl IntoIndex<'t>) -> Value<'t, T> {
-        let at = SourceLine::caller();
-        let place = self.place(i, Touch::Read, &at);
-        self.trace.value(Op::Load { at: place, mask: None }, &at)
-    }
-
-    /// Element `i`; the same as [`View::load`].
-    #[track_caller]
-    pub fn at(&self, i: impl IntoIndex<'t>) -> Value<'t, T> {
-        self.load(i)
-    }
-
-    /// Element `i` where `cond` holds, otherwise `other`; nothing is read then and `i` may lie outside.
-    #[track_caller]
-    pub fn load_if(
-        &self,
-        cond: impl IntoValue<'t, bool>,
-        i: impl IntoIndex<'t>,
-        other: impl IntoValue<'t, T>,
-    ) -> Value<'t, T> {
-        let at = SourceLine::caller();
-        let mask = Mask { cond: cond.into_ir(self.trace, &at), other: other.into_ir(self.trace, &at) };
-        let place = self.place(i, Touch::ReadIf, &at);
-        self.trace.value(Op::Load { at: place, mask: Some(mask) }, &at)
-    }
-
-    /// Writes element `i`. Outside an `each` one lane writes.
-    #[track_caller]
-    pub fn store(&self, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
-        let at = SourceLine::caller();
-        let x = x.into_ir(self.trace, &at);
-        let place = self.place(i, Touch::Write, &at);
-        self.trace.emit(Op::Store { at: place, x, mask: None }, &at);
-    }
-
-    /// Writes element `i` where `cond` holds; otherwise `i` may lie outside.
-    #[track_caller]
-    pub fn store_if(&self, cond: impl IntoValue<'t, bool>, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
-        let at = SourceLine::caller();
-        let (mask, x) = (Some(cond.into_ir(self.trace, &at)), x.into_ir(self.trace, &at));
-        let place = self.place(i, Touch::WriteIf, &at);
-        self.trace.emit(Op::Store { at: place, x, mask }, &at);
     }
 
     /// Elements `start .. start + len` as a view of their own; `start` is uniform.
@@ -223,6 +183,54 @@ impl<'t, T: Element> View<'t, T> {
     }
 }
 
+impl<'t, T: Element> View<'t, T> {
+    /// Element `i`. In an `each` the result is a lane value, outside it is uniform.
+    #[track_caller]
+    pub fn load(&self, i: impl IntoIndex<'t>) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        let place = self.place(i, Touch::Read, &at);
+        self.trace.value(Op::Load { at: place, mask: None }, &at)
+    }
+
+    /// Element `i`; the same as [`View::load`].
+    #[track_caller]
+    pub fn at(&self, i: impl IntoIndex<'t>) -> Value<'t, T> {
+        self.load(i)
+    }
+
+    /// Element `i` where `cond` holds, otherwise `other`; nothing is read then and `i` may lie outside.
+    #[track_caller]
+    pub fn load_if(
+        &self,
+        cond: impl IntoValue<'t, bool>,
+        i: impl IntoIndex<'t>,
+        other: impl IntoValue<'t, T>,
+    ) -> Value<'t, T> {
+        let at = SourceLine::caller();
+        let mask = Mask { cond: cond.into_ir(self.trace, &at), other: other.into_ir(self.trace, &at) };
+        let place = self.place(i, Touch::ReadIf, &at);
+        self.trace.value(Op::Load { at: place, mask: Some(mask) }, &at)
+    }
+
+    /// Writes element `i`. Outside an `each` one lane writes.
+    #[track_caller]
+    pub fn store(&self, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        let at = SourceLine::caller();
+        let x = x.into_ir(self.trace, &at);
+        let place = self.place(i, Touch::Write, &at);
+        self.trace.emit(Op::Store { at: place, x, mask: None }, &at);
+    }
+
+    /// Writes element `i` where `cond` holds; otherwise `i` may lie outside.
+    #[track_caller]
+    pub fn store_if(&self, cond: impl IntoValue<'t, bool>, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
+        let at = SourceLine::caller();
+        let (mask, x) = (Some(cond.into_ir(self.trace, &at)), x.into_ir(self.trace, &at));
+        let place = self.place(i, Touch::WriteIf, &at);
+        self.trace.emit(Op::Store { at: place, x, mask }, &at);
+    }
+}
+
 /// What an access does. A masked one may be masked off exactly where it would lie outside, so its index is not judged.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Touch {
@@ -308,7 +316,12 @@ impl<T> Clone for View2<'_, T> {
 
 impl<T> Copy for View2<'_, T> {}
 
-impl<'t, T: Element> View2<'t, T> {
+impl<'t, T> View2<'t, T> {
+    pub(crate) fn retyped<U>(self) -> View2<'t, U> {
+        let View2 { view, rows, cols, stride } = self;
+        View2 { view: view.retyped(), rows, cols, stride }
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -329,6 +342,22 @@ impl<'t, T: Element> View2<'t, T> {
         self.view
     }
 
+    /// `row * stride + col`.
+    #[track_caller]
+    fn index(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, touch: Touch) -> Value<'t, i64> {
+        let (at, trace) = (SourceLine::caller(), self.view.trace);
+        for (number, extent) in [(row.number(), self.rows), (col.number(), self.cols)] {
+            if let Some(index) = number.filter(|n| touch.is_certain() && !(0..extent as i128).contains(n)) {
+                trace.report(&at, MisuseKind::OutOfBounds { index, len: extent });
+            }
+        }
+        let row = Value::<i64>::new(trace, row.into_index(trace, Type::I64, &at));
+        let col = Value::<i64>::new(trace, col.into_index(trace, Type::I64, &at));
+        if self.stride == 1 { row + col } else { row * self.stride as i64 + col }
+    }
+}
+
+impl<'t, T: Element> View2<'t, T> {
     /// The element in row `row` and column `col`.
     #[track_caller]
     pub fn at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, T> {
@@ -370,20 +399,6 @@ impl<'t, T: Element> View2<'t, T> {
     ) {
         self.view.store_if(cond, self.index(row, col, Touch::WriteIf), x);
     }
-
-    /// `row * stride + col`.
-    #[track_caller]
-    fn index(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, touch: Touch) -> Value<'t, i64> {
-        let (at, trace) = (SourceLine::caller(), self.view.trace);
-        for (number, extent) in [(row.number(), self.rows), (col.number(), self.cols)] {
-            if let Some(index) = number.filter(|n| touch.is_certain() && !(0..extent as i128).contains(n)) {
-                trace.report(&at, MisuseKind::OutOfBounds { index, len: extent });
-            }
-        }
-        let row = Value::<i64>::new(trace, row.into_index(trace, Type::I64, &at));
-        let col = Value::<i64>::new(trace, col.into_index(trace, Type::I64, &at));
-        if self.stride == 1 { row + col } else { row * self.stride as i64 + col }
-    }
 }
 
 /// Reading a tensor that the kernel's closure captured: it becomes an input by itself.
@@ -414,6 +429,14 @@ impl<T: Element> Captured<T> for Tensor<T> {
 /// A tensor that a closure captured, as an input of the kernel.
 pub(crate) fn input<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>) -> View<'t, T> {
     named_argument(trace, tensor.name().unwrap_or("captured"), tensor, Access::In)
+}
+
+/// The tensor as an argument of the kernel, whatever its elements are.
+pub(crate) fn any_argument<'t>(trace: &'t Trace, tensor: &AnyTensor, access: Access) -> View<'t, ()> {
+    let (name, memory) = (tensor.name().unwrap_or(""), std::slice::from_ref(tensor.memory()));
+    let param = trace.buffer(name, tensor.ty(), memory, tensor.len(), access);
+    trace.mark_tensor(param);
+    View::of(trace, Base::Param(param), tensor.len(), None, access)
 }
 
 /// The tensor as an argument of the kernel. The parameter's access widens when a tensor is used in several ways.

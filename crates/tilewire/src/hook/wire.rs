@@ -6,7 +6,7 @@ use super::error::MisuseKind;
 use super::legs::Holds;
 use super::role::RoleCtx;
 use super::trace::{Brand, Trace};
-use super::value::{IntoIndex, IntoValue, Known, Value};
+use super::value::{AnyValue, IntoIndex, IntoValue, Known, Value};
 use super::view::{Touch, View};
 use crate::ir::scalar::Element;
 use crate::ir::{self, Access, Base, BulkDone, Mask, Op, ParamId, Place, SourceLine, Type};
@@ -111,6 +111,33 @@ impl<'t> Region<'t> {
     #[track_caller]
     pub fn bank(&self, bank: impl IntoIndex<'t>) -> View<'t, u8> {
         self.bytes.bank(bank)
+    }
+
+    /// Writes a value whose type is known while tracing only at a byte offset of a bank.
+    #[track_caller]
+    pub fn put_any(&self, bank: impl IntoIndex<'t>, offset: impl IntoIndex<'t>, x: AnyValue<'t>) {
+        let (place, at) = self.place(bank, offset, Touch::Write);
+        self.trace().emit(Op::Put { at: place, x: x.ir, mask: None }, &at);
+    }
+
+    /// As [`put_any`](Self::put_any), where `cond` holds.
+    #[track_caller]
+    pub fn put_any_if(
+        &self,
+        cond: Value<'t, bool>,
+        bank: impl IntoIndex<'t>,
+        offset: impl IntoIndex<'t>,
+        x: AnyValue<'t>,
+    ) {
+        let (place, at) = self.place(bank, offset, Touch::WriteIf);
+        self.trace().emit(Op::Put { at: place, x: x.ir, mask: Some(cond.ir) }, &at);
+    }
+
+    /// Reads a value of type `ty` at a byte offset of a bank.
+    #[track_caller]
+    pub fn get_any(&self, bank: impl IntoIndex<'t>, offset: impl IntoIndex<'t>, ty: Type) -> AnyValue<'t> {
+        let (place, at) = self.place(bank, offset, Touch::Read);
+        AnyValue::new(self.trace(), self.trace().raw(Op::Get { at: place, to: ty, mask: None }, &at))
     }
 
     /// Writes a value at a byte offset of a bank.

@@ -44,6 +44,13 @@ impl Type {
         Type::F8E5M2,
     ];
 
+    /// A list of this type alone.
+    pub(crate) fn alone(self) -> &'static [Type] {
+        static ALL: [Type; 15] = Type::ALL;
+        let is = ALL.iter().position(|&ty| ty == self).expect("all types are listed");
+        &ALL[is..=is]
+    }
+
     /// Size in memory, in bytes; also the natural alignment.
     pub const fn size(self) -> usize {
         match self {

@@ -55,7 +55,7 @@ pub(super) fn direct(link: &RehearsalRank, blocks: usize, windows: &[Memory], le
         k.blocks(blocks as u32);
         let x = k.input(&x).named("input");
         let (tx, rx) = (link.sender(k, to, protocol, Some(window)), link.receiver(k, from, protocol));
-        k.role("send", 4).run(|r| send_direct::<f32, _>(r, &tx, max_blocks, tiling, |at| x.load(at.pos)));
+        k.role("send", 4).run(|r| send_direct::<f32>(r, &tx, max_blocks, tiling, |at| x.load(at.pos)));
         k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
     })?)
 }

@@ -201,7 +201,7 @@ fn of_kind<'h, 'l>(
     link: &'l RehearsalRank,
     out: &Tensor<f32>,
     inp: &Tensor<f32>,
-) -> Exchange<'h, 'l, RehearsalRank, f32, f32> {
+) -> Exchange<'h, 'l, f32, f32> {
     let root = Rank::new(0);
     match kind {
         Kind::AllToAll => all_to_all(link, out, inp),

@@ -41,7 +41,7 @@ pub use shipped::{Case, shipped};
 use crate::check::{Plan, Report, Settings};
 use crate::collective::{Host, Link};
 use crate::hook::{Block, Traced};
-use crate::schedule::LoadStore;
+use crate::schedule::{LoadStore, Peer};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
 use crate::transport::{LinkKind, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
@@ -208,14 +208,12 @@ impl P2pTransport for RehearsalRank {
 impl Host for RehearsalRank {}
 
 impl Link for RehearsalRank {
-    type Ops<'t> = LoadStore<'t>;
-
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> LoadStore<'t> {
-        LoadStore::sender(k, &self.endpoint(peer), protocol, window)
+    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
+        Peer::new(k, LoadStore::sender(k, &self.endpoint(peer), protocol, window))
     }
 
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> LoadStore<'t> {
-        LoadStore::receiver(k, &self.endpoint(peer), protocol)
+    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
+        Peer::new(k, LoadStore::receiver(k, &self.endpoint(peer), protocol))
     }
 
     /// Nobody listens: a rehearsal is traced, never launched.

@@ -214,7 +214,7 @@ fn config(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usiz
 }
 
 fn reduce(
-    reduction: Reduction<'_, '_, RehearsalRank, f32, f32>,
+    reduction: Reduction<'_, '_, f32, f32>,
     (algorithm, primitive): (Algorithm, Primitive),
     rounds: Rounds,
     blocks: usize,

@@ -169,14 +169,14 @@ fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> 
             let (x, y) = (k.input(&x).named("input"), k.output(&y).named("output"));
             let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
             k.role("send", 4).copies(copies, |r| match bulk {
-                false => send_tiles::<f32, _>(r, &tx, staged, tiling, packing, |at| x.load(at.pos)),
-                true => send_bulk::<f32, _>(r, &tx, BulkPlan::new(staged), tiling, packing, |at| x.load(at.pos)),
+                false => send_tiles::<f32>(r, &tx, staged, tiling, packing, |at| x.load(at.pos)),
+                true => send_bulk::<f32>(r, &tx, BulkPlan::new(staged), tiling, packing, |at| x.load(at.pos)),
             });
             k.role("receive", 4).copies(copies, |r| match bulk {
-                false => recv_tiles::<f32, _>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v)),
+                false => recv_tiles::<f32>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v)),
                 true => {
                     let plan = BulkPlan::new(staged);
-                    recv_bulk::<f32, _>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v));
+                    recv_bulk::<f32>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v));
                 }
             });
         })?)

@@ -22,11 +22,11 @@
 //!
 //! **Dense tiles.** A copy moves neighbouring bytes, so a tile at the edge of a chunk is packed as wide as it is.
 
-use super::ops::Ops;
 use super::packing::Packing;
+use super::peer::Peer;
 use super::staged::{StagedPlan, StagedRecv, StagedSend, StepAt};
 use super::tiling::{Leg, Tile, Tiling};
-use crate::hook::{self, Region, Regs, RoleCtx, Value};
+use crate::hook::{self, Payload, Region, Regs, RoleCtx, Value};
 use crate::ir::BulkDone;
 
 /// The slots of a bulk transfer, numbers of the host that are equal on both sides; and the stages of scratch that tiles go through, which need not be.
@@ -125,21 +125,21 @@ impl<'t> Stages<'t> {
 
     /// Starts copies of a tile to its slot.
     #[track_caller]
-    fn put<O: Ops<'t>>(&self, r: &RoleCtx<'t>, ops: &O, tile: &Tile<'t>, at: &StepAt<'t>) {
+    fn put(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, tile: &Tile<'t>, at: &StepAt<'t>) {
         let stage = self.offset(at);
         for (offset, most, bytes) in self.parts(tile) {
             let from = self.bytes.bank(0).part(stage + offset as i64, most);
-            ops.bulk_put(r, at.slot.offset + offset as i64, from, bytes);
+            peer.bulk_put(r, at.slot.offset + offset as i64, from, bytes);
         }
     }
 
     /// Starts copies of a tile from its slot.
     #[track_caller]
-    fn get<O: Ops<'t>>(&self, r: &RoleCtx<'t>, ops: &O, tile: &Tile<'t>, at: &StepAt<'t>) {
+    fn get(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, tile: &Tile<'t>, at: &StepAt<'t>) {
         let stage = self.offset(at);
         for (offset, most, bytes) in self.parts(tile) {
             let to = self.bytes.bank(0).part(stage + offset as i64, most);
-            ops.bulk_get(r, to, at.slot.offset + offset as i64, bytes);
+            peer.bulk_get(r, to, at.slot.offset + offset as i64, bytes);
         }
     }
 
@@ -151,15 +151,28 @@ impl<'t> Stages<'t> {
 
 /// Sends this block's tiles as [`send_tiles`](super::send_tiles) does, by bulk copies out of scratch.
 #[track_caller]
-pub fn send_bulk<'t, R: Regs, O: Ops<'t>>(
+pub fn send_bulk<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    peer: &Peer<'t>,
     plan: BulkPlan,
     tiling: Tiling,
     packing: Packing,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    let pipeline = StagedSend::begin(r, ops, plan.staged);
+    send_in_bulk(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
+}
+
+/// [`send_bulk`] of whatever the packing says.
+#[track_caller]
+pub(crate) fn send_in_bulk<'t>(
+    r: &RoleCtx<'t>,
+    peer: &Peer<'t>,
+    plan: BulkPlan,
+    tiling: Tiling,
+    packing: Packing,
+    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+) {
+    let pipeline = StagedSend::begin(r, peer, plan.staged);
     if tiling.is_empty() {
         return pipeline.end(r.constant(0i64));
     }
@@ -172,11 +185,11 @@ pub fn send_bulk<'t, R: Regs, O: Ops<'t>>(
         let region = stages.region(r, &at);
         tile.each_dense(r, |spot| {
             let leg = Leg { spot, step, slot: Some(at.slot), region: Some(region) };
-            R::put(produce(&leg), &packing.in_region(region, spot.index));
+            packing.put_in(region, spot.index, produce(&leg));
         });
         pipeline.wait_free(&at);
         r.proxy_fence();
-        stages.put(r, ops, &tile, &at);
+        stages.put(r, peer, &tile, &at);
         stages.wait_oldest(r);
         if plan.stages == 1 {
             pipeline.filled(&at.slot, bytes);
@@ -196,15 +209,28 @@ pub fn send_bulk<'t, R: Regs, O: Ops<'t>>(
 
 /// Receives this block's tiles as [`recv_tiles`](super::recv_tiles) does, by bulk copies into scratch. `consume` finds its tile there.
 #[track_caller]
-pub fn recv_bulk<'t, R: Regs, O: Ops<'t>>(
+pub fn recv_bulk<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    peer: &Peer<'t>,
     plan: BulkPlan,
     tiling: Tiling,
     packing: Packing,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    let pipeline = StagedRecv::begin(r, ops, plan.staged);
+    recv_in_bulk(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
+}
+
+/// [`recv_bulk`] of whatever the packing says.
+#[track_caller]
+pub(crate) fn recv_in_bulk<'t>(
+    r: &RoleCtx<'t>,
+    peer: &Peer<'t>,
+    plan: BulkPlan,
+    tiling: Tiling,
+    packing: Packing,
+    consume: &dyn Fn(&Leg<'t>, Payload<'t>),
+) {
+    let pipeline = StagedRecv::begin(r, peer, plan.staged);
     if tiling.is_empty() {
         return pipeline.end(r.constant(0i64));
     }
@@ -215,7 +241,7 @@ pub fn recv_bulk<'t, R: Regs, O: Ops<'t>>(
         let at = pipeline.at(step);
         pipeline.wait_filled(&at.slot);
         r.proxy_fence();
-        stages.get(r, ops, &tiling.tile_here(r, step), &at);
+        stages.get(r, peer, &tiling.tile_here(r, step), &at);
     };
     if plan.stages > 1 {
         r.for_step(first, steps.min(first + ahead), by, fetch);
@@ -237,7 +263,7 @@ pub fn recv_bulk<'t, R: Regs, O: Ops<'t>>(
         let region = stages.region(r, &at);
         tile.each_dense(r, |spot| {
             let leg = Leg { spot, step, slot: Some(at.slot), region: Some(region) };
-            consume(&leg, R::get(&packing.in_region(region, spot.index)));
+            consume(&leg, packing.get_in(region, spot.index));
         });
     });
     pipeline.end(steps);

@@ -1,7 +1,7 @@
 //! The counters a role keeps for itself across launches: it reads them first and stores them last, so that a launch needs nothing
 //! from the host and may be replayed.
 
-use super::ops::Ops;
+use super::peer::Peer;
 use crate::hook::{RoleCtx, Value, View};
 use crate::transport::layout::{LINE, Side, StartWord};
 
@@ -17,8 +17,8 @@ pub(super) struct Counters<'t> {
 
 impl<'t> Counters<'t> {
     /// The line of this role, in a kernel of `blocks` blocks of which a transport has room for `max_blocks`.
-    pub(super) fn of(r: &RoleCtx<'t>, ops: &impl Ops<'t>, block: Value<'t, i64>, side: Side, shape: Shape) -> Self {
-        let words = ops.starts();
+    pub(super) fn of(r: &RoleCtx<'t>, peer: &Peer<'t>, block: Value<'t, i64>, side: Side, shape: Shape) -> Self {
+        let words = peer.starts();
         let per_line = LINE / 8;
         let copies = words.len() / per_line / 2 / shape.max_blocks;
         let line = block * (2 * copies) as i64 + (side as usize * copies) as i64;

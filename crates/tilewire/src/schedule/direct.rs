@@ -10,38 +10,50 @@
 //! block waits for its own READY: that of another says nothing about this one's.
 
 use super::counters::{Counters, Keeps, Shape, block_of};
-use super::ops::{Ops, Span, Word};
+use super::peer::{Peer, Span, Word};
 use super::tiling::{Leg, Tiling};
-use crate::hook::{PutParts, Regs, RoleCtx, Value};
-use crate::ir::scalar::Element;
+use crate::hook::{Payload, Regs, RoleCtx, Value};
+use crate::ir::Type;
 use crate::transport::layout::{Side, StartWord};
 
 /// Writes this block's part of a chunk into the peer's window: `produce` gives what is stored at a position, one value. The tiling has
 /// a tile for each block.
 #[track_caller]
-pub fn send_direct<'t, R: Regs, O: Ops<'t>>(
+pub fn send_direct<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    peer: &Peer<'t>,
     max_blocks: usize,
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
+    send_into_window(r, peer, (max_blocks, R::TYPES[0]), tiling, &|at| R::erase(produce(at)));
+}
+
+/// [`send_direct`] of values of this type.
+#[track_caller]
+pub(crate) fn send_into_window<'t>(
+    r: &RoleCtx<'t>,
+    peer: &Peer<'t>,
+    (max_blocks, ty): (usize, Type),
+    tiling: Tiling,
+    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+) {
     let block = block_of(r, tiling.blocks());
-    let counters = Counters::of(r, ops, block, Side::Send, Shape { max_blocks, keeps: Keeps::One });
+    let counters = Counters::of(r, peer, block, Side::Send, Shape { max_blocks, keeps: Keeps::One });
     let next = counters.get(StartWord::Direct) + 1;
-    ops.wait(r, Word::Ready(block), next);
-    let size = R::TYPES[0].size() as i64;
+    peer.wait(r, Word::Ready(block), next);
+    let size = ty.size() as i64;
     tiling.for_tiles(r, |step, tile| {
         tile.each(r, |spot| {
-            let offset = byte_of(spot.pos, R::TYPES[0].size());
-            R::put(produce(&Leg { spot, step, slot: None, region: None }), &InWindow { ops, offset });
+            let offset = byte_of(spot.pos, ty.size());
+            peer.put_any(offset, produce(&Leg { spot, step, slot: None, region: None }).only());
         });
     });
     let (len, part) = (tiling.len() as i64, tiling.tile_len() as i64);
     let first = block * part;
     let bytes = (r.constant(len) - first).max(0).min(part) * size;
     let span = Span { offset: first * size, bytes };
-    ops.deliver(r, span, Word::Done(block), next);
+    peer.deliver(r, span, Word::Done(block), next);
     counters.set(StartWord::Direct, next);
 }
 
@@ -50,26 +62,13 @@ pub(super) fn byte_of<'t>(pos: Value<'t, i64>, size: usize) -> Value<'t, i64> {
     if size == 1 { pos } else { pos * size as i64 }
 }
 
-/// An element of the peer's window.
-struct InWindow<'o, 't, O> {
-    ops: &'o O,
-    offset: Value<'t, i64>,
-}
-
-impl<'t, O: Ops<'t>> PutParts<'t> for InWindow<'_, 't, O> {
-    #[track_caller]
-    fn put<T: Element>(&self, _: usize, x: Value<'t, T>) {
-        self.ops.put(self.offset, x);
-    }
-}
-
 /// Lets the peer write this block's part of this rank's window, and waits until it has.
 #[track_caller]
-pub fn recv_direct<'t, O: Ops<'t>>(r: &RoleCtx<'t>, ops: &O, max_blocks: usize, blocks: usize) {
+pub fn recv_direct<'t>(r: &RoleCtx<'t>, peer: &Peer<'t>, max_blocks: usize, blocks: usize) {
     let block = block_of(r, blocks);
-    let counters = Counters::of(r, ops, block, Side::Receive, Shape { max_blocks, keeps: Keeps::One });
+    let counters = Counters::of(r, peer, block, Side::Receive, Shape { max_blocks, keeps: Keeps::One });
     let next = counters.get(StartWord::Direct) + 1;
-    ops.signal(r, Word::Ready(block), next);
-    ops.wait(r, Word::Done(block), next);
+    peer.signal(r, Word::Ready(block), next);
+    peer.wait(r, Word::Done(block), next);
     counters.set(StartWord::Direct, next);
 }

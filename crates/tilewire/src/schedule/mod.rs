@@ -5,19 +5,19 @@
 //!                 │  which elements, in which step: tiling                │
 //!                 └─ where in a slot: packing        counters across launches: start lines
 //! ```
-//! - **In**: a role of a kernel, the [`Ops`] that reach one peer, a [`Tiling`], a closure for one element. **Out**: the IR of one leg
+//! - **In**: a role of a kernel, a [`Peer`], a [`Tiling`], a closure for one element. **Out**: the IR of one leg
 //!   of a transfer.
 //! - **Invariants**: both sides of a transfer run the same number of steps, so counters never travel: each side adds its steps
 //!   to its own, and stores the sum last. A slot is written only after its last content was credited. Nothing here differs between
 //!   engines.
-//! - **Must not know**: devices and wires. What is specific to a link is behind [`Ops`].
+//! - **Must not know**: devices and wires. What is specific to a link is behind [`Reach`].
 //!
 //! A schedule of one's own is made of the same parts: `examples/05_ring_all_gather.rs` forwards tiles round a ring,
 //! `examples/06_own_kernel_from_raw_ops.rs` needs only the memories of an endpoint.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `ops.rs` | [`Ops`]: what reaches a peer; [`LoadStore`]: by loads and stores |
+//! | `peer.rs` | [`Peer`]: what reaches a peer; [`Reach`]: how a transport does it; [`LoadStore`]: by loads and stores |
 //! | `tiling.rs` | [`Tiling`]: a chunk cut into tiles, dealt to blocks; [`Spot`]: one element of one |
 //! | `packing.rs` | [`Packing`]: where the parts of an element lie in a slot |
 //! | `counters.rs` | the counters a role keeps across launches |
@@ -32,19 +32,26 @@
 mod bulk;
 mod counters;
 mod direct;
-mod ops;
 mod packet;
 mod packing;
+mod peer;
 mod reduce;
 mod ring;
 mod staged;
 mod tiling;
 
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
+pub(crate) use bulk::{recv_in_bulk, send_in_bulk};
+pub(crate) use direct::send_into_window;
 pub use direct::{recv_direct, send_direct};
-pub use ops::{LoadStore, Ops, Span, Word};
+pub(crate) use packet::take_packets;
+pub(crate) use ring::gather_round;
+pub(crate) use staged::{recv_staged, send_staged};
+
 pub use packet::{Expected, PacketPlan, Sent, expect_packets, recv_packets, send_packets, share_packets};
 pub use packing::Packing;
+pub use peer::{LoadStore, Peer, Reach, Span, Word};
+
 pub use reduce::{WindowPeer, reduce_packets, reduce_tiles, reduce_windows, swap_and_reduce, swapped};
 pub use ring::{Ring, RingReduce, ring_gather, ring_reduce};
 pub use staged::{SlotAt, StagedPlan, StagedRecv, StagedSend, recv_tiles, send_tiles};

@@ -17,10 +17,9 @@
 //! Elements of eight bytes are packets by themselves; others, and several parts, are packed in the role's scratch first.
 
 use super::counters::{Counters, Keeps, Shape, block_of};
-use super::ops::{Ops, Word};
+use super::peer::{Peer, Word};
 use super::tiling::{Leg, Spot, Tile, Tiling};
-use crate::hook::{GetParts, PutParts, Region, Regs, RoleCtx, Value};
-use crate::ir::scalar::Element;
+use crate::hook::{AnyValue, Payload, Region, Regs, RoleCtx, Value};
 use crate::ir::{SourceLine, Type};
 use crate::transport::P2pTransport;
 use crate::transport::layout::{PACKET, PACKET_DEPTH, Side, StartWord};
@@ -45,7 +44,7 @@ pub struct PacketPlan {
 
 impl PacketPlan {
     /// A plan with the constants of a transport.
-    pub fn new(transport: &impl P2pTransport, blocks: usize) -> PacketPlan {
+    pub fn new(transport: &dyn P2pTransport, blocks: usize) -> PacketPlan {
         let block_packets = transport.block_packet_bytes() / PACKET;
         PacketPlan { blocks, max_blocks: transport.max_blocks_per_peer(), block_packets }
     }
@@ -87,22 +86,21 @@ struct Numbered<'t> {
 
 impl<'t> Numbered<'t> {
     /// The next message to or from each of these peers.
-    fn next<R: Regs, O: Ops<'t>>(
+    fn next(
         r: &RoleCtx<'t>,
-        peers: &[O],
-        plan: PacketPlan,
+        peers: &[Peer<'t>],
+        (plan, types): (PacketPlan, &[Type]),
         tiling: Tiling,
         side: Side,
     ) -> Vec<Numbered<'t>> {
-        let (needed, room) =
-            (PacketPlan::packets(R::TYPES, tiling.tile_len().min(tiling.len())), plan.message_packets());
+        let (needed, room) = (PacketPlan::packets(types, tiling.tile_len().min(tiling.len())), plan.message_packets());
         assert!(needed <= room, "{needed} packets for a block that has {room}");
         // A block has one tile: what is packed is one message.
         let blocks = plan.blocks.min(tiling.blocks());
         assert!(tiling.tiles() <= blocks, "{} tiles for {blocks} blocks", tiling.tiles());
         let block = block_of(r, plan.blocks);
         let shape = Shape { max_blocks: plan.max_blocks, keeps: Keeps::One };
-        let counters = peers.iter().map(|ops| Counters::of(r, ops, block, side, shape));
+        let counters = peers.iter().map(|peer| Counters::of(r, peer, block, side, shape));
         counters.map(|counters| Numbered { counters, block, number: counters.get(StartWord::Packet) }).collect()
     }
 
@@ -122,10 +120,10 @@ impl<'t> Message<'t> {
     }
 
     /// Waits for the credit of the last message that had to ask: this one, if it is `asking`.
-    fn wait_free(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>, asking: bool) {
+    fn wait_free(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, asking: bool) {
         let number = if asking { self.number } else { self.number & !(HALF - 1) };
         let wrapped = (number & (FLAGS - 1)).eq(0);
-        ops.wait(r, Word::PacketHead(self.block), wrapped.select(number, number.max(HALF) - HALF));
+        peer.wait(r, Word::PacketHead(self.block), wrapped.select(number, number.max(HALF) - HALF));
     }
 
     /// Whether the receiver gives a credit with this message.
@@ -138,15 +136,15 @@ impl<'t> Message<'t> {
         (self.next & (FLAGS - 1)).eq(0)
     }
 
-    fn credit(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) {
-        ops.credit(r, Word::PacketHead(self.block), self.next);
+    fn credit(&self, r: &RoleCtx<'t>, peer: &Peer<'t>) {
+        peer.credit(r, Word::PacketHead(self.block), self.next);
     }
 
     /// Clears all packets of the block, and gives the credit.
-    fn clear(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>, plan: PacketPlan) {
+    fn clear(&self, r: &RoleCtx<'t>, peer: &Peer<'t>, plan: PacketPlan) {
         let first = self.block * plan.block_packets as i64;
-        r.each(plan.block_packets, |k| ops.packet_clear(first + k));
-        ops.signal(r, Word::PacketHead(self.block), self.next);
+        r.each(plan.block_packets, |k| peer.packet_clear(first + k));
+        peer.signal(r, Word::PacketHead(self.block), self.next);
     }
 
     #[track_caller]
@@ -161,31 +159,31 @@ fn any<'t>(of: impl Iterator<Item = Value<'t, bool>>) -> Value<'t, bool> {
 
 /// Waits until there is room for these messages and those up to the next that ask. If one must ask, all do: on a GPU waits in a row take as
 /// long as one, and who had room has it still.
-fn wait_free<'t, O: Ops<'t>>(r: &RoleCtx<'t>, to: &[O], messages: &[Message<'t>]) {
+fn wait_free<'t>(r: &RoleCtx<'t>, to: &[Peer<'t>], messages: &[Message<'t>]) {
     if to.is_empty() {
         return;
     }
     r.if_(any(messages.iter().map(Message::asks)), || {
-        to.iter().zip(messages).for_each(|(ops, message)| message.wait_free(r, ops, to.len() == 1));
+        to.iter().zip(messages).for_each(|(peer, message)| message.wait_free(r, peer, to.len() == 1));
     });
 }
 
 /// The receiver's credits for these messages, where one of them is due.
-fn credit<'t, O: Ops<'t>>(r: &RoleCtx<'t>, from: &[O], messages: &[Message<'t>], plan: PacketPlan) {
+fn credit<'t>(r: &RoleCtx<'t>, from: &[Peer<'t>], messages: &[Message<'t>], plan: PacketPlan) {
     if from.is_empty() {
         return;
     }
     let all = || from.iter().zip(messages);
     r.if_(any(messages.iter().map(Message::is_credited)), || {
         let clears = || match all().collect::<Vec<_>>()[..] {
-            [(ops, message)] => message.clear(r, ops, plan),
+            [(peer, message)] => message.clear(r, peer, plan),
             ref all => {
-                for (ops, message) in all {
-                    r.if_else(message.is_last(), || message.clear(r, *ops, plan), || message.credit(r, *ops));
+                for &(peer, message) in all {
+                    r.if_else(message.is_last(), || message.clear(r, peer, plan), || message.credit(r, peer));
                 }
             }
         };
-        let credits = || all().for_each(|(ops, message)| message.credit(r, ops));
+        let credits = || all().for_each(|(peer, message)| message.credit(r, peer));
         r.if_else(any(messages.iter().map(Message::is_last)), clears, credits);
     });
 }
@@ -195,14 +193,14 @@ fn credit<'t, O: Ops<'t>>(r: &RoleCtx<'t>, from: &[O], messages: &[Message<'t>],
 /// # Panics
 /// When a tile does not fit a block's packets, or there are more tiles than blocks: a build error, in a kernel being traced.
 #[track_caller]
-pub fn send_packets<'t, R: Regs, O: Ops<'t>>(
+pub fn send_packets<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    peer: &Peer<'t>,
     plan: PacketPlan,
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    share_packets::<R, O>(r, std::slice::from_ref(ops), plan, tiling, produce).end();
+    share_packets(r, std::slice::from_ref(peer), (plan, R::TYPES), tiling, &|at| R::erase(produce(at))).end();
 }
 
 /// Messages that were put and are not counted yet: nothing that follows in the launch waits for that.
@@ -221,28 +219,30 @@ impl Sent<'_> {
 
 /// Sends this block's part of one message to several peers: produced once, put to each of them. They are counted by [`Sent::end`].
 #[track_caller]
-pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
+pub fn share_packets<'t>(
     r: &RoleCtx<'t>,
-    to: &[O],
-    plan: PacketPlan,
+    to: &[Peer<'t>],
+    (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
-    produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
+    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
 ) -> Sent<'t> {
-    let numbered = Numbered::next::<R, O>(r, to, plan, tiling, Side::Send);
+    let numbered = Numbered::next(r, to, (plan, types), tiling, Side::Send);
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
     let elements = |tile: &Tile<'t>| tile.rows() * tile.cols();
     // What is packed is so while the numbers are under way.
-    let packed = Packed::of::<R>(r, tiling, |spot| produce(&leg(spot)));
+    let packed = Packed::of(r, tiling, types, &|spot| produce(&leg(spot)));
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
     wait_free(r, to, &messages);
     let put = |k: Value<'t, i64>, word: Value<'t, u64>| {
-        for (ops, message) in to.iter().zip(&messages) {
-            ops.packet_put(message.first + k, word, message.flag);
+        for (peer, message) in to.iter().zip(&messages) {
+            peer.packet_put(message.first + k, word, message.flag);
         }
     };
     tiling.for_tiles(r, |_, tile| match &packed {
-        None => tile.each(r, |spot| R::put(produce(&leg(spot)), &ToWord(|word| put(spot.index, word)))),
+        None => tile.each(r, |spot| {
+            put(spot.index, produce(&leg(spot)).only().to_word(&SourceLine::caller()));
+        }),
         Some(scratch) => scratch.each_word(r, elements(&tile), |k, byte| put(k, scratch.bytes.get(0, byte))),
     });
     Sent(messages)
@@ -254,19 +254,19 @@ pub fn share_packets<'t, R: Regs, O: Ops<'t>>(
 /// Nobody waits for a word before it has put its own, and who waits holds back no smaller word ([`Op::PacketGet`](crate::ir::Op::PacketGet)). So
 /// of all words that somebody waits for, the first is put by everybody: somebody gets on.
 #[track_caller]
-pub(super) fn swap_packets<'t, P: Element, O: Ops<'t>>(
+pub(super) fn swap_packets<'t>(
     r: &RoleCtx<'t>,
-    (to, from): (&[O], &[O]),
-    plan: PacketPlan,
+    (to, from): (&[Peer<'t>], &[Peer<'t>]),
+    (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
-    produce: impl Fn(&Leg<'t>) -> Value<'t, P>,
-    take: impl Fn(&Tile<'t>, Value<'t, i64>, Value<'t, u64>, &[Value<'t, u64>]),
+    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    take: &dyn Fn(&Tile<'t>, Value<'t, i64>, Value<'t, u64>, &[Value<'t, u64>]),
 ) {
     let [expected, numbered] = [(from, Side::Receive), (to, Side::Send)]
-        .map(|(peers, side)| Numbered::next::<P, O>(r, peers, plan, tiling, side));
+        .map(|(peers, side)| Numbered::next(r, peers, (plan, types), tiling, side));
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
-    let packed = Packed::of::<P>(r, tiling, |spot| produce(&leg(spot)));
+    let packed = Packed::of(r, tiling, types, &|spot| produce(&leg(spot)));
     let [taken, sent] = [expected, numbered]
         .map(|numbered| numbered.into_iter().map(|numbered| numbered.message(plan)).collect::<Vec<_>>());
     wait_free(r, to, &sent);
@@ -274,10 +274,10 @@ pub(super) fn swap_packets<'t, P: Element, O: Ops<'t>>(
         let packed = packed.as_ref().expect("elements smaller than words");
         packed.each_word(r, tile.rows() * tile.cols(), |k, byte| {
             let own = packed.bytes.get(0, byte);
-            for (ops, message) in to.iter().zip(&sent) {
-                ops.packet_put(message.first + k, own, message.flag);
+            for (peer, message) in to.iter().zip(&sent) {
+                peer.packet_put(message.first + k, own, message.flag);
             }
-            let came = from.iter().zip(&taken).map(|(ops, message)| ops.packet_get(message.first + k, message.flag));
+            let came = from.iter().zip(&taken).map(|(peer, message)| peer.packet_get(message.first + k, message.flag));
             take(&tile, k, own, &came.collect::<Vec<_>>());
         });
     });
@@ -287,66 +287,84 @@ pub(super) fn swap_packets<'t, P: Element, O: Ops<'t>>(
 
 /// Receives this block's part of a message in packets.
 #[track_caller]
-pub fn recv_packets<'t, R: Regs, O: Ops<'t>>(
+pub fn recv_packets<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    peer: &Peer<'t>,
     plan: PacketPlan,
     tiling: Tiling,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    let message =
-        Numbered::next::<R, O>(r, std::slice::from_ref(ops), plan, tiling, Side::Receive).remove(0).message(plan);
+    take_packets(r, peer, (plan, R::TYPES), tiling, &|at, payload| consume(at, R::restore(payload)));
+}
+
+/// [`recv_packets`] of these types.
+#[track_caller]
+pub(crate) fn take_packets<'t>(
+    r: &RoleCtx<'t>,
+    peer: &Peer<'t>,
+    (plan, types): (PacketPlan, &'static [Type]),
+    tiling: Tiling,
+    consume: &dyn Fn(&Leg<'t>, Payload<'t>),
+) {
+    let from = std::slice::from_ref(peer);
+    let message = Numbered::next(r, from, (plan, types), tiling, Side::Receive).remove(0).message(plan);
     let zero = r.constant(0i64);
     let leg = |spot: Spot<'t>| Leg { spot, step: zero, slot: None, region: None };
-    let get = |k: Value<'t, i64>| ops.packet_get(message.first + k, message.flag);
-    if let [ty] = R::TYPES
+    let get = |k: Value<'t, i64>| peer.packet_get(message.first + k, message.flag);
+    if let [ty] = types
         && ty.size() == 8
     {
         tiling.for_tiles(r, |_, tile| {
-            tile.each(r, |spot| consume(&leg(spot), R::get(&FromWord(|| get(spot.index)))));
+            tile.each(r, |spot| {
+                let x = AnyValue::from_word(get(spot.index), *ty, &SourceLine::caller());
+                consume(&leg(spot), x.into());
+            });
         });
     } else if !tiling.is_empty() {
-        let scratch = Packed::new::<R>(tiling, |bytes| r.passing_region(bytes));
+        let scratch = Packed::new(tiling, types, |bytes| r.passing_region(bytes));
         tiling.for_tiles(r, |_, tile| {
             scratch.each_word(r, tile.rows() * tile.cols(), |k, byte| scratch.bytes.put(0, byte, get(k)));
-            tile.each(r, |spot| consume(&leg(spot), R::get(&scratch.at(spot.index))));
+            tile.each(r, |spot| consume(&leg(spot), scratch.get(spot.index)));
         });
     }
-    credit(r, std::slice::from_ref(ops), std::slice::from_ref(&message), plan);
+    credit(r, from, std::slice::from_ref(&message), plan);
     message.end();
 }
 
 /// The next messages of several peers, which [`reduce_packets`](super::reduce_packets) combines.
-pub struct Expected<'t>(Vec<Numbered<'t>>);
+pub struct Expected<'t> {
+    numbered: Vec<Numbered<'t>>,
+    types: &'static [Type],
+}
 
 /// Reads the numbers of the next messages from each of several peers: before something is sent, so that they are known when it is.
 #[track_caller]
-pub fn expect_packets<'t, R: Regs, O: Ops<'t>>(
+pub fn expect_packets<'t>(
     r: &RoleCtx<'t>,
-    from: &[O],
-    plan: PacketPlan,
+    from: &[Peer<'t>],
+    (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
 ) -> Expected<'t> {
-    Expected(Numbered::next::<R, O>(r, from, plan, tiling, Side::Receive))
+    Expected { numbered: Numbered::next(r, from, (plan, types), tiling, Side::Receive), types }
 }
 
 /// Receives this block's part of a message in packets from each of several peers into the role's scratch, to be read by whoever combines
 /// them: looked for side by side, since they arrive together.
 #[track_caller]
-pub(super) fn hold_packets<'t, R: Regs, O: Ops<'t>>(
+pub(super) fn hold_packets<'t>(
     r: &RoleCtx<'t>,
-    (from, Expected(numbered)): (&[O], Expected<'t>),
+    (from, Expected { numbered, types }): (&[Peer<'t>], Expected<'t>),
     plan: PacketPlan,
     tiling: Tiling,
 ) -> (Vec<Packed<'t>>, Taken<'t>) {
     let messages: Vec<_> = numbered.into_iter().map(|numbered| numbered.message(plan)).collect();
-    let hold = |_| Packed::new::<R>(tiling, |bytes| r.scratch_region(bytes));
+    let hold = |_| Packed::new(tiling, types, |bytes| r.scratch_region(bytes));
     let held: Vec<_> = from.iter().filter(|_| !tiling.is_empty()).map(hold).collect();
     if let Some(first) = held.first() {
         tiling.for_tiles(r, |_, tile| {
             first.each_word(r, tile.rows() * tile.cols(), |k, byte| {
-                for ((ops, message), held) in from.iter().zip(&messages).zip(&held) {
-                    held.bytes.put(0, byte, ops.packet_get(message.first + k, message.flag));
+                for ((peer, message), held) in from.iter().zip(&messages).zip(&held) {
+                    held.bytes.put(0, byte, peer.packet_get(message.first + k, message.flag));
                 }
             });
         });
@@ -360,31 +378,11 @@ pub(super) struct Taken<'t>(Vec<Message<'t>>);
 impl<'t> Taken<'t> {
     /// Gives the credits that are due for messages from these peers, and counts them: nothing that is computed of them waits for that.
     #[track_caller]
-    pub fn end<O: Ops<'t>>(self, r: &RoleCtx<'t>, from: &[O], plan: PacketPlan) {
+    pub fn end(self, r: &RoleCtx<'t>, from: &[Peer<'t>], plan: PacketPlan) {
         credit(r, from, &self.0, plan);
         for message in self.0 {
             message.end();
         }
-    }
-}
-
-/// An element that is a packet by itself.
-struct ToWord<F>(F);
-
-impl<'t, F: Fn(Value<'t, u64>)> PutParts<'t> for ToWord<F> {
-    #[track_caller]
-    fn put<T: Element>(&self, _: usize, x: Value<'t, T>) {
-        (self.0)(x.to_word(&SourceLine::caller()));
-    }
-}
-
-/// A packet that is an element by itself.
-struct FromWord<F>(F);
-
-impl<'t, F: Fn() -> Value<'t, u64>> GetParts<'t> for FromWord<F> {
-    #[track_caller]
-    fn get<T: Element>(&self, _: usize) -> Value<'t, T> {
-        Value::from_word((self.0)(), &SourceLine::caller())
     }
 }
 
@@ -397,25 +395,30 @@ pub(super) struct Packed<'t> {
 }
 
 impl<'t> Packed<'t> {
-    fn new<R: Regs>(tiling: Tiling, scratch: impl FnOnce(usize) -> Region<'t>) -> Packed<'t> {
+    fn new(tiling: Tiling, types: &'static [Type], scratch: impl FnOnce(usize) -> Region<'t>) -> Packed<'t> {
         let elements = tiling.tile_len().min(tiling.len());
-        let bytes = scratch(PacketPlan::packets(R::TYPES, elements) * 8);
-        Packed { bytes, types: R::TYPES, elements }
+        let bytes = scratch(PacketPlan::packets(types, elements) * 8);
+        Packed { bytes, types, elements }
     }
 
     /// What is produced of a block's elements, in scratch, where they must be packed: elements of eight bytes are words by themselves.
     #[track_caller]
-    fn of<R: Regs>(r: &RoleCtx<'t>, tiling: Tiling, produce: impl Fn(Spot<'t>) -> R::Of<'t>) -> Option<Packed<'t>> {
-        let whole = matches!(R::TYPES, [ty] if ty.size() == 8);
+    fn of(
+        r: &RoleCtx<'t>,
+        tiling: Tiling,
+        types: &'static [Type],
+        produce: &dyn Fn(Spot<'t>) -> Payload<'t>,
+    ) -> Option<Packed<'t>> {
+        let whole = matches!(types, [ty] if ty.size() == 8);
         if whole || tiling.is_empty() {
             return None;
         }
-        let packed = Packed::new::<R>(tiling, |bytes| r.passing_region(bytes));
+        let packed = Packed::new(tiling, types, |bytes| r.passing_region(bytes));
         tiling.for_tiles(r, |_, tile| {
             if !packed.is_full_of(tiling) {
                 packed.pad(tile.rows() * tile.cols());
             }
-            tile.each(r, |spot| R::put(produce(spot), &packed.at(spot.index)));
+            tile.each(r, |spot| packed.put(spot.index, produce(spot)));
         });
         Some(packed)
     }
@@ -449,9 +452,28 @@ impl<'t> Packed<'t> {
         }
     }
 
-    /// The parts of an element.
-    pub(super) fn at(&self, index: Value<'t, i64>) -> PackedAt<'_, 't> {
-        PackedAt { packed: self, index }
+    /// Puts the parts of an element.
+    #[track_caller]
+    fn put(&self, index: Value<'t, i64>, payload: Payload<'t>) {
+        for (part, &x) in payload.parts().iter().enumerate() {
+            self.bytes.put_any(0, self.byte(part, index), x);
+        }
+    }
+
+    /// Gets the parts of an element.
+    #[track_caller]
+    pub(super) fn get(&self, index: Value<'t, i64>) -> Payload<'t> {
+        let mut parts = Vec::with_capacity(self.types.len());
+        for (part, &ty) in self.types.iter().enumerate() {
+            parts.push(self.bytes.get_any(0, self.byte(part, index), ty));
+        }
+        Payload::new(&parts)
+    }
+
+    fn byte(&self, part: usize, index: Value<'t, i64>) -> Value<'t, i64> {
+        let (first, size) = (self.first(part) * 8, self.types[part].size() as i64);
+        let offset = if size == 1 { index } else { index * size };
+        if first == 0 { offset } else { offset + first }
     }
 
     /// Runs the body for all words: their number in the message, and where they lie.
@@ -463,32 +485,5 @@ impl<'t> Packed<'t> {
                 body(k, k * 8);
             });
         }
-    }
-}
-
-pub(super) struct PackedAt<'p, 't> {
-    packed: &'p Packed<'t>,
-    index: Value<'t, i64>,
-}
-
-impl<'t> PackedAt<'_, 't> {
-    fn byte(&self, part: usize) -> Value<'t, i64> {
-        let (first, size) = (self.packed.first(part) * 8, self.packed.types[part].size() as i64);
-        let offset = if size == 1 { self.index } else { self.index * size };
-        if first == 0 { offset } else { offset + first }
-    }
-}
-
-impl<'t> PutParts<'t> for PackedAt<'_, 't> {
-    #[track_caller]
-    fn put<T: Element>(&self, part: usize, x: Value<'t, T>) {
-        self.packed.bytes.put(0, self.byte(part), x);
-    }
-}
-
-impl<'t> GetParts<'t> for PackedAt<'_, 't> {
-    #[track_caller]
-    fn get<T: Element>(&self, part: usize) -> Value<'t, T> {
-        self.packed.bytes.get(0, self.byte(part))
     }
 }

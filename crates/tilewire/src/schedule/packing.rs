@@ -5,11 +5,9 @@
 //! ```
 //! The last of several parts may be shared by groups of neighbours (a scale): then it lies there once for each group.
 
-use super::ops::Ops;
-use crate::hook::{self, GetParts, PutParts, Value};
+use super::peer::Peer;
+use crate::hook::{self, Payload, Value};
 use crate::ir::Type;
-use crate::ir::scalar::Element;
-use std::marker::PhantomData;
 
 /// How the parts of up to `elements` elements are packed side by side.
 ///
@@ -106,14 +104,46 @@ impl Packing {
         if part + 1 == self.types.len() { self.last_per } else { 1 }
     }
 
-    /// The parts of element `index`, in the peer's or in this rank's staging from byte `base`.
-    pub(super) fn at<'o, 't, O>(&self, ops: &'o O, base: Value<'t, i64>, index: Value<'t, i64>) -> Parts<'o, 't, O> {
-        Parts { packing: *self, ops, base, index, brand: PhantomData }
+    /// Puts the parts of element `index` into the peer's staging from byte `base` on.
+    #[track_caller]
+    pub(super) fn put<'t>(&self, to: &Peer<'t>, base: Value<'t, i64>, index: Value<'t, i64>, payload: Payload<'t>) {
+        for (part, &x) in payload.parts().iter().enumerate() {
+            let byte = self.byte(part, base, index);
+            match self.sharers(part) {
+                1 => to.put_any(byte, x),
+                // All of a group have the same; the first one writes it.
+                group => to.put_any_if((index % group as i64).eq(0), byte, x),
+            }
+        }
     }
 
-    /// The parts of element `index` in a tile that lies in a region.
-    pub(super) fn in_region<'t>(&self, tile: hook::Tile<'t>, index: Value<'t, i64>) -> RegionParts<'t> {
-        RegionParts { packing: *self, tile, index }
+    /// Gets the parts of element `index` from this rank's staging from byte `base` on.
+    #[track_caller]
+    pub(super) fn get<'t>(&self, from: &Peer<'t>, base: Value<'t, i64>, index: Value<'t, i64>) -> Payload<'t> {
+        let mut parts = Vec::with_capacity(self.types.len());
+        // No closure: it would not know the caller's line.
+        for (part, &ty) in self.types.iter().enumerate() {
+            parts.push(from.get_any(self.byte(part, base, index), ty));
+        }
+        Payload::new(&parts)
+    }
+
+    /// Puts the parts of element `index` of a tile into a region.
+    #[track_caller]
+    pub(super) fn put_in<'t>(&self, tile: hook::Tile<'t>, index: Value<'t, i64>, payload: Payload<'t>) {
+        for (part, &x) in payload.parts().iter().enumerate() {
+            tile.region.put_any(0, self.byte(part, tile.offset, index), x);
+        }
+    }
+
+    /// Gets the parts of element `index` of a tile from a region.
+    #[track_caller]
+    pub(super) fn get_in<'t>(&self, tile: hook::Tile<'t>, index: Value<'t, i64>) -> Payload<'t> {
+        let mut parts = Vec::with_capacity(self.types.len());
+        for (part, &ty) in self.types.iter().enumerate() {
+            parts.push(tile.region.get_any(0, self.byte(part, tile.offset, index), ty));
+        }
+        Payload::new(&parts)
     }
 
     fn byte<'t>(&self, part: usize, base: Value<'t, i64>, index: Value<'t, i64>) -> Value<'t, i64> {
@@ -125,54 +155,5 @@ impl Packing {
             group => index / group as i64,
         };
         base + if size == 1 { index } else { index * size }
-    }
-}
-
-/// The parts of one element behind [`Ops`].
-pub(super) struct Parts<'o, 't, O> {
-    packing: Packing,
-    ops: &'o O,
-    base: Value<'t, i64>,
-    index: Value<'t, i64>,
-    brand: PhantomData<&'t ()>,
-}
-
-impl<'t, O: Ops<'t>> PutParts<'t> for Parts<'_, 't, O> {
-    #[track_caller]
-    fn put<T: Element>(&self, part: usize, x: Value<'t, T>) {
-        let byte = self.packing.byte(part, self.base, self.index);
-        match self.packing.sharers(part) {
-            1 => self.ops.put(byte, x),
-            // All of a group have the same; the first one writes it.
-            group => self.ops.put_if((self.index % group as i64).eq(0), byte, x),
-        }
-    }
-}
-
-impl<'t, O: Ops<'t>> GetParts<'t> for Parts<'_, 't, O> {
-    #[track_caller]
-    fn get<T: Element>(&self, part: usize) -> Value<'t, T> {
-        self.ops.get(self.packing.byte(part, self.base, self.index))
-    }
-}
-
-/// The parts of one element of a tile in a region.
-pub(super) struct RegionParts<'t> {
-    packing: Packing,
-    tile: hook::Tile<'t>,
-    index: Value<'t, i64>,
-}
-
-impl<'t> PutParts<'t> for RegionParts<'t> {
-    #[track_caller]
-    fn put<T: Element>(&self, part: usize, x: Value<'t, T>) {
-        self.tile.region.put(0, self.packing.byte(part, self.tile.offset, self.index), x);
-    }
-}
-
-impl<'t> GetParts<'t> for RegionParts<'t> {
-    #[track_caller]
-    fn get<T: Element>(&self, part: usize) -> Value<'t, T> {
-        self.tile.region.get(0, self.packing.byte(part, self.tile.offset, self.index))
     }
 }

@@ -20,13 +20,13 @@
 
 use super::counters::{Counters, Keeps, Shape, block_of};
 use super::direct::byte_of;
-use super::ops::{Ops, Word};
 use super::packet::{Expected, PacketPlan, hold_packets, swap_packets};
 use super::packing::Packing;
+use super::peer::{Peer, Word};
 use super::staged::{SlotAt, StagedPlan, StagedRecv, StagedSend};
 use super::tiling::{Leg, Spot, Tiling};
-use crate::hook::{Region, Regs, RoleCtx, Value};
-use crate::ir::scalar::Element;
+use crate::hook::{AnyValue, Payload, Region, RoleCtx, Value};
+use crate::ir::Type;
 use crate::transport::layout::{Side, StartWord};
 use std::ops::Range;
 
@@ -34,16 +34,16 @@ use std::ops::Range;
 /// `from`, keeps the result and gives it. With peers in `to` the result goes on to all of them in the same pass, through the slots of
 /// `onward`.
 #[track_caller]
-pub fn reduce_tiles<'t, P: Element, T: Element, O: Ops<'t>>(
+pub fn reduce_tiles<'t>(
     r: &RoleCtx<'t>,
-    (from, plan): (&[O], StagedPlan),
-    (to, onward): (&[O], StagedPlan),
+    (from, plan): (&[Peer<'t>], StagedPlan),
+    (to, onward): (&[Peer<'t>], StagedPlan),
     tiling: Tiling,
-    combine: impl Fn(&Leg<'t>, &[Value<'t, P>]) -> Value<'t, T>,
+    types: &'static [Type],
+    combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
-    let sent = Packing::new(<P as Regs>::TYPES, tiling.tile_len());
-    let result = Packing::new(<T as Regs>::TYPES, tiling.tile_len());
-    let bytes = r.constant(result.bytes().min(onward.slot_bytes) as i64);
+    let packing = Packing::new(types, tiling.tile_len());
+    let bytes = r.constant(packing.bytes().min(onward.slot_bytes) as i64);
     let receives: Vec<_> = from.iter().map(|ops| StagedRecv::begin(r, ops, plan)).collect();
     let sends: Vec<_> = to.iter().map(|ops| StagedSend::begin(r, ops, onward)).collect();
     let steps = tiling.for_tiles(r, |step, tile| {
@@ -52,10 +52,10 @@ pub fn reduce_tiles<'t, P: Element, T: Element, O: Ops<'t>>(
         let region = full.first().zip(from.first()).and_then(|(at, ops)| at.region(r, ops));
         tile.each(r, |spot| {
             let got = from.iter().zip(&full);
-            let got = got.map(|(ops, at)| <P as Regs>::get(&sent.at(ops, at.offset, spot.index)));
+            let got = got.map(|(peer, at)| packing.get(peer, at.offset, spot.index).only());
             let x = combine(&Leg { spot, step, slot: full.first().copied(), region }, &got.collect::<Vec<_>>());
-            for (ops, at) in to.iter().zip(&free) {
-                <T as Regs>::put(x, &result.at(ops, at.offset, spot.index));
+            for (peer, at) in to.iter().zip(&free) {
+                packing.put(peer, at.offset, spot.index, x.into());
             }
         });
         receives.iter().zip(&full).for_each(|(receive, at)| receive.emptied(at));
@@ -69,15 +69,15 @@ pub fn reduce_tiles<'t, P: Element, T: Element, O: Ops<'t>>(
 /// `combine` gets what each sent for a position.
 /// Positions are taken range by range, and `combine` is told which it is in: the order of a combination may depend on it.
 #[track_caller]
-pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
+pub fn reduce_packets<'t>(
     r: &RoleCtx<'t>,
-    (peers, expected): (&[O], Expected<'t>),
+    (peers, expected): (&[Peer<'t>], Expected<'t>),
     plan: PacketPlan,
     tiling: Tiling,
     ranges: &[Range<usize>],
-    combine: impl Fn(usize, &Leg<'t>, &[Value<'t, P>]),
+    combine: &dyn Fn(usize, &Leg<'t>, &[AnyValue<'t>]),
 ) {
-    let (held, taken) = hold_packets::<P, O>(r, (peers, expected), plan, tiling);
+    let (held, taken) = hold_packets(r, (peers, expected), plan, tiling);
     tiling.for_tiles(r, |step, tile| {
         let first = tile.first(r);
         let end = first + tile.cols();
@@ -100,7 +100,7 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
                     let pos = from + k;
                     let index = if whole { pos } else { pos - first };
                     let spot = Spot { index, pos, place: None, tile: tile.index };
-                    let got = held.iter().map(|held| <P as Regs>::get(&held.at(index)));
+                    let got = held.iter().map(|held| held.get(index).only());
                     combine(number, &Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
                 });
             };
@@ -116,8 +116,8 @@ pub fn reduce_packets<'t, P: Element, O: Ops<'t>>(
 }
 
 /// How many elements of this type a packet carries, where [`swap_and_reduce`] can have them: several, which fill the packets of every tile.
-pub fn swapped<P: Element>(tiling: Tiling) -> Option<usize> {
-    let count = 8 / P::TYPE.size();
+pub fn swapped(ty: Type, tiling: Tiling) -> Option<usize> {
+    let count = 8 / ty.size();
     // The code that combines is written for each of them.
     ((2..=4).contains(&count) && tiling.is_cut_by(count)).then_some(count)
 }
@@ -130,21 +130,21 @@ pub fn swapped<P: Element>(tiling: Tiling) -> Option<usize> {
 /// # Panics
 /// Where the tiling is not one of [`swapped`]: a build error, in a kernel being traced.
 #[track_caller]
-pub fn swap_and_reduce<'t, P: Element, O: Ops<'t>>(
+pub fn swap_and_reduce<'t>(
     r: &RoleCtx<'t>,
-    peers: (&[O], &[O]),
-    plan: PacketPlan,
+    peers: (&[Peer<'t>], &[Peer<'t>]),
+    (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
-    produce: impl Fn(&Leg<'t>) -> Value<'t, P>,
-    combine: impl Fn(&Leg<'t>, Value<'t, P>, &[Value<'t, P>]),
+    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    combine: &dyn Fn(&Leg<'t>, AnyValue<'t>, &[AnyValue<'t>]),
 ) {
-    let count = swapped::<P>(tiling).expect("elements that fill their packets");
+    let count = swapped(types[0], tiling).expect("elements that fill their packets");
     let zero = r.constant(0i64);
-    swap_packets::<P, O>(r, peers, plan, tiling, produce, |tile, word, own, came| {
+    swap_packets(r, peers, (plan, types), tiling, produce, &|tile, word, own, came| {
         for k in 0..count {
             let index = word * count as i64 + k as i64;
             let spot = Spot { index, pos: tile.first(r) + index, place: None, tile: tile.index };
-            let of = |word: &Value<'t, u64>| Value::<P>::in_word(*word, k);
+            let of = |word: &Value<'t, u64>| AnyValue::in_word(*word, types[0], k);
             let leg = Leg { spot, step: zero, slot: None, region: None };
             combine(&leg, of(&own), &came.iter().map(of).collect::<Vec<_>>());
         }
@@ -152,11 +152,11 @@ pub fn swap_and_reduce<'t, P: Element, O: Ops<'t>>(
 }
 
 /// A peer whose input is combined where it lies.
-pub struct WindowPeer<'t, O> {
+pub struct WindowPeer<'t> {
     /// Tells the peer that this rank's input is there; puts results into its window.
-    pub give: O,
+    pub give: Peer<'t>,
     /// Hears that the peer's input is there.
-    pub take: O,
+    pub take: Peer<'t>,
     /// The part of its input that this rank combines.
     pub input: Region<'t>,
 }
@@ -164,16 +164,16 @@ pub struct WindowPeer<'t, O> {
 /// Combines this block's part of what lies in the windows of all `peers`: `combine` gets what each has for a position, in the order of
 /// `peers`, keeps the result and gives it. `onward`: the result goes into the windows of all peers as well, where [`WindowPeer::give`] puts
 /// it. The tiling has a tile for each block. For links of loads and stores: what is put is signalled and not delivered.
-pub fn reduce_windows<'t, P: Element, T: Element, O: Ops<'t>>(
+pub fn reduce_windows<'t>(
     r: &RoleCtx<'t>,
-    (peers, onward): (&[WindowPeer<'t, O>], bool),
-    max_blocks: usize,
+    (peers, onward): (&[WindowPeer<'t>], bool),
+    (max_blocks, ty): (usize, Type),
     tiling: Tiling,
-    combine: impl Fn(&Leg<'t>, &[Value<'t, P>]) -> Value<'t, T>,
+    combine: &dyn Fn(&Leg<'t>, &[AnyValue<'t>]) -> AnyValue<'t>,
 ) {
     let (block, shape) = (block_of(r, tiling.blocks()), Shape { max_blocks, keeps: Keeps::One });
-    let counters = |ops: &O, side| {
-        let counters = Counters::of(r, ops, block, side, shape);
+    let counters = |peer: &Peer<'t>, side| {
+        let counters = Counters::of(r, peer, block, side, shape);
         (counters, counters.get(StartWord::Direct) + 1)
     };
     let gives: Vec<_> = peers.iter().map(|peer| counters(&peer.give, Side::Send)).collect();
@@ -182,10 +182,10 @@ pub fn reduce_windows<'t, P: Element, T: Element, O: Ops<'t>>(
     peers.iter().zip(&takes).for_each(|(peer, &(_, next))| peer.take.wait(r, Word::Done(block), next));
     tiling.for_tiles(r, |step, tile| {
         tile.each(r, |spot| {
-            let got = peers.iter().map(|peer| peer.input.get(0, byte_of(spot.pos, P::TYPE.size())));
+            let got = peers.iter().map(|peer| peer.input.get_any(0, byte_of(spot.pos, ty.size()), ty));
             let x = combine(&Leg { spot, step, slot: None, region: None }, &got.collect::<Vec<_>>());
             for peer in peers.iter().filter(|_| onward) {
-                peer.give.put(byte_of(spot.pos, T::TYPE.size()), x);
+                peer.give.put_any(byte_of(spot.pos, ty.size()), x);
             }
         });
     });

@@ -11,19 +11,19 @@
 //! All steps of one tile follow each other, so a tile is on its way round while another block's starts. Shard `s` begins at rank `s + 1`
 //! and ends at rank `s`: it is combined in the order that all reductions have.
 
-use super::ops::Ops;
 use super::packing::Packing;
+use super::peer::Peer;
 use super::staged::{StagedPlan, StagedRecv, StagedSend};
 use super::tiling::{Leg, Tile, Tiling};
-use crate::hook::{Regs, RoleCtx, Value};
-use crate::ir::scalar::Element;
+use crate::hook::{AnyValue, Payload, Regs, RoleCtx};
+use crate::ir::Type;
 
 /// The two neighbours of a rank in a ring, and the slots between them: equal on all ranks.
-pub struct Ring<'o, O> {
+pub struct Ring<'o, 't> {
     /// What reaches the next rank.
-    pub next: &'o O,
+    pub next: &'o Peer<'t>,
     /// What reaches the rank before.
-    pub previous: &'o O,
+    pub previous: &'o Peer<'t>,
     /// The slots.
     pub plan: StagedPlan,
     /// The tiles of a chunk; of the longest where they differ.
@@ -36,12 +36,25 @@ pub struct Ring<'o, O> {
 /// `produce` gives what this rank sends for a position, `keep` gets what each rank sent; its first argument says how many ranks before
 /// this one it comes from, 0 for its own.
 #[track_caller]
-pub fn ring_gather<'t, R: Regs, O: Ops<'t>>(
+pub fn ring_gather<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ring: &Ring<'_, O>,
+    ring: &Ring<'_, 't>,
     packing: Packing,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
     keep: impl Fn(usize, &Leg<'t>, R::Of<'t>),
+) {
+    let keep = |from: usize, at: &Leg<'t>, payload: Payload<'t>| keep(from, at, R::restore(payload));
+    gather_round(r, ring, packing, &|at| R::erase(produce(at)), &keep);
+}
+
+/// [`ring_gather`] of whatever the packing says.
+#[track_caller]
+pub(crate) fn gather_round<'t>(
+    r: &RoleCtx<'t>,
+    ring: &Ring<'_, 't>,
+    packing: Packing,
+    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+    keep: &dyn Fn(usize, &Leg<'t>, Payload<'t>),
 ) {
     let Ring { next, previous, plan, tiling, ranks } = *ring;
     let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
@@ -54,7 +67,7 @@ pub fn ring_gather<'t, R: Regs, O: Ops<'t>>(
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
                 let regs = produce(&leg);
                 keep(0, &leg, regs);
-                R::put(regs, &packing.at(next, to.offset, spot.index));
+                packing.put(next, to.offset, spot.index, regs);
             });
         });
         for round in 1..ranks {
@@ -62,10 +75,10 @@ pub fn ring_gather<'t, R: Regs, O: Ops<'t>>(
             receive.step(step, |from| {
                 let pass = |to: Option<&super::SlotAt<'t>>| {
                     tile.each(r, |spot| {
-                        let regs = R::get(&packing.at(previous, from.offset, spot.index));
+                        let regs = packing.get(previous, from.offset, spot.index);
                         keep(round, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, regs);
                         if let Some(to) = to {
-                            R::put(regs, &packing.at(next, to.offset, spot.index));
+                            packing.put(next, to.offset, spot.index, regs);
                         }
                     });
                 };
@@ -78,33 +91,32 @@ pub fn ring_gather<'t, R: Regs, O: Ops<'t>>(
 }
 
 /// What a rank contributes to a reduction round a ring, and what becomes of it. Shards are numbered by how many ranks before this one
-/// they belong to: 0 is this rank's own.
-pub struct RingReduce<'a, 't, P: Element, T: Element> {
-    /// This rank's part of a position of a shard.
-    pub contribute: &'a dyn Fn(usize, &Leg<'t>) -> Value<'t, P>,
+/// they belong to: 0 is this rank's own. Partial results travel in one type and complete ones in another, which is no larger.
+pub struct RingReduce<'a, 't> {
+    /// The type of partial results.
+    pub partial: &'static [Type],
+    /// The type of complete results.
+    pub whole: &'static [Type],
+    /// This rank's part of a position of a shard, as a partial result.
+    pub contribute: &'a dyn Fn(usize, &Leg<'t>) -> AnyValue<'t>,
     /// Combines what has come so far with what is added.
-    pub combine: &'a dyn Fn(Value<'t, P>, Value<'t, P>) -> Value<'t, P>,
+    pub combine: &'a dyn Fn(AnyValue<'t>, AnyValue<'t>) -> AnyValue<'t>,
     /// What is complete, as it is kept.
-    pub finish: &'a dyn Fn(Value<'t, P>) -> Value<'t, T>,
+    pub finish: &'a dyn Fn(AnyValue<'t>) -> AnyValue<'t>,
     /// Keeps a position of a shard.
-    pub keep: &'a dyn Fn(usize, &Leg<'t>, Value<'t, T>),
+    pub keep: &'a dyn Fn(usize, &Leg<'t>, AnyValue<'t>),
     /// Positions of a shard.
     pub len: &'a dyn Fn(usize) -> usize,
     /// Whether every rank gets every shard, or its own alone.
     pub gathers: bool,
 }
 
-/// Reduces round a ring. Partial results travel as `P`, complete ones as `T`, which is no larger.
+/// Reduces round a ring.
 #[track_caller]
-pub fn ring_reduce<'t, P: Element, T: Element, O: Ops<'t>>(
-    r: &RoleCtx<'t>,
-    ring: &Ring<'_, O>,
-    reduction: &RingReduce<'_, 't, P, T>,
-) {
+pub fn ring_reduce<'t>(r: &RoleCtx<'t>, ring: &Ring<'_, 't>, reduction: &RingReduce<'_, 't>) {
     let Ring { next, previous, plan, tiling, ranks } = *ring;
-    let RingReduce { contribute, combine, finish, keep, len, gathers } = *reduction;
-    let partial = Packing::new(<P as Regs>::TYPES, tiling.tile_len());
-    let whole = Packing::new(<T as Regs>::TYPES, tiling.tile_len());
+    let RingReduce { partial, whole, contribute, combine, finish, keep, len, gathers } = *reduction;
+    let [partial, whole] = [partial, whole].map(|types| Packing::new(types, tiling.tile_len()));
     let bytes = |packing: Packing| r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let (send, receive) = (StagedSend::begin(r, next, plan), StagedRecv::begin(r, previous, plan));
     let rounds = ranks as i64 - 1;
@@ -115,14 +127,14 @@ pub fn ring_reduce<'t, P: Element, T: Element, O: Ops<'t>>(
         send.step(first, bytes(partial), |to| {
             of(1).each(r, |spot| {
                 let leg = Leg { spot, step: first, slot: Some(*to), region: to.region(r, next) };
-                <P as Regs>::put(contribute(1, &leg), &partial.at(next, to.offset, spot.index));
+                partial.put(next, to.offset, spot.index, contribute(1, &leg).into());
             });
         });
         for round in 1..ranks {
             let (step, shard) = (first + (round as i64 - 1), (round + 1) % ranks);
             receive.step(step, |from| {
                 let sum = |spot: super::Spot<'t>, leg: &Leg<'t>| {
-                    let so_far = <P as Regs>::get(&partial.at(previous, from.offset, spot.index));
+                    let so_far = partial.get(previous, from.offset, spot.index).only();
                     combine(so_far, contribute(shard, leg))
                 };
                 let region = from.region(r, previous);
@@ -132,14 +144,14 @@ pub fn ring_reduce<'t, P: Element, T: Element, O: Ops<'t>>(
                         let x = finish(sum(spot, &leg(spot)));
                         keep(0, &leg(spot), x);
                         if let Some(to) = to {
-                            <T as Regs>::put(x, &whole.at(next, to.offset, spot.index));
+                            whole.put(next, to.offset, spot.index, x.into());
                         }
                     });
                 };
                 if shard > 0 {
                     send.step(step + 1, bytes(partial), |to| {
                         of(shard).each(r, |spot| {
-                            <P as Regs>::put(sum(spot, &leg(spot)), &partial.at(next, to.offset, spot.index));
+                            partial.put(next, to.offset, spot.index, sum(spot, &leg(spot)).into());
                         });
                     });
                 } else if gathers {
@@ -154,10 +166,10 @@ pub fn ring_reduce<'t, P: Element, T: Element, O: Ops<'t>>(
             receive.step(step, |from| {
                 let pass = |to: Option<&super::SlotAt<'t>>| {
                     of(shard).each(r, |spot| {
-                        let x = <T as Regs>::get(&whole.at(previous, from.offset, spot.index));
+                        let x = whole.get(previous, from.offset, spot.index).only();
                         keep(shard, &Leg { spot, step, slot: Some(*from), region: from.region(r, previous) }, x);
                         if let Some(to) = to {
-                            <T as Regs>::put(x, &whole.at(next, to.offset, spot.index));
+                            whole.put(next, to.offset, spot.index, x.into());
                         }
                     });
                 };

@@ -20,10 +20,10 @@
 //! in order.
 
 use super::counters::{Counters, Keeps, Shape, block_of};
-use super::ops::{Ops, Span, Word};
 use super::packing::Packing;
+use super::peer::{Peer, Span, Word};
 use super::tiling::{Leg, Tiling};
-use crate::hook::{self, Regs, RoleCtx, Value};
+use crate::hook::{self, Payload, Regs, RoleCtx, Value};
 use crate::transport::P2pTransport;
 use crate::transport::layout::{Side, StartWord};
 
@@ -57,7 +57,7 @@ impl StagedPlan {
     /// # Panics
     /// When the slots do not fit what the transport has for a block: they would lie over those of the next. A schedule with this plan panics
     /// in a role that has several copies, and not as many as the transport ([`P2pTransport::copies`]); one copy is always right.
-    pub fn new(transport: &impl P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
+    pub fn new(transport: &dyn P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
         let (max_slots, room) = (transport.max_slots(), transport.block_bytes());
         assert!((2..=max_slots).contains(&depth), "a depth of {depth}, of 2 to {max_slots}");
         assert!(slot_bytes <= room / depth, "{depth} slots of {slot_bytes} bytes in {room}");
@@ -175,15 +175,15 @@ pub struct SlotAt<'t> {
 
 impl<'t> SlotAt<'t> {
     /// The tile in it, as hooks see it.
-    pub(super) fn region(&self, r: &RoleCtx<'t>, ops: &impl Ops<'t>) -> Option<hook::Tile<'t>> {
-        ops.region().map(|region| hook::Tile { region, bank: r.constant(0i64), offset: self.offset })
+    pub(super) fn region(&self, r: &RoleCtx<'t>, peer: &Peer<'t>) -> Option<hook::Tile<'t>> {
+        peer.region().map(|region| hook::Tile { region, bank: r.constant(0i64), offset: self.offset })
     }
 }
 
 /// The sending end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
-pub struct StagedSend<'r, 't, O> {
+pub struct StagedSend<'r, 't> {
     r: &'r RoleCtx<'t>,
-    ops: &'r O,
+    peer: &'r Peer<'t>,
     plan: StagedPlan,
     counters: Counters<'t>,
     block: Value<'t, i64>,
@@ -193,11 +193,11 @@ pub struct StagedSend<'r, 't, O> {
     reused: Option<Value<'t, u64>>,
 }
 
-impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
+impl<'r, 't> StagedSend<'r, 't> {
     /// Reads the counters, and drains the slots of the last launch if they were others.
-    pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
+    pub fn begin(r: &'r RoleCtx<'t>, peer: &'r Peer<'t>, plan: StagedPlan) -> Self {
         let block = plan.block(r);
-        let counters = Counters::of(r, ops, block, Side::Send, plan.shape(r));
+        let counters = Counters::of(r, peer, block, Side::Send, plan.shape(r));
         // All at once: on a GPU a load takes a microsecond, and several no longer. Who waits by groups asks for the last one that seldom.
         let start = counters.get(StartWord::Step);
         let geometry = counters.get(StartWord::Geometry);
@@ -211,13 +211,13 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
             r.for_((first, start), |step| {
                 let step = step.cast::<u64>();
                 let slot = (step % depth).cast::<i64>();
-                ops.wait(r, Word::Head(plan.number(block, slot)), step + 1);
+                peer.wait(r, Word::Head(plan.number(block, slot)), step + 1);
             });
             counters.set(StartWord::Geometry, r.constant(plan.word()));
             counters.set(StartWord::Since, start);
         });
         let reused = known.map(|since| is_new.select(start, since) + plan.depth as u64);
-        StagedSend { r, ops, plan, counters, block, start, reused }
+        StagedSend { r, peer, plan, counters, block, start, reused }
     }
 
     /// Step `step` of this launch: waits until its slot is free, lets `fill` put `bytes` bytes into it, tells the peer.
@@ -246,7 +246,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
         let wait = |last: u64| {
             let reused = self.reused.unwrap_or_else(|| self.counters.get(StartWord::Since) + depth);
             self.r.if_((at.number + last).ge(reused), || {
-                self.ops.wait(self.r, Word::Head(at.slot.number + last as i64), at.slot.next + last - depth);
+                self.peer.wait(self.r, Word::Head(at.slot.number + last as i64), at.slot.next + last - depth);
             });
         };
         match group {
@@ -267,7 +267,7 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
     /// The second half: `bytes` bytes are in the slot, tells the peer.
     #[track_caller]
     pub fn filled(&self, at: &SlotAt<'t>, bytes: Value<'t, i64>) {
-        self.ops.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), at.next);
+        self.peer.deliver(self.r, Span { offset: at.offset, bytes }, Word::Tail(at.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.
@@ -278,22 +278,22 @@ impl<'r, 't, O: Ops<'t>> StagedSend<'r, 't, O> {
 }
 
 /// The receiving end of a pipeline, in one launch: `begin`, then `step` 0, 1, …, then `end`.
-pub struct StagedRecv<'r, 't, O> {
+pub struct StagedRecv<'r, 't> {
     r: &'r RoleCtx<'t>,
-    ops: &'r O,
+    peer: &'r Peer<'t>,
     plan: StagedPlan,
     counters: Counters<'t>,
     block: Value<'t, i64>,
     start: Value<'t, u64>,
 }
 
-impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
+impl<'r, 't> StagedRecv<'r, 't> {
     /// Reads the counter.
-    pub fn begin(r: &'r RoleCtx<'t>, ops: &'r O, plan: StagedPlan) -> Self {
+    pub fn begin(r: &'r RoleCtx<'t>, peer: &'r Peer<'t>, plan: StagedPlan) -> Self {
         let block = plan.block(r);
-        let counters = Counters::of(r, ops, block, Side::Receive, plan.shape(r));
+        let counters = Counters::of(r, peer, block, Side::Receive, plan.shape(r));
         let start = counters.get(StartWord::Step);
-        StagedRecv { r, ops, plan, counters, block, start }
+        StagedRecv { r, peer, plan, counters, block, start }
     }
 
     /// Step `step` of this launch: waits until its slot is filled, lets `empty` get what is in it, gives it back.
@@ -318,7 +318,7 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// Waits until a slot is filled.
     #[track_caller]
     pub(super) fn wait_filled(&self, at: &SlotAt<'t>) {
-        self.ops.wait(self.r, Word::Tail(at.number), at.next);
+        self.peer.wait(self.r, Word::Tail(at.number), at.next);
     }
 
     /// The first half of a step: waits until its slot is filled. For roles that empty several slots at once.
@@ -332,7 +332,7 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
     /// The second half: gives the slot back.
     #[track_caller]
     pub fn emptied(&self, at: &SlotAt<'t>) {
-        self.ops.credit(self.r, Word::Head(at.number), at.next);
+        self.peer.credit(self.r, Word::Head(at.number), at.next);
     }
 
     /// Ends the launch: it had this many steps.
@@ -345,8 +345,8 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
 /// Sends this block's tiles, one in each step: `produce` gives what is sent for a position.
 ///
 /// ```
-/// use tilewire::schedule::{LoadStore, Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-/// use tilewire::transport::{P2pTransport, Protocol, ShmOptions, ShmTransport, World};
+/// use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
+/// use tilewire::transport::{Protocol, ShmOptions, ShmTransport, World};
 /// use tilewire::collective::Link;
 /// use tilewire::{Tensor, kernel};
 ///
@@ -361,10 +361,10 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
 ///     let tiling = Tiling::flat(1000, 256, 1);
 ///     let traced = kernel("swap", |k| {
 ///         let (x, y) = (k.input(&x), k.output(&y));
-///         let tx = LoadStore::sender(k, &link.endpoint(peer), protocol, None);
-///         let rx = LoadStore::receiver(k, &link.endpoint(peer), protocol);
-///         k.role("send", 4).run(|r| send_tiles::<f32, _>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
-///         k.role("receive", 4).run(|r| recv_tiles::<f32, _>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v)));
+///         let tx = link.sender(k, peer, protocol, None);
+///         let rx = link.receiver(k, peer, protocol);
+///         k.role("send", 4).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
+///         k.role("receive", 4).run(|r| recv_tiles::<f32>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v)));
 ///     })?;
 ///     link.prepare(&traced)?.run()?;
 ///     assert_eq!(y.get(7), (7 + peer.number()) as f32);
@@ -373,22 +373,35 @@ impl<'r, 't, O: Ops<'t>> StagedRecv<'r, 't, O> {
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn send_tiles<'t, R: Regs, O: Ops<'t>>(
+pub fn send_tiles<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    peer: &Peer<'t>,
     plan: StagedPlan,
     tiling: Tiling,
     packing: Packing,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    let pipeline = StagedSend::begin(r, ops, plan);
+    send_staged(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
+}
+
+/// [`send_tiles`] of whatever the packing says.
+#[track_caller]
+pub(crate) fn send_staged<'t>(
+    r: &RoleCtx<'t>,
+    peer: &Peer<'t>,
+    plan: StagedPlan,
+    tiling: Tiling,
+    packing: Packing,
+    produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
+) {
+    let pipeline = StagedSend::begin(r, peer, plan);
     // The padding behind the last part may not fit, and nobody reads it.
     let bytes = r.constant(packing.bytes().min(plan.slot_bytes) as i64);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, bytes, |at| {
             tile.each(r, |spot| {
-                let parts = packing.at(ops, at.offset, spot.index);
-                R::put(produce(&Leg { spot, step, slot: Some(*at), region: at.region(r, ops) }), &parts);
+                let payload = produce(&Leg { spot, step, slot: Some(*at), region: at.region(r, peer) });
+                packing.put(peer, at.offset, spot.index, payload);
             });
         });
     });
@@ -397,20 +410,33 @@ pub fn send_tiles<'t, R: Regs, O: Ops<'t>>(
 
 /// Receives this block's tiles, one in each step: `consume` gets what was sent for a position. It must not write the staging.
 #[track_caller]
-pub fn recv_tiles<'t, R: Regs, O: Ops<'t>>(
+pub fn recv_tiles<'t, R: Regs>(
     r: &RoleCtx<'t>,
-    ops: &O,
+    peer: &Peer<'t>,
     plan: StagedPlan,
     tiling: Tiling,
     packing: Packing,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    let pipeline = StagedRecv::begin(r, ops, plan);
+    recv_staged(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
+}
+
+/// [`recv_tiles`] of whatever the packing says.
+#[track_caller]
+pub(crate) fn recv_staged<'t>(
+    r: &RoleCtx<'t>,
+    peer: &Peer<'t>,
+    plan: StagedPlan,
+    tiling: Tiling,
+    packing: Packing,
+    consume: &dyn Fn(&Leg<'t>, Payload<'t>),
+) {
+    let pipeline = StagedRecv::begin(r, peer, plan);
     let steps = tiling.for_turns(r, plan.turns(r, pipeline.start), |step, tile| {
         pipeline.step(step, |at| {
             tile.each(r, |spot| {
-                let parts = packing.at(ops, at.offset, spot.index);
-                consume(&Leg { spot, step, slot: Some(*at), region: at.region(r, ops) }, R::get(&parts));
+                let leg = Leg { spot, step, slot: Some(*at), region: at.region(r, peer) };
+                consume(&leg, packing.get(peer, at.offset, spot.index));
             });
         });
     });

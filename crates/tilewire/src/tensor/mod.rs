@@ -39,6 +39,52 @@ pub struct Tensor<T> {
     element: PhantomData<T>,
 }
 
+/// A tensor whose element type is a value: what collectives work with below their builders.
+#[derive(Clone)]
+pub(crate) struct AnyTensor {
+    memory: Memory,
+    len: usize,
+    ty: Type,
+    name: Option<Rc<str>>,
+}
+
+impl AnyTensor {
+    pub(crate) fn zeros(ty: Type, len: usize) -> AnyTensor {
+        AnyTensor { memory: Memory::zeroed(len * ty.size()), len, ty, name: None }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn ty(&self) -> Type {
+        self.ty
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// As [`Tensor::slice`].
+    pub(crate) fn slice(&self, range: Range<usize>) -> AnyTensor {
+        assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of {} elements", self.len);
+        let size = self.ty.size();
+        let memory = self.memory.part(range.start * size, range.len() * size);
+        AnyTensor { memory, len: range.len(), ..self.clone() }
+    }
+}
+
+impl<T: Element> From<&Tensor<T>> for AnyTensor {
+    fn from(tensor: &Tensor<T>) -> Self {
+        let Tensor { memory, len, name, .. } = tensor.clone();
+        AnyTensor { memory, len, ty: T::TYPE, name }
+    }
+}
+
 impl<T: Element> Tensor<T> {
     /// All zeros.
     ///

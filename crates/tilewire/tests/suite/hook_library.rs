@@ -52,10 +52,7 @@ fn over_a_wire<In: Element, Out: Element>(
     name: &str,
     inp: impl Fn(usize, usize) -> In + Sync,
     (sent, received): (usize, usize),
-    build: impl for<'l> Fn(
-        Exchange<'l, 'l, ShmTransport, In, Out, In>,
-    ) -> Result<PreparedExchange<'l, ShmTransport>, RunError>
-    + Sync,
+    build: impl for<'l> Fn(Exchange<'l, 'l, In, Out, In>) -> Result<PreparedExchange<'l>, RunError> + Sync,
     expected: impl Fn(&[In]) -> Vec<Out>,
 ) {
     // A message in packets is in their area as a whole.

@@ -115,7 +115,7 @@ pub struct Ready<'l> {
     case: Case,
     me: Rank,
     from: Rank,
-    op: PreparedExchange<'l, ShmTransport>,
+    op: PreparedExchange<'l>,
     inp: Tensor<f32>,
     around: Tensor<f32>,
     /// None around a window, which has bytes behind it instead.

@@ -12,7 +12,7 @@ use tilewire::{Algorithm, Bf16, Config, F8E4M3, Primitive, RunError, Tensor, all
 /// Neighbours that share a scale.
 const GROUP: usize = 128;
 
-type Op<'l> = PreparedExchange<'l, NvlTransport>;
+type Op<'l> = PreparedExchange<'l>;
 
 /// The ranks.
 pub struct Group {

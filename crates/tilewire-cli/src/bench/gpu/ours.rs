@@ -10,7 +10,7 @@ use tilewire::transport::{NvlTransport, Rank, Window};
 use tilewire::{Bf16, Config, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// A prepared transfer between the two ranks.
-type Op<'l> = PreparedExchange<'l, NvlTransport>;
+type Op<'l> = PreparedExchange<'l>;
 
 /// Two ranks.
 pub struct Pair<'l> {
@@ -39,12 +39,11 @@ impl<'l> Pair<'l> {
             Hook::Copy => self.one_way_of::<u64>(bytes, config, hook, rotation, |x| x, |e| e),
             Hook::Scale => {
                 let twice = |x: f32| x * 2.0;
-                let scaled =
-                    |e: Exchange<'static, 'l, NvlTransport, f32, f32>| e.produce(|c| c.input.load(c.pos()) * 2.0);
+                let scaled = |e: Exchange<'static, 'l, f32, f32>| e.produce(|c| c.input.load(c.pos()) * 2.0);
                 self.one_way_of::<f32>(bytes, config, hook, rotation, twice, scaled)
             }
             Hook::Transpose(rows, cols) => {
-                let turned = move |e: Exchange<'static, 'l, NvlTransport, Bf16, Bf16>| {
+                let turned = move |e: Exchange<'static, 'l, Bf16, Bf16>| {
                     e.chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row()))
                 };
                 self.one_way_of::<Bf16>(bytes, config, hook, rotation, |x| x, turned)
@@ -59,7 +58,7 @@ impl<'l> Pair<'l> {
         hook: Hook,
         rotation: usize,
         arrives: impl Fn(T) -> T,
-        hooked: impl Fn(Exchange<'static, 'l, NvlTransport, T, T>) -> Exchange<'static, 'l, NvlTransport, T, T>,
+        hooked: impl Fn(Exchange<'static, 'l, T, T>) -> Exchange<'static, 'l, T, T>,
     ) -> Result<Side> {
         let [a, b] = self.ranks else { unreachable!("two ranks") };
         let (mut ops, mut tensors) = (Vec::new(), Vec::new());

@@ -74,7 +74,7 @@ impl Shift {
             let tx = link.sender(k, to, protocol, Some(&outs[to.index()]));
             let rx = link.receiver(k, from, protocol);
             k.role("send", 4).run(|r| {
-                send_direct::<f32, _>(r, &tx, max_blocks, tiling, |at| x.load(at.pos) * 0.3 + 2.0);
+                send_direct::<f32>(r, &tx, max_blocks, tiling, |at| x.load(at.pos) * 0.3 + 2.0);
             });
             k.role("receive", 4).run(|r| recv_direct(r, &rx, max_blocks, blocks));
         })?)

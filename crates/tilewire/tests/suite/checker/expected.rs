@@ -108,9 +108,9 @@ fn the_role_is_named_beside_the_line_of_a_schedule() {
         Ok::<_, RunError>(kernel("ring", |k| {
             let (x, y) = (k.input(&x), k.output(&y));
             let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
-            k.role("send", 1).run(|r| send_tiles::<f32, _>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
+            k.role("send", 1).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
             k.role("receive", 1)
-                .run(|r| recv_tiles::<f32, _>(r, &rx, plan, more, packing, |at, v| y.store(at.pos % 64, v)));
+                .run(|r| recv_tiles::<f32>(r, &rx, plan, more, packing, |at, v| y.store(at.pos % 64, v)));
         })?)
     });
     let report = report.unwrap();

@@ -26,7 +26,7 @@ fn gather(link: &RehearsalRank, depth: usize, packing: Packing) -> Result<Traced
         let (next, previous) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
         k.main(|r| {
             let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
-            ring_gather::<(i8, f32), _>(
+            ring_gather::<(i8, f32)>(
                 r,
                 &ring,
                 packing,

@@ -61,7 +61,7 @@ impl Case {
         link: &'l ShmTransport,
         out: &Tensor<Out>,
         inp: &Tensor<In>,
-    ) -> Exchange<'h, 'l, ShmTransport, In, Out> {
+    ) -> Exchange<'h, 'l, In, Out> {
         let exchange = match self.kind {
             Kind::AllToAll => all_to_all(link, out, inp),
             Kind::AllGather => all_gather(link, out, inp),
@@ -98,7 +98,7 @@ pub struct Ready<'l, T: Element> {
     link: &'l ShmTransport,
     inp: Tensor<T>,
     out: Tensor<T>,
-    op: PreparedExchange<'l, ShmTransport>,
+    op: PreparedExchange<'l>,
 }
 
 impl<'l, T: Element> Ready<'l, T> {

@@ -99,7 +99,7 @@ trait Reduce: Sized {
     fn by(self, algorithm: Algorithm) -> Self;
 }
 
-impl<T: Element> Reduce for tilewire::collective::Reduction<'_, '_, ShmTransport, T, T> {
+impl<T: Element> Reduce for tilewire::collective::Reduction<'_, '_, T, T> {
     fn by(self, algorithm: Algorithm) -> Self {
         self.algorithm(algorithm)
     }

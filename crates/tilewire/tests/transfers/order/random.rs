@@ -69,7 +69,7 @@ impl Program {
 
 /// An operation with its tensors: what a rank puts in, and what must come out.
 struct Made<'l> {
-    op: PreparedExchange<'l, ShmTransport>,
+    op: PreparedExchange<'l>,
     out: Tensor<u32>,
     expected: Vec<u32>,
 }

@@ -5,7 +5,7 @@ use tilewire::collective::PreparedExchange;
 use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
 use tilewire::{Config, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, kernel, recv, send, sendrecv};
 
-type Op<'l> = PreparedExchange<'l, ShmTransport>;
+type Op<'l> = PreparedExchange<'l>;
 
 /// Two operations, built in the same order by both ranks and launched in another by rank 1. `build` gives them and keeps what they need.
 fn swapped(

@@ -446,7 +446,7 @@ fn hooks_that_cannot_be_meant() {
         let peer = world.rank().after(1, 2);
         sendrecv(link, &output::<f32>(4), &x(4), peer, peer).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).run()
     }) {
-        assert_eq!(misuse(error), MisuseKind::NeedsConsume { carries: &[Type::BF16], output: Type::F32 });
+        assert_eq!(misuse(error), MisuseKind::NeedsConsume { carries: vec![Type::BF16], output: Type::F32 });
     }
     for error in refused(|world, link| {
         let peer = world.rank().after(1, 2);

@@ -11,7 +11,7 @@ struct Repeated<'l> {
     from: Rank,
     inp: Tensor<u32>,
     out: Tensor<u32>,
-    exchange: PreparedExchange<'l, ShmTransport>,
+    exchange: PreparedExchange<'l>,
 }
 
 impl<'l> Repeated<'l> {

@@ -6,7 +6,7 @@ use super::work::{ROOT, Step, Work, shape};
 use crate::bench::ranks::side::{Aim, Limit, Part, Side};
 use anyhow::Result;
 use tilewire::collective::{Exchange, PreparedExchange, Reduction};
-use tilewire::transport::{Rank, ShmTransport};
+use tilewire::transport::Rank;
 use tilewire::{Primitive, all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter, scatter};
 
 /// What races, and how far it should come.
@@ -52,9 +52,9 @@ impl Race {
 
     fn exchange<'l>(
         &self,
-        exchange: Exchange<'_, 'l, ShmTransport, f32, f32>,
+        exchange: Exchange<'_, 'l, f32, f32>,
         buffers: &Buffers<'l>,
-    ) -> Result<PreparedExchange<'l, ShmTransport>> {
+    ) -> Result<PreparedExchange<'l>> {
         let exchange = match self.primitive {
             Some(Primitive::Direct) => exchange.primitive(Primitive::Direct).window(&buffers.outputs),
             Some(primitive) => exchange.primitive(primitive),
@@ -65,9 +65,9 @@ impl Race {
 
     fn reduction<'l>(
         &self,
-        reduction: Reduction<'_, 'l, ShmTransport, f32, f32>,
+        reduction: Reduction<'_, 'l, f32, f32>,
         buffers: &Buffers<'l>,
-    ) -> Result<PreparedExchange<'l, ShmTransport>> {
+    ) -> Result<PreparedExchange<'l>> {
         let reduction = match self.primitive {
             Some(Primitive::Direct) => {
                 reduction.primitive(Primitive::Direct).window(&buffers.inputs).window(&buffers.outputs)
@@ -79,7 +79,7 @@ impl Race {
     }
 }
 
-struct Launch<'l>(PreparedExchange<'l, ShmTransport>);
+struct Launch<'l>(PreparedExchange<'l>);
 
 impl Step for Launch<'_> {
     #[inline]

@@ -54,7 +54,7 @@ impl Race {
     }
 }
 
-type Prepares<'l> = PreparedExchange<'l, ShmTransport>;
+type Prepares<'l> = PreparedExchange<'l>;
 
 /// The launches that a pattern needs on this rank.
 struct Transfers<'l> {
@@ -72,7 +72,7 @@ impl<'l> Transfers<'l> {
         window: &Window<u64>,
     ) -> Result<Transfers<'l>> {
         let (rank, peer) = (link.rank().index(), other(link));
-        let build = |exchange: Exchange<'_, 'l, ShmTransport, u64, u64>| {
+        let build = |exchange: Exchange<'_, 'l, u64, u64>| {
             let exchange = match race.primitive {
                 Some(primitive) => exchange.primitive(primitive),
                 None => exchange,

@@ -1,75 +1,65 @@
-//! The transport seam: everything a schedule does to reach one peer.
+//! The transport seam: everything a schedule does to reach one peer. [`Reach`] is what a transport implements, [`Peer`] what a schedule holds.
 
-use crate::hook::{Block, Region, RoleCtx, Slots, Value, View};
-use crate::ir::Access;
+use crate::hook::{AnyValue, Block, Lines, Region, RoleCtx, Slots, Value, View};
 use crate::ir::scalar::Element;
+use crate::ir::{Access, SourceLine, Type};
 use crate::tensor::Memory;
 use crate::transport::{PeerEndpoint, Protocol, Signals};
+use std::rc::Rc;
 
-/// What reaches one peer from a kernel, bound where the kernel is traced: so one kernel may use loads and stores for one peer and
-/// a network for another, and no engine decides anything while it runs.
+/// How a transport reaches one peer: the only code of a kernel that differs from link to link. Implement it for a transport of your own.
 ///
-/// Implement it for a transport of your own. Offsets count bytes of this sender's part of the receiver's staging (of the window, for
-/// `direct`); packets are numbered in this sender's part of the receiver's packets.
-pub trait Ops<'t> {
+/// It is bound where the kernel is traced, so one kernel may use loads and stores for one peer and a network for another, and no engine
+/// decides anything while it runs. Offsets count bytes of this sender's part of the receiver's staging (of the window, for `direct`);
+/// packets are numbered in this sender's part of the receiver's packets. Values come without their types, so that schedules are compiled
+/// once. What is traced in these methods is reported at the line that called [`Peer`].
+pub trait Reach<'t> {
     /// Writes a value for the peer.
-    #[track_caller]
-    fn put<T: Element>(&self, offset: Value<'t, i64>, x: Value<'t, T>);
+    fn put(&self, offset: Value<'t, i64>, x: AnyValue<'t>);
 
     /// Writes a value for the peer where `condition` holds.
-    #[track_caller]
-    fn put_if<T: Element>(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: Value<'t, T>);
+    fn put_if(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: AnyValue<'t>);
 
-    /// Reads a value the peer wrote here.
-    #[track_caller]
-    fn get<T: Element>(&self, offset: Value<'t, i64>) -> Value<'t, T>;
+    /// Reads a value of type `ty` that the peer wrote here.
+    fn get(&self, offset: Value<'t, i64>, ty: Type) -> AnyValue<'t>;
 
     /// Lets the peer have the bytes of `span`, which this role has just put, and then sets `word` of the peer to `x`. A link of loads
     /// and stores has nothing to do for the bytes; a network starts moving them here.
-    #[track_caller]
     fn deliver(&self, r: &RoleCtx<'t>, span: Span<'t>, word: Word<'t>, x: Value<'t, u64>);
 
     /// Sets `word` of the peer to `x`, after everything this role did before.
-    #[track_caller]
     fn signal(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
     /// Sets `word` of the peer to `x`, after the earlier reads of this role; publishes no data.
-    #[track_caller]
     fn credit(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
     /// Waits until this rank's `word` is at least `x`.
-    #[track_caller]
     fn wait(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>);
 
     /// Writes a packet for the peer. Only in an `each`.
-    #[track_caller]
     fn packet_put(&self, index: Value<'t, i64>, x: Value<'t, u64>, flag: Value<'t, u32>);
 
     /// Waits for a packet of the peer. Only in an `each`.
-    #[track_caller]
     fn packet_get(&self, index: Value<'t, i64>, flag: Value<'t, u32>) -> Value<'t, u64>;
 
     /// Makes a packet of the peer, here, one without a flag. Only in an `each`.
-    #[track_caller]
     fn packet_clear(&self, index: Value<'t, i64>);
 
     /// Starts a bulk copy of `bytes` bytes for the peer, from the start of `from`, which is scratch, to `offset` as `put` counts it. The
     /// caller fences before it, and waits for it before it delivers.
-    #[track_caller]
     fn bulk_put(&self, r: &RoleCtx<'t>, offset: Value<'t, i64>, from: View<'t, u8>, bytes: Value<'t, i64>) {
         match self.region() {
             Some(region) => r.bulk_copy(region.bank(0).part(offset, from.len()), from, bytes),
             // No memory that a copy could reach: byte by byte.
-            None => r.each(bytes, |i| self.put(offset + i, from.load(i))),
+            None => r.each(bytes, |i| self.put(offset + i, from.load(i).into())),
         }
     }
 
     /// Starts a bulk copy of `bytes` bytes the peer wrote here, from `offset` to the start of `to`, which is scratch.
-    #[track_caller]
     fn bulk_get(&self, r: &RoleCtx<'t>, to: View<'t, u8>, offset: Value<'t, i64>, bytes: Value<'t, i64>) {
         match self.region() {
             Some(region) => r.bulk_copy(to, region.bank(0).part(offset, to.len()), bytes),
-            None => r.each(bytes, |i| to.store(i, self.get::<u8>(offset + i))),
+            None => r.each(bytes, |i| to.store(i, self.get(offset + i, Type::U8).typed::<u8>())),
         }
     }
 
@@ -79,6 +69,131 @@ pub trait Ops<'t> {
     /// The memory that `put` writes or `get` reads, where it is memory of the kernel: what a hook sees as its region.
     fn region(&self) -> Option<Region<'t>> {
         None
+    }
+}
+
+/// A peer, in a kernel being traced: everything a schedule does to reach it goes through here to the [`Reach`] of its transport, and is
+/// reported at the line that calls. It has the brand of its build:
+///
+/// ```compile_fail
+/// use tilewire::schedule::Peer;
+/// fn shrinks<'long: 'short, 'short>(peer: Peer<'long>) -> Peer<'short> {
+///     peer // invariant: a brand does not shrink
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Peer<'t> {
+    lines: Lines<'t>,
+    reach: Rc<dyn Reach<'t> + 't>,
+}
+
+impl<'t> Peer<'t> {
+    /// A peer of the kernel of this block, reached in this way.
+    pub fn new(k: &Block<'t>, reach: impl Reach<'t> + 't) -> Peer<'t> {
+        Peer { lines: k.lines(), reach: Rc::new(reach) }
+    }
+
+    /// Writes a value for the peer.
+    #[track_caller]
+    pub fn put<T: Element>(&self, offset: Value<'t, i64>, x: Value<'t, T>) {
+        self.put_any(offset, x.into());
+    }
+
+    /// As [`put`](Self::put), of a value whose type is known while tracing only.
+    #[track_caller]
+    pub fn put_any(&self, offset: Value<'t, i64>, x: AnyValue<'t>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.put(offset, x));
+    }
+
+    /// As [`put_any`](Self::put_any), where `condition` holds.
+    #[track_caller]
+    pub fn put_any_if(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: AnyValue<'t>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.put_if(condition, offset, x));
+    }
+
+    /// Reads a value the peer wrote here.
+    #[track_caller]
+    pub fn get<T: Element>(&self, offset: Value<'t, i64>) -> Value<'t, T> {
+        self.get_any(offset, T::TYPE).typed()
+    }
+
+    /// As [`get`](Self::get), of a type that is known while tracing only.
+    #[track_caller]
+    pub fn get_any(&self, offset: Value<'t, i64>, ty: Type) -> AnyValue<'t> {
+        let mut value = None;
+        self.on(SourceLine::caller(), &mut |reach| value = Some(reach.get(offset, ty)));
+        value.expect("it was read")
+    }
+
+    /// As [`Reach::deliver`].
+    #[track_caller]
+    pub fn deliver(&self, r: &RoleCtx<'t>, span: Span<'t>, word: Word<'t>, x: Value<'t, u64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.deliver(r, span, word, x));
+    }
+
+    /// As [`Reach::signal`].
+    #[track_caller]
+    pub fn signal(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.signal(r, word, x));
+    }
+
+    /// As [`Reach::credit`].
+    #[track_caller]
+    pub fn credit(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.credit(r, word, x));
+    }
+
+    /// As [`Reach::wait`].
+    #[track_caller]
+    pub fn wait(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.wait(r, word, x));
+    }
+
+    /// As [`Reach::packet_put`].
+    #[track_caller]
+    pub fn packet_put(&self, index: Value<'t, i64>, x: Value<'t, u64>, flag: Value<'t, u32>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.packet_put(index, x, flag));
+    }
+
+    /// As [`Reach::packet_get`].
+    #[track_caller]
+    pub fn packet_get(&self, index: Value<'t, i64>, flag: Value<'t, u32>) -> Value<'t, u64> {
+        let mut value = None;
+        self.on(SourceLine::caller(), &mut |reach| value = Some(reach.packet_get(index, flag)));
+        value.expect("it was read")
+    }
+
+    /// As [`Reach::packet_clear`].
+    #[track_caller]
+    pub fn packet_clear(&self, index: Value<'t, i64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.packet_clear(index));
+    }
+
+    /// As [`Reach::bulk_put`].
+    #[track_caller]
+    pub fn bulk_put(&self, r: &RoleCtx<'t>, offset: Value<'t, i64>, from: View<'t, u8>, bytes: Value<'t, i64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.bulk_put(r, offset, from, bytes));
+    }
+
+    /// As [`Reach::bulk_get`].
+    #[track_caller]
+    pub fn bulk_get(&self, r: &RoleCtx<'t>, to: View<'t, u8>, offset: Value<'t, i64>, bytes: Value<'t, i64>) {
+        self.on(SourceLine::caller(), &mut |reach| reach.bulk_get(r, to, offset, bytes));
+    }
+
+    /// As [`Reach::starts`].
+    pub fn starts(&self) -> View<'t, u64> {
+        self.reach.starts()
+    }
+
+    /// As [`Reach::region`].
+    pub fn region(&self) -> Option<Region<'t>> {
+        self.reach.region()
+    }
+
+    /// A caller's line is lost in a call through a table of methods, so it is said before.
+    fn on(&self, at: SourceLine, call: &mut dyn FnMut(&dyn Reach<'t>)) {
+        self.lines.on_behalf_of(at, &mut || call(&*self.reach));
     }
 }
 
@@ -106,7 +221,7 @@ pub enum Word<'t> {
     Done(Value<'t, i64>),
 }
 
-/// [`Ops`] over memory that both ranks map: `put` is a store, `signal` a release store, `wait` an acquire poll.
+/// A peer whose memory both ranks map: `put` is a store, `signal` a release store, `wait` an acquire poll.
 #[derive(Clone, Copy)]
 pub struct LoadStore<'t> {
     bytes: Region<'t>,
@@ -173,53 +288,43 @@ impl<'t> Word<'t> {
     }
 }
 
-impl<'t> Ops<'t> for LoadStore<'t> {
-    #[track_caller]
-    fn put<T: Element>(&self, offset: Value<'t, i64>, x: Value<'t, T>) {
-        self.bytes.put(0, offset, x);
+impl<'t> Reach<'t> for LoadStore<'t> {
+    fn put(&self, offset: Value<'t, i64>, x: AnyValue<'t>) {
+        self.bytes.put_any(0, offset, x);
     }
 
-    #[track_caller]
-    fn put_if<T: Element>(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: Value<'t, T>) {
-        self.bytes.put_if(condition, 0, offset, x);
+    fn put_if(&self, condition: Value<'t, bool>, offset: Value<'t, i64>, x: AnyValue<'t>) {
+        self.bytes.put_any_if(condition, 0, offset, x);
     }
 
-    #[track_caller]
-    fn get<T: Element>(&self, offset: Value<'t, i64>) -> Value<'t, T> {
-        self.bytes.get(0, offset)
+    fn get(&self, offset: Value<'t, i64>, ty: Type) -> AnyValue<'t> {
+        self.bytes.get_any(0, offset, ty)
     }
 
-    #[track_caller]
     fn deliver(&self, r: &RoleCtx<'t>, _: Span<'t>, word: Word<'t>, x: Value<'t, u64>) {
         self.signal(r, word, x);
     }
 
-    #[track_caller]
     fn signal(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
         r.signal(self.gives.slot(0, word.index()), x);
     }
 
-    #[track_caller]
     fn credit(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
         r.signal_credit(self.gives.slot(0, word.index()), x);
     }
 
-    #[track_caller]
     fn wait(&self, r: &RoleCtx<'t>, word: Word<'t>, x: Value<'t, u64>) {
         r.wait(self.takes.slot(0, word.index()), x);
     }
 
-    #[track_caller]
     fn packet_put(&self, index: Value<'t, i64>, x: Value<'t, u64>, flag: Value<'t, u32>) {
         self.packets.packet_put(0, index, x, flag);
     }
 
-    #[track_caller]
     fn packet_get(&self, index: Value<'t, i64>, flag: Value<'t, u32>) -> Value<'t, u64> {
         self.packets.packet_get(0, index, flag)
     }
 
-    #[track_caller]
     fn packet_clear(&self, index: Value<'t, i64>) {
         for half in [0, 8] {
             self.packets.put(0, index * 16 + half, 0u64);
