@@ -10,8 +10,9 @@ use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
 use crate::schedule::{
-    self, BulkPlan, PacketPlan, Packing, Peer, Ring, StagedPlan, Tiling, gather_round, recv_direct, recv_in_bulk,
-    recv_packets, recv_staged, send_in_bulk, send_into_window, send_packets, send_staged, share_packets, take_packets,
+    self, BulkPlan, PacketPlan, Packing, Peer, Ring, StagedPlan, Tiling, recv_bulk_any, recv_direct, recv_packets,
+    recv_packets_any, recv_tiles_any, ring_gather_any, send_bulk_any, send_direct_any, send_packets, send_tiles_any,
+    share_packets,
 };
 use crate::tensor::Memory;
 use crate::transport::Protocol;
@@ -97,7 +98,7 @@ fn ring<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
     k.role("ring", warps).run(|r| {
         let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.producing(r, at));
-        gather_round(r, &ring, packing, &produce, &|which, at, regs| {
+        ring_gather_any(r, &ring, packing, &produce, &|which, at, regs| {
             if let Some(kept) = &kept[which] {
                 hooks.consume(&kept.scene.consuming(r, at), regs);
             }
@@ -195,7 +196,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                     (Side::Send, None) => {
                         share_packets(r, std::slice::from_ref(peer), (plan, hooks.types), tiling, &produce).end();
                     }
-                    (Side::Receive, None) => take_packets(r, peer, (plan, hooks.types), tiling, &consume),
+                    (Side::Receive, None) => recv_packets_any(r, peer, (plan, hooks.types), tiling, &consume),
                     (side, Some(words)) => {
                         let per_word = 8 / hooks.types[0].size();
                         let (len, tile) = (tiling.len() / per_word, tiling.tile_len().div_ceil(per_word));
@@ -213,8 +214,8 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
                 let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
                 match side {
-                    Side::Send => send_staged(r, peer, plan, tiling, packing, &produce),
-                    Side::Receive => recv_staged(r, peer, plan, tiling, packing, &consume),
+                    Side::Send => send_tiles_any(r, peer, plan, tiling, packing, &produce),
+                    Side::Receive => recv_tiles_any(r, peer, plan, tiling, packing, &consume),
                 }
             }
             (Protocol::Bulk { slot_bytes, depth }, side) => {
@@ -222,14 +223,14 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 let plan = BulkPlan::within(plan, bulk_scratch(link.seat()));
                 let packing = Packing::new(hooks.types, tiling.tile_len());
                 match side {
-                    Side::Send => send_in_bulk(r, peer, plan, tiling, packing, &produce),
-                    Side::Receive => recv_in_bulk(r, peer, plan, tiling, packing, &consume),
+                    Side::Send => send_bulk_any(r, peer, plan, tiling, packing, &produce),
+                    Side::Receive => recv_bulk_any(r, peer, plan, tiling, packing, &consume),
                 }
             }
             (Protocol::Direct { .. }, side) => {
                 let max_blocks = link.max_blocks_per_peer();
                 match side {
-                    Side::Send => send_into_window(r, peer, (max_blocks, hooks.types[0]), tiling, &produce),
+                    Side::Send => send_direct_any(r, peer, (max_blocks, hooks.types[0]), tiling, &produce),
                     Side::Receive => recv_direct(r, peer, max_blocks, tiling.blocks()),
                 }
             }

@@ -16,8 +16,8 @@ use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, warps_of};
 use super::scene::Scene;
 use crate::hook::{AnyValue, Block, Holds, Payload, RoleCtx, Value};
 use crate::schedule::{
-    Leg, PacketPlan, Packing, Peer, Ring, RingReduce, Sent, StagedPlan, WindowPeer, expect_packets, recv_staged,
-    reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_staged, share_packets, swap_and_reduce, swapped,
+    Leg, PacketPlan, Packing, Peer, Ring, RingReduce, Sent, StagedPlan, WindowPeer, expect_packets, recv_tiles_any,
+    reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_tiles_any, share_packets, swap_and_reduce, swapped,
 };
 use crate::transport::{Protocol, Rank};
 use std::rc::Rc;
@@ -132,14 +132,14 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
                 name: format!("send to {to}"),
                 trace: Box::new(move |r: &RoleCtx<'t>| {
                     let produce = |at: &Leg<'t>| reduction.hooks.produce(&scene.producing(r, at));
-                    send_staged(r, &tx, plan, tilings[to.index()], packing(to), &produce);
+                    send_tiles_any(r, &tx, plan, tilings[to.index()], packing(to), &produce);
                 }),
             };
             let receive = gathers.then(|| {
                 let (rx, scene) = (link.receiver(self.k, from, *protocol), self.scene(from));
                 let trace = move |r: &RoleCtx<'t>| {
                     let consume = |at: &Leg<'t>, x: Payload<'t>| reduction.hooks.consume(&scene.consuming(r, at), x);
-                    recv_staged(r, &rx, onward, tilings[from.index()], packing(from), &consume);
+                    recv_tiles_any(r, &rx, onward, tilings[from.index()], packing(from), &consume);
                 };
                 LegCode { name: format!("receive from {from}"), trace: Box::new(trace) as Box<dyn Fn(&RoleCtx<'t>)> }
             });

@@ -159,12 +159,12 @@ pub fn send_bulk<'t, R: Regs>(
     packing: Packing,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    send_in_bulk(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
+    send_bulk_any(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
 }
 
 /// [`send_bulk`] of whatever the packing says.
 #[track_caller]
-pub(crate) fn send_in_bulk<'t>(
+pub(crate) fn send_bulk_any<'t>(
     r: &RoleCtx<'t>,
     peer: &Peer<'t>,
     plan: BulkPlan,
@@ -217,12 +217,12 @@ pub fn recv_bulk<'t, R: Regs>(
     packing: Packing,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    recv_in_bulk(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
+    recv_bulk_any(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
 }
 
 /// [`recv_bulk`] of whatever the packing says.
 #[track_caller]
-pub(crate) fn recv_in_bulk<'t>(
+pub(crate) fn recv_bulk_any<'t>(
     r: &RoleCtx<'t>,
     peer: &Peer<'t>,
     plan: BulkPlan,

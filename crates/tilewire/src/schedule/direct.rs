@@ -26,12 +26,12 @@ pub fn send_direct<'t, R: Regs>(
     tiling: Tiling,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    send_into_window(r, peer, (max_blocks, R::TYPES[0]), tiling, &|at| R::erase(produce(at)));
+    send_direct_any(r, peer, (max_blocks, R::TYPES[0]), tiling, &|at| R::erase(produce(at)));
 }
 
 /// [`send_direct`] of values of this type.
 #[track_caller]
-pub(crate) fn send_into_window<'t>(
+pub(crate) fn send_direct_any<'t>(
     r: &RoleCtx<'t>,
     peer: &Peer<'t>,
     (max_blocks, ty): (usize, Type),

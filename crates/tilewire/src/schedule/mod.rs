@@ -41,12 +41,12 @@ mod staged;
 mod tiling;
 
 pub use bulk::{BulkPlan, recv_bulk, send_bulk};
-pub(crate) use bulk::{recv_in_bulk, send_in_bulk};
-pub(crate) use direct::send_into_window;
+pub(crate) use bulk::{recv_bulk_any, send_bulk_any};
+pub(crate) use direct::send_direct_any;
 pub use direct::{recv_direct, send_direct};
-pub(crate) use packet::take_packets;
-pub(crate) use ring::gather_round;
-pub(crate) use staged::{recv_staged, send_staged};
+pub(crate) use packet::recv_packets_any;
+pub(crate) use ring::ring_gather_any;
+pub(crate) use staged::{recv_tiles_any, send_tiles_any};
 
 pub use packet::{Expected, PacketPlan, Sent, expect_packets, recv_packets, send_packets, share_packets};
 pub use packing::Packing;

@@ -294,12 +294,12 @@ pub fn recv_packets<'t, R: Regs>(
     tiling: Tiling,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    take_packets(r, peer, (plan, R::TYPES), tiling, &|at, payload| consume(at, R::restore(payload)));
+    recv_packets_any(r, peer, (plan, R::TYPES), tiling, &|at, payload| consume(at, R::restore(payload)));
 }
 
 /// [`recv_packets`] of these types.
 #[track_caller]
-pub(crate) fn take_packets<'t>(
+pub(crate) fn recv_packets_any<'t>(
     r: &RoleCtx<'t>,
     peer: &Peer<'t>,
     (plan, types): (PacketPlan, &'static [Type]),

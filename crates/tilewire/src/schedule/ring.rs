@@ -44,12 +44,12 @@ pub fn ring_gather<'t, R: Regs>(
     keep: impl Fn(usize, &Leg<'t>, R::Of<'t>),
 ) {
     let keep = |from: usize, at: &Leg<'t>, payload: Payload<'t>| keep(from, at, R::restore(payload));
-    gather_round(r, ring, packing, &|at| R::erase(produce(at)), &keep);
+    ring_gather_any(r, ring, packing, &|at| R::erase(produce(at)), &keep);
 }
 
 /// [`ring_gather`] of whatever the packing says.
 #[track_caller]
-pub(crate) fn gather_round<'t>(
+pub(crate) fn ring_gather_any<'t>(
     r: &RoleCtx<'t>,
     ring: &Ring<'_, 't>,
     packing: Packing,

@@ -381,12 +381,12 @@ pub fn send_tiles<'t, R: Regs>(
     packing: Packing,
     produce: impl Fn(&Leg<'t>) -> R::Of<'t>,
 ) {
-    send_staged(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
+    send_tiles_any(r, peer, plan, tiling, packing, &|at| R::erase(produce(at)));
 }
 
 /// [`send_tiles`] of whatever the packing says.
 #[track_caller]
-pub(crate) fn send_staged<'t>(
+pub(crate) fn send_tiles_any<'t>(
     r: &RoleCtx<'t>,
     peer: &Peer<'t>,
     plan: StagedPlan,
@@ -418,12 +418,12 @@ pub fn recv_tiles<'t, R: Regs>(
     packing: Packing,
     consume: impl Fn(&Leg<'t>, R::Of<'t>),
 ) {
-    recv_staged(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
+    recv_tiles_any(r, peer, plan, tiling, packing, &|at, payload| consume(at, R::restore(payload)));
 }
 
 /// [`recv_tiles`] of whatever the packing says.
 #[track_caller]
-pub(crate) fn recv_staged<'t>(
+pub(crate) fn recv_tiles_any<'t>(
     r: &RoleCtx<'t>,
     peer: &Peer<'t>,
     plan: StagedPlan,

@@ -96,8 +96,8 @@ impl Sources {
             ("packet_put", &["packet_put("]),
             ("packet_get", &["packet_get("]),
             ("atomic_add", &["atomic_add("]),
-            ("put", &["put(", "packet_clear("]),
-            ("get", &["get("]),
+            ("put", &["put(", "put_any(", "put_in(", "packet_clear("]),
+            ("get", &["get(", "get_any(", "get_in("]),
             // A hook that was not given stands at the line of the call.
             ("load", &["load(", "reduce_scatter(", "all_reduce("]),
             ("store", &["store("]),
