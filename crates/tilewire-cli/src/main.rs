@@ -1,4 +1,4 @@
-//! The command line of tilewire. Exit status: 0 holds, 1 does not, 2 usage.
+//! The command line of tilewire. Exit status: 0 holds, 1 does not, 2 usage, 3 could not be checked.
 
 mod bench;
 mod check;

@@ -126,7 +126,7 @@ struct Usual {
 #[command(next_help_heading = "With --engine cuda")]
 struct Knobs {
     /// Numbers of blocks [default: 2,4,8,16]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "blocks")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "blocks", value_parser = blocks)]
     blocks: Option<Vec<usize>>,
     /// Bytes of a slot
     #[arg(long, value_name = "SIZE", value_parser = Size::parse)]
@@ -272,6 +272,10 @@ fn kernel_case(key: &str) -> Result<String, String> {
     kernels::check_key(key.trim()).map(|()| key.trim().to_string())
 }
 
+fn blocks(text: &str) -> Result<usize, String> {
+    text.trim().parse().map_err(|_| "write numbers, as 2,4,8".to_string())
+}
+
 fn trimmed(key: &str) -> Result<String, String> {
     Ok(key.trim().to_string())
 }
@@ -324,6 +328,31 @@ mod tests {
         let plan = gpu::Plan { blocks: Some(vec![2, 4]), config, ..gpu::Plan::default() };
         let line = "sendrecv --engine cuda --blocks 2,4 --slot 64KiB --warps 8";
         assert_eq!(parse(line), Ok(bench(Subject::Gpu(plan))));
+    }
+
+    #[test]
+    fn lists_may_have_spaces() {
+        let read = |list| {
+            let words = [
+                "bench",
+                "sendrecv",
+                "--engine",
+                "cuda",
+                "--blocks",
+                list,
+                "--sizes",
+                " 1MiB, 2MiB",
+                "--cases",
+                "both, small",
+            ];
+            Command::parse(words).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("2, 4"), read("2,4"));
+        let verify = |list| Command::parse(["verify", "--ranks", list]).map_err(|error| error.to_string());
+        assert_eq!(verify("2, 4"), verify("2,4"));
+        for wrong in ["", "2,", "0", "1025", "two"] {
+            assert!(verify(wrong).is_err() && (wrong == "0" || wrong == "1025" || read(wrong).is_err()), "{wrong}");
+        }
     }
 
     #[test]

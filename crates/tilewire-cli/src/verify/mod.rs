@@ -15,12 +15,12 @@ mod unequal;
 
 use self::collectives::{Asked, collectives, collectives_of};
 use crate::cli::{collective, listing};
+use crate::launch::MOST_RANKS;
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
 use crate::run::{Collective, Ranks, everywhere, in_processes};
 use crate::table::hanging;
 use anyhow::{Result, bail};
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -86,7 +86,7 @@ pub struct Request {
     pub seed: u64,
     /// Numbers of ranks
     #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "ranks",
-        default_values_t = [1, 2, 3, 4, 5, 8], value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_RANKS))]
+        default_values_t = [1, 2, 3, 4, 5, 8], value_parser = number_of_ranks)]
     pub ranks: Vec<usize>,
     /// Plans of collectives for each number of ranks [default: all on the CPU, 150 on a GPU]
     #[arg(long, value_name = "N", conflicts_with = "share")]
@@ -107,8 +107,12 @@ pub struct Request {
 
 /// Plans of collectives on a device for each number of ranks, unless said: each is a kernel of its own there.
 const DEVICE_SAMPLE: usize = 150;
-/// As many as `launch` starts.
-const MOST_RANKS: u64 = crate::launch::MOST_RANKS;
+
+/// Reads one number of a list, which may have spaces.
+fn number_of_ranks(text: &str) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|number| (1..=MOST_RANKS as usize).contains(number));
+    number.ok_or_else(|| format!("write numbers from 1 to {MOST_RANKS}, as 1,2,4"))
+}
 
 /// Reads `K/N`, K from 1 to N, as the number from 0 and N.
 fn share(text: &str) -> Result<(usize, usize), String> {
