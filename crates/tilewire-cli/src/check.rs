@@ -1,6 +1,12 @@
 //! `tilewire check`: races and deadlocks of the shipped schedules, and whether the checker would see mistakes in them.
 
+use crate::cli::{listing, one_of, underscored};
+use crate::table::hanging;
 use anyhow::{Context, Result};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use std::fs;
 use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
@@ -9,26 +15,52 @@ use tilewire::check::{Mutation, Plan, Report, Settings};
 use tilewire::rehearsal::{Case, shipped};
 
 /// What to check.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Args, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// The collective; `None`: all.
-    pub collective: Option<String>,
-    /// Number of ranks.
+    /// The collective
+    #[arg(value_name = "COLLECTIVE", hide_possible_values = true, value_parser = underscored(subjects()),
+        help = listing("What to check", &subjects().collect::<Vec<_>>()))]
+    pub collective: String,
+    /// Number of ranks
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_most(2))]
     pub ranks: usize,
-    /// Number of blocks.
+    /// Number of blocks
+    #[arg(long, value_name = "B", default_value_t = 2, value_parser = at_most(1))]
     pub blocks: usize,
-    /// Mistakes to make first; empty: none.
-    pub mutations: Vec<Mutation>,
-    /// Seed of random schedules.
+    /// Mistake to make at every place where it can be made, one at a time: each must be found
+    #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = one_of(mistakes().map(|name| (name, name))),
+        help = listing("Mistake to make wherever it can be made; each must be found", &mistakes().collect::<Vec<_>>()))]
+    pub mutate: Option<&'static str>,
+    /// Seed of random schedules
+    #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// Where the JSON report goes; `-` is stdout.
+    /// Where the JSON report goes; - is stdout, in place of the lines
+    #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
-    /// Where a picture of the first fault goes.
+    /// Where a picture of the first fault goes
+    #[arg(long, value_name = "FILE")]
     pub svg: Option<String>,
 }
 
+/// The word for every collective, and for every mistake.
+const ALL: &str = "all";
+/// More ranks or blocks than this are no small world.
+const MOST: u64 = 64;
+
+fn at_most(least: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=MOST)
+}
+
+fn subjects() -> impl Iterator<Item = &'static str> {
+    [ALL].into_iter().chain(COLLECTIVES.iter().copied())
+}
+
+fn mistakes() -> impl Iterator<Item = &'static str> {
+    [ALL].into_iter().chain(Mutation::all().iter().map(|mutation| mutation.name()))
+}
+
 /// The collectives there are.
-pub const COLLECTIVES: &[&str] = &[
+const COLLECTIVES: &[&str] = &[
     "sendrecv",
     "all_to_all",
     "all_gather",
@@ -68,13 +100,13 @@ impl Tally {
 
 /// Checks, prints, and says whether all holds.
 pub fn check(task: &Task) -> Result<ExitCode> {
-    let wanted = |case: &Case| task.collective.as_deref().is_none_or(|name| case.collective == name);
+    let wanted = |case: &Case| task.collective == ALL || case.collective == task.collective;
     let cases: Vec<Case> = shipped(task.ranks, task.blocks).into_iter().filter(wanted).collect();
     let settings = Settings { seed: task.seed, ..Settings::default() };
     let (mut tally, mut rows) = (Tally::default(), Vec::new());
     for case in &cases {
         match case.plan() {
-            Ok(plan) if task.mutations.is_empty() => plain(task, case, &plan, &settings, &mut tally, &mut rows)?,
+            Ok(plan) if task.mutate.is_none() => plain(task, case, &plan, &settings, &mut tally, &mut rows)?,
             Ok(plan) => mutated(task, case, &plan, &settings, &mut tally, &mut rows)?,
             Err(error) => {
                 tally.unjudged += 1;
@@ -84,7 +116,7 @@ pub fn check(task: &Task) -> Result<ExitCode> {
     }
     if !task.is_quiet() {
         let Tally { checked, decided, failed, unjudged } = tally;
-        match task.mutations.is_empty() {
+        match task.mutate.is_none() {
             true => writeln!(stdout(), "schedules checked: {checked}, decided: {decided}, not clean: {failed}")?,
             false => writeln!(stdout(), "mistakes made: {checked}, not found: {failed}")?,
         }
@@ -101,6 +133,14 @@ impl Task {
     fn is_quiet(&self) -> bool {
         self.json.as_deref() == Some("-")
     }
+
+    /// The mistakes to make.
+    fn mutations(&self) -> Vec<Mutation> {
+        match self.mutate {
+            Some(ALL) => Mutation::all().to_vec(),
+            name => name.and_then(Mutation::named).into_iter().collect(),
+        }
+    }
 }
 
 /// Whether a report says nothing of the program: a run was given up.
@@ -114,7 +154,7 @@ fn plain(
     plan: &Plan,
     settings: &Settings,
     tally: &mut Tally,
-    rows: &mut Vec<String>,
+    rows: &mut Vec<Row>,
 ) -> Result<()> {
     let began = Instant::now();
     let report = plan.verify(settings);
@@ -124,16 +164,13 @@ fn plain(
     tally.failed += usize::from(!report.is_clean() && !is_unjudged(&report));
     if !task.is_quiet() {
         let milliseconds = began.elapsed().as_millis();
-        writeln!(stdout(), "{} {}: {report} ({milliseconds} ms)", case.collective, case.name)?;
+        let (start, text) = (format!("{} {}: ", case.collective, case.name), format!("{report} ({milliseconds} ms)"));
+        // What goes wrong has lines of its own.
+        let shown = if report.is_clean() { hanging(&start, &text) } else { start + &text };
+        writeln!(stdout(), "{shown}")?;
     }
     picture(task, &report)?;
-    rows.push(format!(
-        "{{\"collective\":\"{}\",\"schedule\":\"{}\",\"blocks\":{},\"report\":{}}}",
-        case.collective,
-        case.name,
-        task.blocks,
-        report.to_json()
-    ));
+    rows.push(Row { blocks: Some(task.blocks), ..Row::of(case, &report)? });
     Ok(())
 }
 
@@ -143,9 +180,10 @@ fn mutated(
     plan: &Plan,
     settings: &Settings,
     tally: &mut Tally,
-    rows: &mut Vec<String>,
+    rows: &mut Vec<Row>,
 ) -> Result<()> {
-    for &mutation in &task.mutations {
+    let mutations = task.mutations();
+    for &mutation in &mutations {
         for mutant in plan.mutants(mutation) {
             tally.checked += 1;
             let report = mutant.verify(settings);
@@ -156,27 +194,57 @@ fn mutated(
                 let many = if schedules == 1 { "schedule" } else { "schedules" };
                 writeln!(stdout(), "{mutant}, {} {}: {kind} ({schedules} {many})", case.collective, case.name)?;
                 // Who asks for one mutation wants to see what is said about it.
-                if task.mutations.len() == 1 {
+                if mutations.len() == 1 {
                     writeln!(stdout(), "{report}\n")?;
                 }
             }
             picture(task, &report)?;
-            rows.push(format!(
-                "{{\"collective\":\"{}\",\"schedule\":\"{}\",\"mutation\":\"{mutation}\",\"caught\":{},\"report\":{}}}",
-                case.collective,
-                case.name,
-                !report.is_clean(),
-                report.to_json()
-            ));
+            let (mutation, caught) = (Some(mutation.to_string()), Some(!report.is_clean()));
+            rows.push(Row { mutation, caught, ..Row::of(case, &report)? });
         }
     }
     Ok(())
 }
 
-fn json(task: &Task, rows: &[String]) -> Result<()> {
+/// The report for programs.
+#[derive(Serialize)]
+struct Summary<'r> {
+    schema: u32,
+    machine: &'static str,
+    rows: &'r [Row],
+}
+
+/// What came of one plan, or of one mistake in it.
+#[derive(Serialize)]
+struct Row {
+    collective: String,
+    schedule: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mutation: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caught: Option<bool>,
+    /// As the checker writes it.
+    report: Box<RawValue>,
+}
+
+impl Row {
+    fn of(case: &Case, report: &Report) -> Result<Row> {
+        Ok(Row {
+            collective: case.collective.to_string(),
+            schedule: case.name.to_string(),
+            blocks: None,
+            mutation: None,
+            caught: None,
+            report: RawValue::from_string(report.to_json())?,
+        })
+    }
+}
+
+fn json(task: &Task, rows: &[Row]) -> Result<()> {
     let Some(file) = &task.json else { return Ok(()) };
-    let machine = std::env::consts::ARCH;
-    let text = format!("{{\"schema\":1,\"machine\":\"{machine}\",\"rows\":[{}]}}\n", rows.join(",\n"));
+    let text = serde_json::to_string(&Summary { schema: 1, machine: std::env::consts::ARCH, rows })? + "\n";
     if file == "-" {
         return Ok(stdout().write_all(text.as_bytes())?);
     }

@@ -1,8 +1,10 @@
 //! `tilewire emit`: the text of a kernel on its way to an engine.
 
+use crate::cli::one_of;
 use crate::kernels::Named;
-use crate::run::{Run, text_of};
+use crate::run::{Options, Run, text_of};
 use anyhow::Result;
+use clap::Args;
 use std::io::{Write, stdout};
 use tilewire::ir;
 use tilewire::ptx::{self, Target};
@@ -10,6 +12,50 @@ use tilewire::vm::Prepared;
 
 /// Elements of the tensors that kernels are traced for: whole tiles, groups and rows of every kernel.
 const COUNT: usize = 4096;
+
+/// The words after `emit`.
+#[derive(Args)]
+pub struct Words {
+    /// A kernel, or a collective with options of `run`; gather without any is the kernel
+    #[arg(value_name = "KERNEL|COLLECTIVE")]
+    pub name: Option<String>,
+    /// The intermediate representation
+    #[arg(long)]
+    ir: bool,
+    /// The representation after simplification instead of as traced
+    #[arg(long)]
+    simplified: bool,
+    /// The representation with the source line of every instruction
+    #[arg(long)]
+    lines: bool,
+    /// What the CPU engine runs
+    #[arg(long)]
+    bytecode: bool,
+    /// What a GPU runs
+    #[arg(long)]
+    ptx: bool,
+    /// The GPU of --ptx [default: sm_90a]
+    #[arg(long, value_parser = one_of(Target::ALL.map(|target| (target.name(), target))))]
+    arch: Option<Target>,
+    /// How to run a collective, whose rank 0 is shown; with --transport nvl as a GPU here runs it.
+    #[command(flatten, next_help_heading = "Options of a collective")]
+    pub how: Options,
+}
+
+impl Words {
+    /// What to print, or why that cannot be.
+    pub fn parts(&self) -> Result<Parts, String> {
+        let Words { ir, simplified, lines, bytecode, ptx, arch, .. } = *self;
+        let needs = |option: &str, of: &str| Err(format!("{option} is for {of}"));
+        match (ir || bytecode || ptx, ir, ptx) {
+            (false, ..) => Err("say what to print: --ir, --bytecode or --ptx".into()),
+            (_, false, _) if simplified => needs("--simplified", "--ir"),
+            (_, false, _) if lines => needs("--lines", "--ir"),
+            (.., false) if arch.is_some() => needs("--arch", "--ptx"),
+            _ => Ok(Parts { ir, simplified, lines, bytecode, ptx: ptx.then(|| arch.unwrap_or(Target::Sm90a)) }),
+        }
+    }
+}
 
 /// What to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

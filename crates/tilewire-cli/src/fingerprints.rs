@@ -6,8 +6,9 @@
 
 use crate::bench::machine::Machine;
 use crate::run::{Collective, Peers, Wire, prepare, prepare_all};
-use crate::verify::quick_plans;
+use crate::verify::{number_of_ranks, quick_plans};
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -21,13 +22,17 @@ use tilewire::transport::{RankError, ShmTransport, World};
 use tilewire::vm::Prepared;
 
 /// What to fingerprint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Numbers of ranks.
+    /// Numbers of ranks
+    #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "ranks",
+        default_values_t = [2, 3, 4], value_parser = number_of_ranks)]
     pub ranks: Vec<usize>,
-    /// An earlier list to compare with.
+    /// An earlier list to compare with
+    #[arg(long, value_name = "FILE")]
     pub against: Option<String>,
-    /// Whether each kernel has a line of its own.
+    /// A line for each kernel in place of groups
+    #[arg(long)]
     pub every: bool,
 }
 

@@ -18,6 +18,8 @@ mod signals;
 
 use crate::file_limit;
 use anyhow::{Result, anyhow};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use output::{Sink, Stream, Voice};
 use signals::{Meaning, Signals};
 use std::ffi::OsString;
@@ -27,7 +29,7 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Limits, Secret, StoreServer, reserve_descriptors, start_thread};
+use tilewire::transport::{Deadline, Limits, Secret, StoreServer, reserve_descriptors, start_thread};
 
 /// Between asking the rest to end (SIGTERM) and ending them (SIGKILL).
 const GRACE: Duration = Duration::from_secs(2);
@@ -40,17 +42,30 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The stack of a thread that waits, or copies lines; the usual 2 MiB would let fewer ranks fit a limit on memory.
 const SMALL_STACK: usize = 128 << 10;
 
+/// The most ranks that are started: each costs the launcher three threads and two pipes.
+pub const MOST_RANKS: u64 = 1024;
+
 /// What to launch.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Args, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// How many ranks.
+    /// Number of ranks
+    #[arg(short = 'n', value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_RANKS))]
     pub ranks: usize,
-    /// What `TILEWIRE_DEADLINE` says, where it is not what it says here.
+    /// How long ranks wait for each other: 500ms, 30s, 2m, or off
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
     pub deadline: Option<String>,
-    /// The program and its arguments.
+    /// The program and its arguments, passed on as they are
+    #[arg(last = true, required = true)]
     pub program: Vec<OsString>,
     /// Whether lines of output are prefixed by `[rank]`.
+    #[arg(skip = true)]
     pub prefixed: bool,
+}
+
+/// A time that ranks understand.
+fn deadline(text: &str) -> Result<String, String> {
+    let is_time = Deadline::parse_length(text).is_some();
+    if is_time { Ok(text.to_string()) } else { Err("no time: write 500ms, 30s, 2m or off".into()) }
 }
 
 /// Runs a job; gives the first failing status, 128 + the number where a signal ended a rank.

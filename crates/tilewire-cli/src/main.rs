@@ -1,8 +1,8 @@
-//! The command line of tilewire. Exit status: 0 holds, 1 does not, 2 usage.
+//! The command line of tilewire. Exit status: 0 holds, 1 does not, 2 usage, 3 could not be checked.
 
-mod args;
 mod bench;
 mod check;
+mod cli;
 mod demo;
 mod emit;
 mod file_limit;
@@ -19,23 +19,34 @@ mod memory;
 #[path = "../../tilewire/tests/support/programs/mod.rs"]
 #[allow(dead_code, missing_docs)]
 mod programs;
+mod progress;
 mod run;
 mod soak;
+mod table;
 mod topo;
 mod verify;
 
 use anyhow::{Error, Result};
-use args::Command;
+use cli::Command;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     file_limit::make_it_an_error();
-    let command = match Command::parse(std::env::args_os().skip(1)) {
-        Ok(command) => command,
-        Err(reason) => return usage(&reason),
-    };
-    match obey(command) {
+    match Command::parse(std::env::args_os().skip(1)) {
+        Ok(command) => status(obey(command)),
+        Err(refusal) if refusal.use_stderr() => {
+            _ = write!(stderr(), "{}", refusal.render());
+            ExitCode::from(2)
+        }
+        // Help was asked for, or the version.
+        Err(answer) => status(print(answer.render().to_string().as_bytes())),
+    }
+}
+
+/// The exit status of a command, whose error is printed.
+fn status(ended: Result<ExitCode>) -> ExitCode {
+    match ended {
         Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
@@ -52,6 +63,12 @@ fn main() -> ExitCode {
     }
 }
 
+fn print(text: &[u8]) -> Result<ExitCode> {
+    stdout().write_all(text)?;
+    stdout().flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Errors of all other files say which.
 fn is_of_stdout(error: &Error) -> bool {
     error.chain().count() == 1 && error.is::<std::io::Error>()
@@ -59,8 +76,6 @@ fn is_of_stdout(error: &Error) -> bool {
 
 fn obey(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Help => stdout().write_all(args::HELP.as_bytes())?,
-        Command::Version => writeln!(stdout(), "tilewire {}", env!("CARGO_PKG_VERSION"))?,
         Command::Demo => demo::demo()?,
         Command::Topo => topo::topo()?,
         Command::Doctor => return topo::doctor(),
@@ -73,15 +88,10 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Run(wanted) => return run::run(&wanted),
         Command::Soak(wanted) => return soak::soak(&wanted),
         Command::Bench(bench) => bench.run()?,
+        Command::Completions(shell) => return print(&cli::completions(shell)),
     }
     // What stays in the buffer would be written at the very end, where nobody learns that it cannot be. The commands above that return
     // write whole lines, which do not stay; and after a launch, a thread that nobody reads from may hold stdout for as long as it likes.
     stdout().flush()?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn usage(reason: &str) -> ExitCode {
-    // Not the whole help: what is wrong would be out of sight.
-    _ = writeln!(stderr(), "tilewire: {reason}\n`tilewire --help` says what there is");
-    ExitCode::from(2)
 }

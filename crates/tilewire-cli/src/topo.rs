@@ -1,6 +1,7 @@
 //! `tilewire topo`: what this machine has, and what each pair of ranks would use, and why.
 //! `tilewire doctor`: whether it is fit for the work, item by item.
 
+use crate::table::hanging;
 use anyhow::Result;
 use std::fs;
 use std::io::{Write, stdout};
@@ -17,22 +18,21 @@ pub fn topo() -> Result<()> {
     let devices = match devices() {
         Ok(devices) => devices,
         Err(error) => {
-            writeln!(out, "GPU    none: {error}")?;
+            writeln!(out, "{}", hanging("GPU    ", &format!("none: {error}")))?;
             Vec::new()
         }
     };
     for device in &devices {
         let (free, all) = device.memory()?;
-        writeln!(
-            out,
-            "GPU {}  {}, {}, {} multiprocessors, {:.1} of {:.1} GiB free",
-            device.ordinal(),
+        let what = format!(
+            "{}, {}, {} multiprocessors, {:.1} of {:.1} GiB free",
             device.name(),
             device.target(),
             device.multiprocessors(),
             free as f64 / f64::from(1 << 30),
             all as f64 / f64::from(1 << 30)
-        )?;
+        );
+        writeln!(out, "{}", hanging(&format!("GPU {}  ", device.ordinal()), &what))?;
     }
     writeln!(out, "\nbetween two ranks on this machine")?;
     writeln!(out, "  CPU and CPU      ShmTransport: both map the same memory (threads: the heap; processes: a memfd)")?;
@@ -50,7 +50,7 @@ pub fn topo() -> Result<()> {
                     "nothing yet: the devices cannot reach each other's memory, and a network transport is to come"
                 }
             };
-            writeln!(out, "  GPU {own} and GPU {}  {how}", other.ordinal())?;
+            writeln!(out, "{}", hanging(&format!("  GPU {own} and GPU {}  ", other.ordinal()), how))?;
         }
     }
     writeln!(out, "  another machine  nothing yet: a network transport (libfabric) is to come")?;
@@ -68,7 +68,7 @@ pub fn doctor() -> Result<ExitCode> {
             None => "--",
         };
         sound &= fine != Some(false);
-        Ok(writeln!(out, "{mark:>4}  {what:<28} {why}")?)
+        Ok(writeln!(out, "{}", hanging(&format!("{mark:>4}  {what:<28} "), &why))?)
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     say(Some(true), "processors", format!("{cores}; more ranks than that take turns, and sleep while they wait"))?;

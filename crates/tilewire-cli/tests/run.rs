@@ -29,8 +29,8 @@ fn row(line: &str) -> String {
     let (code, out, err) = run(line);
     assert_eq!((code, err.as_str()), (0, ""), "tilewire {line}\n{out}");
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines.len(), 2, "a head and a row:\n{out}");
-    assert!(lines[1].ends_with("every byte right"), "{out}");
+    assert_eq!(lines.len(), 3, "a head, a row and the result:\n{out}");
+    assert_eq!(lines[2], "every byte right", "{out}");
     lines[1].split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -87,7 +87,7 @@ fn every_hook_of_the_library_is_run() {
     row("run all_reduce --ranks 2 --bytes 4096 --hook rms-norm --algorithm ring --launches 2");
     refuses("run all_to_all --hook scatter --protocol direct", &["nobody runs a consume hook"]);
     refuses("run all_reduce --hook quantise-i8", &["values of one type"]);
-    refuses("run all_to_all --hook fly", &["no hook 'fly'", "rms-norm"]);
+    refuses("run all_to_all --hook fly", &["'fly'", "rms-norm"]);
 }
 
 /// A sample, with two numbers of processes; how far it is comes through the launcher.
@@ -153,15 +153,12 @@ fn ranks_that_were_started_with_different_commands_are_told() {
 fn under_a_launcher_its_ranks_are_used() {
     let (code, out, err) = run("launch -n 3 -- tilewire run sendrecv --bytes 4KiB --launches 2");
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
-    assert!(
-        out.lines().all(|line| line.starts_with("[0] ")) && out.contains("sendrecv    3      processes  4KiB"),
-        "{out}"
-    );
+    assert!(out.lines().all(|line| line.starts_with("[0] ")) && out.contains("sendrecv    3 processes  4KiB"), "{out}");
 }
 
 #[test]
 fn what_cannot_be_is_refused_with_its_value() {
-    refuses("run sendrecv --ranks 1", &["'1' is no number of ranks", "tilewire --help"]);
+    refuses("run sendrecv --ranks 1", &["--ranks 1", "2 to 64", "Usage: tilewire run", "'--help'"]);
     refuses("run sendrecv --bytes 10 --dtype f64", &["--bytes 10B", "f64"]);
     refuses("run sendrecv --hook quantise --dtype i32", &["quantise", "i32"]);
     refuses("run reduce", &["'reduce'"]);
@@ -189,7 +186,7 @@ fn a_transport_is_said_and_fits_its_engine() {
     row("run all_to_all --transport shm --bytes 4KiB --launches 2");
     row("run all_reduce --transport=shm --engine cpu --bytes 4KiB --launches 2 --world processes");
     refuses("run sendrecv --transport nvl --engine cpu", &["--transport nvl", "--engine cpu", "cuda goes over nvl"]);
-    refuses("run sendrecv --transport fabric", &["no transport 'fabric'", "shm", "nvl", "tilewire --help"]);
+    refuses("run sendrecv --transport fabric", &["'fabric'", "shm, nvl", "'--help'"]);
     match run("run sendrecv --transport nvl --bytes 4KiB --launches 2") {
         (0, out, _) => assert!(out.contains("every byte right"), "{out}"),
         (code, _, err) => assert!(code == 1 && err.contains("CUDA driver"), "{code}: {err}"),

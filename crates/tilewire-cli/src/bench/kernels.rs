@@ -5,11 +5,11 @@
 use super::buffer::Buffer;
 use super::contest::{Contest, against};
 use super::interleaved::{Effort, Side};
-use super::progress::Progress;
 use super::report::Row;
 use super::size::Size;
 use crate::handwritten as hand;
 use crate::kernels;
+use crate::progress::Progress;
 use anyhow::Result;
 use std::hint::black_box;
 use std::time::Duration;

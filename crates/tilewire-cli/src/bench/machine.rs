@@ -1,9 +1,11 @@
 //! What the figures were measured on, as far as the system tells.
 
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs;
 
 /// The machine a report is about.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Machine {
     /// The processor's model name.
     pub cpu: String,
@@ -11,8 +13,8 @@ pub struct Machine {
     pub cores: usize,
     /// The instruction-set level the engine runs at.
     pub level: &'static str,
-    /// Caches of the first processor, as (`L1d`, `48K`).
-    pub caches: Vec<(String, String)>,
+    /// Caches of the first processor, as `L1d`: `48K`.
+    pub caches: BTreeMap<String, String>,
 }
 
 impl Machine {

@@ -9,16 +9,15 @@ mod gpu;
 mod interleaved;
 mod kernels;
 pub mod machine;
-mod parse;
 mod plot;
-mod progress;
 mod ranks;
 mod report;
 mod size;
+mod words;
 
-pub use parse::parse;
-pub use progress::Progress;
+pub use report::duration;
 pub use size::Size;
+pub use words::{Reports, Words};
 
 use crate::memory::{self, TooMuch};
 use anyhow::{Context, Result};
@@ -34,8 +33,8 @@ use std::io::{Write, stdout};
 pub struct Bench {
     /// What to measure.
     pub subject: Subject,
-    /// Where the JSON report goes; `-` is stdout, in place of the tables.
-    pub json: Option<String>,
+    /// Where figures go.
+    pub reports: Reports,
     /// Where the plot goes.
     pub plot: Option<String>,
 }
@@ -77,7 +76,10 @@ impl Bench {
     /// Measures and reports.
     pub fn run(&self) -> Result<()> {
         // Before anything is measured: a path that cannot be written should not cost a minute.
-        let (json, plot) = (open(self.json.as_deref().filter(|path| *path != "-"))?, open(self.plot.as_deref())?);
+        let Reports { json, csv } = &self.reports;
+        let (mut json, mut csv) = (Sink::open(json.as_deref())?, Sink::open(csv.as_deref())?);
+        let mut plot = Sink::open(self.plot.as_deref())?;
+        let is_quiet = [&json, &csv, &plot].into_iter().any(Sink::is_stdout);
         let (mut rows, mut panels) = (Vec::new(), Vec::new());
         for subject in self.subject.parts() {
             // Ranks that others have started have been asked for already, and some may have taken theirs.
@@ -85,7 +87,7 @@ impl Bench {
                 subject.enough_memory()?;
             }
             let mut measured = measure(&subject)?;
-            if self.json.as_deref() != Some("-") {
+            if !is_quiet {
                 stdout().write_all(measured.table.as_bytes())?;
             }
             rows.append(&mut measured.rows);
@@ -95,17 +97,9 @@ impl Bench {
         if rows.is_empty() && ranks::is_rank() {
             return Ok(());
         }
-        let report = report::json(&machine::Machine::read(), &rows);
-        match json {
-            Some(mut file) => file.write_all(report.as_bytes()).with_context(|| unwritten(self.json.as_deref()))?,
-            None if self.json.is_some() => stdout().write_all(report.as_bytes())?,
-            None => {}
-        }
-        if let Some(mut file) = plot {
-            let drawn = plot::svg(&panels, self.subject.undrawn());
-            file.write_all(drawn.as_bytes()).with_context(|| unwritten(self.plot.as_deref()))?;
-        }
-        Ok(())
+        json.write(|| report::json(&machine::Machine::read(), &rows))?;
+        csv.write(|| report::csv(&rows))?;
+        plot.write(|| Ok(plot::svg(&panels, self.subject.undrawn()).into_bytes()))
     }
 }
 
@@ -180,12 +174,38 @@ fn measure_kernels(sizes: Option<&[Size]>, cases: &[String], quick: bool) -> Res
     Ok(Measured { rows, table, panels: Vec::new() })
 }
 
-fn open(path: Option<&str>) -> Result<Option<File>> {
-    path.map(|path| File::create(path).with_context(|| unwritten(Some(path)))).transpose()
+/// Where a report goes.
+enum Sink {
+    Nowhere,
+    Stdout,
+    File(File, String),
 }
 
-fn unwritten(path: Option<&str>) -> String {
-    format!("cannot write {}", path.unwrap_or_default())
+impl Sink {
+    /// `-` is stdout.
+    fn open(path: Option<&str>) -> Result<Sink> {
+        Ok(match path {
+            None => Sink::Nowhere,
+            Some("-") => Sink::Stdout,
+            Some(path) => Sink::File(File::create(path).with_context(|| unwritten(path))?, path.to_string()),
+        })
+    }
+
+    fn is_stdout(&self) -> bool {
+        matches!(self, Sink::Stdout)
+    }
+
+    fn write(&mut self, report: impl FnOnce() -> Result<Vec<u8>>) -> Result<()> {
+        match self {
+            Sink::Nowhere => Ok(()),
+            Sink::Stdout => Ok(stdout().write_all(&report()?)?),
+            Sink::File(file, path) => file.write_all(&report()?).with_context(|| unwritten(path)),
+        }
+    }
+}
+
+fn unwritten(path: &str) -> String {
+    format!("cannot write {path}")
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Rows of figures as a table for people and as JSON for programs.
+//! Rows of figures as a table for people, and as JSON and CSV for programs.
 
 use super::interleaved::Timing;
 use super::machine::Machine;
 use super::size::Size;
-use std::fmt::Write as _;
+use crate::table::Table;
+use anyhow::Result;
+use serde::{Serialize, Serializer};
 
-/// One measured thing beside its limit. The fields are those of the JSON contract, in its order; `spread_us`,
-/// `target` and `each` are for the table only.
-#[derive(Clone, Debug)]
+/// One measured thing beside its limit. The fields are those of the JSON report and the columns of the CSV, in their order.
+#[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub name: String,
     pub engine: &'static str,
@@ -19,20 +20,26 @@ pub struct Row {
     pub bytes: usize,
     /// Where the ranks sat: `near`, `far`, or `local` for work in one thread.
     pub place: &'static str,
+    #[serde(serialize_with = "rounded")]
     pub median_us: f64,
-    pub spread_us: f64,
     /// Input bytes over the median; none where bytes are not the point.
+    #[serde(serialize_with = "rounded")]
     pub gbps: Option<f64>,
     /// What it is compared with.
     pub limit: String,
     /// The limit's time over ours: 1.0 is as fast as the limit.
+    #[serde(serialize_with = "rounded")]
     pub ratio: f64,
-    /// The ratio aimed at.
-    pub target: f64,
+    pub samples: usize,
+    /// The distance between the quartiles, where it is known.
+    #[serde(serialize_with = "rounded")]
+    pub spread_us: Option<f64>,
+    /// The ratio aimed at, where one is.
+    #[serde(serialize_with = "rounded")]
+    pub target: Option<f64>,
     /// The ratio to each thing it raced, where there are several; a limit that writes around the cache and one that does
     /// not call for different remedies.
     pub each: String,
-    pub samples: usize,
 }
 
 impl Row {
@@ -48,116 +55,63 @@ impl Row {
             bytes,
             place: "local",
             median_us: timing.median_ns / 1e3,
-            spread_us: timing.spread_ns / 1e3,
+            spread_us: Some(timing.spread_ns / 1e3),
             gbps: (bytes > 0).then(|| bytes as f64 / timing.median_ns),
             limit,
             ratio: limit_ns / timing.median_ns,
-            target,
+            target: Some(target),
             each: String::new(),
             samples: timing.samples,
         }
     }
 }
 
-/// The rows in aligned columns: words to the left, figures to the right.
+/// The rows in aligned columns.
 pub fn table(rows: &[Row]) -> String {
-    let mut cells =
-        vec![["name", "bytes", "median", "iqr", "GB/s", "limit", "ratio", "target", "ratio to each"].map(String::from)];
-    cells.extend(rows.iter().map(|row| {
-        [
+    let head = ["name", "bytes", "median", "iqr", "GB/s", "limit", "ratio", "target"];
+    let mut table = Table::new(head, &[0, 5, 7]);
+    for row in rows {
+        let verdict = |target: f64| format!("{target:.2} {}", if row.ratio >= target { "met" } else { "missed" });
+        table.row([
             row.name.clone(),
             if row.bytes == 0 { "-".into() } else { Size(row.bytes).to_string() },
             duration(row.median_us),
-            duration(row.spread_us),
+            row.spread_us.map_or("-".into(), duration),
             row.gbps.map_or("-".into(), |gbps| format!("{gbps:.2}")),
             row.limit.clone(),
             format!("{:.2}", row.ratio),
-            format!("{:.2} {}", row.target, if row.ratio >= row.target { "met   " } else { "missed" }),
-            row.each.clone(),
-        ]
-    }));
-    aligned(&cells, &[0, 5, 8])
-}
-
-/// Cells in columns: those that hold words to the left, figures to the right.
-pub fn aligned<const N: usize>(cells: &[[String; N]], words: &[usize]) -> String {
-    let widths: [usize; N] = std::array::from_fn(|k| cells.iter().map(|row| row[k].chars().count()).max().unwrap_or(0));
-    let mut out = String::new();
-    for row in cells {
-        let mut line = String::new();
-        for (k, (cell, width)) in row.iter().zip(widths).enumerate() {
-            let left = words.contains(&k);
-            _ = if left { write!(line, "{cell:<width$}  ") } else { write!(line, "{cell:>width$}  ") };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
+            row.target.map_or(String::new(), verdict),
+        ]);
     }
-    out
+    table.to_string()
 }
 
-/// The report as one JSON object: `schema`, `machine`, `rows`.
-pub fn json(machine: &Machine, rows: &[Row]) -> String {
-    let caches: Vec<String> = machine.caches.iter().map(|(name, size)| pair(name, text(size))).collect();
-    let machine = object(&[
-        ("cpu", text(&machine.cpu)),
-        ("cores", machine.cores.to_string()),
-        ("level", text(machine.level)),
-        ("caches", format!("{{{}}}", caches.join(", "))),
-    ]);
-    let rows: Vec<String> = rows.iter().map(|row| format!("    {}", row_object(row))).collect();
-    let rows = if rows.is_empty() { "[]".into() } else { format!("[\n{}\n  ]", rows.join(",\n")) };
-    format!("{{\n  \"schema\": \"tilewire-bench-1\",\n  \"machine\": {machine},\n  \"rows\": {rows}\n}}\n")
+/// The report for programs.
+#[derive(Serialize)]
+struct Report<'r> {
+    schema: &'static str,
+    machine: &'r Machine,
+    rows: &'r [Row],
 }
 
-fn row_object(row: &Row) -> String {
-    object(&[
-        ("name", text(&row.name)),
-        ("engine", text(row.engine)),
-        ("transport", text(row.transport)),
-        ("protocol", text(row.protocol)),
-        ("ranks", row.ranks.to_string()),
-        ("blocks", row.blocks.to_string()),
-        ("bytes", row.bytes.to_string()),
-        ("place", text(row.place)),
-        ("median_us", number(row.median_us)),
-        ("gbps", row.gbps.map_or("null".into(), number)),
-        ("limit", text(&row.limit)),
-        ("ratio", number(row.ratio)),
-        ("samples", row.samples.to_string()),
-    ])
+/// The report as one JSON object.
+pub fn json(machine: &Machine, rows: &[Row]) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(&Report { schema: "tilewire-bench-1", machine, rows })?;
+    text.push(b'\n');
+    Ok(text)
 }
 
-fn object(fields: &[(&str, String)]) -> String {
-    let fields: Vec<String> = fields.iter().map(|(key, value)| pair(key, value.clone())).collect();
-    format!("{{{}}}", fields.join(", "))
+/// The rows as CSV, with a line of names above them.
+pub fn csv(rows: &[Row]) -> Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    rows.iter().try_for_each(|row| writer.serialize(row))?;
+    Ok(writer.into_inner()?)
 }
 
-fn pair(key: &str, value: String) -> String {
-    format!("{}: {value}", text(key))
-}
-
-/// Four significant digits; JSON has no word for what is not finite.
-fn number(x: f64) -> String {
-    if !x.is_finite() {
-        return "null".into();
-    }
-    let digits = if x == 0.0 { 0 } else { 3 - x.abs().log10().floor() as i32 };
-    format!("{x:.*}", digits.clamp(0, 12) as usize)
-}
-
-fn text(s: &str) -> String {
-    let mut out = String::from('"');
-    for c in s.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            c if u32::from(c) < 0x20 => _ = write!(out, "\\u{:04x}", u32::from(c)),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
+/// A figure with four significant digits. What is not finite is none: JSON has no word for it.
+fn rounded<S: Serializer>(figure: &(impl Copy + Into<Option<f64>>), serializer: S) -> Result<S::Ok, S::Error> {
+    let round = |x: f64| format!("{x:.3e}").parse::<f64>().expect("a number was written");
+    (*figure).into().filter(|x| x.is_finite()).map(round).serialize(serializer)
 }
 
 /// A time with a fitting unit.
@@ -172,6 +126,8 @@ pub fn duration(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::WIDTH;
+    use serde_json::{Value, json as value};
 
     fn row(name: &str, bytes: usize, median_ns: f64) -> Row {
         let timing = Timing { name: "x", median_ns, spread_ns: 1.0, samples: 25 };
@@ -183,25 +139,66 @@ mod tests {
         let table = table(&[row("copy", 65536, 1000.0), row("empty launch", 0, 6.5)]);
         assert_eq!(
             table,
-            "name          bytes   median     iqr   GB/s  limit   ratio       target  ratio to each\n\
+            "name          bytes   median     iqr   GB/s  limit   ratio  target\n\
              copy          64KiB  1.00 µs  1.0 ns  65.54  memcpy   0.50  0.90 missed\n\
              empty launch      -   6.5 ns  1.0 ns      -  memcpy  76.92  0.90 met\n"
         );
     }
 
+    /// The longest names that kernels and GPUs have, and figures as wide as they get.
+    #[test]
+    fn tables_fit_a_hundred_columns() {
+        let gpu = Row {
+            name: "all-to-all of 4 ranks, 16 blocks each, own chunks not counted".into(),
+            limit: "two hops, 64 KiB, nothing beside".into(),
+            median_us: 3_251_391.0,
+            ratio: 123.456,
+            spread_us: None,
+            ..row("", 100 << 20, 1.0)
+        };
+        let kernel = Row {
+            limit: "down, streamed".into(),
+            each: "cached 1.00, ".repeat(9),
+            ..row("quantise f8e4m3", 64 << 20, 3e9)
+        };
+        for rows in [vec![gpu.clone()], vec![kernel.clone()], vec![gpu, kernel]] {
+            let table = table(&rows);
+            assert!(table.lines().all(|line| line.chars().count() <= WIDTH), "{table}");
+        }
+    }
+
     #[test]
     fn json_follows_the_contract() {
-        let caches = vec![("L2".to_string(), "1280K".to_string())];
+        let caches = [("L2".to_string(), "1280K".to_string())].into();
         let machine = Machine { cpu: "A \"quoted\"\tcpu\\".into(), cores: 2, level: "avx2", caches };
+        let text = String::from_utf8(json(&machine, &[row("copy", 65536, 1000.0)]).unwrap()).unwrap();
         assert_eq!(
-            json(&machine, &[row("copy", 65536, 1000.0)]),
-            "{\n  \"schema\": \"tilewire-bench-1\",\n  \"machine\": {\"cpu\": \"A \\\"quoted\\\"\\u0009cpu\\\\\", \
-             \"cores\": 2, \"level\": \"avx2\", \"caches\": {\"L2\": \"1280K\"}},\n  \"rows\": [\n    {\"name\": \"copy\", \
-             \"engine\": \"cpu\", \"transport\": \"none\", \"protocol\": \"none\", \"ranks\": 1, \"blocks\": 1, \
-             \"bytes\": 65536, \"place\": \"local\", \"median_us\": 1.000, \"gbps\": 65.54, \"limit\": \"memcpy\", \
-             \"ratio\": 0.5000, \"samples\": 25}\n  ]\n}\n"
+            serde_json::from_str::<Value>(&text).unwrap(),
+            value!({
+                "schema": "tilewire-bench-1",
+                "machine": {"cpu": "A \"quoted\"\tcpu\\", "cores": 2, "level": "avx2", "caches": {"L2": "1280K"}},
+                "rows": [{
+                    "name": "copy", "engine": "cpu", "transport": "none", "protocol": "none", "ranks": 1, "blocks": 1,
+                    "bytes": 65536, "place": "local", "median_us": 1.0, "gbps": 65.54, "limit": "memcpy", "ratio": 0.5,
+                    "samples": 25, "spread_us": 0.001, "target": 0.9, "each": ""
+                }]
+            })
         );
-        assert!(json(&Machine::default(), &[]).contains("\"rows\": []"));
-        assert_eq!(number(f64::NAN), "null");
+        let unknown = Row { ratio: f64::NAN, gbps: None, ..row("copy", 1, 1.0) };
+        let text = String::from_utf8(json(&Machine::default(), &[unknown]).unwrap()).unwrap();
+        assert!(text.contains("\"ratio\": null") && text.contains("\"gbps\": null"), "{text}");
+        let text = String::from_utf8(json(&Machine::default(), &[]).unwrap()).unwrap();
+        assert!(text.contains("\"rows\": []"), "{text}");
+    }
+
+    #[test]
+    fn csv_has_the_fields_of_json_as_columns() {
+        let limited = Row { limit: "by hand, \"cached\"".into(), ratio: f64::NAN, ..row("copy", 65536, 1000.0) };
+        let text = String::from_utf8(csv(&[limited]).unwrap()).unwrap();
+        assert_eq!(
+            text,
+            "name,engine,transport,protocol,ranks,blocks,bytes,place,median_us,gbps,limit,ratio,samples,spread_us,target,each\n\
+             copy,cpu,none,none,1,1,65536,local,1.0,65.54,\"by hand, \"\"cached\"\"\",,25,0.001,0.9,\n"
+        );
     }
 }

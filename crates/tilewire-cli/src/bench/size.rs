@@ -24,11 +24,6 @@ impl Size {
         let bytes = number.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
         bytes.map(Size).ok_or_else(|| format!("size '{text}' is larger than this machine can address"))
     }
-
-    /// Reads sizes separated by commas.
-    pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
-        text.split(',').map(|part| Size::parse(part.trim())).collect()
-    }
 }
 
 impl fmt::Display for Size {
@@ -52,7 +47,6 @@ mod tests {
         }
         assert_eq!(Size::parse("4096"), Ok(Size(4096)));
         assert_eq!(Size(1500).to_string(), "1500B");
-        assert_eq!(Size::parse_list("64KiB, 1MiB"), Ok(vec![Size(64 << 10), Size(1 << 20)]));
     }
 
     #[test]
@@ -69,6 +63,5 @@ mod tests {
             let error = Size::parse(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
         }
-        assert!(Size::parse_list("64KiB,").is_err());
     }
 }

@@ -31,7 +31,7 @@ pub use case::{Case, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};
 pub use hook::Hook;
-pub use options::{Run, number_of, parse};
+pub use options::{Options, Run, Words};
 pub use place::Wire;
 pub use turns::{run, text_of};
 pub use worlds::{Ranks, everywhere, in_processes};

@@ -4,15 +4,17 @@ use super::case::{Case, protocol_name, rounds_name};
 use super::collective::{Collective, Plan};
 use super::hook::Hook;
 use super::worlds::Ranks;
-use crate::args::Words;
 use crate::bench::Size;
+use crate::cli::{collective, listing, one_of};
 use crate::verify::Engine;
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use tilewire::collective::Rounds;
 use tilewire::ir::Type;
 use tilewire::{Algorithm, Config, Primitive, ReduceOp};
 
 /// The most ranks that are started here: what each has for every other gets smaller with more.
-const MOST_RANKS: usize = 64;
+const MOST_RANKS: u64 = 64;
 /// The largest message: every rank has two of it.
 const LARGEST: Size = Size(8 << 30);
 
@@ -33,77 +35,141 @@ pub struct Run {
     pub seed: u64,
 }
 
-/// Reads the words after `run`.
-pub fn parse(words: Words) -> Result<Run, String> {
-    read(words).map_err(|reason| format!("run: {reason}"))
+/// The words after `run`.
+#[derive(Args)]
+pub struct Words {
+    /// The collective
+    #[arg(value_parser = collective(), hide_possible_values = true,
+        help = listing("The collective; sendrecv is a ring shift", &Collective::ALL.map(Collective::name)))]
+    collective: Collective,
+    #[command(flatten)]
+    how: Options,
 }
 
-fn read(mut words: Words) -> Result<Run, String> {
-    let names = Collective::ALL.map(Collective::name).join(", ");
-    let collective = match words.next() {
-        Some(word) => {
-            Collective::named(&word).ok_or_else(|| format!("unknown collective '{word}'; there are: {names}"))?
-        }
-        None => return Err(format!("say which collective: {names}")),
-    };
-    // A rank cannot shift to itself; all else works in a world of one.
-    let least = if collective == Collective::Sendrecv { 2 } else { 1 };
-    let (mut op, mut algorithm, mut rounds) = (ReduceOp::Sum, None, None);
-    let (mut count, mut ranks, mut bytes) = (None, None, Size(1 << 20));
-    let (mut dtype, mut hook, mut config) = (Type::F32, Hook::Copy, Config::default());
-    let (mut launches, mut seed, mut engine, mut transport) = (10, 1, None, None);
-    while let Some(word) = words.next() {
-        let mut value = || words.value(&word);
-        match word.as_str() {
-            "--ranks" => count = Some(number_of(&value()?, "ranks", least..=MOST_RANKS as u64)? as usize),
-            "--engine" => engine = Some(Engine::parse(&value()?)?),
-            "--transport" => transport = Some(transport_of(&value()?)?),
-            "--world" => ranks = Some(Ranks::parse(&value()?)?),
-            "--bytes" => bytes = Size::parse(&value()?)?,
-            "--dtype" => dtype = dtype_of(&value()?)?,
-            "--hook" => hook = hook_of(&value()?)?,
-            "--protocol" => config.primitive = Some(protocol_of(&value()?)?),
-            "--blocks" => config.blocks = Some(number_of(&value()?, "blocks", 1..=1024)? as usize),
-            "--op" if collective.reduces() => op = op_of(&value()?)?,
-            "--algorithm" => algorithm = Some(algorithm_of(&value()?, collective)?),
-            "--rounds" => rounds = Some(rounds_of(&value()?)?),
-            "--launches" => launches = number_of(&value()?, "launches", 1..=1_000_000_000)?,
-            "--seed" => seed = number_of(&value()?, "seed", 0..=u64::MAX)?,
-            _ => return Err(format!("unknown word '{word}'")),
-        }
+impl Words {
+    /// What they ask for, or why that cannot be.
+    pub fn run(self) -> Result<Run, String> {
+        self.how.run(self.collective)
     }
-    let engine = engine_over(engine, transport)?;
-    if bytes > LARGEST {
-        return Err(format!("--bytes {bytes}: at most {LARGEST}"));
-    }
-    if !bytes.0.is_multiple_of(dtype.size()) {
-        return Err(format!("--bytes {bytes} is no whole number of elements of type {dtype}"));
-    }
-    if !hook.takes(dtype) {
-        return Err(format!("--hook {} does not take elements of type {dtype}", hook.name()));
-    }
-    let case = Case { dtype, hook, len: bytes.0 / dtype.size(), config, rounds };
-    if let Some(why) = collective.refuses(&case) {
-        let protocol = protocol_name(config.primitive);
-        return Err(format!("--hook {} with --protocol {protocol} and type {dtype}: {why}", hook.name()));
-    }
-    let plan = Plan { collective, case, op, algorithm };
-    Ok(Run { engine, count, ranks, plan, launches, seed })
 }
 
-/// Reads a number that must lie in a range.
-pub fn number_of(word: &str, what: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
-    let number = word.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("'{word}' is no number of {what} from {} to {}", range.start(), range.end()))
+/// How to run a collective.
+#[derive(Args)]
+pub struct Options {
+    /// Number of ranks [default: 2]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_RANKS))]
+    ranks: Option<usize>,
+    /// Bytes that one rank sends to another; of an all_reduce: of the tensor [default: 1MiB]
+    #[arg(long, value_name = "SIZE", value_parser = Size::parse)]
+    bytes: Option<Size>,
+    /// Type of the elements [default: f32]
+    #[arg(long, value_name = "TYPE", hide_possible_values = true, value_parser = one_of(Type::ALL.map(|ty| (ty.name(), ty))),
+        help = listing("Type of the elements [default: f32]", &Type::ALL.map(Type::name)))]
+    dtype: Option<Type>,
+    /// Hook of the library
+    #[arg(long, hide_possible_values = true, value_parser = one_of(Hook::ALL.map(|hook| (hook.name(), hook))),
+        help = listing("Hook of the library [default: copy]", &Hook::ALL.map(Hook::name)))]
+    hook: Option<Hook>,
+    /// How the data travels; chosen for the size unless said
+    #[arg(long, value_parser = one_of(PROTOCOLS.map(|protocol| (protocol_name(Some(protocol)), protocol))))]
+    protocol: Option<Primitive>,
+    /// How the collective is done; not every collective has all of them
+    #[arg(long, value_parser = one_of(ALGORITHMS))]
+    algorithm: Option<Algorithm>,
+    /// What a reduction does with two values [default: sum]
+    #[arg(long, value_parser = one_of(ReduceOp::ALL.map(|op| (op.name(), op))))]
+    op: Option<ReduceOp>,
+    /// Blocks for each peer
+    #[arg(long, value_name = "K", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    blocks: Option<usize>,
+    /// How the rounds share a launch
+    #[arg(long, value_parser = one_of(ROUNDS.map(|rounds| (rounds_name(rounds), rounds))))]
+    rounds: Option<Rounds>,
+    /// Where the ranks run; under a launcher env is the default, otherwise threads
+    #[arg(long)]
+    world: Option<Ranks>,
+    /// What runs the kernels: cpu over shm, cuda over nvl [default: cpu]
+    #[arg(long)]
+    engine: Option<Engine>,
+    /// What carries the data; says the engine, too
+    #[arg(long, value_parser = one_of(TRANSPORTS.map(|(name, engine)| (name, (name, engine)))))]
+    transport: Option<(&'static str, Engine)>,
+    /// How many times, with new data each [default: 10]
+    #[arg(long, value_name = "L", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    launches: Option<u64>,
+    /// What the data is made from [default: 1]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
 }
 
 /// The transports there are, and the engine that goes over each: who says one has said the other.
 const TRANSPORTS: [(&str, Engine); 2] = [("shm", Engine::Cpu), ("nvl", Engine::Cuda)];
+const PROTOCOLS: [Primitive; 4] = [Primitive::Packet, Primitive::Staged, Primitive::Bulk, Primitive::Direct];
+const ROUNDS: [Rounds; 3] = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
+const ALGORITHMS: [(&str, Algorithm); 3] =
+    [("one-shot", Algorithm::OneShot), ("two-phase", Algorithm::TwoPhase), ("ring", Algorithm::Ring)];
 
-fn transport_of(word: &str) -> Result<(&'static str, Engine), String> {
-    let names = || TRANSPORTS.map(|(name, engine)| format!("{name} (of --engine {})", engine.name())).join(" and ");
-    let found = TRANSPORTS.into_iter().find(|(name, _)| *name == word);
-    found.ok_or_else(|| format!("there is no transport '{word}'; there are {}", names()))
+impl Options {
+    /// The first of those that are said.
+    pub fn first(&self) -> Option<&'static str> {
+        let said = [
+            ("--ranks", self.ranks.is_some()),
+            ("--bytes", self.bytes.is_some()),
+            ("--dtype", self.dtype.is_some()),
+            ("--hook", self.hook.is_some()),
+            ("--protocol", self.protocol.is_some()),
+            ("--algorithm", self.algorithm.is_some()),
+            ("--op", self.op.is_some()),
+            ("--blocks", self.blocks.is_some()),
+            ("--rounds", self.rounds.is_some()),
+            ("--world", self.world.is_some()),
+            ("--engine", self.engine.is_some()),
+            ("--transport", self.transport.is_some()),
+            ("--launches", self.launches.is_some()),
+            ("--seed", self.seed.is_some()),
+        ];
+        said.into_iter().find(|(_, is_said)| *is_said).map(|(name, _)| name)
+    }
+
+    /// What they ask of a collective, or why that cannot be.
+    pub fn run(self, collective: Collective) -> Result<Run, String> {
+        // A rank cannot shift to itself; all else works in a world of one.
+        if collective == Collective::Sendrecv && self.ranks == Some(1) {
+            return Err(format!("--ranks 1: a sendrecv has 2 to {MOST_RANKS} ranks"));
+        }
+        if self.op.is_some() && !collective.reduces() {
+            return Err(format!("--op is for reductions, and {} is none", collective.name()));
+        }
+        if let Some(algorithm) = self.algorithm.filter(|algorithm| !collective.algorithms().contains(algorithm)) {
+            let of_all = |wanted: &[Algorithm]| {
+                let all = ALGORITHMS.iter().filter(|(_, algorithm)| wanted.contains(algorithm));
+                all.map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+            };
+            let (name, known) = (of_all(&[algorithm]), of_all(collective.algorithms()));
+            return Err(format!("there is no {name} {}; there are {known}", collective.name()));
+        }
+        let engine = engine_over(self.engine, self.transport)?;
+        let (bytes, dtype, hook) =
+            (self.bytes.unwrap_or(Size(1 << 20)), self.dtype.unwrap_or(Type::F32), self.hook.unwrap_or(Hook::Copy));
+        if bytes > LARGEST {
+            return Err(format!("--bytes {bytes}: at most {LARGEST}"));
+        }
+        if !bytes.0.is_multiple_of(dtype.size()) {
+            return Err(format!("--bytes {bytes} is no whole number of elements of type {dtype}"));
+        }
+        if !hook.takes(dtype) {
+            return Err(format!("--hook {} does not take elements of type {dtype}", hook.name()));
+        }
+        let config = Config { primitive: self.protocol, blocks: self.blocks, ..Config::default() };
+        let case = Case { dtype, hook, len: bytes.0 / dtype.size(), config, rounds: self.rounds };
+        if let Some(why) = collective.refuses(&case) {
+            let protocol = protocol_name(config.primitive);
+            return Err(format!("--hook {} with --protocol {protocol} and type {dtype}: {why}", hook.name()));
+        }
+        let plan = Plan { collective, case, op: self.op.unwrap_or(ReduceOp::Sum), algorithm: self.algorithm };
+        let (launches, seed) = (self.launches.unwrap_or(10), self.seed.unwrap_or(1));
+        Ok(Run { engine, count: self.ranks, ranks: self.world, plan, launches, seed })
+    }
 }
 
 /// The engine that is said, or the one that the transport goes with.
@@ -117,59 +183,17 @@ fn engine_over(engine: Option<Engine>, transport: Option<(&str, Engine)>) -> Res
     }
 }
 
-fn dtype_of(word: &str) -> Result<Type, String> {
-    let names = || Type::ALL.map(Type::name).join(", ");
-    let found = Type::ALL.into_iter().find(|ty| ty.name() == word);
-    found.ok_or_else(|| format!("'{word}' is no element type; there are {}", names()))
-}
-
-fn rounds_of(word: &str) -> Result<Rounds, String> {
-    let all = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
-    let names = || all.map(rounds_name).join(", ");
-    let found = all.into_iter().find(|&rounds| rounds_name(rounds) == word);
-    found.ok_or_else(|| format!("rounds do not run as '{word}'; there are {}", names()))
-}
-
-fn hook_of(word: &str) -> Result<Hook, String> {
-    let names = || Hook::ALL.map(Hook::name).join(", ");
-    let found = Hook::ALL.into_iter().find(|hook| hook.name() == word);
-    found.ok_or_else(|| format!("there is no hook '{word}'; there are {}", names()))
-}
-
-fn op_of(word: &str) -> Result<ReduceOp, String> {
-    let names = || ReduceOp::ALL.map(ReduceOp::name).join(", ");
-    let found = ReduceOp::ALL.into_iter().find(|op| op.name() == word);
-    found.ok_or_else(|| format!("there is no op '{word}'; there are {}", names()))
-}
-
-fn algorithm_of(word: &str, collective: Collective) -> Result<Algorithm, String> {
-    let named = |algorithm: &Algorithm| match algorithm {
-        Algorithm::OneShot => "one-shot",
-        Algorithm::TwoPhase => "two-phase",
-        _ => "ring",
-    };
-    let all = collective.algorithms();
-    let names = all.iter().map(named).collect::<Vec<_>>().join(", ");
-    let found = all.iter().find(|algorithm| named(algorithm) == word);
-    found.copied().ok_or_else(|| format!("there is no {word} {}; there are {names}", collective.name()))
-}
-
-fn protocol_of(word: &str) -> Result<Primitive, String> {
-    match word {
-        "packet" => Ok(Primitive::Packet),
-        "staged" => Ok(Primitive::Staged),
-        "bulk" => Ok(Primitive::Bulk),
-        "direct" => Ok(Primitive::Direct),
-        _ => Err(format!("there is no protocol '{word}'; there are packet, staged, bulk, direct")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Command;
 
     fn engine(line: &str) -> Result<Engine, String> {
-        parse(Words::of(line.split_whitespace().map(String::from).collect())).map(|run| run.engine)
+        match Command::parse(["run"].into_iter().chain(line.split_whitespace())) {
+            Ok(Command::Run(run)) => Ok(run.engine),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     #[test]
@@ -191,12 +215,12 @@ mod tests {
     fn an_engine_and_a_transport_that_do_not_fit_are_both_named() {
         let fits = "cpu goes over shm, cuda goes over nvl";
         for (of, transport) in [("cpu", "nvl"), ("cuda", "shm")] {
-            let why = format!("run: --engine {of} does not go over --transport {transport}: {fits}");
+            let why = format!("--engine {of} does not go over --transport {transport}: {fits}");
             for line in [
                 format!("sendrecv --engine {of} --transport {transport}"),
                 format!("sendrecv --transport {transport} --engine {of}"),
             ] {
-                assert_eq!(engine(&line), Err(why.clone()), "{line}");
+                assert!(engine(&line).unwrap_err().contains(&why), "{line}");
             }
         }
     }
@@ -205,11 +229,30 @@ mod tests {
     fn a_transport_there_is_not_is_answered_with_those_there_are() {
         // Some of them are to come.
         for word in ["fabric", "mesh", "tcp", "SHM", "cpu"] {
-            let why = format!(
-                "run: there is no transport '{word}'; there are shm (of --engine cpu) and nvl (of --engine cuda)"
-            );
-            assert_eq!(engine(&format!("sendrecv --transport {word}")), Err(why));
+            let why = engine(&format!("sendrecv --transport {word}")).unwrap_err();
+            assert!(why.contains(&format!("'{word}'")) && why.contains("shm, nvl"), "{why}");
         }
-        assert_eq!(engine("sendrecv --transport"), Err("run: --transport needs a value".into()));
+        assert!(engine("sendrecv --transport").unwrap_err().contains("a value is required for '--transport"));
+    }
+
+    /// Whatever is said can be named, so that `emit` can say what a kernel does not take.
+    #[test]
+    fn every_option_is_known_by_name() {
+        use clap::{CommandFactory, FromArgMatches, Parser};
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            how: Options,
+        }
+        for arg in Line::command().get_arguments() {
+            let Some(option) = arg.get_long().filter(|option| *option != "help") else { continue };
+            let value = match option {
+                "bytes" => "64".to_string(),
+                _ => arg.get_possible_values().first().map_or("2".into(), |value| value.get_name().to_string()),
+            };
+            let said = format!("--{option}");
+            let matches = Line::command().try_get_matches_from(["line", &said, &value]).unwrap();
+            assert_eq!(Line::from_arg_matches(&matches).unwrap().how.first(), Some(said.as_str()));
+        }
     }
 }

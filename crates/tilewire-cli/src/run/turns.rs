@@ -5,8 +5,9 @@ use super::collective::{Collective, prepare_all};
 use super::options::Run;
 use super::place::Wire;
 use super::worlds::{DEFAULT, Ranks, everywhere};
-use crate::bench::Size;
+use crate::bench::{Size, duration};
 use crate::memory::{self, TooMuch};
+use crate::table::Table;
 use crate::verify::Engine;
 use anyhow::Result;
 use std::fmt::Write as _;
@@ -144,27 +145,21 @@ fn table(run: &Run, all: &[Outcome], threads: bool) -> String {
     let case = &run.plan.case;
     let wrong: Vec<&String> = all.iter().filter_map(|outcome| outcome.wrong.as_ref()).collect();
     let slowest = all.iter().map(|outcome| outcome.median).max().expect("at least one rank");
-    let columns = [
-        ("collective", run.plan.collective.name().to_string()),
-        ("ranks", all.len().to_string()),
-        ("world", if threads { "threads" } else { "processes" }.to_string()),
-        ("bytes", Size(case.len * case.dtype.size()).to_string()),
-        ("dtype", case.dtype.to_string()),
-        ("hook", case.hook.name().to_string()),
-        ("protocol", protocol_name(case.config.primitive).to_string()),
-        ("blocks", case.config.blocks.unwrap_or(1).to_string()),
-        ("launches", run.launches.to_string()),
-        ("median", format!("{:.1} us", slowest.as_secs_f64() * 1e6)),
-        ("result", if wrong.is_empty() { "every byte right" } else { "WRONG" }.to_string()),
-    ];
-    let mut text = String::new();
-    for line in [columns.each_ref().map(|(name, _)| *name), columns.each_ref().map(|(_, value)| value.as_str())] {
-        for (word, (name, value)) in line.iter().zip(&columns) {
-            _ = write!(text, "{word:<width$}  ", width = name.len().max(value.len()));
-        }
-        text.truncate(text.trim_end().len());
-        text.push('\n');
-    }
+    let head = ["collective", "ranks", "bytes", "dtype", "hook", "protocol", "blocks", "launches", "median"];
+    let mut table = Table::new(head, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    table.row([
+        run.plan.collective.name().to_string(),
+        format!("{} {}", all.len(), if threads { "threads" } else { "processes" }),
+        Size(case.len * case.dtype.size()).to_string(),
+        case.dtype.to_string(),
+        case.hook.name().to_string(),
+        protocol_name(case.config.primitive).to_string(),
+        case.config.blocks.unwrap_or(1).to_string(),
+        run.launches.to_string(),
+        duration(slowest.as_secs_f64() * 1e6),
+    ]);
+    let mut text = table.to_string();
+    _ = writeln!(text, "{}", if wrong.is_empty() { "every byte right" } else { "WRONG" });
     for wrong in wrong {
         _ = writeln!(text, "{wrong}");
     }
@@ -189,16 +184,29 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Command;
+    use crate::cli::Command;
+    use crate::table::WIDTH;
 
     #[test]
     fn a_wrong_result_is_told_with_its_rank() {
-        let Ok(Command::Run(run)) = Command::parse(["run", "sendrecv"].map(String::from)) else { unreachable!() };
+        let Ok(Command::Run(run)) = Command::parse(["run", "sendrecv"]) else { unreachable!() };
         let right = Outcome { median: Duration::from_micros(3), wrong: None };
         let wrong = Outcome { median: Duration::from_micros(5), wrong: Some("rank 1, launch 0: …".into()) };
         let all = [right, wrong].map(|outcome| Outcome::from_bytes(&outcome.to_bytes()));
         let text = table(&run, &all, true);
-        assert!(text.contains("WRONG") && text.contains("rank 1, launch 0") && text.contains("5.0 us"), "{text}");
+        assert!(text.contains("WRONG") && text.contains("rank 1, launch 0") && text.contains("5.00 µs"), "{text}");
         assert!(table(&run, &all[..1], true).ends_with("every byte right\n"));
+    }
+
+    #[test]
+    fn tables_fit_a_hundred_columns() {
+        let line =
+            "run reduce_scatter --bytes 1000KiB --dtype f8e4m3 --hook accumulate --protocol staged --blocks 1024";
+        let words = line.split(' ').chain(["--launches", "10000000"]);
+        let Ok(Command::Run(run)) = Command::parse(words) else { unreachable!() };
+        let all: Vec<_> = (0..64).map(|_| Outcome { median: Duration::from_millis(9990), wrong: None }).collect();
+        let text = table(&run, &all, false);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert_eq!(text.lines().count(), 3, "no cell goes on in the next line: {text}");
     }
 }

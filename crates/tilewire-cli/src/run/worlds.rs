@@ -2,6 +2,7 @@
 
 use crate::launch::{Job, launch};
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
@@ -13,27 +14,17 @@ use tilewire::transport::{
 };
 
 /// What `--world` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Ranks {
     /// Threads of this process.
     Threads,
-    /// Processes, which this one starts: itself again, with `--world env`.
+    /// Processes, which this one starts.
     Processes,
     /// This process is a rank already, as its environment says.
     Env,
 }
 
 impl Ranks {
-    /// Reads the value of `--world`.
-    pub fn parse(word: &str) -> Result<Ranks, String> {
-        match word {
-            "threads" => Ok(Ranks::Threads),
-            "processes" => Ok(Ranks::Processes),
-            "env" => Ok(Ranks::Env),
-            _ => Err(format!("'{word}' is no world: there are threads, processes and env")),
-        }
-    }
-
     /// What is meant where nothing is said: a launcher's ranks under a launcher, and otherwise this.
     pub fn unless_launched(self) -> Ranks {
         let launched = !matches!(Placement::from_env(), Err(WorldError::NoLauncher));

@@ -16,9 +16,10 @@ mod options;
 mod plan;
 mod usage;
 
-pub use options::{Soak, parse};
+pub use options::Soak;
 
 use crate::run::{Case, Ranks, Transfer, Wire, everywhere, prepare};
+use crate::table::hanging;
 use anyhow::Result;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -187,7 +188,8 @@ fn report(all: &[Account], grown: &[String], (took, long): (Duration, bool)) -> 
     _ = match grown {
         [] if !long => {
             let least = usage::JUDGED.as_secs();
-            writeln!(text, "\nnothing grew but perhaps memory, of which {least} s or more tell: {}", usage::BOUND)
+            let start = format!("nothing grew but perhaps memory, of which {least} s or more tell: ");
+            writeln!(text, "\n{}", hanging(&start, usage::BOUND))
         }
         [] => writeln!(text, "\nnothing grew: {}", usage::BOUND),
         grown => writeln!(text, "\nGREW, beyond {}\n{}", usage::BOUND, grown.join("\n")),

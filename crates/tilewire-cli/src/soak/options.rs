@@ -1,43 +1,27 @@
 //! The words of `tilewire soak`.
 
-use crate::args::Words;
-use crate::run::{Ranks, number_of};
+use crate::run::Ranks;
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 
 /// What to do, and for how long.
-#[derive(Debug, PartialEq)]
+#[derive(Args, Debug, PartialEq)]
 pub struct Soak {
-    /// How long.
+    /// How long: 1, 10 or 0.1
+    #[arg(long, value_name = "M", value_parser = minutes)]
     pub minutes: f64,
-    /// How many ranks, where it is said.
+    /// Number of ranks [default: 4]
+    #[arg(long = "ranks", value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(2..=16))]
     pub count: Option<usize>,
-    /// Where they run, where it is said.
+    /// Where they run; under a launcher env is the default, otherwise processes
+    #[arg(long = "world", value_name = "WORLD")]
     pub ranks: Option<Ranks>,
-    /// What the plan is made from, where it is said.
+    /// What the plan is made from, to run it again; another one each time unless said
+    #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
 }
 
-/// Reads the words after `soak`.
-pub fn parse(words: Words) -> Result<Soak, String> {
-    read(words).map_err(|reason| format!("soak: {reason}"))
-}
-
-fn read(mut words: Words) -> Result<Soak, String> {
-    let (mut minutes, mut soak) = (None, Soak { minutes: 0.0, count: None, ranks: None, seed: None });
-    while let Some(word) = words.next() {
-        let mut value = || words.value(&word);
-        match word.as_str() {
-            "--minutes" => minutes = Some(minutes_of(&value()?)?),
-            "--ranks" => soak.count = Some(number_of(&value()?, "ranks", 2..=16)? as usize),
-            "--world" => soak.ranks = Some(Ranks::parse(&value()?)?),
-            "--seed" => soak.seed = Some(number_of(&value()?, "seed", 0..=u64::MAX)?),
-            _ => return Err(format!("unknown word '{word}'")),
-        }
-    }
-    let minutes = minutes.ok_or("say how long: --minutes M")?;
-    Ok(Soak { minutes, ..soak })
-}
-
-fn minutes_of(word: &str) -> Result<f64, String> {
+fn minutes(word: &str) -> Result<f64, String> {
     let minutes = word.parse().ok().filter(|minutes| *minutes > 0.0 && *minutes <= 10_000.0);
-    minutes.ok_or_else(|| format!("'{word}' is no number of minutes: write 1, 10 or 0.1"))
+    minutes.ok_or_else(|| "no number of minutes: write 1, 10 or 0.1".into())
 }

@@ -3,12 +3,11 @@
 use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
-use crate::bench::Progress;
+use crate::progress::Progress;
 use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, prepare, prepare_all};
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tilewire::cuda::Device;
 use tilewire::ir::Type;
 use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
@@ -160,14 +159,13 @@ impl Verdict {
 fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &Wire) -> Result<Vec<Verdict>, RankError> {
     let (me, size) = (world.rank(), world.size());
     let seed = asked.seed;
-    let mut progress = (me.index() == 0 && !asked.progress).then(|| Progress::new(plans.len()));
-    let mut lines = (me.index() == 0 && asked.progress).then_some(Lines { said: None, total: plans.len() });
+    let start = if asked.progress { Progress::in_lines } else { Progress::new };
+    let mut progress = (me.index() == 0).then(|| start(plans.len()));
     let mut verdicts = Vec::with_capacity(plans.len());
-    for (number, plan) in plans.iter().enumerate() {
+    for plan in plans {
         if let Some(progress) = &mut progress {
             progress.step(&format!("{size} ranks, {plan}"));
         }
-        lines.iter_mut().for_each(|lines| lines.step(number, size, plan));
         let prepared = match plan.collective {
             Collective::Sendrecv => {
                 let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
@@ -188,7 +186,7 @@ fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &Wire) -> Result
             op.fill(turn);
             op.launch().map_err(|error| {
                 // The world reports who fails first; who waited in vain, and where, another rank may know.
-                _ = writeln!(std::io::stderr(), "rank {me}, {plan}: {error}");
+                _ = writeln!(stderr(), "rank {me}, {plan}: {error}");
                 format!("{plan}: {error}")
             })?;
             if let Err(wrong) = op.check(turn) {
@@ -199,21 +197,6 @@ fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &Wire) -> Result
     }
     drop(progress);
     Ok(verdicts)
-}
-
-/// How far it is, in lines that a launcher can pass on: the first, and one every other second.
-struct Lines {
-    said: Option<Instant>,
-    total: usize,
-}
-
-impl Lines {
-    fn step(&mut self, number: usize, size: usize, plan: &Plan) {
-        if self.said.is_none_or(|said| said.elapsed() >= Duration::from_secs(2)) {
-            self.said = Some(Instant::now());
-            _ = writeln!(stderr(), "[{}/{}] {size} ranks, {plan}", number + 1, self.total);
-        }
-    }
 }
 
 /// The plans of `verify --quick` for a number of ranks, and the options of their transport.

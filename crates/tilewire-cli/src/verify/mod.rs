@@ -15,10 +15,14 @@ mod unequal;
 
 pub use self::collectives::quick_plans;
 use self::collectives::{Asked, collectives, collectives_of};
+use crate::cli::{collective, listing};
+use crate::launch::MOST_RANKS;
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
 use crate::run::{Collective, Ranks, everywhere, in_processes};
+use crate::table::hanging;
 use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stderr, stdout};
@@ -32,7 +36,7 @@ use tilewire::transport::{RankError, World};
 use tilewire::vm::Prepared;
 
 /// What runs the programs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Engine {
     /// The CPU engine.
     Cpu,
@@ -41,15 +45,6 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Reads the value of `--engine`.
-    pub fn parse(word: &str) -> Result<Engine, String> {
-        match word {
-            "cpu" => Ok(Engine::Cpu),
-            "cuda" => Ok(Engine::Cuda),
-            other => Err(format!("there is no engine '{other}'; there are cpu and cuda")),
-        }
-    }
-
     /// As the command line has it.
     pub fn name(self) -> &'static str {
         match self {
@@ -60,56 +55,83 @@ impl Engine {
 }
 
 /// What to verify.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Which engine.
-    pub engine: Engine,
-    /// How many random programs.
-    pub programs: u64,
-    /// The number of the first.
-    pub seed: u64,
-    /// Numbers of ranks.
-    pub ranks: Vec<usize>,
-    /// Random transfers for each number of ranks, on a GPU.
-    pub shifts: usize,
-    /// Replays of captured transfers, on a GPU.
-    pub replays: u64,
-    /// Random programs of several operations that one rank launches in another order, on a GPU; every second one is captured.
-    pub orders: u64,
-    /// Whether few types and sizes of the collectives are enough.
-    pub quick: bool,
-    /// How many plans of collectives for each number of ranks; all on the CPU, [`DEVICE_SAMPLE`] on a device unless said: each is a
-    /// kernel to assemble on every rank.
-    pub sample: Option<usize>,
-    /// Of all plans, the one number of so many parts: then all on a device, too.
-    pub share: Option<(usize, usize)>,
-    /// Nothing but these collectives, where any are named.
+    /// Nothing but these collectives; everything where none is named
+    #[arg(value_name = "COLLECTIVE", value_parser = collective(), hide_possible_values = true,
+        help = listing("Nothing but these collectives [default: everything]", &Collective::ALL.map(Collective::name)))]
     pub only: Vec<Collective>,
-    /// Whether lines on stderr say how far the collectives are, even where that is no terminal.
-    pub progress: bool,
-    /// Where the ranks of the collectives run. As processes, nothing but collectives is verified.
+    /// What runs the programs and the collectives
+    #[arg(long, value_enum, default_value_t = Engine::Cpu)]
+    pub engine: Engine,
+    /// How many random programs
+    #[arg(long, value_name = "N", default_value_t = 200, conflicts_with = "only")]
+    pub programs: u64,
+    /// Random transfers for each number of ranks, on a GPU
+    #[arg(long, value_name = "N", default_value_t = 60, conflicts_with = "only")]
+    pub shifts: usize,
+    /// Replays of captured transfers, on a GPU
+    #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "only")]
+    pub replays: u64,
+    /// Random programs of several operations, launched in another order by one rank of a GPU; every second one is captured
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 40,
+        conflicts_with = "only",
+        help = "Programs of operations that one rank of a GPU launches in another order"
+    )]
+    pub orders: u64,
+    /// Number of the first random program, and what samples and data are made from
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// Numbers of ranks
+    #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "ranks",
+        default_values_t = [1, 2, 3, 4, 5, 8], value_parser = number_of_ranks)]
+    pub ranks: Vec<usize>,
+    /// Plans of collectives for each number of ranks [default: all on the CPU, 150 on a GPU]
+    #[arg(long, value_name = "N", conflicts_with = "share")]
+    pub sample: Option<usize>,
+    /// Of all plans of collectives the Kth of N parts, for several runs; 1/1 is all
+    #[arg(long, value_name = "K/N", value_parser = share)]
+    pub share: Option<(usize, usize)>,
+    /// Where the ranks of the collectives run; as processes, nothing else is verified
+    #[arg(long, value_enum, default_value_t = Ranks::Threads)]
     pub world: Ranks,
+    /// Few types and sizes of the collectives
+    #[arg(long)]
+    pub quick: bool,
+    /// Say in lines on stderr how far the collectives are, even where that is no terminal
+    #[arg(long)]
+    pub progress: bool,
 }
 
+/// Plans of collectives on a device for each number of ranks, unless said: each is a kernel of its own there.
 const DEVICE_SAMPLE: usize = 150;
 
+/// Reads one number of a list, which may have spaces.
+/// Reads a number of ranks.
+pub fn number_of_ranks(text: &str) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|number| (1..=MOST_RANKS as usize).contains(number));
+    number.ok_or_else(|| format!("write numbers from 1 to {MOST_RANKS}, as 1,2,4"))
+}
+
+/// Reads `K/N`, K from 1 to N, as the number from 0 and N.
+fn share(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
+    match numbers {
+        Some((k, n)) if (1..=n).contains(&k) => Ok((k - 1, n)),
+        _ => Err("write K/N, the Kth of N, as 1/8".into()),
+    }
+}
+
+#[cfg(test)]
 impl Default for Request {
-    fn default() -> Self {
-        let ranks = vec![1, 2, 3, 4, 5, 8];
-        Request {
-            engine: Engine::Cpu,
-            programs: 200,
-            seed: 1,
-            ranks,
-            shifts: 60,
-            replays: 1000,
-            orders: 40,
-            quick: false,
-            sample: None,
-            share: None,
-            only: Vec::new(),
-            progress: false,
-            world: Ranks::Threads,
+    /// As it is read where nothing is said.
+    fn default() -> Request {
+        match crate::cli::Command::parse(["verify"]) {
+            Ok(crate::cli::Command::Verify(request)) => request,
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -200,7 +222,7 @@ fn rank(world: &World, request: &Request) -> Result<bool, RankError> {
     }
     if world.rank().index() == 0 {
         writeln!(stdout(), "{} processes", world.size())?;
-        request.sample_note().into_iter().try_for_each(|note| writeln!(stdout(), "{note}"))?;
+        request.sample_note().into_iter().try_for_each(|note| writeln!(stdout(), "{}", hanging("", &note)))?;
         tally.print(start)?;
     }
     Ok(tally.holds())
@@ -214,7 +236,7 @@ fn all(request: &Request) -> Result<ExitCode> {
         writeln!(out, "{} ({}, {} multiprocessors)", device.name(), device.target(), device.multiprocessors())?;
     }
     if let Some(note) = request.sample_note() {
-        writeln!(out, "{note}")?;
+        writeln!(out, "{}", hanging("", &note))?;
     }
     let start = Instant::now();
     let mut tally = Tally::default();

@@ -4,9 +4,9 @@ use super::collectives::{Group, Way};
 use super::frozen::{Frozen, Scheme};
 use super::ours::{Hook, Pair};
 use super::race::{HELD, Side, race};
-use crate::bench::progress::Progress;
 use crate::bench::report::Row;
 use crate::bench::size::Size;
+use crate::progress::Progress;
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::cuda::{Device, Graph, Stream};
@@ -378,11 +378,11 @@ impl Bench<'_> {
             bytes,
             place: "device",
             median_us,
-            spread_us: 0.0,
+            spread_us: None,
             gbps: Some(bytes as f64 / median_us / 1e3),
             limit,
             ratio: limit_us / median_us,
-            target,
+            target: Some(target),
             each,
             samples: self.samples(),
         });

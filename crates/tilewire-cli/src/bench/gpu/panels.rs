@@ -36,11 +36,11 @@ mod tests {
             bytes,
             place: "device",
             median_us: 2.0,
-            spread_us: 0.0,
+            spread_us: None,
             gbps: Some(1.0),
             limit: "by hand".into(),
             ratio,
-            target: 0.97,
+            target: Some(0.97),
             each: String::new(),
             samples: 15,
         }

@@ -10,8 +10,8 @@ use super::side::{Aim, Limit, Part, Side};
 use super::world::{self, Kind};
 use crate::bench::Size;
 use crate::bench::plot::{Panel, titled};
-use crate::bench::progress::Progress;
 use crate::bench::report::Row;
+use crate::progress::Progress;
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Mutex;
@@ -89,8 +89,11 @@ pub const MPI: &str = "mpi";
 pub const OPEN_MPI: &str = "Open MPI";
 
 /// What tables say below about a side that is neither ours nor a limit to judge by.
-pub const STORES_ALONE: &str = "stores alone: not ours, and not judged. The same ranks store as many bytes in the same \
-    places around the caches, and read nothing: no copy that goes around them is faster, but one may leave some in them.\n";
+pub const STORES_ALONE: &str = "\
+stores alone: not ours, and not judged. The same ranks store as many bytes in the same places
+around the caches, and read nothing: no copy that goes around them is faster, but one may
+leave some in them.
+";
 
 impl Heat {
     /// The best of each limit, and all that race.
@@ -169,13 +172,13 @@ fn rows_of(heat: &Heat, line: &Line) -> Vec<Row> {
             bytes: heat.step.bytes,
             place: place.name(),
             median_us: ns / 1e3,
-            spread_us: 0.0,
+            spread_us: None,
             gbps: heat.gbps(ns),
             limit: limit.map_or("none".into(), |(best, _)| format!("{}: {}", line.against.name(), best.name)),
             ratio: limit.map_or(f64::NAN, |(_, limit)| limit / ns),
             target: match line.aim {
-                Aim::Ratio(ratio) | Aim::Ahead { ratio: Some(ratio), .. } => ratio,
-                _ => 0.0,
+                Aim::Ratio(ratio) | Aim::Ahead { ratio: Some(ratio), .. } => Some(ratio),
+                _ => None,
             },
             each: String::new(),
             samples: outcome.count(place),

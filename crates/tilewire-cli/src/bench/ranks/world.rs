@@ -1,6 +1,7 @@
 //! Ranks as threads of this process, or two of them as processes.
 
 use anyhow::{Context, Error, Result, anyhow};
+use clap::ValueEnum;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What the ranks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Threads of one process.
     Threads,
@@ -27,13 +28,6 @@ impl Kind {
             Kind::Threads => "threads",
             Kind::Processes => "processes",
         }
-    }
-
-    /// Reads that word.
-    pub fn parse(text: &str) -> Result<Kind, String> {
-        let kinds = [Kind::Threads, Kind::Processes];
-        let kind = kinds.into_iter().find(|kind| kind.name() == text);
-        kind.ok_or_else(|| format!("'{text}' is no world: write threads or processes"))
     }
 }
 

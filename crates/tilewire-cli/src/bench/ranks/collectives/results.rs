@@ -1,26 +1,14 @@
-//! Contests of collectives as a table: a row for each protocol and place, beside the limit and the best MPI.
+//! Contests of collectives as a table: a title for each, and a row for each protocol and place, beside the limit and the best MPI.
 #![forbid(unsafe_code)]
 
 use crate::bench::Size;
 use crate::bench::ranks::heats::{BY_HAND, Heat, MPI, STORES_ALONE};
 use crate::bench::ranks::place::Place;
 use crate::bench::ranks::side::{Aim, Limit};
-use crate::bench::report::{aligned, duration};
+use crate::bench::report::duration;
+use crate::table::Table;
 
-const HEAD: [&str; 12] = [
-    "collective",
-    "ranks",
-    "bytes",
-    "protocol",
-    "place",
-    "ours",
-    "limit",
-    "ratio",
-    "best MPI",
-    "its time",
-    "times faster",
-    "aim",
-];
+const HEAD: [&str; 9] = ["protocol", "place", "ours", "limit", "ratio", "best MPI", "its time", "times faster", "aim"];
 
 /// What a row compares.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,9 +56,12 @@ fn aim(aim: Aim) -> String {
 
 /// The contests in aligned columns, and why there is no MPI where there is none.
 pub fn table(heats: &[Heat]) -> String {
-    let mut rows = vec![HEAD.map(String::from)];
-    heats.iter().for_each(|heat| rows.extend(rows_of(heat)));
-    let mut out = aligned(&rows, &[0, 3, 4, 8, 11]);
+    let mut table = Table::new(HEAD, &[0, 1, 5, 8]);
+    for heat in heats {
+        table.title(format!("{}, {} on {} ranks", heat.step.name, Size(heat.step.bytes), heat.ranks));
+        rows_of(heat).into_iter().for_each(|cells| table.row(cells));
+    }
+    let mut out = table.to_string();
     if heats.iter().any(Heat::has_stores) {
         out.push_str(STORES_ALONE);
     }
@@ -80,7 +71,7 @@ pub fn table(heats: &[Heat]) -> String {
     out
 }
 
-fn rows_of(heat: &Heat) -> Vec<[String; 12]> {
+fn rows_of(heat: &Heat) -> Vec<[String; 9]> {
     let lines = heat.lines();
     // Stores alone have a row of their own, after ours; limits stand beside ours.
     let (stores, shown): (Vec<_>, Vec<_>) = lines
@@ -99,9 +90,6 @@ fn rows_of(heat: &Heat) -> Vec<[String; 12]> {
             let time = |ns: Option<f64>| ns.map_or("-".into(), |ns| duration(ns / 1e3));
             let share = |share: Option<f64>| share.map_or("-".into(), |share| format!("{share:.2}"));
             rows.push([
-                heat.step.name.to_string(),
-                heat.ranks.to_string(),
-                Size(heat.step.bytes).to_string(),
                 line.name.clone(),
                 place.name().into(),
                 time(Some(ours_ns)),
@@ -124,6 +112,7 @@ mod tests {
     use crate::bench::ranks::heats::Step;
     use crate::bench::ranks::side::Part;
     use crate::bench::ranks::world::Kind;
+    use crate::table::WIDTH;
 
     #[test]
     fn aims_are_judged_by_what_there_is_to_compare_with() {
@@ -170,15 +159,44 @@ mod tests {
         let heat = Heat { step, kind: Kind::Threads, ranks: 2, outcomes, least: 1, absent };
         let text = table(&[heat]);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        let start = ["all_to_all", "2", "64KiB", "direct"];
+        assert_eq!(lines[2].join(" "), "all_to_all, 64KiB on 2 ranks");
+        let start = ["direct"];
         let near = ["near", "2.00", "µs", "1.80", "µs", "0.90", "A", "9.00", "µs", "4.50", "3x,", "0.85", "met"];
         let far = ["far", "5.00", "µs", "4.00", "µs", "0.80", "B", "30.00", "µs", "6.00", "3x,", "0.85", "missed"];
-        assert_eq!(lines[1], [&start[..], &near[..]].concat());
-        assert_eq!(lines[2], [&start[..], &far[..]].concat());
-        let start = ["all_to_all", "2", "64KiB", "stores", "alone"];
-        let near = ["near", "1.50", "µs", "-", "-", "A", "9.00", "µs", "6.00"];
         assert_eq!(lines[3], [&start[..], &near[..]].concat());
+        assert_eq!(lines[4], [&start[..], &far[..]].concat());
+        let start = ["stores", "alone"];
+        let near = ["near", "1.50", "µs", "-", "-", "A", "9.00", "µs", "6.00"];
+        assert_eq!(lines[5], [&start[..], &near[..]].concat());
         assert!(text.contains("stores alone: not ours"));
         assert_eq!(text.lines().last(), Some("MPI: of no use"));
+    }
+
+    /// The longest names there are, and figures as wide as they get.
+    #[test]
+    fn tables_fit_a_hundred_columns() {
+        let outcome = |name: &str, part| {
+            let mut outcome = Outcome::new(name.into(), part);
+            outcome.add(Place::Crowded, 123_456_789.0);
+            outcome
+        };
+        let racer = |aim, protocol| Part::Racer { against: Limit::Transposed, aim, protocol };
+        let step = Step {
+            name: "all_to_all, transposing",
+            bytes: 100 << 20,
+            hops: 1.0,
+            volume: None,
+            sides: |_, _| Ok(Vec::new()),
+            guests: None,
+        };
+        let outcomes = vec![
+            outcome("sender", Part::Limit(Limit::Transposed)),
+            outcome("stores", Part::Limit(Limit::Stores)),
+            outcome("direct", racer(Aim::Ahead { times: 3.0, ratio: Some(0.85) }, "direct")),
+            outcome("Open MPI, no CMA", racer(Aim::None, MPI)),
+        ];
+        let absent = Some("no MPI is installed that could be compiled for".to_string());
+        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 16, outcomes, least: 1, absent }]);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 }

@@ -230,8 +230,8 @@ pub fn run(plan: &Plan, kind: Kind, peer: Peer) -> Result<Vec<Heat>> {
 mod tests {
     use super::super::place::Place;
     use super::*;
-    use crate::args::Command;
-    use crate::bench::{Bench, Subject};
+    use crate::bench::{Bench, Reports, Subject};
+    use crate::cli::Command;
     use tilewire::transport::{ShmOptions, World};
 
     fn plan(cases: &[&str], sizes: &[usize]) -> Plan {
@@ -264,8 +264,8 @@ mod tests {
     fn a_rank_is_told_the_plan_in_words() {
         for plan in [plan(&["both"], &[64, 4096]), plan(&[], &[]), Plan { quick: false, ..plan(&[], &[8]) }] {
             let expected = Plan { world: Some(Kind::Processes), ..plan.clone() };
-            let bench = Bench { subject: Subject::Sendrecv(expected), json: None, plot: None };
-            assert_eq!(Command::parse(plan.words()), Ok(Command::Bench(bench)));
+            let bench = Bench { subject: Subject::Sendrecv(expected), reports: Reports::default(), plot: None };
+            assert_eq!(Command::parse(plan.words()).unwrap(), Command::Bench(bench));
         }
     }
 

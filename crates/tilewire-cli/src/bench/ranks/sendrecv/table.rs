@@ -1,4 +1,4 @@
-//! Contests of two ranks as a table with a column for each place.
+//! Contests of two ranks as a table.
 #![forbid(unsafe_code)]
 
 use crate::bench::Size;
@@ -6,29 +6,35 @@ use crate::bench::ranks::heats::{Heat, Line, OPEN_MPI, STORES_ALONE};
 use crate::bench::ranks::place::Place;
 use crate::bench::ranks::side::{Aim, Limit, Part};
 use crate::bench::report::duration;
-use std::fmt::Write as _;
+use crate::table::Table;
 
-fn cell(heat: &Heat, line: &Line, place: Place) -> String {
-    let Some((outcome, ns)) = line.medians[place as usize] else { return "-".into() };
+const HEAD: [&str; 7] = ["side", "place", "speed", "ratio", "Open MPI", "against", "aim"];
+
+/// The row of a side at a place, but for its name.
+fn cells(heat: &Heat, line: &Line, place: Place) -> Option<[String; 6]> {
+    let (outcome, ns) = line.medians[place as usize]?;
     let figure = heat.gbps(ns).map_or_else(|| format!("{:.3} µs", ns / 1e3), |gbps| format!("{gbps:.2} GB/s"));
-    match (&outcome.part, heat.limit_ns(line.against, place)) {
+    let open_mpi = heat.times_open_mpi(ns, place);
+    let times = |times: Option<f64>| times.map_or(String::new(), |times| format!("{times:.2}x"));
+    let [ratio, times, against, aim] = match (&outcome.part, heat.limit_ns(line.against, place)) {
         // The time as well, and what it is to Open MPI, which aims are about, and to another MPI that is faster: so one
         // sees what of an aim memory leaves.
         (Part::Limit(Limit::Stores), _) => {
-            let open = heat.times_open_mpi(ns, place).map(|times| (OPEN_MPI.to_string(), times));
             let best = heat.times_mpi("", ns, place).filter(|(name, _)| !name.starts_with(OPEN_MPI));
-            let times = open.into_iter().chain(best).map(|(name, times)| format!(", {times:.2}x {name}"));
-            format!("{figure}, {}{}  {}", duration(ns / 1e3), times.collect::<String>(), outcome.name)
+            let best = best.map_or(String::new(), |(name, times)| format!("{times:.2}x {name}, "));
+            [String::new(), times(open_mpi), format!("{}, {best}{}", duration(ns / 1e3), outcome.name), String::new()]
         }
-        (Part::Limit(_), _) => format!("{figure}  {}", outcome.name),
+        (Part::Limit(_), _) => [String::new(), String::new(), outcome.name.clone(), String::new()],
         (_, Some(limit)) => {
-            let times = heat.times_open_mpi(ns, place).filter(|_| matches!(line.aim, Aim::Ahead { .. }));
-            let shown = times.map_or(String::new(), |times| format!(", {times:.2}x"));
+            let open_mpi = open_mpi.filter(|_| matches!(line.aim, Aim::Ahead { .. }));
             let ratio = limit / ns;
-            format!("{figure}  {ratio:.2}{shown}{}", verdict(line.aim, place, Reached { ratio, times, ns }))
+            let verdict = verdict(line.aim, place, Reached { ratio, times: open_mpi, ns });
+            let aim = format!("{}{verdict}", aim(line.aim, place));
+            [format!("{ratio:.2}"), times(open_mpi), line.against.name().into(), aim]
         }
-        (_, None) => figure,
-    }
+        (_, None) => [String::new(), String::new(), line.against.name().into(), aim(line.aim, place)],
+    };
+    Some([place.name().into(), figure, ratio, times, against, aim])
 }
 
 /// How far a side came.
@@ -55,46 +61,37 @@ fn verdict(aim: Aim, place: Place, Reached { ratio, times, ns }: Reached) -> &'s
     if met { " met" } else { " missed" }
 }
 
-fn aim(aim: Aim) -> String {
-    match aim {
-        Aim::None => String::new(),
-        Aim::Ratio(ratio) => format!("{ratio:.2}"),
-        Aim::Time(near, None) => format!("{near} µs near"),
-        Aim::Ahead { times, ratio: None } => format!("{times}x Open MPI"),
-        Aim::Ahead { times, ratio: Some(ratio) } => format!("{ratio:.2}, {times}x Open MPI"),
-        Aim::Time(near, Some(far)) => format!("{near} µs near, {far} far"),
+/// What is aimed at, at a place.
+fn aim(aim: Aim, place: Place) -> String {
+    match (aim, place) {
+        (Aim::Ratio(ratio), _) => format!("{ratio:.2}"),
+        (Aim::Ahead { times, ratio: None }, _) => format!("{times}x"),
+        (Aim::Ahead { times, ratio: Some(ratio) }, _) => format!("{times}x, {ratio:.2}"),
+        (Aim::Time(near, _), Place::Near | Place::Smt) => format!("{near} µs"),
+        (Aim::Time(_, Some(far)), Place::Far) => format!("{far} µs"),
+        (Aim::None | Aim::Time(..), _) => String::new(),
     }
 }
 
-/// The contests in aligned columns.
+/// The contests in aligned columns: a title for each, and a row for each side and place. And why there is no MPI where there is none.
 pub fn table(heats: &[Heat]) -> String {
-    let mut rows = vec![["case", "ranks", "bytes", "side", "smt", "near", "far", "against", "aim"].map(String::from)];
+    let mut table = Table::new(HEAD, &[0, 1, 5, 6]);
     for heat in heats {
-        let start = [heat.step.name.to_string(), heat.kind.name().into(), Size(heat.step.bytes).to_string()];
-        let [case, kind, bytes] = start;
-        let row = |side: &str, [smt, near, far]: [String; 3], against: &str, aim: String| {
-            [case.clone(), kind.clone(), bytes.clone(), side.into(), smt, near, far, against.into(), aim]
-        };
+        table.title(format!("{}, {} between {}", heat.step.name, Size(heat.step.bytes), heat.kind.name()));
         for line in heat.lines() {
-            let is_limit = line.name == line.against.name();
-            let cells = Place::ALL.map(|place| cell(heat, &line, place));
-            rows.push(row(&line.name, cells, if is_limit { "" } else { line.against.name() }, aim(line.aim)));
-        }
-        if let Some(why) = &heat.absent {
-            rows.push(row("MPI", [why.clone(), String::new(), String::new()], "", String::new()));
+            let mut rows: Vec<_> = Place::ALL.into_iter().filter_map(|place| cells(heat, &line, place)).collect();
+            if rows.is_empty() {
+                // No sample was good enough.
+                rows.push(["-", "-", "", "", "", ""].map(String::from));
+            }
+            for [place, figure, ratio, times, against, aim] in rows {
+                table.row([line.name.clone(), place, figure, ratio, times, against, aim]);
+            }
         }
     }
-    // A place where the ranks never were is left out.
-    let empty = |column: usize| rows[1..].iter().all(|row| matches!(row[column].as_str(), "-" | ""));
-    let shown: Vec<usize> = (0..9).filter(|&column| !(4..7).contains(&column) || !empty(column)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..9).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        shown.iter().for_each(|&column| _ = write!(line, "{:<1$}  ", row[column], widths[column]));
-        out.push_str(line.trim_end());
-        out.push('\n');
+    let mut out = table.to_string();
+    if let Some(why) = heats.iter().find_map(|heat| heat.absent.as_ref()) {
+        out.push_str(&format!("MPI: {why}\n"));
     }
     if heats.iter().any(Heat::has_stores) {
         out.push_str(STORES_ALONE);
@@ -108,6 +105,7 @@ mod tests {
     use crate::bench::ranks::contest::Outcome;
     use crate::bench::ranks::heats::{MPI, Step};
     use crate::bench::ranks::world::Kind;
+    use crate::table::WIDTH;
 
     #[test]
     fn stores_alone_are_told_by_time_and_against_the_best_of_mpi() {
@@ -127,8 +125,45 @@ mod tests {
         let (bytes, volume) = (64 << 20, Some(128 << 20));
         let step = Step { name: "both ways", bytes, hops: 1.0, volume, sides: |_, _| Ok(Vec::new()), guests: None };
         let text = table(&[Heat { step, kind: Kind::Threads, ranks: 2, outcomes, least: 1, absent: None }]);
-        let shown = "stores alone    33.55 GB/s, 4.00 ms, 2.25x Open MPI, 2.00x MPICH  stores, streamed";
-        assert!(text.contains(shown) && text.ends_with(STORES_ALONE), "{text}");
+        let lines: Vec<String> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(lines[2], "both ways, 64MiB between threads");
+        let shown = "stores alone near 33.55 GB/s 2.25x 4.00 ms, 2.00x MPICH, stores, streamed";
+        assert!(lines.iter().any(|line| line == shown) && text.ends_with(STORES_ALONE), "{text}");
+    }
+
+    /// The longest names there are, and figures as wide as they get.
+    #[test]
+    fn tables_fit_a_hundred_columns() {
+        let at = |name: &str, part| {
+            let mut outcome = Outcome::new(name.into(), part);
+            Place::ALL.into_iter().for_each(|place| outcome.add(place, 123_456_789.0));
+            outcome
+        };
+        let racer = |aim, protocol| Part::Racer { against: Limit::HalfEach, aim, protocol };
+        let outcomes = vec![
+            at("32KiB x 32, streamed twice", Part::Limit(Limit::HalfEach)),
+            at("stores, streamed", Part::Limit(Limit::Stores)),
+            at("quantise f32 to f8e4m3", racer(Aim::Ahead { times: 2.5, ratio: Some(0.95) }, "direct")),
+            at("default", racer(Aim::Time(0.1, Some(0.35)), "direct")),
+            at("Open MPI, no CMA", racer(Aim::None, MPI)),
+            at("MPICH", racer(Aim::None, MPI)),
+        ];
+        let (bytes, volume) = (64 << 20, Some(128 << 20));
+        let step =
+            Step { name: "ping-pong, waits", bytes, hops: 1.0, volume, sides: |_, _| Ok(Vec::new()), guests: None };
+        let absent = Some("no MPI is installed that could be compiled for".to_string());
+        let text = table(&[Heat { step, kind: Kind::Processes, ranks: 2, outcomes, least: 1, absent }]);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn a_side_that_was_never_measured_is_there() {
+        let outcomes = vec![Outcome::new("sender".into(), Part::Limit(Limit::OneCopy))];
+        let step =
+            Step { name: "one way", bytes: 8, hops: 1.0, volume: None, sides: |_, _| Ok(Vec::new()), guests: None };
+        let text = table(&[Heat { step, kind: Kind::Threads, ranks: 2, outcomes, least: 1, absent: None }]);
+        assert!(text.contains("one-copy limit"), "{text}");
     }
 
     #[test]
