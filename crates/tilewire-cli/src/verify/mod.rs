@@ -110,7 +110,6 @@ pub struct Request {
 const DEVICE_SAMPLE: usize = 150;
 
 /// Reads one number of a list, which may have spaces.
-/// Reads a number of ranks.
 pub fn number_of_ranks(text: &str) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (1..=MOST_RANKS as usize).contains(number));
     number.ok_or_else(|| format!("write numbers from 1 to {MOST_RANKS}, as 1,2,4"))
