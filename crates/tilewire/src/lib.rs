@@ -76,9 +76,9 @@
 //! | exchange or reduce tensors among all ranks, with hooks | [`all_to_all`], [`all_gather`], [`reduce_scatter`], [`all_reduce`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |
 //! | write a schedule of your own | [`schedule`], `examples/05_ring_all_gather.rs` |
 //! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/06_own_kernel_from_raw_ops.rs` |
-//! | write a transport of your own | [`transport::P2pTransport`], [`collective::Link`], [`schedule::Ops`], `crates/outside-transport` |
+//! | write a transport of your own | [`transport::P2pTransport`], [`collective::Link`], [`schedule::Reach`], `crates/outside-transport` |
 //!
-//! Inside the repository, docs/ has a guide and a list of the examples, ARCHITECTURE.md the map of the code, its invariants and the
+//! Inside the repository, docs/ has a guide and a list of the examples, ARCHITECTURE.md how it works inside, its invariants and the
 //! memory model.
 #![warn(missing_docs)]
 

@@ -248,6 +248,9 @@ pub fn share_packets<'t>(
     Sent(messages)
 }
 
+/// Gets the number of a word in a tile, the word that was sent and those that came.
+type TakeWord<'a, 't> = dyn Fn(&Tile<'t>, Value<'t, i64>, Value<'t, u64>, &[Value<'t, u64>]) + 'a;
+
 /// Sends this block's part of one message to several peers and takes what they send of theirs, word by word in one pass: `take` gets the
 /// number of a word in a tile, the word that was sent and those that came. Elements are smaller than words, and fill them.
 ///
@@ -260,7 +263,7 @@ pub(super) fn swap_packets<'t>(
     (plan, types): (PacketPlan, &'static [Type]),
     tiling: Tiling,
     produce: &dyn Fn(&Leg<'t>) -> Payload<'t>,
-    take: &dyn Fn(&Tile<'t>, Value<'t, i64>, Value<'t, u64>, &[Value<'t, u64>]),
+    take: &TakeWord<'_, 't>,
 ) {
     let [expected, numbered] = [(from, Side::Receive), (to, Side::Send)]
         .map(|(peers, side)| Numbered::next(r, peers, (plan, types), tiling, side));
