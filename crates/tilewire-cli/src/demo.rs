@@ -27,6 +27,7 @@ const LAUNCHES: u32 = 40;
 const SOURCE: &str = "    // Every rank has a [rows, cols] matrix for every rank.
     all_to_all(link, out, inp)
         .chunk_shape(rows, cols)
+        .output_shape(cols, rows)
         // The hook: what is sent for a position of the output. It becomes part of the kernel that sends.
         .produce(|c| c.input.at(c.col(), c.row()))
 ";
@@ -40,6 +41,7 @@ fn transposed<'l, L: Link>(
     // Every rank has a [rows, cols] matrix for every rank.
     all_to_all(link, out, inp)
         .chunk_shape(rows, cols)
+        .output_shape(cols, rows)
         // The hook: what is sent for a position of the output. It becomes part of the kernel that sends.
         .produce(|c| c.input.at(c.col(), c.row()))
 }

@@ -76,7 +76,7 @@ pub fn gather(out: &Tensor<f32>, inp: &Tensor<f32>, index: &Tensor<i32>) -> Resu
 
 /// `inp` of `rows` x `cols`, transposed.
 pub fn transpose(out: &Tensor<f32>, inp: &Tensor<f32>, rows: usize, cols: usize) -> Result<Traced, RunError> {
-    map(out, inp).chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).trace()
+    map(out, inp).chunk_shape(rows, cols).output_shape(cols, rows).produce(|c| c.input.at(c.col(), c.row())).trace()
 }
 
 /// Every row of 256 divided by its root mean square, times a weight.

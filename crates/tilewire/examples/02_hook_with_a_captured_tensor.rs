@@ -19,7 +19,6 @@ pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<f32>, WorldErro
 
         let mut exchange = sendrecv(&link, &out, &inp, next, previous)
             .chunk_shape(rows, cols)
-            .output_shape(rows, cols)
             .produce(|c| c.input.at(c.row(), c.col()) * factors.at(c.row()) + &shift)
             .build()?;
 
@@ -41,7 +40,6 @@ pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<f32>, WorldErro
         // The same from the library, without the shift.
         sendrecv(&link, &out, &inp, next, previous)
             .chunk_shape(rows, cols)
-            .output_shape(rows, cols)
             .produce(hooks::scale(hooks::per_row(&factors)))
             .run()?;
         drop(exchange);

@@ -15,6 +15,7 @@ pub fn run(ranks: usize, rows: usize, cols: usize) -> Result<Vec<Vec<f32>>, Worl
 
         all_to_all(&link, &out, &inp)
             .chunk_shape(rows, cols)
+            .output_shape(cols, rows)
             .produce(|c| c.input.at(c.col(), c.row())) // or hooks::transpose()
             .run()?;
 

@@ -23,7 +23,8 @@
 //! let inp = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
 //! let out = Tensor::<f32>::zeros(6);
 //! map(&out, &inp)
-//!     .chunk_shape(2, 3)                               // the input is a [2, 3] chunk
+//!     .chunk_shape(2, 3)                                // a [2, 3] chunk
+//!     .output_shape(3, 2)                               // becomes a [3, 2] chunk
 //!     .produce(|c| c.input.at(c.col(), c.row()) * 10.0) // it arrives transposed, and scaled
 //!     .run()?;
 //! assert_eq!(out.to_vec(), [10.0, 40.0, 20.0, 50.0, 30.0, 60.0]);

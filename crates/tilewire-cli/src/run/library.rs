@@ -61,7 +61,7 @@ macro_rules! hooks_of {
                 Hook::Copy => builder.build(),
                 Hook::Transpose => {
                     let (rows, cols) = square(len);
-                    builder.chunk_shape(rows, cols).produce(hooks::transpose()).build()
+                    builder.chunk_shape(rows, cols).output_shape(cols, rows).produce(hooks::transpose()).build()
                 }
                 Hook::Permute => builder.produce(hooks::permute(axes(len), [2, 0, 1])).build(),
                 Hook::Gather => {
@@ -101,7 +101,7 @@ macro_rules! hooks_of {
                 Hook::BiasGelu => {
                     let bias = given.tensor(cols, |col| number::<T>(bias_of(col)))?;
                     let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
-                    builder.chunk_shape(rows, cols).output_shape(rows, cols).produce(hook).build()
+                    builder.chunk_shape(rows, cols).produce(hook).build()
                 }
                 Hook::Swiglu => {
                     builder.chunk_shape(rows, 2 * cols).output_shape(rows, cols).produce(hooks::swiglu()).build()

@@ -75,6 +75,7 @@ pub fn recv<'h, 'l, Out: Element>(
 ///     let (next, previous) = (world.rank().after(1, 3), world.rank().after(2, 3));
 ///     let mut shift = sendrecv(&link, &out, &inp, next, previous)
 ///         .chunk_shape(2, 3)
+///         .output_shape(3, 2)
 ///         .produce(|c| c.input.at(c.col(), c.row()))
 ///         .build()?;
 ///     shift.run()?; // any number of times

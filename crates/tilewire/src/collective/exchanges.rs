@@ -24,7 +24,7 @@ use crate::transport::Rank;
 ///     let inp = Tensor::from_fn(4 * rows * cols, |i| (100 * me + i) as f32);
 ///     let out = Tensor::<f32>::zeros(4 * rows * cols);
 ///     // Every received [rows, cols] chunk arrives transposed.
-///     all_to_all(&link, &out, &inp).chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).run()?;
+///     all_to_all(&link, &out, &inp).chunk_shape(rows, cols).output_shape(cols, rows).produce(|c| c.input.at(c.col(), c.row())).run()?;
 ///     // Row 1, column 0 of what came from rank 2 is row 0, column 1 of its chunk for this rank.
 ///     assert_eq!(out.get(2 * 6 + 2), (200 + me * 6 + 1) as f32);
 ///     Ok(link.close()?)

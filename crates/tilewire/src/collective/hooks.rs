@@ -77,9 +77,9 @@ impl<'h> Hooks<'h> {
 
     #[track_caller]
     pub(super) fn set_chunk_shape(&mut self, rows: usize, cols: usize) {
-        let at = SourceLine::caller();
-        self.output_shape.get_or_insert(Shape { rows: cols, cols: rows, at: at.clone() });
-        self.input_shape = Some(Shape { rows, cols, at });
+        let shape = Shape { rows, cols, at: SourceLine::caller() };
+        self.output_shape.get_or_insert(shape.clone());
+        self.input_shape = Some(shape);
     }
 
     #[track_caller]
@@ -173,25 +173,13 @@ macro_rules! hook_methods {
             $Builder { any: self.any, types: PhantomData }
         }
 
-        /// Gives the chunks a shape: the input chunk is `[rows, cols]` and the output chunk is `[cols, rows]`, so that
-        /// `produce(|c| c.input.at(c.col(), c.row()))` sends every `[rows, cols]` chunk transposed. Hooks are called for every
-        /// position of the output:
-        ///
-        /// ```text
-        ///   chunk_shape(2, 3)      input [2, 3]            output [3, 2]
-        ///
-        ///                           a  b  c                 a  d         output (row, col)
-        ///                           d  e  f       ──▶       b  e           = input (col, row)
-        ///                                                   c  f
-        /// ```
-        ///
-        /// For an output that keeps the orientation say `output_shape(rows, cols)` too.
+        /// Gives the chunks a shape: input and output chunk have `rows` rows of `cols` elements, unless
+        /// [`output_shape`](Self::output_shape) says otherwise for the output. Hooks are called for every position of the output.
         ///
         /// ```
         /// use tilewire::{Tensor, map};
         /// let (out, inp) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(6));
-        /// map(&out, &inp).chunk_shape(2, 3).produce(|c| c.input.at(c.col(), c.row())).trace()?;
-        /// map(&out, &inp).chunk_shape(2, 3).output_shape(2, 3).produce(|c| -c.input.at(c.row(), c.col())).trace()?;
+        /// map(&out, &inp).chunk_shape(2, 3).produce(|c| -c.input.at(c.row(), c.col())).trace()?;
         /// # Ok::<(), tilewire::RunError>(())
         /// ```
         #[track_caller]
@@ -200,7 +188,21 @@ macro_rules! hook_methods {
             self
         }
 
-        /// Gives the output chunk a shape of its own.
+        /// Gives the output chunk a shape of its own: that of a transpose, say.
+        ///
+        /// ```text
+        ///   chunk_shape(2, 3)       a  b  c                 a  d         output (row, col)
+        ///   output_shape(3, 2)      d  e  f       ──▶       b  e           = input (col, row)
+        ///                                                   c  f
+        /// ```
+        ///
+        /// ```
+        /// use tilewire::{Tensor, map};
+        /// let (out, inp) = (Tensor::<i32>::zeros(6), Tensor::from_slice(&[1, 2, 3, 4, 5, 6]));
+        /// map(&out, &inp).chunk_shape(2, 3).output_shape(3, 2).produce(|c| c.input.at(c.col(), c.row())).run()?;
+        /// assert_eq!(out.to_vec(), [1, 4, 2, 5, 3, 6]);
+        /// # Ok::<(), tilewire::RunError>(())
+        /// ```
         #[track_caller]
         pub fn output_shape(mut self, rows: usize, cols: usize) -> Self {
             self.any.hooks.set_output_shape(rows, cols);

@@ -73,7 +73,7 @@ impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
     /// ```
     /// use tilewire::{Tensor, map};
     /// let (out, inp) = (Tensor::<i32>::zeros(6), Tensor::from_slice(&[1, 2, 3, 4, 5, 6]));
-    /// map(&out, &inp).chunk_shape(2, 3).produce(|c| c.input.at(c.col(), c.row())).run()?;
+    /// map(&out, &inp).chunk_shape(2, 3).output_shape(3, 2).produce(|c| c.input.at(c.col(), c.row())).run()?;
     /// assert_eq!(out.to_vec(), [1, 4, 2, 5, 3, 6]);
     /// # Ok::<(), tilewire::RunError>(())
     /// ```

@@ -416,8 +416,8 @@ impl fmt::Display for MisuseKind {
             }
             Transposed { what, runs_to, extent } => write!(
                 f,
-                "{what} runs to {runs_to}, but this axis of the chunk has {extent}: chunk_shape(rows, cols) makes the output \
-                 [cols, rows], so the input is at(c.col(), c.row()); to keep the orientation say output_shape(rows, cols) too"
+                "{what} runs to {runs_to}, but this axis of the chunk has {extent}: hooks run over the positions of \
+                 the output; for a transpose say output_shape(cols, rows) beside chunk_shape(rows, cols), and read at(c.col(), c.row())"
             ),
             NeedsConsume { carries, output } => write!(
                 f,

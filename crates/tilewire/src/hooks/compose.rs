@@ -19,12 +19,13 @@ use crate::ir::scalar::{Element, Float};
 /// fn squared<'t>(x: Value<'t, f32>) -> Value<'t, f32> {
 ///     x * x
 /// }
-/// map(&out, &inp).chunk_shape(4, 16).produce(hooks::transpose().then(squared)).run()?;
+/// map(&out, &inp).chunk_shape(4, 16).output_shape(16, 4).produce(hooks::transpose().then(squared)).run()?;
 /// assert_eq!(out.to_vec()[..4], [0.0, 256.0, 1024.0, 2304.0]);
 ///
 /// // Transposed, then quantised: groups are of neighbours in the output.
 /// map(&out, &inp)
 ///     .chunk_shape(4, 16)
+///     .output_shape(16, 4)
 ///     .produce2(hooks::transpose().quantised(F8E4M3::MAX, 4))
 ///     .consume(hooks::dequantise())
 ///     .run()?;

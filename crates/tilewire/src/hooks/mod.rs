@@ -24,7 +24,7 @@
 //! let (out, inp, bias) = (Tensor::<f32>::zeros(64), Tensor::from_fn(64, |i| i as f32), Tensor::from_fn(16, |i| i as f32));
 //!
 //! map(&out, &inp).produce(hooks::scale(2.0)).run()?;
-//! map(&out, &inp).chunk_shape(4, 16).produce(hooks::transpose()).run()?;
+//! map(&out, &inp).chunk_shape(4, 16).output_shape(16, 4).produce(hooks::transpose()).run()?;
 //! map(&out, &inp).produce2(hooks::quantise(F8E4M3::MAX, 32)).consume(hooks::dequantise()).run()?;
 //!
 //! // Where an element comes from, then what becomes of it.
@@ -33,7 +33,7 @@
 //!
 //! // Bias and activation on the way out: no pass of its own.
 //! let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
-//! map(&out, &inp).chunk_shape(4, 16).output_shape(4, 16).produce(hook).run()?;
+//! map(&out, &inp).chunk_shape(4, 16).produce(hook).run()?;
 //! # Ok::<(), tilewire::RunError>(())
 //! ```
 #![forbid(unsafe_code)]

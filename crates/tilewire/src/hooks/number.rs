@@ -41,7 +41,7 @@ pub fn scale<In: Number, Out: Element>(
 /// let (out, inp) = (Tensor::<f32>::zeros(4), Tensor::from_slice(&[-1.0f32, 0.0, 1.0, 2.0]));
 /// let bias = Tensor::from_slice(&[0.0f32, 3.0]);
 /// let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
-/// map(&out, &inp).chunk_shape(2, 2).output_shape(2, 2).produce(hook).run()?;
+/// map(&out, &inp).chunk_shape(2, 2).produce(hook).run()?;
 /// assert!((out.get(3) - 5.0).abs() < 1e-5 && out.get(0) < 0.0);
 /// # Ok::<(), tilewire::RunError>(())
 /// ```

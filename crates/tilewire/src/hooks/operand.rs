@@ -65,7 +65,7 @@ where
 /// use tilewire::{Tensor, hooks, map};
 /// let (out, inp) = (Tensor::<f32>::zeros(4), Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0]));
 /// let factors = Tensor::from_slice(&[10.0f32, 100.0]);
-/// map(&out, &inp).chunk_shape(2, 2).output_shape(2, 2).produce(hooks::scale(hooks::per_row(&factors))).run()?;
+/// map(&out, &inp).chunk_shape(2, 2).produce(hooks::scale(hooks::per_row(&factors))).run()?;
 /// assert_eq!(out.to_vec(), [10.0, 20.0, 300.0, 400.0]);
 /// # Ok::<(), tilewire::RunError>(())
 /// ```

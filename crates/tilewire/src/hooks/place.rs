@@ -26,7 +26,7 @@ pub fn copy<In: Element, Out: Element>() -> impl for<'t> Fn(&Ctx<'t, In, Out>) -
 /// ```
 /// use tilewire::{Tensor, hooks, map};
 /// let (out, inp) = (Tensor::<i32>::zeros(6), Tensor::from_slice(&[1, 2, 3, 4, 5, 6]));
-/// map(&out, &inp).chunk_shape(2, 3).produce(hooks::transpose()).run()?;
+/// map(&out, &inp).chunk_shape(2, 3).output_shape(3, 2).produce(hooks::transpose()).run()?;
 /// assert_eq!(out.to_vec(), [1, 4, 2, 5, 3, 6]);
 /// # Ok::<(), tilewire::RunError>(())
 /// ```
@@ -111,7 +111,6 @@ pub fn gather_by<In: Element, Out: Element, I: Integer>(
 /// // A causal mask.
 /// map(&out, &inp)
 ///     .chunk_shape(3, 3)
-///     .output_shape(3, 3)
 ///     .produce(hooks::mask(|c| c.col().le(c.row()), f32::NEG_INFINITY))
 ///     .run()?;
 /// assert_eq!(out.to_vec()[..5], [1.0, f32::NEG_INFINITY, f32::NEG_INFINITY, 4.0, 5.0]);

@@ -143,6 +143,7 @@ fn packed_bulk(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
         sendrecv(link, &y, &x, to, from)
             .config(config)
             .chunk_shape(cols, rows)
+            .output_shape(rows, cols)
             .produce2(|c| {
                 let x = c.input.at(c.col(), c.row());
                 (x.cast::<i8>(), x)

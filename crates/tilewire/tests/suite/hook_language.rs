@@ -378,7 +378,7 @@ fn a_plain_map_copies() {
 #[test]
 fn a_chunk_arrives_transposed() {
     let (out, inp) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(6));
-    let traced = map(&out, &inp).chunk_shape(2, 3).produce(|c| c.input.at(c.col(), c.row())).trace();
+    let traced = map(&out, &inp).chunk_shape(2, 3).output_shape(3, 2).produce(|c| c.input.at(c.col(), c.row())).trace();
     // Output [3, 2]: position = row * 2 + col; input [2, 3]: index = col * 3 + row.
     let expected = [
         "v0: i64 = const 3",

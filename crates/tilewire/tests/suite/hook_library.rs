@@ -89,14 +89,14 @@ fn hooks_that_choose_work_between_ranks() {
         "transpose",
         number,
         (45, 45),
-        |x| x.chunk_shape(5, 9).produce(hooks::transpose()).build(),
+        |x| x.chunk_shape(5, 9).output_shape(9, 5).produce(hooks::transpose()).build(),
         |x| (0..45).map(|k| x[k % 5 * 9 + k / 5]).collect(),
     );
     over_a_wire(
         "transpose, many tiles",
         number,
         (301 * 257, 301 * 257),
-        |x| x.chunk_shape(301, 257).blocks(3).produce(hooks::transpose()).build(),
+        |x| x.chunk_shape(301, 257).output_shape(257, 301).blocks(3).produce(hooks::transpose()).build(),
         |x| (0..301 * 257).map(|k| x[k % 301 * 257 + k / 301]).collect(),
     );
     over_a_wire(
@@ -254,7 +254,11 @@ fn what_is_quantised_travels_and_is_restored() {
         number,
         (256 * 192, 256 * 192),
         |x| {
-            let squeezed = x.chunk_shape(256, 192).produce2(hooks::transpose().quantised(i8::MAX, 64)).last_per(64);
+            let squeezed = x
+                .chunk_shape(256, 192)
+                .output_shape(192, 256)
+                .produce2(hooks::transpose().quantised(i8::MAX, 64))
+                .last_per(64);
             squeezed.consume(hooks::dequantise()).build()
         },
         |x| {
@@ -281,7 +285,8 @@ fn what_is_quantised_travels_and_is_restored() {
         number,
         (64, 64),
         |x| {
-            let squeezed = x.chunk_shape(16, 4).produce2(hooks::transpose().quantised(F8E4M3::MAX, 16));
+            let squeezed =
+                x.chunk_shape(16, 4).output_shape(4, 16).produce2(hooks::transpose().quantised(F8E4M3::MAX, 16));
             squeezed.consume(hooks::dequantise()).build()
         },
         |x| {
@@ -312,7 +317,7 @@ fn hooks_work_in_collectives() {
                 }
             };
 
-            let shaped = all_to_all(&link, &out, &inp).chunk_shape(rows, cols);
+            let shaped = all_to_all(&link, &out, &inp).chunk_shape(rows, cols).output_shape(cols, rows);
             shaped.produce(hooks::transpose().then(|x| x * 2.0)).run()?;
             let moved = |from: usize| (0..LEN).map(|k| sent(from)[k % rows * cols + k / rows]).collect::<Vec<f32>>();
             arrived("transpose", &|from| moved(from).iter().map(|x| x * 2.0).collect());
@@ -354,7 +359,7 @@ fn hooks_refuse_chunks_they_cannot_work_with() {
     says(map(&out, &inp).produce(hooks::transpose()).trace(), "call chunk_shape");
     says(map(&out, &inp).produce(hooks::rms_norm(&five, 0.0)).trace(), "are no number of rows of 5");
     says(map(&out, &inp).produce(hooks::bias(hooks::per_element(&five))).trace(), "output chunk that has 12");
-    let square = || map(&out, &inp).chunk_shape(2, 6).output_shape(2, 6);
+    let square = || map(&out, &inp).chunk_shape(2, 6);
     says(square().produce(hooks::swiglu()).trace(), "gates and ups are twice as many");
     says(square().produce(hooks::scale(hooks::per_row(&six))).trace(), "6 numbers, one for each row");
     says(square().produce(hooks::scale(hooks::per_col(&five))).trace(), "5 numbers, one for each column");

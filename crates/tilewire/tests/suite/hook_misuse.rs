@@ -516,7 +516,7 @@ fn a_chunk_without_shape_has_no_rows() {
 fn a_chunk_shape_is_the_size_of_its_tensor() {
     let (out, inp) = (vector(), vector());
     let line = line!() + 1;
-    let result = map(&out, &inp).chunk_shape(4, 4).trace();
+    let result = map(&out, &inp).chunk_shape(4, 4).output_shape(4, 4).trace();
     let text = |of| format!("a shape of 16 elements for a chunk of 64 of the {of}: it is the shape of one chunk");
     fails_all(result, &[(line, &text("input")), (line, &text("output"))]);
 }
@@ -525,7 +525,8 @@ fn a_chunk_shape_is_the_size_of_its_tensor() {
 fn rows_and_columns_are_not_confused() {
     let (out, inp) = (vector(), vector());
     let line = line!() + 1;
-    let result = map(&out, &inp).chunk_shape(4, 16).produce(|c| c.input.at(c.row(), c.col())).trace();
+    let result =
+        map(&out, &inp).chunk_shape(4, 16).output_shape(16, 4).produce(|c| c.input.at(c.row(), c.col())).trace();
     fails(result, line, "row() runs to 16, but this axis of the chunk has 4");
     // The other axis would fit, so it is not reported; the square chunk cannot be wrong.
     assert!(map(&out, &inp).chunk_shape(8, 8).produce(|c| c.input.at(c.row(), c.col())).trace().is_ok());

@@ -98,7 +98,8 @@ fn copied<T: Element>(len: usize) -> Sample {
 
 fn transposed<T: Element>(rows: usize, cols: usize) -> Sample {
     let (out, inp) = (Tensor::<T>::zeros(rows * cols), mixed::<T>(rows * cols, 2));
-    let traced = map(&out, &inp).chunk_shape(rows, cols).produce(hooks::transpose()).trace().unwrap();
+    let traced =
+        map(&out, &inp).chunk_shape(rows, cols).output_shape(cols, rows).produce(hooks::transpose()).trace().unwrap();
     let expected = (0..rows * cols).map(|k| inp.get(k % rows * cols + k / rows)).collect();
     Sample::new(format!("transpose {rows} x {cols} {}", T::TYPE), traced, &out, expected)
 }
@@ -144,7 +145,6 @@ fn masked<T: Element + hooks::Operand<T>>() -> Sample {
     let other = mixed::<T>(1, 10).get(0);
     let traced = map(&out, &inp)
         .chunk_shape(7, 11)
-        .output_shape(7, 11)
         .produce(hooks::mask(|c| c.col().le(c.row()), other))
         .consume(hooks::keep(|c| (c.pos() % 3).ne(0)))
         .trace()
@@ -180,7 +180,7 @@ fn scaled<T: Number>() -> Sample {
 
 fn scaled_by_rows<T: Number>() -> Sample {
     let (out, inp, factors) = (Tensor::<T>::zeros(65), mixed::<T>(65, 13), mixed::<T>(5, 14));
-    let shaped = map(&out, &inp).chunk_shape(5, 13).output_shape(5, 13);
+    let shaped = map(&out, &inp).chunk_shape(5, 13);
     let traced = shaped.produce(hooks::scale(hooks::per_row(&factors))).trace().unwrap();
     let expected = (0..65).map(|k| Number::mul(inp.get(k), factors.get(k / 13))).collect();
     Sample::new(format!("scale {} by rows", T::TYPE), traced, &out, expected)
@@ -198,7 +198,7 @@ fn scaled_plainly() -> Sample {
 fn biased<T: Number>() -> Sample {
     let (out, inp) = (Tensor::<T>::zeros(65), mixed::<T>(65, 16));
     let (columns, rest) = (mixed::<T>(13, 17), mixed::<T>(65, 18));
-    let shaped = map(&out, &inp).chunk_shape(5, 13).output_shape(5, 13);
+    let shaped = map(&out, &inp).chunk_shape(5, 13);
     let by_column = hooks::bias(hooks::per_col(&columns));
     let traced = shaped.produce(by_column.then_at(|c, x| x + hooks::Operand::value(&hooks::per_element(&rest), c)));
     let expected = (0..65).map(|k| Number::add(Number::add(inp.get(k), columns.get(k % 13)), rest.get(k))).collect();
@@ -247,7 +247,7 @@ fn silu(x: f32) -> f32 {
 fn bias_gelu<T: Float>() -> Sample {
     let (out, inp, bias) = (Tensor::<T>::zeros(6 * 21), ordinary::<T>(6 * 21, 22), ordinary::<T>(21, 23));
     let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
-    let traced = map(&out, &inp).chunk_shape(6, 21).output_shape(6, 21).produce(hook).trace().unwrap();
+    let traced = map(&out, &inp).chunk_shape(6, 21).produce(hook).trace().unwrap();
     let expected = (0..126).map(|k| from_f32(gelu(as_f32(Number::add(inp.get(k), bias.get(k % 21)))))).collect();
     Sample::new(format!("bias and gelu {}", T::TYPE), traced, &out, expected)
 }
@@ -349,12 +349,14 @@ fn composed() -> Vec<Sample> {
     // Sent as bf16, stored as f32, at another place.
     let (out, inp) = (Tensor::<f32>::zeros(48), ordinary::<f32>(48, 31));
     let narrow = hooks::transpose().then(|x| x.cast::<Bf16>());
-    let traced = map(&out, &inp).chunk_shape(6, 8).produce(narrow).consume(hooks::store()).trace().unwrap();
+    let traced =
+        map(&out, &inp).chunk_shape(6, 8).output_shape(8, 6).produce(narrow).consume(hooks::store()).trace().unwrap();
     let expected = (0..48).map(|k| Bf16::from_f32(inp.get(k % 6 * 8 + k / 6)).to_f32()).collect();
     let narrowed = Sample::new("transpose then bf16, stored", traced, &out, expected);
 
     let (out, inp) = (Tensor::<f32>::zeros(48), ordinary::<f32>(48, 32));
-    let squeezed = map(&out, &inp).chunk_shape(6, 8).produce2(hooks::transpose().quantised(i8::MAX, 6));
+    let squeezed =
+        map(&out, &inp).chunk_shape(6, 8).output_shape(8, 6).produce2(hooks::transpose().quantised(i8::MAX, 6));
     let traced = squeezed.consume(hooks::dequantise()).trace().unwrap();
     let moved: Vec<f32> = (0..48).map(|k| inp.get(k % 6 * 8 + k / 6)).collect();
     let expected = quantised_and_back(&moved, i8::MAX, 6);

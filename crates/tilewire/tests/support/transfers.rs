@@ -139,9 +139,11 @@ impl<'l> Ready<'l> {
         let op = match case.hook {
             Hook::Copy => exchange.build(),
             Hook::Scale => exchange.produce(|c| c.input.load(c.pos()) * 1.7).build(),
-            Hook::Transpose => {
-                exchange.chunk_shape(case.rows, case.cols).produce(|c| c.input.at(c.col(), c.row())).build()
-            }
+            Hook::Transpose => exchange
+                .chunk_shape(case.rows, case.cols)
+                .output_shape(case.cols, case.rows)
+                .produce(|c| c.input.at(c.col(), c.row()))
+                .build(),
             Hook::Quantise => exchange
                 .produce2(|c| {
                     let x = c.input.load(c.pos());

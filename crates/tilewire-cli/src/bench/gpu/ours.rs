@@ -44,7 +44,7 @@ impl<'l> Pair<'l> {
             }
             Hook::Transpose(rows, cols) => {
                 let turned = move |e: Exchange<'static, 'l, Bf16, Bf16>| {
-                    e.chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row()))
+                    e.chunk_shape(rows, cols).output_shape(cols, rows).produce(|c| c.input.at(c.col(), c.row()))
                 };
                 self.one_way_of::<Bf16>(bytes, config, hook, rotation, |x| x, turned)
             }

@@ -64,7 +64,7 @@ fn every_chunk_arrives_transposed() {
     every(&WAYS, |_, link, case| {
         let (inp, out, window) = tensors(&case, link)?;
         let (rows, cols) = (12, case.chunk / 12);
-        let exchange = case.of(link, &out, &inp).chunk_shape(rows, cols);
+        let exchange = case.of(link, &out, &inp).chunk_shape(rows, cols).output_shape(cols, rows);
         let exchange = window.iter().fold(exchange, |exchange, window| exchange.window(window));
         exchange.produce(|c| c.input.at(c.col(), c.row())).run()?;
         check(&case, link, &out, |x| (0..x.len()).map(|i| x[i % rows * cols + i / rows]).collect());
@@ -172,7 +172,11 @@ fn the_transposing_all_to_all_of_the_readme() -> Result<(), tilewire::transport:
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
         let inp = Tensor::from_slice(&floats(seed(), world.rank(), 4 * rows * cols));
         let out = Tensor::<f32>::zeros(4 * rows * cols);
-        all_to_all(&link, &out, &inp).chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).run()?;
+        all_to_all(&link, &out, &inp)
+            .chunk_shape(rows, cols)
+            .output_shape(cols, rows)
+            .produce(|c| c.input.at(c.col(), c.row()))
+            .run()?;
         for from in Rank::all(4) {
             let sent = floats(seed(), from, 4 * rows * cols);
             let (first, mine) = (from.index() * rows * cols, world.rank().index() * rows * cols);

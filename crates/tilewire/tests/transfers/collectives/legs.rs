@@ -278,7 +278,7 @@ fn a_map_in_place_reads_the_position_that_it_writes() {
         assert_eq!(x.to_vec(), (0..CHUNK).map(|i| (i | 1) as f32).collect::<Vec<_>>());
         // By rows and columns, too, and as another type of the same size.
         let x = numbers();
-        let same = map(&x, &x).blocks(blocks).chunk_shape(8, 8).output_shape(8, 8);
+        let same = map(&x, &x).blocks(blocks).chunk_shape(8, 8);
         same.produce(|c| c.input.at(c.row(), c.col()) + 1.0).run().unwrap();
         assert_eq!(x.to_vec(), (0..CHUNK).map(|i| i as f32 + 1.0).collect::<Vec<_>>());
     }

@@ -276,6 +276,7 @@ fn hooks_see_positions_of_the_whole_tensor_and_their_shard_in_every_algorithm() 
                 all_reduce(&link, &out, &inp)
                     .algorithm(algorithm)
                     .chunk_shape(rows, cols)
+                    .output_shape(cols, rows)
                     .produce(|c| c.input.at(c.col(), c.row()) + c.shard().cast::<f32>())
                     .consume(|c, x| c.output.store(c.pos(), x * 2.0 + c.pos().cast::<f32>()))
                     .run()?;

@@ -53,6 +53,7 @@ fn hooks_run_where_a_chunk_begins_and_wherever_it_is_kept() {
         // What travels is narrower than what is kept, and every rank adds the number of the shard, and whom it has it from.
         gathering
             .chunk_shape(rows, cols)
+            .output_shape(cols, rows)
             .produce(|c| c.input.at(c.col(), c.row()).cast::<Bf16>())
             .consume(|c, x| {
                 let mark = (c.shard() * 10 + c.recv_peer()).cast::<f32>();

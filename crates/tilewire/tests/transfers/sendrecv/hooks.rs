@@ -128,6 +128,7 @@ fn chunks_arrive_transposed_by_the_sender() {
         for (rows, cols) in SHAPES {
             agrees!(world, link, way, blocks, (rows * cols, rows * cols), f32, |b| b
                 .chunk_shape(rows, cols)
+                .output_shape(cols, rows)
                 .produce(|c| c.input.at(c.col(), c.row())));
         }
         Ok(())
@@ -141,7 +142,6 @@ fn chunks_arrive_transposed_by_the_receiver() {
             // Positions run over the output as it is sent; the receiver puts them elsewhere.
             agrees!(world, link, way, blocks, (rows * cols, rows * cols), f32, |b| b
                 .chunk_shape(rows, cols)
-                .output_shape(rows, cols)
                 .consume(|c, x| c.output.store(c.col() * rows as i64 + c.row(), x)));
         }
         Ok(())
@@ -157,6 +157,7 @@ fn rows_that_blocks_share_unequally_fit_their_packets() {
             for _ in 0..10 {
                 agrees!(world, &link, Way::Chosen, 2, (3 * cols, 3 * cols), f32, |b| b
                     .chunk_shape(cols, 3)
+                    .output_shape(3, cols)
                     .produce(|c| c.input.at(c.col(), c.row())));
             }
         }
@@ -174,6 +175,7 @@ fn large_chunks_arrive_transposed_in_tiles() {
             {
                 agrees!(world, &link, way, blocks, (rows * cols, rows * cols), f32, |b| b
                     .chunk_shape(rows, cols)
+                    .output_shape(cols, rows)
                     .produce(|c| c.input.at(c.col(), c.row()) * 2.0));
             }
         }

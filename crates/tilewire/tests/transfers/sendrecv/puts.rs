@@ -66,7 +66,11 @@ fn hooks_write_slots_around_the_cache() {
                 exchange().produce(|c| c.input.load(c.pos()) * 0.5).run()?;
                 let must: Vec<f32> = theirs.iter().map(|x| x * 0.5).collect();
                 assert_same(&out.to_vec(), &must, ("scaled", puts, blocks));
-                exchange().chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).run()?;
+                exchange()
+                    .chunk_shape(rows, cols)
+                    .output_shape(cols, rows)
+                    .produce(|c| c.input.at(c.col(), c.row()))
+                    .run()?;
                 let must: Vec<f32> = (0..rows * cols).map(|k| theirs[k % rows * cols + k / rows]).collect();
                 assert_same(&out.to_vec(), &must, ("transposed", puts, blocks));
             }

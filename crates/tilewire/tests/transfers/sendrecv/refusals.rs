@@ -76,7 +76,7 @@ fn rows_too_large_for_packets() {
         |world, link| {
             let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(195), output::<f32>(195));
             let swap = sendrecv(link, &y, &x, peer, peer).config(Way::Packet.config(2));
-            swap.chunk_shape(65, 3).produce(|c| c.input.at(c.col(), c.row())).run()
+            swap.chunk_shape(65, 3).output_shape(3, 65).produce(|c| c.input.at(c.col(), c.row())).run()
         },
         |_| TransferError::TooLarge { protocol: Protocol::Packet, bytes: 2 * 520, region: 2 * 512 },
     );
@@ -233,7 +233,7 @@ fn an_output_that_is_longer_than_its_shape() {
     threads(2, "long output", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (peer, x, y) = (world.rank().after(1, 2), Tensor::<f32>::zeros(8), output::<f32>(16));
-        let error = sendrecv(&link, &y, &x, peer, peer).chunk_shape(2, 4).run().unwrap_err();
+        let error = sendrecv(&link, &y, &x, peer, peer).chunk_shape(2, 4).output_shape(4, 2).run().unwrap_err();
         untouched::assert_untouched(&error);
         assert!(matches!(error, RunError::Build(_)), "{error}");
         Ok(link.close()?)
@@ -383,8 +383,10 @@ fn two_sides_that_mean_different_messages() {
     let shape = "the shape of the output chunk";
     differ(
         (shape, "[5, 2]", "[2, 5]"),
-        |link, to| send(link, &x(10), to).chunk_shape(2, 5).produce(|c| c.input.at(c.col(), c.row())).run(),
-        |link, from| recv(link, &output::<f32>(10), from).chunk_shape(5, 2).run(),
+        |link, to| {
+            send(link, &x(10), to).chunk_shape(2, 5).output_shape(5, 2).produce(|c| c.input.at(c.col(), c.row())).run()
+        },
+        |link, from| recv(link, &output::<f32>(10), from).chunk_shape(5, 2).output_shape(2, 5).run(),
     );
 }
 
@@ -462,7 +464,7 @@ fn hooks_that_cannot_be_meant() {
     }
     for error in refused(|world, link| {
         let peer = world.rank().after(1, 2);
-        sendrecv(link, &output::<f32>(6), &x(6), peer, peer).chunk_shape(2, 4).run()
+        sendrecv(link, &output::<f32>(6), &x(6), peer, peer).chunk_shape(2, 4).output_shape(4, 2).run()
     }) {
         let RunError::Build(error) = error else { panic!("{error}") };
         let shape = |kind: &MisuseKind| matches!(kind, MisuseKind::ChunkShape { elements: 8, len: 6, .. });
@@ -565,7 +567,7 @@ fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
     let errors = refused(|world, link| {
         let peer = world.rank().after(1, 2);
         let x = Tensor::<f32>::zeros(6);
-        sendrecv(link, &output::<f32>(6), &x, peer, peer).chunk_shape(2, 4).run()
+        sendrecv(link, &output::<f32>(6), &x, peer, peer).chunk_shape(2, 4).output_shape(4, 2).run()
     });
     for error in errors {
         let RunError::Build(BuildError::Misuse { built_at, .. }) = &error else { panic!("{error}") };
@@ -594,7 +596,7 @@ fn the_advice_of_a_refused_transfer_leads_to_one_that_is_built() {
                 let peer = world.rank().after(1, 2);
                 let swap = sendrecv(&link, &out, &inp, peer, peer).config(config);
                 let swap = match shape {
-                    Some((rows, cols)) => swap.chunk_shape(rows, cols).output_shape(rows, cols),
+                    Some((rows, cols)) => swap.chunk_shape(rows, cols),
                     None => swap,
                 };
                 let ran = swap.produce(|c| c.input.load(c.pos()).abs().group_max(group)).run();

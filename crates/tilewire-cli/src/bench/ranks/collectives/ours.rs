@@ -35,7 +35,7 @@ impl Race {
             Work::AllToAll => self.exchange(all_to_all(buffers.link, out, inp), buffers)?,
             Work::Transposing => {
                 let (rows, cols) = shape(buffers.chunk);
-                let exchange = all_to_all(buffers.link, out, inp).chunk_shape(rows, cols);
+                let exchange = all_to_all(buffers.link, out, inp).chunk_shape(rows, cols).output_shape(cols, rows);
                 self.exchange(exchange.produce(|c| c.input.at(c.col(), c.row())), buffers)?
             }
             Work::AllGather => self.exchange(all_gather(buffers.link, out, inp), buffers)?,

@@ -173,12 +173,23 @@ pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>
         let then_send = || tilewire::send(link, &done, peer).primitive(Primitive::Staged).build();
         let scales = map(&done, &inp).produce(|c| c.input.load(c.pos()) * 2.0).build()?;
         let quantises = map(&narrowed, &inp).produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).build()?;
-        let transposes = map(&done, &inp).chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).build()?;
+        let transposes = map(&done, &inp)
+            .chunk_shape(rows, cols)
+            .output_shape(cols, rows)
+            .produce(|c| c.input.at(c.col(), c.row()))
+            .build()?;
         [
             (None, send().build()?),
             (None, send().produce(|c| c.input.load(c.pos()) * 2.0).build()?),
             (None, send().produce(|c| c.input.load(c.pos()).cast::<F8E4M3>()).build()?),
-            (None, send().chunk_shape(rows, cols).produce(|c| c.input.at(c.col(), c.row())).build()?),
+            (
+                None,
+                send()
+                    .chunk_shape(rows, cols)
+                    .output_shape(cols, rows)
+                    .produce(|c| c.input.at(c.col(), c.row()))
+                    .build()?,
+            ),
             (Some(scales), then_send()?),
             (Some(quantises), tilewire::send(link, &narrowed, peer).primitive(Primitive::Staged).build()?),
             (Some(transposes), then_send()?),
@@ -190,7 +201,7 @@ pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>
             recv_wide().build()?,
             recv_wide().build()?,
             recv_narrow().build()?,
-            recv_wide().chunk_shape(rows, cols).build()?,
+            recv_wide().chunk_shape(rows, cols).output_shape(cols, rows).build()?,
             recv_wide().build()?,
             recv_narrow().build()?,
             recv_wide().build()?,
