@@ -40,6 +40,26 @@ pub struct Config {
     pub warps: Option<u32>,
 }
 
+impl Config {
+    /// What this says, and where it says nothing what `other` says.
+    ///
+    /// ```
+    /// use tilewire::Config;
+    /// let both = Config { blocks: Some(2), ..Config::default() }.or(Config { blocks: Some(4), depth: Some(8), ..Config::default() });
+    /// assert_eq!((both.blocks, both.depth), (Some(2), Some(8)));
+    /// ```
+    pub fn or(self, other: Config) -> Config {
+        Config {
+            primitive: self.primitive.or(other.primitive),
+            blocks: self.blocks.or(other.blocks),
+            slot_bytes: self.slot_bytes.or(other.slot_bytes),
+            depth: self.depth.or(other.depth),
+            granule: self.granule.or(other.granule),
+            warps: self.warps.or(other.warps),
+        }
+    }
+}
+
 /// One leg of a transfer, decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision {

@@ -2,7 +2,7 @@
 
 use super::algorithm::Algorithm;
 use super::config::{Config, Primitive};
-use super::hooks::{Hooks, OverlapCheck, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, hook_methods, tuple_methods};
 use super::launch_exchange::PreparedExchange;
 use super::leg::{Leg, Legs, Tiled, check_groups};
 use super::link::{Link, Streams};
@@ -162,6 +162,7 @@ impl<'h, 'l, In: Element, Out: Element> Exchange<'h, 'l, In, Out, In> {
 
 impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
     hook_methods!(Exchange<'h, 'l>);
+    tuple_methods!(Exchange<'h, 'l>);
     terms_methods!();
 
     /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.

@@ -218,6 +218,19 @@ macro_rules! hook_methods {
             self.with::<Q>(Rc::new(move |c: &AnyCtx<'_>| AnyValue::from(hook(&c.typed())).into()))
         }
 
+        /// What happens with what arrives for a position of the output chunk; give it after `produce`.
+        #[track_caller]
+        pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
+            self.any.hooks.set_consume(Rc::new(move |c, payload| hook(&c.typed(), R::restore(payload))));
+            self
+        }
+    };
+}
+pub(super) use hook_methods;
+
+/// The methods of a builder whose payload may be a tuple. A reduction combines single values, and has none of them.
+macro_rules! tuple_methods {
+    ($Builder:ident<$($life:lifetime),*>) => {
         /// Like `produce`, for two values that travel side by side, such as a payload and its scale.
         ///
         /// ```
@@ -276,13 +289,6 @@ macro_rules! hook_methods {
             self.any.hooks.last_per = group.max(1);
             self
         }
-
-        /// What happens with what arrives for a position of the output chunk; give it after `produce`.
-        #[track_caller]
-        pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
-            self.any.hooks.set_consume(Rc::new(move |c, payload| hook(&c.typed(), R::restore(payload))));
-            self
-        }
     };
 }
-pub(super) use hook_methods;
+pub(super) use tuple_methods;

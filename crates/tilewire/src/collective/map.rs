@@ -1,6 +1,6 @@
 //! `map`: a collective of one rank. There is no wire; the rank's own chunk passes both hooks, as in every collective.
 
-use super::hooks::{Hooks, OverlapCheck, chunk, hook_methods};
+use super::hooks::{Hooks, OverlapCheck, chunk, hook_methods, tuple_methods};
 use super::{RunError, prepare};
 use crate::hook::{AnyCtx, AnyValue, Chunk, Ctx, Holds, MisuseKind, Payload, Regs, RoleCtx, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
@@ -43,6 +43,7 @@ struct AnyMap<'h> {
 
 impl<'h, In: Element, Out: Element, R: Regs> Map<'h, In, Out, R> {
     hook_methods!(Map<'h>);
+    tuple_methods!(Map<'h>);
 
     /// Number of blocks that share the work; 1 unless said.
     pub fn blocks(mut self, blocks: u32) -> Self {

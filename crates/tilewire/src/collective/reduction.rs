@@ -13,7 +13,7 @@ use super::reduction_kernel::{roles, swaps};
 use super::reduction_windows::Reached;
 use super::rounds::Rounds;
 use super::terms::{Message, Terms, WindowOf, terms_methods};
-use crate::hook::{AnyCtx, AnyValue, Ctx, MisuseKind, Payload, Regs, Traced, Value, kernel_at};
+use crate::hook::{AnyCtx, AnyValue, Ctx, MisuseKind, Regs, Traced, Value, kernel_at};
 use crate::ir::scalar::Element;
 use crate::ir::{SourceLine, Type};
 use crate::schedule::Tiling;

@@ -244,9 +244,10 @@ impl<'l> Terms<'l> {
 /// The methods of a typed builder over one that has `terms: Terms<'l>`.
 macro_rules! terms_methods {
     () => {
-        /// How it runs; what is not said is chosen by the size.
+        /// How it runs. What the configuration leaves out stays as it was said before, and is chosen by the size otherwise: this and the
+        /// methods for single knobs combine in any order, and what is said last about a knob holds.
         pub fn config(mut self, config: Config) -> Self {
-            self.any.terms.config = config;
+            self.any.terms.config = config.or(self.any.terms.config);
             self
         }
 
@@ -259,6 +260,24 @@ macro_rules! terms_methods {
         /// Blocks that share the work for one peer; 1 unless said. With several, idle worker threads of the process help.
         pub fn blocks(mut self, blocks: usize) -> Self {
             self.any.terms.config.blocks = Some(blocks);
+            self
+        }
+
+        /// Bytes of a slot of staging; chosen by the size unless said.
+        pub fn slot_bytes(mut self, bytes: usize) -> Self {
+            self.any.terms.config.slot_bytes = Some(bytes);
+            self
+        }
+
+        /// Slots of a block; chosen by the size unless said.
+        pub fn depth(mut self, slots: usize) -> Self {
+            self.any.terms.config.depth = Some(slots);
+            self
+        }
+
+        /// Warps of one copy of a role, on a GPU; see [`Config::warps`].
+        pub fn warps(mut self, warps: u32) -> Self {
+            self.any.terms.config.warps = Some(warps);
             self
         }
 

@@ -6,10 +6,11 @@ use super::regs::Payload;
 use super::role::RoleCtx;
 use super::trace::Trace;
 use super::value::{AnyValue, IntoIndex, IntoValue, Known, Value};
-use super::view::{Touch, View, View2};
+use super::view::{Touch, View, View2, input};
 use super::wire::Region;
 use crate::ir::scalar::Element;
 use crate::ir::{self, BinaryOp, Op, SourceLine, Special, Type};
+use crate::tensor::Tensor;
 use std::rc::Rc;
 
 /// What a hook gets: the chunks it reads and writes, and where it is.
@@ -205,6 +206,19 @@ impl<'t, In, Out> Ctx<'t, In, Out> {
     #[track_caller]
     pub fn value<T: Element>(&self, x: impl IntoValue<'t, T>) -> Value<'t, T> {
         Value::new(self.trace, x.into_ir(self.trace, &SourceLine::caller()))
+    }
+
+    /// A tensor that the hook captured, as a view: for an element at a constant index, which [`Captured::at`](super::Captured::at) cannot have.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map};
+    /// let (out, inp, factor) = (Tensor::<f32>::zeros(3), Tensor::from_slice(&[1.0f32, 2.0, 3.0]), Tensor::from_slice(&[10.0f32]));
+    /// map(&out, &inp).produce(|c| c.input.load(c.pos()) * c.captured(&factor).load(0)).run()?;
+    /// assert_eq!(out.to_vec(), [10.0, 20.0, 30.0]);
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    pub fn captured<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
+        input(self.trace, tensor)
     }
 
     /// For a hook that cannot work with these chunks: the build fails with these words and the line of this call. Tracing goes on, so

@@ -401,7 +401,8 @@ impl<'t, T: Element> View2<'t, T> {
     }
 }
 
-/// Reading a tensor that the kernel's closure captured: it becomes an input by itself.
+/// Reading a tensor that the kernel's closure captured: it becomes an input by itself. The index is a traced value; for a constant one take
+/// [`Ctx::captured`](super::Ctx::captured) or [`Block::input`](super::Block::input).
 ///
 /// ```
 /// use tilewire::{Tensor, kernel, prelude::*};

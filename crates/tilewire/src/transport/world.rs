@@ -95,6 +95,23 @@ impl World {
         self.bootstrap.world_size()
     }
 
+    /// The rank after this one round the ring of all ranks.
+    pub fn next(&self) -> Rank {
+        self.rank().after(1, self.size())
+    }
+
+    /// The rank before this one round the ring of all ranks.
+    ///
+    /// ```
+    /// use tilewire::World;
+    /// let neighbours = World::threads(3).run(|world| Ok((world.previous().number(), world.next().number())))?;
+    /// assert_eq!(neighbours, [(2, 1), (0, 2), (1, 0)]);
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn previous(&self) -> Rank {
+        self.rank().after(self.size() - 1, self.size())
+    }
+
     /// Which of the ranks of its host this is: the usual choice of a device. Threads are all on one host.
     pub fn local_rank(&self) -> Option<usize> {
         self.local_rank

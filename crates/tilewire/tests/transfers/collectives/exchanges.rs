@@ -2,9 +2,9 @@
 
 use crate::case::{LONG, Numbers, SMALL, Way, everything, seed, threads};
 use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
-use tilewire::collective::Rounds;
+use tilewire::collective::{Exchange, Rounds};
 use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, World};
-use tilewire::{Bf16, F8E4M3, barrier};
+use tilewire::{Bf16, Config, F8E4M3, Primitive, RunError, Tensor, all_to_all, barrier};
 
 /// Random cases of all kinds, each built and launched twice.
 fn sample(world: &World, cases: usize) -> Result<(), RankError> {
@@ -144,4 +144,27 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
         Ok(least)
     });
     assert!(counts.unwrap().into_iter().all(|least| least >= 4));
+}
+
+/// What is said last about a knob holds, and a configuration takes nothing back that it does not speak of.
+#[test]
+fn a_configuration_and_single_knobs_combine_in_any_order() {
+    World::threads(2)
+        .run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let (x, y) = (Tensor::<f32>::zeros(100_000), Tensor::<f32>::zeros(100_000));
+            let slots = Config { slot_bytes: Some(4096), depth: Some(4), ..Config::default() };
+            let exchange = || all_to_all(&link, &y, &x).primitive(Primitive::Staged);
+            let kernel = |exchange: Exchange<'_, '_, f32, f32>| Ok::<_, RunError>(exchange.trace()?.kernel.to_string());
+            let wanted = kernel(exchange().config(Config { blocks: Some(2), ..slots }))?;
+            assert_eq!(kernel(exchange().blocks(2).config(slots))?, wanted);
+            assert_eq!(kernel(exchange().config(slots).blocks(2))?, wanted);
+            assert_eq!(kernel(exchange().slot_bytes(4096).depth(4).blocks(2))?, wanted);
+            assert_eq!(kernel(exchange().blocks(1).depth(2).config(Config { blocks: Some(2), ..slots }))?, wanted);
+            for other in [exchange().config(slots), exchange().blocks(2), exchange().blocks(2).config(slots).depth(2)] {
+                assert_ne!(kernel(other)?, wanted);
+            }
+            Ok(link.close()?)
+        })
+        .unwrap();
 }
