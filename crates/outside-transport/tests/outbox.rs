@@ -121,11 +121,11 @@ fn over_two<'l, S: Link, R: Link>(
         let (x, y) = (k.input(inp), k.output(out));
         let (tx, rx) = (out_link.sender(k, peer, protocol, None), inp_link.receiver(k, peer, protocol));
         k.role("send", 4).run(|r| {
-            let plan = StagedPlan::new(out_link, slot_bytes, depth, blocks);
+            let plan = StagedPlan::new(out_link, slot_bytes, depth, blocks).unwrap();
             send_tiles::<Bf16>(r, &tx, plan, tiling, packing, |at| (x.load(at.pos) / 4096.0).cast());
         });
         k.role("receive", 4).run(|r| {
-            let plan = StagedPlan::new(inp_link, slot_bytes, depth, blocks);
+            let plan = StagedPlan::new(inp_link, slot_bytes, depth, blocks).unwrap();
             recv_tiles::<Bf16>(r, &rx, plan, tiling, packing, |at, x| y.store(at.pos, x.cast::<f32>()));
         });
     })?;

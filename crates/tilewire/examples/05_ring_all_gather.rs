@@ -36,7 +36,7 @@ pub fn trace(link: &dyn Link, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Tr
     let protocol = Protocol::Staged { slot_bytes: TILE * 4, depth: DEPTH };
     let transfer = Transfer { peer: next, bytes: len * 4, dtype: Type::F32, blocks: 1, protocol };
     check_transfer(link, &transfer, &[inp.memory()])?;
-    let plan = StagedPlan::new(link, TILE * 4, DEPTH, 1);
+    let plan = StagedPlan::new(link, TILE * 4, DEPTH, 1)?;
 
     Ok(kernel("ring all-gather", |k| {
         let (inp, out) = (k.input(inp), k.output(out));

@@ -15,6 +15,9 @@ use crate::transport::layout::Side;
 use crate::transport::{Protocol, Rank, TransferError};
 use std::ops::Range;
 
+/// Why a plan cannot be refused where a kernel is traced.
+pub(super) const CHECKED: &str = "slots and blocks were checked when it was decided how to travel";
+
 /// One leg of an exchange: what is sent to, or received from, a peer, or passed to oneself.
 pub(super) struct Leg {
     pub peer: Rank,

@@ -4,7 +4,7 @@ use super::algorithm::Algorithm;
 use super::config::bulk_scratch;
 use super::exchange::AnyExchange;
 use super::hooks::{Shape, chunk};
-use super::leg::{Leg, Legs};
+use super::leg::{CHECKED, Leg, Legs};
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
@@ -87,7 +87,7 @@ fn ring<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
     let (next, previous) =
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
-    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
+    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
     let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
     // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
@@ -211,7 +211,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Staged { slot_bytes, depth }, side) => {
-                let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
+                let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
                 let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
                 match side {
                     Side::Send => send_tiles_any(r, peer, plan, tiling, packing, &produce),
@@ -219,8 +219,8 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Bulk { slot_bytes, depth }, side) => {
-                let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks());
-                let plan = BulkPlan::within(plan, bulk_scratch(link.seat()));
+                let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+                let plan = BulkPlan::within(plan, bulk_scratch(link.seat())).expect(CHECKED);
                 let packing = Packing::new(hooks.types, tiling.tile_len());
                 match side {
                     Side::Send => send_bulk_any(r, peer, plan, tiling, packing, &produce),

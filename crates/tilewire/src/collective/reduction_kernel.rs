@@ -10,6 +10,7 @@
 
 use super::algorithm::Algorithm;
 use super::hooks::chunk;
+use super::leg::CHECKED;
 use super::reduction::{AnyReduction, Course, Kind};
 use super::reduction_windows::Reached;
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, warps_of};
@@ -29,7 +30,7 @@ pub(super) fn roles<'t>(reduction: &AnyReduction<'_, '_>, k: &Block<'t>, course:
         _ if kernel.ranks == 1 => kernel.alone(),
         (Protocol::Packet, _) => kernel.packets(),
         (Protocol::Staged { slot_bytes, depth }, algorithm) => {
-            let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks);
+            let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks).expect(CHECKED);
             if algorithm == Algorithm::Ring { kernel.ring(plan) } else { kernel.all_at_once(plan) }
         }
         (Protocol::Direct { .. }, _) => {
@@ -123,7 +124,7 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
     fn all_at_once(&self, plan: StagedPlan) {
         let Course { blocks, tilings, protocol, .. } = self.course;
         let (reduction, link, gathers) = (self.reduction, self.reduction.terms.link, self.gathers());
-        let onward = if gathers { plan.from_block(*blocks) } else { plan };
+        let onward = if gathers { plan.from_block(*blocks).expect(CHECKED) } else { plan };
         let packing = |of: Rank| Packing::new(reduction.hooks.types, tilings[of.index()].tile_len());
         let round = |i: usize| {
             let (to, from) = (self.me.after(i, self.ranks), self.me.after(self.ranks - i, self.ranks));

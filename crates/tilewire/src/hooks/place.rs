@@ -128,7 +128,7 @@ pub fn mask<In: Element, Out: Element>(
 /// ```
 /// use tilewire::{Tensor, hooks, map};
 /// let (out, inp) = (Tensor::<i32>::zeros(6), Tensor::from_slice(&[1, 2, 3]));
-/// // The output may be longer than what arrives: the shape says how much that is.
+/// // Three elements arrive, for the first three of the output.
 /// map(&out.slice(0..3), &inp).consume(hooks::scatter(|c| 2 - c.pos())).run()?;
 /// assert_eq!(out.to_vec(), [3, 2, 1, 0, 0, 0]);
 /// # Ok::<(), tilewire::RunError>(())

@@ -162,7 +162,8 @@ fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> 
         // An odd number of steps: the copies begin at another place each time.
         let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
         let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes, depth });
-        let staged = StagedPlan { copies, ..StagedPlan::new(link, slot_bytes, depth, blocks) };
+        let staged = StagedPlan { copies, ..StagedPlan::new(link, slot_bytes, depth, blocks)? };
+        let bulked = BulkPlan::new(staged)?;
         let packing = Packing::new(<f32 as Regs>::TYPES, slot_bytes / 4);
         let tiling = Tiling::flat(x.len(), slot_bytes / 4, blocks);
         Ok(kernel(if bulk { "bulk" } else { "staged" }, |k| {
@@ -171,13 +172,12 @@ fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> 
             let (tx, rx) = (link.sender(k, to, protocol, None), link.receiver(k, from, protocol));
             k.role("send", 4).copies(copies, |r| match bulk {
                 false => send_tiles::<f32>(r, &tx, staged, tiling, packing, |at| x.load(at.pos)),
-                true => send_bulk::<f32>(r, &tx, BulkPlan::new(staged), tiling, packing, |at| x.load(at.pos)),
+                true => send_bulk::<f32>(r, &tx, bulked, tiling, packing, |at| x.load(at.pos)),
             });
             k.role("receive", 4).copies(copies, |r| match bulk {
                 false => recv_tiles::<f32>(r, &rx, staged, tiling, packing, |at, v| y.store(at.pos, v)),
                 true => {
-                    let plan = BulkPlan::new(staged);
-                    recv_bulk::<f32>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v));
+                    recv_bulk::<f32>(r, &rx, bulked, tiling, packing, |at, v| y.store(at.pos, v));
                 }
             });
         })?)

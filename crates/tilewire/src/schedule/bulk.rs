@@ -28,6 +28,7 @@ use super::staged::{StagedPlan, StagedRecv, StagedSend, StepAt};
 use super::tiling::{Leg, Tile, Tiling};
 use crate::hook::{self, Payload, Region, Regs, RoleCtx, Value};
 use crate::ir::BulkDone;
+use crate::transport::{Protocol, TransferError};
 
 /// The slots of a bulk transfer, numbers of the host that are equal on both sides; and the stages of scratch that tiles go through, which need not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,33 +48,35 @@ impl BulkPlan {
     /// More copies under way hide nothing more.
     const MOST_STAGES: usize = 4;
 
-    /// As many stages as the depth and the scratch allow.
-    ///
-    /// # Panics
-    /// When slots are larger than [`BulkPlan::LARGEST_SLOT`], or no multiple of [`BulkPlan::ALIGN`].
+    /// As many stages as the depth and the scratch allow. Slots larger than [`BulkPlan::LARGEST_SLOT`], or no multiple of
+    /// [`BulkPlan::ALIGN`], are refused.
     ///
     /// ```
     /// use tilewire::rehearsal::Rehearsal;
     /// use tilewire::schedule::{BulkPlan, StagedPlan};
     /// let link = &Rehearsal::small(2, 1).ranks()[0];
-    /// let stages = |slot_bytes, depth| BulkPlan::new(StagedPlan::new(link, slot_bytes, depth, 1)).stages();
-    /// assert_eq!((stages(128, 2), stages(128, 4), stages(128, 8)), (1, 2, 3));
+    /// let stages = |slot_bytes, depth| Ok(BulkPlan::new(StagedPlan::new(link, slot_bytes, depth, 1)?)?.stages());
+    /// assert_eq!((stages(128, 2)?, stages(128, 4)?, stages(128, 8)?), (1, 2, 3));
+    /// # Ok::<(), tilewire::transport::TransferError>(())
     /// ```
-    pub fn new(staged: StagedPlan) -> BulkPlan {
+    pub fn new(staged: StagedPlan) -> Result<BulkPlan, TransferError> {
         BulkPlan::within(staged, Self::SCRATCH)
     }
 
-    /// As many stages as the depth and so many bytes of scratch allow, for all copies of a role together; one at least.
-    ///
-    /// # Panics
-    /// As [`BulkPlan::new`].
-    pub fn within(staged: StagedPlan, scratch: usize) -> BulkPlan {
+    /// As many stages as the depth and so many bytes of scratch allow, for all copies of a role together; one at least. Refuses what
+    /// [`BulkPlan::new`] does.
+    pub fn within(staged: StagedPlan, scratch: usize) -> Result<BulkPlan, TransferError> {
         let StagedPlan { slot_bytes, depth, copies, .. } = staged;
-        assert!(slot_bytes <= Self::LARGEST_SLOT, "slots of {slot_bytes} bytes, of at most {}", Self::LARGEST_SLOT);
-        assert!(slot_bytes.is_multiple_of(Self::ALIGN), "slots of {slot_bytes} bytes: no multiple of {}", Self::ALIGN);
+        let unable = |why| Err(TransferError::Unable { protocol: Protocol::Bulk { slot_bytes, depth }, why });
+        if slot_bytes > Self::LARGEST_SLOT {
+            return unable("its tiles go through scratch: use slots of at most 32 KiB, or staged");
+        }
+        if !slot_bytes.is_multiple_of(Self::ALIGN) {
+            return unable("its copies begin on 16 bytes: use slots of a multiple of 16, or staged");
+        }
         let by_depth = ((depth - (staged.group() - 1)) / copies as usize).div_ceil(2);
         let by_scratch = scratch / (slot_bytes * copies as usize).max(1);
-        BulkPlan { staged, stages: by_depth.min(by_scratch).clamp(1, Self::MOST_STAGES) }
+        Ok(BulkPlan { staged, stages: by_depth.min(by_scratch).clamp(1, Self::MOST_STAGES) })
     }
 
     /// Stages of scratch of each copy of a role.

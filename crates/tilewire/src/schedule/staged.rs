@@ -24,8 +24,8 @@ use super::packing::Packing;
 use super::peer::{Peer, Span, Word};
 use super::tiling::{Leg, Tiling};
 use crate::hook::{self, Payload, Regs, RoleCtx, Value};
-use crate::transport::P2pTransport;
 use crate::transport::layout::{Side, StartWord};
+use crate::transport::{P2pTransport, Protocol, TransferError, check_slots};
 
 /// Steps whose slots a sender waits for at once; a power of two.
 const GROUP: usize = 4;
@@ -52,37 +52,45 @@ pub struct StagedPlan {
 }
 
 impl StagedPlan {
-    /// A plan with the constants of a transport. `blocks` is the number of blocks of the kernel.
+    /// A plan with the constants of a transport. `blocks` is the number of blocks of the kernel. Slots that do not fit what the transport has
+    /// for a block are refused: they would lie over those of the next.
     ///
-    /// # Panics
-    /// When the slots do not fit what the transport has for a block: they would lie over those of the next. A schedule with this plan panics
-    /// in a role that has several copies, and not as many as the transport ([`P2pTransport::copies`]); one copy is always right.
-    pub fn new(transport: &dyn P2pTransport, slot_bytes: usize, depth: usize, blocks: usize) -> StagedPlan {
-        let (max_slots, room) = (transport.max_slots(), transport.block_bytes());
-        assert!((2..=max_slots).contains(&depth), "a depth of {depth}, of 2 to {max_slots}");
-        assert!(slot_bytes <= room / depth, "{depth} slots of {slot_bytes} bytes in {room}");
-        assert!((1..=transport.max_blocks_per_peer()).contains(&blocks), "{blocks} blocks");
-        let copies = transport.copies();
-        assert!(depth.is_multiple_of(copies as usize), "a depth of {depth} for {copies} copies of a role");
-        StagedPlan {
+    /// A schedule with this plan panics in a role that has several copies, and not as many as the transport
+    /// ([`P2pTransport::copies`]); one copy is always right.
+    pub fn new(
+        transport: &dyn P2pTransport,
+        slot_bytes: usize,
+        depth: usize,
+        blocks: usize,
+    ) -> Result<StagedPlan, TransferError> {
+        let (protocol, copies) = (Protocol::Staged { slot_bytes, depth }, transport.copies());
+        check_slots(transport, protocol, slot_bytes, depth)?;
+        if !depth.is_multiple_of(copies as usize) {
+            let why = "its slots are shared out to copies of a role: use a depth that is a multiple of the copies";
+            return Err(TransferError::Unable { protocol, why });
+        }
+        let max_blocks = transport.max_blocks_per_peer();
+        if !(1..=max_blocks).contains(&blocks) {
+            return Err(TransferError::Blocks { blocks, max: max_blocks });
+        }
+        Ok(StagedPlan {
             slot_bytes,
             depth,
             blocks,
             first_block: 0,
             copies,
             max_slots: transport.max_slots(),
-            max_blocks: transport.max_blocks_per_peer(),
+            max_blocks,
             block_bytes: transport.block_bytes(),
-        }
+        })
     }
 
-    /// The same, in the blocks of the transport from `first` on.
-    ///
-    /// # Panics
-    /// When the transport has not so many.
-    pub fn from_block(self, first: usize) -> StagedPlan {
-        assert!(first + self.blocks <= self.max_blocks, "{} blocks from {first} of {}", self.blocks, self.max_blocks);
-        StagedPlan { first_block: first, ..self }
+    /// The same, in the blocks of the transport from `first` on. More than the transport has are refused.
+    pub fn from_block(self, first: usize) -> Result<StagedPlan, TransferError> {
+        match first.checked_add(self.blocks) {
+            Some(blocks) if blocks <= self.max_blocks => Ok(StagedPlan { first_block: first, ..self }),
+            blocks => Err(TransferError::Blocks { blocks: blocks.unwrap_or(usize::MAX), max: self.max_blocks }),
+        }
     }
 
     /// What the geometry word says of this plan; never 0, which is that of no launch.
@@ -356,7 +364,7 @@ impl<'r, 't> StagedRecv<'r, 't> {
 ///     let x = Tensor::from_fn(1000, |i| (i as u32 + world.rank().number()) as f32);
 ///     let y = Tensor::<f32>::zeros(1000);
 ///     let packing = Packing::new(<f32 as tilewire::hook::Regs>::TYPES, 256);
-///     let plan = StagedPlan::new(&link, 1024, 2, 1);
+///     let plan = StagedPlan::new(&link, 1024, 2, 1)?;
 ///     let protocol = Protocol::Staged { slot_bytes: 1024, depth: 2 };
 ///     let tiling = Tiling::flat(1000, 256, 1);
 ///     let traced = kernel("swap", |k| {

@@ -86,6 +86,7 @@ pub use sizing::DEFAULT_TOTAL;
 pub use status::{Crossing, Dealings, DeviceWait, Kind as WaitKind, Operations, Status, Verdict, Waiting};
 pub(crate) use status::{deadlock, other_operation};
 pub use threads::start_thread;
+pub(crate) use transfer::check_slots;
 pub use transfer::{Protocol, Transfer, TransferError, check_transfer};
 pub use window::{Window, WindowSpace};
 pub use world::{RankError, Threads, World, WorldError};

@@ -137,17 +137,8 @@ pub fn check_transfer(
             fits(packets.saturating_mul(PACKET / 2).saturating_mul(blocks))
         }
         Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => {
-            check_depth(protocol, depth, 2, transport.max_slots())?;
-            if slot_bytes == 0 {
-                return Err(TransferError::EmptySlot);
-            }
-            of_elements("slot", slot_bytes)?;
-            let block_bytes = transport.block_bytes();
-            if slot_bytes.checked_mul(depth).is_none_or(|all| all > block_bytes) {
-                let per_peer_bytes = transport.per_peer_bytes();
-                return Err(TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes });
-            }
-            Ok(())
+            check_slots(transport, protocol, slot_bytes, depth)?;
+            of_elements("slot", slot_bytes)
         }
         Protocol::Direct { window_bytes } => {
             of_elements("window", window_bytes)?;
@@ -156,8 +147,26 @@ pub fn check_transfer(
     }
 }
 
-fn check_depth(protocol: Protocol, depth: usize, min: usize, max: usize) -> Result<(), TransferError> {
-    if (min..=max).contains(&depth) { Ok(()) } else { Err(TransferError::Depth { protocol, depth, min, max }) }
+/// Whether the slots of a pipeline fit the staging of a block.
+pub(crate) fn check_slots(
+    transport: &dyn P2pTransport,
+    protocol: Protocol,
+    slot_bytes: usize,
+    depth: usize,
+) -> Result<(), TransferError> {
+    let (min, max) = (2, transport.max_slots());
+    if !(min..=max).contains(&depth) {
+        return Err(TransferError::Depth { protocol, depth, min, max });
+    }
+    if slot_bytes == 0 {
+        return Err(TransferError::EmptySlot);
+    }
+    let block_bytes = transport.block_bytes();
+    if slot_bytes.checked_mul(depth).is_none_or(|all| all > block_bytes) {
+        let per_peer_bytes = transport.per_peer_bytes();
+        return Err(TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes });
+    }
+    Ok(())
 }
 
 /// Why a transport cannot do a transfer.

@@ -19,7 +19,7 @@ fn gather(link: &RehearsalRank, depth: usize, packing: Packing) -> Result<Traced
     let (ranks, len) = (link.world_size(), 4 * SHARERS - 3);
     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(ranks * len));
     let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes: SLOT, depth });
-    let (plan, tiling) = (StagedPlan::new(link, SLOT, depth, 1), Tiling::flat(len, SHARERS, 1));
+    let (plan, tiling) = (StagedPlan::new(link, SLOT, depth, 1).unwrap(), Tiling::flat(len, SHARERS, 1));
     let me = link.number() as usize;
     Ok(kernel("ring", |k| {
         let (x, y) = (k.input(&x).named("input"), k.output(&y).named("output"));

@@ -550,11 +550,44 @@ fn a_hook_that_panics() {
 }
 
 #[test]
+fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
+    use tilewire::rehearsal::Rehearsal;
+    use tilewire::schedule::{BulkPlan, StagedPlan};
+    use tilewire::transport::layout::Geometry;
+    let geometry = Geometry {
+        world_size: 2,
+        per_peer_bytes: 1 << 20,
+        max_blocks_per_peer: 2,
+        max_slots: 4,
+        max_copies: 1,
+        packet_bytes: 4096,
+    };
+    let link = &Rehearsal::new(geometry).ranks()[0];
+    let plan = |slot_bytes, depth, blocks| StagedPlan::new(link, slot_bytes, depth, blocks);
+    let errors = [plan(1 << 30, 2, 1), plan(0, 2, 1), plan(64, 5, 1), plan(64, 2, 3)].map(|plan| plan.unwrap_err());
+    assert!(
+        matches!(errors[0], TransferError::SlotTooLarge { slot_bytes: 0x4000_0000, depth: 2, .. }),
+        "{}",
+        errors[0]
+    );
+    assert_eq!(errors[1], TransferError::EmptySlot);
+    assert!(matches!(errors[2], TransferError::Depth { depth: 5, min: 2, max: 4, .. }), "{}", errors[2]);
+    assert_eq!(errors[3], TransferError::Blocks { blocks: 3, max: 2 });
+    let two = plan(64, 2, 2).unwrap();
+    assert!(two.from_block(0).is_ok());
+    assert_eq!(two.from_block(1).unwrap_err(), TransferError::Blocks { blocks: 3, max: 2 });
+    for (slot_bytes, says) in [(40, "multiple of 16"), (64 << 10, "at most 32 KiB")] {
+        let error = BulkPlan::new(plan(slot_bytes, 2, 1).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
 fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
     use tilewire::schedule::StagedPlan;
     let errors = refused(|_, link| {
         let built = kernel("own", |k| {
-            _ = StagedPlan::new(link, 1 << 30, 2, 1);
+            StagedPlan::new(link, 1 << 30, 2, 1).expect("a plan that does not fit");
             k.main(|_| {});
         });
         Ok(_ = built?)
