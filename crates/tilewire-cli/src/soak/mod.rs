@@ -18,7 +18,7 @@ mod usage;
 
 pub use options::{Soak, parse};
 
-use crate::run::{Case, Ranks, Transfer, Wire, everywhere, prepare};
+use crate::run::{Case, Ranks, Transfer, Wire, Word, everywhere, prepare};
 use anyhow::Result;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -37,7 +37,8 @@ const KEPT: usize = 4;
 pub fn soak(soak: &Soak) -> Result<ExitCode> {
     let ranks = soak.ranks.unwrap_or_else(|| Ranks::Processes.unless_launched());
     let count = (ranks != Ranks::Env).then_some(soak.count.unwrap_or(4)).or(soak.count);
-    everywhere(ranks, count, |world| soak_rank(world, soak))
+    let words = [Word::new("--minutes", soak.minutes), Word::given("--seed", soak.seed)];
+    everywhere(ranks, count, &words, |world| soak_rank(world, soak))
 }
 
 /// What one rank has done and held.

@@ -17,7 +17,7 @@ pub use self::collectives::quick_plans;
 use self::collectives::{Asked, collectives, collectives_of};
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
-use crate::run::{Collective, Ranks, everywhere, in_processes};
+use crate::run::{Collective, Ranks, Word, everywhere, in_processes, refuse_different_alone};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -146,6 +146,21 @@ impl Request {
         self.engine == Engine::Cuda && self.sample.is_none() && self.share.is_none()
     }
 
+    /// What all ranks of a job must be started with: they make the same plans.
+    fn words(&self) -> Vec<Word> {
+        let only: Vec<&str> = self.only.iter().map(|collective| collective.name()).collect();
+        let share = self.share.map(|(k, n)| format!("{}/{n}", k + 1));
+        vec![
+            Word::new("--world", "env"),
+            Word::new("verify", if only.is_empty() { "all collectives".to_string() } else { only.join(" ") }),
+            Word::new("--engine", self.engine.name()),
+            Word::new("--seed", self.seed),
+            Word::new("--quick", if self.quick { "yes" } else { "no" }),
+            Word::given("--sample", self.sample),
+            Word::given("--share", share),
+        ]
+    }
+
     /// What it says of that.
     fn sample_note(&self) -> Option<String> {
         self.samples_unasked().then(|| {
@@ -161,8 +176,11 @@ impl Request {
 /// Verifies; status 1 when anything differs, or is refused that should work.
 pub fn verify(request: &Request) -> Result<ExitCode> {
     match request.world {
-        Ranks::Threads => all(request),
-        Ranks::Env => everywhere(Ranks::Env, None, |world| rank(world, request)),
+        Ranks::Threads => match refuse_different_alone(&[Word::new("--world", "threads")])? {
+            Some(code) => Ok(code),
+            None => all(request),
+        },
+        Ranks::Env => everywhere(Ranks::Env, None, &request.words(), |world| rank(world, request)),
         Ranks::Processes => {
             // A rank's stderr is a pipe to this process, which passes on whole lines.
             let progress = stderr().is_terminal().then_some("--progress");
