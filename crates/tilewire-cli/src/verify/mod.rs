@@ -316,7 +316,8 @@ fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
 struct Tally {
     /// Agree, refused, differ.
     rows: BTreeMap<&'static str, [u64; 3]>,
-    refusals: BTreeMap<String, u64>,
+    /// By reason without its figures, which differ from program to program: how often, and the first in full.
+    refusals: BTreeMap<String, (u64, String)>,
     /// What was refused and should not have been.
     denials: Vec<String>,
     differences: Vec<String>,
@@ -332,8 +333,11 @@ impl Tally {
             let [agree, refused, differ] = *row;
             _ = writeln!(text, "{engine:<30}{:>8}{agree:>8}{refused:>9}{differ:>9}", agree + refused + differ);
         }
-        for (reason, times) in &self.refusals {
-            _ = writeln!(text, "refused {times} times: {reason}");
+        for (times, example) in self.refusals.values() {
+            _ = match times {
+                1 => writeln!(text, "refused once: {example}"),
+                _ => writeln!(text, "refused {times} times, as in: {example}"),
+            };
         }
         for what in &self.denials {
             _ = writeln!(text, "REFUSED {what}");
@@ -373,9 +377,8 @@ impl Tally {
             Outcome::Agrees => row[0] += 1,
             Outcome::Refused(reason) => {
                 row[1] += 1;
-                // Figures differ from program to program.
-                let reason: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
-                *self.refusals.entry(reason).or_default() += 1;
+                let kind: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
+                self.refusals.entry(kind).or_insert((0, reason)).0 += 1;
             }
             Outcome::Differs(what) => {
                 row[2] += 1;
@@ -450,6 +453,18 @@ mod tests {
         assert_eq!(one_by_one(&[1, 2, 4], run).unwrap(), ExitCode::from(3));
         assert_eq!(*tried.borrow(), [1, 2, 4]);
         assert_eq!(one_by_one(&[1, 4], run).unwrap(), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn a_reason_that_is_refused_often_is_said_once_with_its_numbers() {
+        let mut tally = Tally::default();
+        for shard in [30, 31, 33] {
+            tally.count("all_reduce", Outcome::Refused(format!("shards of {shard} elements, groups of 4")));
+        }
+        tally.count("all_reduce", Outcome::Refused("9 blocks".into()));
+        let text = tally.text();
+        assert!(text.contains("refused 3 times, as in: shards of 30 elements, groups of 4\n"), "{text}");
+        assert!(text.contains("refused once: 9 blocks\n"), "{text}");
     }
 
     #[test]
