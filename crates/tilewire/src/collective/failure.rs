@@ -256,7 +256,7 @@ mod tests {
             waited: after,
         };
         let meetings: [(RunError, Stage); 3] = [
-            (TransportError::NotMet { ticket, after }.into(), Stage::Meeting),
+            (TransportError::NotMet { ticket, late: ticket.peer, after }.into(), Stage::Meeting),
             (TransportError::Bootstrap(late).into(), Stage::Meeting),
             (TransportError::NotClosed { rank: Rank::new(1), ranks: vec![3, 4], after }.into(), Stage::Closing),
         ];

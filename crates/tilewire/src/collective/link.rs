@@ -369,7 +369,7 @@ impl<'l> Launch<'l> {
             error = verdict.into();
         }
         let cause = match &error {
-            RunError::Timeout(_) => own(AbortCode::TimedOut),
+            RunError::Timeout(_) => Cause::timed_out(self.hosts[0].rank().index(), late.map(Rank::index)),
             RunError::OtherOperation(_) => own(AbortCode::Mismatched),
             // Who is told of it must hear what happened first, and not that this rank heard of it.
             RunError::PeerFailed { cause, .. } => *cause,
