@@ -34,7 +34,8 @@ pub enum AbortCode {
     Dropped,
     /// It found that ranks wait for each other: [`Status::verdict`](super::Status::verdict) says which.
     Deadlocked,
-    /// It found that a peer launched another operation than it did: [`Status::verdict`](super::Status::verdict) names both.
+    /// It found that a peer launched another operation than it did, or says something else of the same one:
+    /// [`Status::verdict`](super::Status::verdict) names both.
     Mismatched,
     /// Something this version does not know.
     Other(u8),
@@ -134,7 +135,7 @@ impl fmt::Display for Cause {
                 write!(f, "rank {rank} dropped a transfer before it was run, after an error of its own or by mistake")
             }
             AbortCode::Deadlocked => write!(f, "rank {rank} found that ranks wait for each other"),
-            AbortCode::Mismatched => write!(f, "rank {rank} found that a peer launched another operation"),
+            AbortCode::Mismatched => write!(f, "rank {rank} found that a peer does something else"),
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
