@@ -180,6 +180,24 @@ fn all_ranks_of_a_launcher_may_verify() {
     assert!(out.contains("[0] ") && out.contains("[1] "), "{out}");
 }
 
+/// As ranks that are processes, ranks that are threads heed the variable; what is no length of time is an error.
+#[test]
+fn the_deadline_of_the_environment_counts_for_threads_too() {
+    let with = |deadline: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+        command.args(["run", "sendrecv", "--bytes", "64", "--launches", "1"]).env("TILEWIRE_DEADLINE", deadline);
+        let Output { status, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
+        (status.code(), String::from_utf8(stderr).unwrap())
+    };
+    let (code, err) = with("soon");
+    assert!(code == Some(1) && err.contains("TILEWIRE_DEADLINE is 'soon'") && err.contains("500ms"), "{code:?}: {err}");
+    let (code, err) = with("0ms");
+    assert!(code == Some(1) && err.contains("waited"), "{code:?}: {err}");
+    assert_eq!(with("30s"), (Some(0), String::new()));
+    assert_eq!(with("off"), (Some(0), String::new()));
+    assert_eq!(with(""), (Some(0), String::new()), "set but empty counts as unset");
+}
+
 #[test]
 fn under_a_launcher_its_ranks_are_used() {
     let (code, out, err) = run("launch -n 3 -- tilewire run sendrecv --bytes 4KiB --launches 2");
