@@ -53,7 +53,7 @@ pub type RankError = Box<dyn std::error::Error + Send + Sync>;
 impl World {
     /// A world of threads, to be [`run`](Threads::run).
     pub fn threads(count: usize) -> Threads {
-        Threads { count, deadline: Some(Deadline::DEFAULT) }
+        Threads { count, deadline: None }
     }
 
     /// The world this process was started in, by the variables of its launcher. Returns when all ranks have joined.
