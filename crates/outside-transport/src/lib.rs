@@ -172,7 +172,9 @@ impl Link for OutboxTransport {
     fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         let key = self.key(ticket, ticket.peer);
         self.bootstrap.take(&key, deadline.map_or(Deadline::never(), Deadline::after)).map_err(|error| match error {
-            BootstrapError::KeyNotSet { waited, .. } => TransportError::NotMet { ticket: *ticket, after: waited },
+            BootstrapError::KeyNotSet { waited, .. } => {
+                TransportError::NotMet { ticket: *ticket, late: ticket.peer, after: waited }
+            }
             error => error.into(),
         })
     }

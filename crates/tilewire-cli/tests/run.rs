@@ -135,18 +135,67 @@ fn nothing_and_little_is_sent_too() {
     }
 }
 
+/// Starts one line on rank 0 and another on rank 1: both values must be named, with status 2, long before the deadline.
+#[track_caller]
+fn told_apart(lines: [&str; 2], words: [&str; 2]) {
+    let [first, second] = lines;
+    let script = format!("[ $TILEWIRE_RANK = 0 ] && exec \"$TILEWIRE\" {first}; exec \"$TILEWIRE\" {second}");
+    let began = Instant::now();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", "2", "--", "sh", "-c", &script]).env("TILEWIRE", env!("CARGO_BIN_EXE_tilewire"));
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(began.elapsed() < Duration::from_secs(20), "{lines:?} waited for the deadline: {said}");
+    assert_eq!((status.code(), stdout.as_slice()), (Some(2), &b""[..]), "{lines:?}: {said}");
+    assert!(words.iter().all(|word| said.contains(word)), "{lines:?}: no {words:?} in {said}");
+}
+
 #[test]
 fn ranks_that_were_started_with_different_commands_are_told() {
-    let script =
-        "if [ $TILEWIRE_RANK = 0 ]; then exec \"$TILEWIRE\" run all_reduce; fi; exec \"$TILEWIRE\" soak --minutes 1";
-    let began = std::time::Instant::now();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
-    command.args(["launch", "-n", "2", "--", "sh", "-c", script]).env("TILEWIRE", env!("CARGO_BIN_EXE_tilewire"));
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("rank 0 runs `tilewire run`, and rank 1 runs `tilewire soak`"), "{said}");
-    assert!(began.elapsed() < std::time::Duration::from_secs(20), "waited for the deadline: {said}");
+    told_apart(["run all_reduce", "soak --minutes 1"], ["rank 0 runs `tilewire run`", "rank 1 runs `tilewire soak`"]);
+    told_apart(["run all_reduce", "verify --quick"], ["rank 0 runs `tilewire run`", "rank 1 runs `tilewire verify`"]);
+    told_apart(["verify --quick", "run all_reduce"], ["rank 0 runs `tilewire verify`", "rank 1 runs `tilewire run`"]);
+}
+
+#[test]
+fn ranks_that_were_started_with_different_words_are_told() {
+    told_apart(["run sendrecv --protocol direct", "run sendrecv"], ["--protocol direct", "--protocol auto"]);
+    told_apart(["run all_to_all", "run all_to_all --protocol direct"], ["--protocol auto", "--protocol direct"]);
+    told_apart(["run all_reduce --launches 5", "run all_reduce --launches 6"], ["--launches 5", "--launches 6"]);
+    told_apart(["run all_reduce", "run all_gather"], ["all_reduce", "all_gather"]);
+    told_apart(["run all_reduce", "run all_reduce --seed 9"], ["--seed 1", "--seed 9"]);
+    told_apart(["run all_reduce", "run all_reduce --hook scale"], ["--hook copy", "--hook scale"]);
+    told_apart(["run all_reduce", "run all_reduce --bytes 4KiB"], ["--bytes 1MiB", "--bytes 4KiB"]);
+    told_apart(["soak --minutes 0.02 --seed 3", "soak --minutes 0.02 --seed 4"], ["--seed 3", "--seed 4"]);
+    told_apart(["soak --minutes 0.02", "soak --minutes 0.03"], ["--minutes 0.02", "--minutes 0.03"]);
+    let verify = "verify all_reduce --world env --quick --sample 2 --seed";
+    told_apart([&format!("{verify} 3"), &format!("{verify} 4")], ["--seed 3", "--seed 4"]);
+}
+
+/// Without `--world env`, every process verifies for itself.
+#[test]
+fn all_ranks_of_a_launcher_may_verify() {
+    let (code, out, err) = run("launch -n 2 -- tilewire verify all_gather --ranks 2 --quick --sample 2");
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains("[0] ") && out.contains("[1] "), "{out}");
+}
+
+/// As ranks that are processes, ranks that are threads heed the variable; what is no length of time is an error.
+#[test]
+fn the_deadline_of_the_environment_counts_for_threads_too() {
+    let with = |deadline: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+        command.args(["run", "sendrecv", "--bytes", "64", "--launches", "1"]).env("TILEWIRE_DEADLINE", deadline);
+        let Output { status, stderr, .. } = command.stdin(Stdio::null()).output().unwrap();
+        (status.code(), String::from_utf8(stderr).unwrap())
+    };
+    let (code, err) = with("soon");
+    assert!(code == Some(1) && err.contains("TILEWIRE_DEADLINE is 'soon'") && err.contains("500ms"), "{code:?}: {err}");
+    let (code, err) = with("0ms");
+    assert!(code == Some(1) && err.contains("waited"), "{code:?}: {err}");
+    assert_eq!(with("30s"), (Some(0), String::new()));
+    assert_eq!(with("off"), (Some(0), String::new()));
+    assert_eq!(with(""), (Some(0), String::new()), "set but empty counts as unset");
 }
 
 #[test]

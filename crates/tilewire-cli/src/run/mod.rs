@@ -14,9 +14,11 @@
 //! | `collective.rs` | [`Collective`], [`Plan`]: a collective of all ranks, prepared for any element type |
 //! | `place.rs` | [`Wire`]: the transport, whichever it is |
 //! | `data.rs` | what is sent, and a plain computation of what must arrive |
+//! | `agreement.rs` | [`Word`]: what all ranks must have been started with |
 //! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
 //! | `turns.rs` | fill, launch, check; the table |
 
+mod agreement;
 mod case;
 mod collective;
 mod data;
@@ -27,6 +29,7 @@ mod place;
 mod turns;
 mod worlds;
 
+pub use agreement::{Word, refuse_different_alone};
 pub use case::{Case, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};

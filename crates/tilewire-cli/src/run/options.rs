@@ -1,5 +1,6 @@
 //! The words of `tilewire run`.
 
+use super::agreement::Word;
 use super::case::{Case, protocol_name, rounds_name};
 use super::collective::{Collective, Plan};
 use super::hook::Hook;
@@ -33,6 +34,30 @@ pub struct Run {
     pub launches: u64,
     /// What the data is made from.
     pub seed: u64,
+}
+
+impl Run {
+    /// What all ranks must be started with: who differs would wait for the others elsewhere, or check for other data. Of the protocols only
+    /// `direct` has a call of its own, for its window; the others are compared, or refused, when the collective is prepared.
+    pub fn words(&self) -> Vec<Word> {
+        let Run { engine, plan: Plan { collective, case, op, algorithm }, launches, seed, .. } = self;
+        let Case { dtype, hook, len, config, rounds } = case;
+        let protocol = protocol_name(config.primitive);
+        vec![
+            Word::new("run", collective.name()),
+            Word::new("--engine", engine.name()),
+            Word::new("--bytes", Size(len * dtype.size())).of_kind(len * dtype.size()),
+            Word::new("--dtype", dtype),
+            Word::new("--hook", hook.name()),
+            Word::new("--op", op.name()),
+            Word::given("--algorithm", algorithm.map(algorithm_name)),
+            Word::given("--rounds", rounds.map(rounds_name)),
+            Word::new("--blocks", config.blocks.unwrap_or(1)),
+            Word::new("--launches", launches),
+            Word::new("--seed", seed),
+            Word::new("--protocol", protocol).of_kind(config.primitive == Some(Primitive::Direct)),
+        ]
+    }
 }
 
 /// The words after `run`.
@@ -181,6 +206,10 @@ fn engine_over(engine: Option<Engine>, transport: Option<(&str, Engine)>) -> Res
         }
         _ => Ok(engine.or(transport.map(|(_, engine)| engine)).unwrap_or(Engine::Cpu)),
     }
+}
+
+fn algorithm_name(algorithm: Algorithm) -> &'static str {
+    ALGORITHMS.iter().find(|(_, known)| *known == algorithm).expect("all of them are listed").0
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub fn run(run: &Run) -> Result<ExitCode> {
         _ = writeln!(stderr(), "tilewire: {too_much}");
         return Ok(ExitCode::from(2));
     }
-    everywhere(ranks, run.count, |world| turns(world, run))
+    everywhere(ranks, run.count, &run.words(), |world| turns(world, run))
 }
 
 /// What one rank has to say.

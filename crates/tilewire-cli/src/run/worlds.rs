@@ -1,5 +1,6 @@
 //! Where ranks run: as threads, as processes started here, or as processes a launcher has started.
 
+use super::agreement::{Word, refuse_different};
 use crate::launch::{Job, launch};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -32,10 +33,11 @@ impl Ranks {
     }
 }
 
-/// Runs `body` in every rank. It gives whether all is well, the same on every rank, and rank 0 has said so.
+/// Runs `body` in every rank. It gives whether all is well, the same on every rank, and rank 0 has said so. Processes compare `words` first.
 pub fn everywhere(
     ranks: Ranks,
     count: Option<usize>,
+    words: &[Word],
     body: impl Fn(&World) -> Result<bool, RankError> + Sync,
 ) -> Result<ExitCode> {
     match ranks {
@@ -60,12 +62,8 @@ pub fn everywhere(
             }
             // When the first rank fails the launcher ends the others: what all ranks know is left to rank 0 to say.
             let speaks = world.rank().index() == 0;
-            if let Some(different) = different_commands(&world)? {
-                if !speaks {
-                    return Ok(ExitCode::SUCCESS);
-                }
-                _ = writeln!(stderr(), "tilewire: {different}");
-                return Ok(ExitCode::from(2));
+            if let Some(code) = refuse_different(&world, words)? {
+                return Ok(code);
             }
             match body(&world) {
                 Ok(held) => Ok(status(held || !speaks)),
@@ -74,22 +72,6 @@ pub fn everywhere(
             }
         }
     }
-}
-
-/// Says so if the ranks were started with different commands. Their first calls differ, and each would wait for the other until the deadline.
-fn different_commands(world: &World) -> Result<Option<String>, BootstrapError> {
-    let own = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
-    let all = world.bootstrap().all_gather("cli/command", own.as_bytes(), world.deadline())?;
-    let other = all.iter().position(|command| *command != all[0]);
-    let command = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
-    let says = |other| {
-        format!(
-            "rank 0 runs `tilewire {}`, and rank {other} runs `tilewire {}`: start the same command on all ranks",
-            command(0),
-            command(other)
-        )
-    };
-    Ok(other.map(says))
 }
 
 /// Ranks where nobody says how many.

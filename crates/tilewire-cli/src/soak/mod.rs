@@ -18,7 +18,7 @@ mod usage;
 
 pub use options::Soak;
 
-use crate::run::{Case, Ranks, Transfer, Wire, everywhere, prepare};
+use crate::run::{Case, Ranks, Transfer, Wire, Word, everywhere, prepare};
 use crate::table::hanging;
 use anyhow::Result;
 use std::collections::VecDeque;
@@ -38,7 +38,8 @@ const KEPT: usize = 4;
 pub fn soak(soak: &Soak) -> Result<ExitCode> {
     let ranks = soak.ranks.unwrap_or_else(|| Ranks::Processes.unless_launched());
     let count = (ranks != Ranks::Env).then_some(soak.count.unwrap_or(4)).or(soak.count);
-    everywhere(ranks, count, |world| soak_rank(world, soak))
+    let words = [Word::new("--minutes", soak.minutes), Word::given("--seed", soak.seed)];
+    everywhere(ranks, count, &words, |world| soak_rank(world, soak))
 }
 
 /// What one rank has done and held.

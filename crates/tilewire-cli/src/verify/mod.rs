@@ -19,7 +19,7 @@ use crate::cli::{collective, listing};
 use crate::launch::MOST_RANKS;
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
-use crate::run::{Collective, Ranks, everywhere, in_processes};
+use crate::run::{Collective, Ranks, Word, everywhere, in_processes, refuse_different_alone};
 use crate::table::hanging;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -167,6 +167,21 @@ impl Request {
         self.engine == Engine::Cuda && self.sample.is_none() && self.share.is_none()
     }
 
+    /// What all ranks of a job must be started with: they make the same plans.
+    fn words(&self) -> Vec<Word> {
+        let only: Vec<&str> = self.only.iter().map(|collective| collective.name()).collect();
+        let share = self.share.map(|(k, n)| format!("{}/{n}", k + 1));
+        vec![
+            Word::new("--world", "env"),
+            Word::new("verify", if only.is_empty() { "all collectives".to_string() } else { only.join(" ") }),
+            Word::new("--engine", self.engine.name()),
+            Word::new("--seed", self.seed),
+            Word::new("--quick", if self.quick { "yes" } else { "no" }),
+            Word::given("--sample", self.sample),
+            Word::given("--share", share),
+        ]
+    }
+
     /// What it says of that.
     fn sample_note(&self) -> Option<String> {
         self.samples_unasked().then(|| {
@@ -182,8 +197,11 @@ impl Request {
 /// Verifies; status 1 when anything differs, or is refused that should work.
 pub fn verify(request: &Request) -> Result<ExitCode> {
     match request.world {
-        Ranks::Threads => all(request),
-        Ranks::Env => everywhere(Ranks::Env, None, |world| rank(world, request)),
+        Ranks::Threads => match refuse_different_alone(&[Word::new("--world", "threads")])? {
+            Some(code) => Ok(code),
+            None => all(request),
+        },
+        Ranks::Env => everywhere(Ranks::Env, None, &request.words(), |world| rank(world, request)),
         Ranks::Processes => {
             // A rank's stderr is a pipe to this process, which passes on whole lines.
             let progress = stderr().is_terminal().then_some("--progress");
@@ -319,7 +337,8 @@ fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
 struct Tally {
     /// Agree, refused, differ.
     rows: BTreeMap<&'static str, [u64; 3]>,
-    refusals: BTreeMap<String, u64>,
+    /// By reason without its figures, which differ from program to program: how often, and the first in full.
+    refusals: BTreeMap<String, (u64, String)>,
     /// What was refused and should not have been.
     denials: Vec<String>,
     differences: Vec<String>,
@@ -335,8 +354,11 @@ impl Tally {
             let [agree, refused, differ] = *row;
             _ = writeln!(text, "{engine:<30}{:>8}{agree:>8}{refused:>9}{differ:>9}", agree + refused + differ);
         }
-        for (reason, times) in &self.refusals {
-            _ = writeln!(text, "refused {times} times: {reason}");
+        for (times, example) in self.refusals.values() {
+            _ = match times {
+                1 => writeln!(text, "refused once: {example}"),
+                _ => writeln!(text, "refused {times} times, as in: {example}"),
+            };
         }
         for what in &self.denials {
             _ = writeln!(text, "REFUSED {what}");
@@ -376,9 +398,8 @@ impl Tally {
             Outcome::Agrees => row[0] += 1,
             Outcome::Refused(reason) => {
                 row[1] += 1;
-                // Figures differ from program to program.
-                let reason: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
-                *self.refusals.entry(reason).or_default() += 1;
+                let kind: String = reason.chars().filter(|c| !c.is_ascii_digit()).collect();
+                self.refusals.entry(kind).or_insert((0, reason)).0 += 1;
             }
             Outcome::Differs(what) => {
                 row[2] += 1;
@@ -453,6 +474,18 @@ mod tests {
         assert_eq!(one_by_one(&[1, 2, 4], run).unwrap(), ExitCode::from(3));
         assert_eq!(*tried.borrow(), [1, 2, 4]);
         assert_eq!(one_by_one(&[1, 4], run).unwrap(), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn a_reason_that_is_refused_often_is_said_once_with_its_numbers() {
+        let mut tally = Tally::default();
+        for shard in [30, 31, 33] {
+            tally.count("all_reduce", Outcome::Refused(format!("shards of {shard} elements, groups of 4")));
+        }
+        tally.count("all_reduce", Outcome::Refused("9 blocks".into()));
+        let text = tally.text();
+        assert!(text.contains("refused 3 times, as in: shards of 30 elements, groups of 4\n"), "{text}");
+        assert!(text.contains("refused once: 9 blocks\n"), "{text}");
     }
 
     #[test]

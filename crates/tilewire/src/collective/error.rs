@@ -4,7 +4,7 @@ use super::call::Call;
 use crate::cuda::CudaError;
 use crate::hook::{BuildError, Misuse};
 use crate::ir::SourceLine;
-use crate::transport::{Cause, Rank, TransferError, TransportError, Waiting, deadlock, other_operation};
+use crate::transport::{Cause, Rank, TransferError, TransportError, Waiting, deadlock, mismatch, other_operation};
 use crate::vm::{LaunchError, PrepareError};
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +35,11 @@ pub enum RunError {
     Transfer(TransferError),
     /// The ranks could not meet.
     Transport(Arc<TransportError>),
-    /// Two ranks want different things. Nothing was sent, and the transport can still be used.
+    /// Two ranks say different things of one operation. Neither of them has launched it.
+    ///
+    /// After a collective, a `send` or a `recv` the transport can still be used: every rank that takes part finds out by itself, and nothing
+    /// was sent. After a `sendrecv` it is broken: its two legs meet different peers, and one that agrees may have launched. All ranks of the
+    /// transport then hear of the same two ranks, in this and in every later call.
     Mismatch(Box<Mismatch>),
     /// A rank failed, died or left, and the others heard of it, on whatever engine or transport. The transport is broken. The rank is this
     /// one where an earlier call failed here.
@@ -60,17 +64,17 @@ pub enum RunError {
 /// What two ranks of a transfer or a collective say differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// This rank.
+    /// The rank that found out: this one, unless it agrees with its own peers and was told.
     pub rank: Rank,
     /// The other.
     pub peer: Rank,
     /// What they differ in.
     pub what: String,
-    /// What this rank says.
+    /// What the rank that found out says.
     pub mine: String,
     /// What the other says.
     pub theirs: String,
-    /// The calls of this rank and of the other, with their source lines.
+    /// The calls of the rank that found out and of the other, with their source lines.
     pub calls: [String; 2],
 }
 
@@ -155,11 +159,7 @@ pub enum Stage {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mismatch { rank, peer, what, mine, theirs, calls: [here, there] } = self;
-        write!(
-            f,
-            "the ranks differ in {what}: rank {rank} says {mine} in {here}, rank {peer} says {theirs} in {there}; make the same calls \
-             in the same order on both"
-        )
+        mismatch(f, what, (rank, mine, here), (peer, theirs, there))
     }
 }
 
@@ -224,7 +224,7 @@ fn peer_failed(f: &mut fmt::Formatter<'_>, cause: &Cause, during: Option<&During
             write!(f, "; {what}")?;
         }
     }
-    write!(f, "; look into rank {}; only a new rendezvous of all ranks recovers", cause.rank)
+    write!(f, "; look into rank {}; only a new rendezvous of all ranks recovers", cause.late().unwrap_or(cause.rank))
 }
 
 impl fmt::Display for RunError {

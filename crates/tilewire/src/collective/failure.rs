@@ -8,11 +8,11 @@
 //! launch or the meeting that it ended.
 
 use super::call::Call;
-use super::error::{Deadlock, During, OtherOperation, RunError, Stage, Timeout};
+use super::error::{Deadlock, During, Mismatch, OtherOperation, RunError, Stage, Timeout};
 use crate::cuda::{CudaError, Stopped};
 use crate::ir::SourceLine;
 use crate::transport::bootstrap::{BootstrapError, Departure};
-use crate::transport::{AbortCode, Cause, Rank, SegmentError, TransferError, TransportError, Verdict};
+use crate::transport::{AbortCode, Cause, Difference, Rank, SegmentError, TransferError, TransportError, Verdict};
 use crate::vm::LaunchError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,11 +64,26 @@ impl Timeout {
     }
 }
 
+impl Mismatch {
+    /// As all ranks of a transport are told of it.
+    pub(super) fn verdict(&self) -> Verdict {
+        let Mismatch { rank, peer, what, mine, theirs, calls: [here, there] } = self.clone();
+        let (here, there) = ((rank.index(), [mine, here]), (peer.index(), [theirs, there]));
+        Verdict::Mismatch(Box::new(Difference { what, here, there }))
+    }
+}
+
 impl From<Verdict> for RunError {
     fn from(verdict: Verdict) -> Self {
         let rank = |rank: usize| Rank::new(rank as u32);
         match verdict {
             Verdict::Deadlock(waiting) => RunError::Deadlock(Box::new(Deadlock { waiting })),
+            Verdict::Mismatch(difference) => {
+                let Difference { what, here, there } = *difference;
+                let ([mine, call], [theirs, called]) = (here.1, there.1);
+                let (rank, peer, calls) = (rank(here.0), rank(there.0), [call, called]);
+                RunError::Mismatch(Box::new(Mismatch { rank, peer, what, mine, theirs, calls }))
+            }
             Verdict::OtherOperation { here, there } => {
                 let (here, there, rank, peer) = (here.1, there.1, rank(here.0), rank(there.0));
                 RunError::OtherOperation(Box::new(OtherOperation { rank, here, peer, there }))
@@ -147,9 +162,9 @@ impl From<TransportError> for RunError {
                 };
                 RunError::peer_failed(of(code, peer), format!("{operation} '{name}': rank {peer} {departure}"))
             }
-            TransportError::NotMet { ticket, after } => {
+            TransportError::NotMet { ticket, late, after } => {
                 let timeout = Timeout::new(Stage::Meeting, ticket.rank, Some(ticket.peer), ticket.to_string(), after);
-                Timeout { slot: ticket.number as i64, ..timeout }.into()
+                Timeout { slot: ticket.number as i64, late: Some(late), ..timeout }.into()
             }
             TransportError::NotClosed { rank, ranks, after } => {
                 let late = ranks.first().map(|&late| Rank::new(late as u32));
@@ -256,7 +271,7 @@ mod tests {
             waited: after,
         };
         let meetings: [(RunError, Stage); 3] = [
-            (TransportError::NotMet { ticket, after }.into(), Stage::Meeting),
+            (TransportError::NotMet { ticket, late: ticket.peer, after }.into(), Stage::Meeting),
             (TransportError::Bootstrap(late).into(), Stage::Meeting),
             (TransportError::NotClosed { rank: Rank::new(1), ranks: vec![3, 4], after }.into(), Stage::Closing),
         ];

@@ -136,8 +136,14 @@ impl<'l> PreparedExchange<'l> {
             for side in told {
                 first = first.and(side.meet(self.link, self.deadline));
             }
-            if first.is_err() && told.len() > 1 && !all {
-                // The peer of the other leg may agree, launch, and count a step that this rank does not.
+            if let Err(error) = &first
+                && told.len() > 1
+                && !all
+            {
+                // The peer of the other leg may agree, launch, and count a step that this rank does not. It hears why.
+                if let (RunError::Mismatch(mismatch), Some(status)) = (error, self.link.status()) {
+                    status.tell_all(&mismatch.verdict());
+                }
                 self.give_up(AbortCode::Failed);
             }
             let refused = |error| Peers::Refused(self.launch.judged(error).during(self.launch.call()));

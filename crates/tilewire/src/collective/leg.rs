@@ -105,11 +105,10 @@ impl AnyExchange<'_, '_> {
         let reached = terms.window.as_ref().map(|window| window.reached(&route, self.window_range(&route, len)));
         let (decision, tiling) = terms.settle((!is_own).then_some(peer), message, reached).map_err(|error| {
             match (error, &terms.window) {
-                // A transfer may use a part of a window; here all ranks land side by side in all of it.
                 (
                     RunError::Transfer(TransferError::TooLarge { protocol: Protocol::Direct { .. }, .. }),
                     Some(window),
-                ) if self.pattern.is_collective() => window.too_short(&route, self.window_range(&route, len)).into(),
+                ) => window.too_short(&route, self.window_range(&route, len)).into(),
                 (error, _) => error,
             }
         })?;

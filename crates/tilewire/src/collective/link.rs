@@ -362,7 +362,7 @@ impl<'l> Launch<'l> {
             error = verdict.into();
         }
         let cause = match &error {
-            RunError::Timeout(_) => own(AbortCode::TimedOut),
+            RunError::Timeout(_) => Cause::timed_out(self.hosts[0].rank().index(), late.map(Rank::index)),
             RunError::OtherOperation(_) => own(AbortCode::Mismatched),
             // Who is told of it must hear what happened first, and not that this rank heard of it.
             RunError::PeerFailed { cause, .. } => *cause,
@@ -381,9 +381,7 @@ impl<'l> Launch<'l> {
 
     /// What was found of all ranks, where that ended this one's wait.
     pub(super) fn judged(&self, error: RunError) -> RunError {
-        let RunError::PeerFailed { cause, .. } = &error else { return error };
-        let verdict = self.hosts.iter().find_map(|host| host.status()?.verdict(*cause));
-        verdict.map_or(error, RunError::from)
+        self.hosts.iter().fold(error, |error, host| judged(*host, error))
     }
 
     /// The rank at the end of the chain of those that wait, when a wait has expired. Looked for before anybody is told, and goes on.
@@ -412,6 +410,13 @@ impl<'l> Launch<'l> {
         let there = host.describe(peer, seen).unwrap_or_else(|| format!("its operation {seen}"));
         Some(Verdict::OtherOperation { here: (me.index(), here), there: (peer.index(), there) })
     }
+}
+
+/// The verdict that a transport was broken with, where the error says no more than that it is broken.
+pub(super) fn judged(host: &dyn Host, error: RunError) -> RunError {
+    let RunError::PeerFailed { cause, .. } = &error else { return error };
+    let verdict = host.status().and_then(|status| status.verdict(*cause));
+    verdict.map_or(error, RunError::from)
 }
 
 /// Whom a kernel talks to, as the memory it is bound to says.

@@ -101,17 +101,14 @@ impl Pending {
     /// launch that is no more.
     pub(super) fn meet(&self, link: &dyn Link, deadline: Option<Duration>) -> Result<(), RunError> {
         let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
-            let code = match error {
+            let rank = link.rank().index();
+            link.fail(match error {
                 // Who is gone is to be known to all; every other cause is.
-                TransportError::Broken { cause } => {
-                    return if cause.code == AbortCode::Left {
-                        link.fail(*cause)
-                    };
-                }
-                TransportError::NotMet { .. } => AbortCode::TimedOut,
-                _ => AbortCode::Failed,
-            };
-            link.fail(Cause { code, rank: link.rank().index(), reason: 0 });
+                TransportError::Broken { cause } if cause.code != AbortCode::Left => return,
+                TransportError::Broken { cause } => *cause,
+                TransportError::NotMet { late, .. } => Cause::timed_out(rank, Some(late.index())),
+                _ => Cause { code: AbortCode::Failed, rank, reason: 0 },
+            });
         })?;
         let Ticket { rank, peer, .. } = self.ticket;
         self.card.compare(&theirs, (rank, &self.call), peer).map_err(RunError::Mismatch)

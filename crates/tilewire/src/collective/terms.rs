@@ -3,7 +3,7 @@
 use super::RunError;
 use super::config::{Choices, Config, Decision, Primitive};
 use super::hooks::Shape;
-use super::link::{How, Link, Streams};
+use super::link::{How, Link, Streams, judged};
 use crate::ir::Type;
 use crate::ir::scalar::Element;
 use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
@@ -132,7 +132,8 @@ impl<'l> Terms<'l> {
                     [ty] => (*ty, len * ty.size()),
                     _ => (Type::U8, len * types.iter().map(|ty| ty.size()).sum::<usize>()),
                 };
-                check_transfer(link, &Transfer { peer, bytes, dtype, blocks, protocol }, &[])?;
+                let transfer = Transfer { peer, bytes, dtype, blocks, protocol };
+                check_transfer(link, &transfer, &[]).map_err(|error| judged(link, error.into()))?;
             }
             None => {
                 let max = link.max_blocks_per_peer();

@@ -24,7 +24,7 @@ pub enum AbortCode {
     Panicked,
     /// A call of it returned an error.
     Failed,
-    /// A wait of it expired.
+    /// A wait of it expired. The reason is the rank that is late, plus one; 0 where that is not known.
     TimedOut,
     /// It can no longer see whether its peers live.
     Blind,
@@ -34,7 +34,8 @@ pub enum AbortCode {
     Dropped,
     /// It found that ranks wait for each other: [`Status::verdict`](super::Status::verdict) says which.
     Deadlocked,
-    /// It found that a peer launched another operation than it did: [`Status::verdict`](super::Status::verdict) names both.
+    /// It found that a peer launched another operation than it did, or says something else of the same one:
+    /// [`Status::verdict`](super::Status::verdict) names both.
     Mismatched,
     /// Something this version does not know.
     Other(u8),
@@ -85,6 +86,16 @@ pub struct Cause {
 }
 
 impl Cause {
+    /// A wait of a rank expired, and this rank is late.
+    pub fn timed_out(rank: usize, late: Option<usize>) -> Cause {
+        Cause { code: AbortCode::TimedOut, rank, reason: late.map_or(0, |late| late as u32 + 1) }
+    }
+
+    /// The rank that is late, where a wait expired and that is known.
+    pub fn late(self) -> Option<usize> {
+        (self.code == AbortCode::TimedOut).then(|| self.reason.checked_sub(1))?.map(|late| late as usize)
+    }
+
     /// The word that says so; never 0.
     pub fn to_word(self) -> u64 {
         u64::from(self.code.number()) << 56 | (self.rank as u64 & 0xff_ffff) << 32 | u64::from(self.reason)
@@ -110,7 +121,12 @@ impl fmt::Display for Cause {
             AbortCode::Died => write!(f, "rank {rank} died"),
             AbortCode::Panicked => write!(f, "rank {rank} panicked"),
             AbortCode::Failed => write!(f, "rank {rank} gave up after an error"),
-            AbortCode::TimedOut => write!(f, "a wait of rank {rank} expired"),
+            AbortCode::TimedOut => {
+                return match self.late() {
+                    Some(late) => write!(f, "a wait of rank {rank} for rank {late} expired"),
+                    None => write!(f, "a wait of rank {rank} expired"),
+                };
+            }
             AbortCode::Blind => {
                 write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails")
             }
@@ -119,7 +135,7 @@ impl fmt::Display for Cause {
                 write!(f, "rank {rank} dropped a transfer before it was run, after an error of its own or by mistake")
             }
             AbortCode::Deadlocked => write!(f, "rank {rank} found that ranks wait for each other"),
-            AbortCode::Mismatched => write!(f, "rank {rank} found that a peer launched another operation"),
+            AbortCode::Mismatched => write!(f, "rank {rank} found that a peer does something else"),
             AbortCode::Other(code) => write!(f, "rank {rank} aborted with code {code}"),
         }?;
         if *reason != 0 { write!(f, " (reason {reason})") } else { Ok(()) }
@@ -229,6 +245,9 @@ mod tests {
             }
         }
         assert_eq!(Cause::from_word(0), None);
+        let late = |late| Cause::from_word(Cause::timed_out(4, late).to_word()).unwrap();
+        assert_eq!((late(Some(0)).late(), late(None).late()), (Some(0), None));
+        assert_eq!(late(Some(2)).to_string(), "a wait of rank 4 for rank 2 expired");
         // What a broken peer may write is still a cause.
         assert!(Cause::from_word(1).is_some());
         assert_ne!(Cause { code: AbortCode::Other(0), rank: 0, reason: 0 }.to_word(), 0);

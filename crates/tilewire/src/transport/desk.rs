@@ -98,29 +98,38 @@ impl Desk {
         // seen between two looks only.
         const PATIENCE: Duration = Duration::from_secs(10);
         let patience = deadline.map_or(PATIENCE, |deadline| deadline.min(PATIENCE));
+        // As long as a look lasts that is the last: the transport is broken.
+        const MOMENT: Duration = Duration::from_secs(1);
         loop {
-            self.check()?;
-            // Before the look: what the peer told, it told before it left.
+            // Before the look: what the peer told, it told before it failed or left. What a rank gave up for may be in its card, and then this
+            // one finds the same; a launch sees that the transport is broken.
+            let broken = self.check().err();
             let gone = self.departures.has_left(ticket.peer.index());
             let probe = self.status.probe();
             let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
-            match self.world.look(&key, Deadline::after(left), Deadline::after(patience)) {
-                Err(BootstrapError::KeyNotSet { .. }) if gone => {
+            let (left, patience) =
+                if broken.is_some() { (Duration::ZERO, patience.min(MOMENT)) } else { (left, patience) };
+            match (self.world.look(&key, Deadline::after(left), Deadline::after(patience)), broken) {
+                (Ok(card), _) => return Ok(card),
+                (Err(_), Some(broken)) => return Err(broken),
+                (Err(BootstrapError::KeyNotSet { .. }), None) if gone => {
                     self.check()?;
                     let cause = Cause { code: AbortCode::Left, rank: ticket.peer.index(), reason: 0 };
                     return Err(TransportError::Broken { cause });
                 }
-                Err(BootstrapError::KeyNotSet { .. }) if deadline.is_none_or(|all| start.elapsed() < all) => {
+                (Err(BootstrapError::KeyNotSet { .. }), None) if deadline.is_none_or(|all| start.elapsed() < all) => {
                     self.waits_for(ticket, probe);
                 }
-                Err(BootstrapError::KeyNotSet { .. }) => {
+                (Err(BootstrapError::KeyNotSet { .. }), None) => {
                     self.check()?;
-                    return Err(TransportError::NotMet { ticket: *ticket, after: start.elapsed() });
+                    // Looked for before anybody is told, and goes on.
+                    let late = Rank::new(self.status.late(ticket.peer.index()) as u32);
+                    return Err(TransportError::NotMet { ticket: *ticket, late, after: start.elapsed() });
                 }
-                heard => {
+                (Err(error), None) => {
                     // Who waits in vain learns best why from the abort word.
                     self.check()?;
-                    return heard.map_err(|error| self.lost(error.into()));
+                    return Err(self.lost(error.into()));
                 }
             }
         }

@@ -114,19 +114,7 @@ type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 impl Placement {
     /// Reads the variables of this process.
     pub fn from_env() -> Result<Placement, WorldError> {
-        // What is no text says nothing that could be meant, and must not pass for unset.
-        let garbled = Cell::new(None);
-        let vars = |name: &str| {
-            std::env::var_os(name)?.into_string().map_err(|value| garbled.set(Some((name.to_string(), value)))).ok()
-        };
-        let placement = Placement::from_vars(&vars);
-        match garbled.take() {
-            None => placement,
-            Some((variable, value)) => {
-                let (value, expected) = (value.to_string_lossy().into_owned(), "UTF-8 text".to_string());
-                Err(WorldError::BadVariable { variable, value, expected })
-            }
-        }
+        of_environment(|vars| Placement::from_vars(vars))
     }
 
     /// Reads variables through a function, which tests can make up.
@@ -141,23 +129,46 @@ impl Placement {
             let expected = format!("a number below the world's size, which is {size}");
             return Err(WorldError::BadVariable { variable: names.rank.into(), value: rank.to_string(), expected });
         }
-        let deadline = match vars("TILEWIRE_DEADLINE") {
-            None => Some(Deadline::DEFAULT),
-            Some(text) => Deadline::parse_length(&text).ok_or_else(|| WorldError::BadVariable {
-                variable: "TILEWIRE_DEADLINE".into(),
-                value: text,
-                expected: "a length of time such as 500ms, 30s or 2m, or off".into(),
-            })?,
-        };
         Ok(Placement {
             launcher: names.launcher,
             rank: Rank::new(rank),
             world_size: size as usize,
             local_rank: number(&vars, names.local)?.map(|local| local as usize),
             store: if size == 1 { None } else { Some(store_place(names.launcher, &vars)?) },
-            deadline,
+            deadline: deadline(&vars)?,
         })
     }
+}
+
+/// Reads something of the variables of this process.
+fn of_environment<T>(read: impl FnOnce(Vars) -> Result<T, WorldError>) -> Result<T, WorldError> {
+    // What is no text says nothing that could be meant, and must not pass for unset.
+    let garbled = Cell::new(None);
+    let vars = |name: &str| {
+        std::env::var_os(name)?.into_string().map_err(|value| garbled.set(Some((name.to_string(), value)))).ok()
+    };
+    let said = read(&vars);
+    match garbled.take() {
+        None => said,
+        Some((variable, value)) => {
+            let (value, expected) = (value.to_string_lossy().into_owned(), "UTF-8 text".to_string());
+            Err(WorldError::BadVariable { variable, value, expected })
+        }
+    }
+}
+
+/// How long waits last in this process, where nobody says otherwise.
+pub(super) fn deadline_of_environment() -> Result<Option<Duration>, WorldError> {
+    of_environment(|vars| deadline(&|name| vars(name).filter(|value| !value.is_empty())))
+}
+
+fn deadline(vars: Vars) -> Result<Option<Duration>, WorldError> {
+    let Some(text) = vars("TILEWIRE_DEADLINE") else { return Ok(Some(Deadline::DEFAULT)) };
+    Deadline::parse_length(&text).ok_or_else(|| WorldError::BadVariable {
+        variable: "TILEWIRE_DEADLINE".into(),
+        value: text,
+        expected: "a length of time such as 500ms, 30s or 2m, or off".into(),
+    })
 }
 
 /// `RANK` alone is too common a name to mean a launcher.

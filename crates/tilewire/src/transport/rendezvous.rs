@@ -297,6 +297,8 @@ pub enum TransportError {
     NotMet {
         /// Which side of which transfer it was to be.
         ticket: Ticket,
+        /// The rank that is late: the one that all who wait are waiting for in the end, or the ticket's peer where that is not known.
+        late: Rank,
         /// How long this one waited.
         after: Duration,
     },
@@ -334,9 +336,9 @@ impl fmt::Display for TransportError {
                 write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
             }
             TransportError::Judged(verdict) => verdict.fmt(f),
-            TransportError::NotMet { ticket, after } => write!(
+            TransportError::NotMet { ticket, late, after } => write!(
                 f,
-                "{ticket}: waited {:.1} s for the other side; collectives are made of such pairs: see whether that rank makes \
+                "{ticket}: waited {:.1} s for the other side; collectives are made of such pairs: see whether rank {late} makes \
                  the same call, in the same order, or allow a longer deadline",
                 after.as_secs_f64()
             ),

@@ -56,8 +56,8 @@ mod device;
 mod verdict;
 
 pub use device::{Crossing, Dealings, DeviceWait, Operations};
-pub use verdict::{Verdict, Waiting};
-pub(crate) use verdict::{deadlock, other_operation};
+pub use verdict::{Difference, Verdict, Waiting};
+pub(crate) use verdict::{deadlock, mismatch, other_operation};
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::mapping::{Line, Mapping};

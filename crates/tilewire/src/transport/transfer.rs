@@ -224,7 +224,7 @@ pub enum TransferError {
         /// Bytes there is room for.
         region: usize,
     },
-    /// A window that is shorter than what lands in it, where windows must be equally long on all ranks.
+    /// A window that is shorter than what lands in it.
     WindowTooShort {
         /// Whose.
         rank: Rank,
@@ -370,10 +370,13 @@ impl fmt::Display for TransferError {
                 if depth > max { ask(f) } else { write!(f, ": use at least {min}") }
             }
             TransferError::TooLarge { protocol, bytes, region } => {
+                let room = match protocol {
+                    Protocol::Direct { .. } => "the window has",
+                    _ => "there is room for",
+                };
                 write!(
                     f,
-                    "a message of {bytes} bytes: {protocol} holds it all at once, and there is room for {region}; use \
-                     staged, which goes step by step, or "
+                    "a message of {bytes} bytes: {protocol} holds it all at once, and {room} {region}; use staged, which goes step by step, or "
                 )?;
                 match (protocol, region) {
                     (Protocol::Direct { .. }, _) => write!(f, "a window of {bytes} bytes"),

@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use super::bootstrap::{Bootstrap, BootstrapError, LocalBootstrap, TcpBootstrap};
-use super::launcher::{Launcher, Placement};
+use super::launcher::{Launcher, Placement, deadline_of_environment};
 use super::meeting::Meeting;
 use super::threads::room_for_a_thread;
-use super::{AbortCode, Cause, Deadline, Rank, SegmentSet};
+use super::{AbortCode, Cause, Deadline, Rank, SegmentError, SegmentSet, TransportError};
 use std::any::Any;
 use std::fmt;
 use std::io;
@@ -53,7 +53,7 @@ pub type RankError = Box<dyn std::error::Error + Send + Sync>;
 impl World {
     /// A world of threads, to be [`run`](Threads::run).
     pub fn threads(count: usize) -> Threads {
-        Threads { count, deadline: Some(Deadline::DEFAULT) }
+        Threads { count, deadline: None }
     }
 
     /// The world this process was started in, by the variables of its launcher. Returns when all ranks have joined.
@@ -177,13 +177,14 @@ impl World {
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     count: usize,
-    deadline: Option<Duration>,
+    /// Where it is said.
+    deadline: Option<Option<Duration>>,
 }
 
 impl Threads {
-    /// How long waits last; 30 s unless told. `None` is without end.
+    /// How long waits last, `None`: without end. Unless told, as long as `TILEWIRE_DEADLINE` says, or 30 s.
     pub fn deadline(self, deadline: impl Into<Option<Duration>>) -> Threads {
-        Threads { deadline: deadline.into(), ..self }
+        Threads { deadline: Some(deadline.into()), ..self }
     }
 
     /// Runs `body` once for each rank, each in a thread of its own, and gives what they return, by rank.
@@ -208,6 +209,7 @@ impl Threads {
         if count == 0 || u32::try_from(count).is_err() {
             return Err(WorldError::BadSize { count });
         }
+        let deadline = deadline.map_or_else(deadline_of_environment, Ok)?;
         let failure = FirstFailure::default();
         let meeting = Arc::new(Meeting::of(count));
         let one = |local: LocalBootstrap| {
@@ -277,8 +279,14 @@ impl FirstFailure {
         };
         let reason = reason_of(&error);
         let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, same) = first.get_or_insert((error, 0));
-        *same += usize::from(reason_of(first) == reason);
+        match &mut *first {
+            // Whoever was told of an error may return before the rank that had it: the error is that rank's.
+            Some((first, same)) if matches!(&error, WorldError::RankFailed { rank, .. } if blames(first, *rank)) => {
+                (*first, *same) = (error, 1);
+            }
+            Some((first, same)) => *same += usize::from(reason_of(first) == reason),
+            None => *first = Some((error, 1)),
+        }
         reason
     }
 
@@ -291,6 +299,16 @@ impl FirstFailure {
             }
             first => Some(first),
         }
+    }
+}
+
+/// Whether an error says no more than that another rank cannot go on.
+fn blames(error: &WorldError, rank: Rank) -> bool {
+    let WorldError::RankFailed { source, .. } = error else { return false };
+    match source.downcast_ref::<TransportError>() {
+        Some(TransportError::Peer { rank: other, .. }) => *other == rank,
+        Some(TransportError::Segment(SegmentError::Peer { rank: other, .. })) => *other == rank.index(),
+        _ => false,
     }
 }
 

@@ -43,6 +43,20 @@ pub enum Verdict {
         /// The other.
         there: (usize, String),
     },
+    /// Two ranks say different things of one operation.
+    Mismatch(Box<Difference>),
+}
+
+/// What two ranks say differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Difference {
+    /// What they differ in.
+    pub what: String,
+    /// The rank that found out: what it says, and its operation.
+    pub here: (usize, [String; 2]),
+    /// The other.
+    pub there: (usize, [String; 2]),
 }
 
 impl fmt::Display for Verdict {
@@ -52,8 +66,26 @@ impl fmt::Display for Verdict {
             Verdict::OtherOperation { here: (rank, here), there: (peer, there) } => {
                 other_operation(f, (rank, here), (peer, there))
             }
+            Verdict::Mismatch(difference) => {
+                let Difference { what, here: (rank, [mine, here]), there: (peer, [theirs, there]) } = &**difference;
+                mismatch(f, what, (rank, mine, here), (peer, theirs, there))
+            }
         }
     }
+}
+
+/// The words of two ranks that say different things of one operation.
+pub(crate) fn mismatch(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    (rank, mine, here): (&dyn fmt::Display, &str, &str),
+    (peer, theirs, there): (&dyn fmt::Display, &str, &str),
+) -> fmt::Result {
+    write!(
+        f,
+        "the ranks differ in {what}: rank {rank} says {mine} in {here}, rank {peer} says {theirs} in {there}; make the same calls in the \
+         same order on both"
+    )
 }
 
 /// The words of two operations, one in place of the other.
@@ -95,12 +127,26 @@ impl Verdict {
                 let [this, other] = [&here.1, &there.1].map(|text| one_line(text));
                 format!("operation\n{}\t\t{this}\n{}\t\t{other}", here.0, there.0)
             }
+            Verdict::Mismatch(difference) => {
+                let Difference { what, here: (rank, mine), there: (peer, theirs) } = &**difference;
+                let [mine, here, theirs, there] =
+                    [&mine[0], &mine[1], &theirs[0], &theirs[1]].map(|text| one_line(text));
+                format!("mismatch\t{}\n{rank}\t{mine}\t{here}\n{peer}\t{theirs}\t{there}", one_line(what))
+            }
         }
     }
 
     pub(super) fn from_text(text: &str) -> Option<Verdict> {
         let mut lines = text.lines();
         let kind = lines.next()?;
+        if let Some(what) = kind.strip_prefix("mismatch\t") {
+            let mut end = || {
+                let mut parts = lines.next()?.splitn(3, '\t');
+                Some((parts.next()?.parse().ok()?, [parts.next()?.to_string(), parts.next()?.to_string()]))
+            };
+            let difference = Difference { what: what.to_string(), here: end()?, there: end()? };
+            return Some(Verdict::Mismatch(Box::new(difference)));
+        }
         let mut waiting = lines.filter_map(|line| {
             let mut parts = line.splitn(3, '\t');
             let rank = parts.next()?.parse().ok()?;
@@ -121,7 +167,7 @@ impl Verdict {
     pub(super) fn code(&self) -> AbortCode {
         match self {
             Verdict::Deadlock(_) => AbortCode::Deadlocked,
-            Verdict::OtherOperation { .. } => AbortCode::Mismatched,
+            Verdict::OtherOperation { .. } | Verdict::Mismatch(_) => AbortCode::Mismatched,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::bootstrap::{SHORT, at_once, rank, secret};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tilewire::transport::{BootstrapError, Placement, World, WorldError};
+use tilewire::transport::{BootstrapError, Placement, TransportError, World, WorldError};
 
 #[test]
 fn threads_give_their_results_by_rank() {
@@ -136,6 +136,25 @@ fn ranks_meet_at_the_store_that_rank_0_hosts() {
             });
         }
     });
+}
+
+/// Rank 2 hears of rank 0's error, and returns before rank 0 does.
+#[test]
+fn the_rank_whose_error_it_is_is_named_and_not_the_one_that_was_told_of_it() {
+    let failed = World::threads(3).run(|world| {
+        let told = || TransportError::Peer { rank: rank(0), what: "no memory".into() };
+        match world.rank().index() {
+            // Ends when rank 2 fails.
+            0 => Err(world
+                .bootstrap()
+                .barrier("never complete", world.deadline())
+                .map_or("no memory", |()| "met")
+                .into()),
+            1 => Ok(_ = world.bootstrap().barrier("never complete", world.deadline())),
+            _ => Err::<(), _>(told().into()),
+        }
+    });
+    assert_eq!(failed.unwrap_err().to_string(), "rank 0 failed: no memory");
 }
 
 #[test]

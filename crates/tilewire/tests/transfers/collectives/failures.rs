@@ -30,7 +30,7 @@ fn without_rank_2(way: Way, rounds: Rounds) -> Timeout {
         Ok(error)
     });
     let errors = errors.unwrap();
-    let cause = Cause { code: AbortCode::TimedOut, rank: 0, reason: 0 };
+    let cause = Cause::timed_out(0, Some(2));
     for rank in [1, 3] {
         // In its launch; or before it, where it got no processor for so long.
         assert_eq!(heard(&errors[rank]), cause, "rank {rank}");
@@ -76,7 +76,7 @@ fn who_waits_for_the_input_of_a_rank_that_does_not_run_names_it() {
     let Some(RunError::Timeout(error)) = &errors[0] else { panic!("{errors:?}") };
     assert_eq!((error.rank, error.peer, error.after), (Rank::new(0), Some(Rank::new(2)), SHORT), "{error}");
     assert!(error.to_string().contains("done of rank 2"), "{error}");
-    let cause = Cause { code: AbortCode::TimedOut, rank: 0, reason: 0 };
+    let cause = Cause::timed_out(0, Some(2));
     assert_eq!(heard(errors[1].as_ref().unwrap()), cause);
 }
 

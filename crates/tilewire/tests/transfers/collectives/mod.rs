@@ -17,3 +17,4 @@ mod processes;
 mod reductions;
 mod refusals;
 mod rings;
+mod same_hooks;

@@ -100,3 +100,34 @@ fn at_a_timeout_the_rank_at_the_end_of_the_chain_is_named() {
     assert_eq!((timeout.peer, timeout.late), (Some(Rank::new(1)), Some(Rank::new(2))), "{timeout}");
     assert!(timeout.to_string().contains("rank 2 is the one that is late"), "{timeout}");
 }
+
+/// 0 waits for 1, which waits for 2, which does not come: at their first meetings. `patient` has the longer deadline, and hears of the other's.
+fn chain_of_meetings(patient: Rank) -> Vec<RunError> {
+    let errors = World::threads(3).deadline(LONG).run(|world| {
+        let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+        let (x, me) = (Tensor::<f32>::zeros(8), world.rank());
+        let error = (me != Rank::new(2)).then(|| {
+            let deadline = if me == patient { LONG } else { Duration::from_millis(500) };
+            recv(&link, &x, me.after(1, 3)).deadline(deadline).run().unwrap_err()
+        });
+        world.bootstrap().barrier("failed", LONG.into())?;
+        Ok(error)
+    });
+    errors.unwrap().into_iter().flatten().collect()
+}
+
+#[test]
+fn at_a_first_meeting_that_expires_the_rank_at_the_end_of_the_chain_is_named() {
+    let [first, second, late] = [0, 1, 2].map(Rank::new);
+    for (patient, impatient) in [(second, first), (first, second)] {
+        let errors = chain_of_meetings(patient);
+        let RunError::Timeout(timeout) = &errors[impatient.index()] else { panic!("{errors:?}") };
+        assert_eq!((timeout.peer, timeout.late), (Some(impatient.after(1, 3)), Some(late)), "{timeout}");
+        // The other hears for whom the wait was.
+        let RunError::PeerFailed { rank, .. } = &errors[patient.index()] else { panic!("{errors:?}") };
+        assert_eq!(*rank, impatient);
+        let text = errors[patient.index()].to_string();
+        let said = format!("a wait of rank {impatient} for rank 2 expired");
+        assert!(text.contains(&said) && text.contains("look into rank 2"), "{text}");
+    }
+}

@@ -2,6 +2,7 @@
 //! or an error on all of them, and none waits for a deadline.
 
 mod cycles;
+mod differing;
 mod gatherings;
 mod mixed;
 mod random;
@@ -15,6 +16,15 @@ use tilewire::{RunError, Tensor};
 /// Far below every deadline here, and far above what a machine with other things to do takes.
 const SOON: Duration = Duration::from_secs(20);
 
+const OPTIONS: ShmOptions = ShmOptions {
+    per_peer_bytes: Some(1 << 20),
+    max_slots: Some(16),
+    max_blocks_per_peer: None,
+    max_copies: 1,
+    packet_bytes: None,
+    populate: false,
+};
+
 /// What each rank's launches came to; the ranks come together before their transports go.
 fn outcomes(
     ranks: usize,
@@ -22,10 +32,7 @@ fn outcomes(
 ) -> Vec<Result<(), RunError>> {
     let start = Instant::now();
     let run = |world: World| -> Result<_, RankError> {
-        let link = ShmTransport::rendezvous(
-            &world,
-            ShmOptions { per_peer_bytes: Some(1 << 20), max_slots: Some(16), ..ShmOptions::default() },
-        )?;
+        let link = ShmTransport::rendezvous(&world, OPTIONS)?;
         let launched = body(&world, &link);
         // Who has launched all may hear of it here.
         let closed = link.close();

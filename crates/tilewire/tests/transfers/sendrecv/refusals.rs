@@ -249,7 +249,7 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
             // Its send agrees and needs nobody; were its step counted here alone, every later message would be the wrong one.
             let sent = send(&link, &x, peer).run();
             let received = recv(&link, &output::<u64>(5), peer).run();
-            assert!(sent.is_ok() || matches!(sent, Err(RunError::PeerFailed { .. })), "{sent:?}");
+            assert!(sent.is_ok() || matches!(sent, Err(RunError::Mismatch(_))), "{sent:?}");
             assert!(received.is_err());
         } else {
             let error = sendrecv(&link, &y, &x, peer, peer).run().unwrap_err();
@@ -258,7 +258,7 @@ fn one_leg_that_is_refused_breaks_the_transport_of_the_other() {
         world.bootstrap().barrier("refused", world.deadline())?;
         let again =
             if world.rank() == Rank::new(0) { send(&link, &x, peer).run() } else { recv(&link, &y, peer).run() };
-        assert!(matches!(again.unwrap_err(), RunError::PeerFailed { .. }));
+        assert!(matches!(again.unwrap_err(), RunError::Mismatch(_)), "all hear why it is broken");
         untouched::assert_untouched("half refused");
         Ok(())
     });
@@ -536,8 +536,34 @@ fn alone(give: impl Fn(&ShmTransport, &Window<f32>, Rank) -> Result<(), RunError
 fn a_message_larger_than_the_window_of_the_peer() {
     // The receiver's is half as long as the sender's.
     let error = alone(|link, window, to| send(link, &Tensor::<f32>::zeros(100), to).window(window).run());
-    let RunError::Transfer(TransferError::TooLarge { protocol, bytes, region }) = error else { panic!("{error}") };
-    assert_eq!((protocol, bytes, region), (Protocol::Direct { window_bytes: 200 }, 400, 200));
+    let RunError::Transfer(short) = error else { panic!("{error}") };
+    assert_eq!(short, TransferError::WindowTooShort { rank: Rank::new(1), bytes: 200, needed: 400 });
+    assert!(short.to_string().contains("the window of rank 1 has 200 bytes, and 400 are needed"), "{short}");
+}
+
+#[test]
+fn windows_of_different_lengths() {
+    let windows = |lengths: [usize; 2]| {
+        threads(2, "windows of different lengths", |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let len = lengths[world.rank().index()];
+            let (window, peer) = (Window::<f32>::allocate(&link, len)?, world.rank().after(1, 2));
+            let longest = Tensor::<f32>::zeros(lengths[0].max(lengths[1]));
+            let swap =
+                sendrecv(&link, window.tensor(), &longest, peer, peer).primitive(Primitive::Direct).window(&window);
+            let built = swap.build();
+            // Not before both have built: what is built and dropped breaks the transport.
+            world.bootstrap().barrier("built", LONG.into())?;
+            Ok(built.err())
+        })
+    };
+    // The longer one is not told of its own.
+    for (lengths, rank, bytes, needed) in [([100, 200], 0, 400, 800), ([50, 0], 1, 0, 200)] {
+        let errors = windows(lengths);
+        let Some(RunError::Transfer(short)) = &errors[1 - rank as usize] else { panic!("{errors:?}") };
+        assert_eq!(*short, TransferError::WindowTooShort { rank: Rank::new(rank), bytes, needed });
+        assert!(errors[rank as usize].is_none(), "its own messages fit: {errors:?}");
+    }
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn a_peer_that_never_builds_is_named_at_the_deadline() {
     job.expect([0], "timeout: 1");
     job.expect(0..2, "done");
     (0..2).for_each(|rank| job.tell(rank, b"go on"));
-    job.expect(0..2, "failed: a wait of rank 0 expired");
+    job.expect(0..2, "failed: a wait of rank 0 for rank 1 expired");
     job.finish();
 }
 
@@ -272,7 +272,7 @@ fn a_peer_that_stops_calling_is_named_at_the_deadline() {
     job.expect([0], "timeout: 1");
     job.expect(0..2, "done");
     (0..2).for_each(|rank| job.tell(rank, b"go on"));
-    job.expect(0..2, "failed: a wait of rank 0 expired");
+    job.expect(0..2, "failed: a wait of rank 0 for rank 1 expired");
     job.finish();
 }
 
@@ -310,6 +310,6 @@ fn a_wait_that_expires_says_where_and_for_what() {
     assert!(job.report(0).ends_with("schedule/staged.rs"));
     job.expect(0..2, "done");
     (0..2).for_each(|rank| job.tell(rank, b"go on"));
-    job.expect(0..2, "failed: a wait of rank 0 expired");
+    job.expect(0..2, "failed: a wait of rank 0 for rank 1 expired");
     job.finish();
 }

@@ -158,8 +158,8 @@ fn a_message_larger_than_the_window_of_the_peer() {
             recv(&link, window.tensor(), FIRST).window(&window).deadline(short).run().unwrap_err()
         };
         member.report(match &error {
-            RunError::Transfer(TransferError::TooLarge { protocol, bytes, region }) => {
-                format!("{protocol:?}: {bytes} of {region}")
+            RunError::Transfer(TransferError::WindowTooShort { rank, bytes, needed }) => {
+                format!("rank {rank} has {bytes} of {needed}")
             }
             RunError::Timeout(timeout) => format!("{} has not met {}", timeout.rank, timeout.peer.unwrap()),
             other => panic!("{other}"),
@@ -169,7 +169,7 @@ fn a_message_larger_than_the_window_of_the_peer() {
         return member.report("untouched");
     }
     let (mut job, _store) = start(test, 2);
-    job.expect([0], "Direct { window_bytes: 200 }: 400 of 200");
+    job.expect([0], "rank 1 has 200 of 400");
     job.expect([1], "1 has not met 0");
     job.expect(0..2, "untouched");
     job.finish();
