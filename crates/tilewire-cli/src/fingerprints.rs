@@ -108,7 +108,7 @@ fn processor() -> String {
 fn text_of(prints: &Prints) -> String {
     let mut text = format!("{}\n", processor());
     for (group, (kernels, Print { ir, bytecode, ptx })) in prints {
-        _ = writeln!(text, "{ir:016x} {bytecode:016x} {ptx:016x} {kernels:>4}  {group}");
+        _ = writeln!(text, "{ir:016x} {bytecode:016x} {ptx:016x} {kernels}  {group}");
     }
     text
 }
@@ -225,8 +225,8 @@ mod tests {
     #[test]
     fn what_differs_is_named_by_group_and_form() {
         let list = |rows: &[&str]| format!("# a processor\n{}\n", rows.join("\n"));
-        let before = list(&["1 2 3    4  one", "1 2 3    4  two", "1 2 3    4  three"]);
-        let now = list(&["1 2 3    4  one", "1 9 9    4  two", "1 2 3    4  four"]);
+        let before = list(&["1 2 3 4  one", "1 2 3 4  two", "1 2 3 4  three"]);
+        let now = list(&["1 2 3 4  one", "1 9 9 4  two", "1 2 3 4  four"]);
         let lines = ["four: new", "three: gone", "two: bytecode, PTX"].map(String::from).to_vec();
         assert_eq!(differences(&now, &before).unwrap(), (4, lines));
         assert_eq!(differences(&now, &now).unwrap(), (3, vec![]));
