@@ -83,7 +83,7 @@ enum Words {
     Verify(Request),
     /// Find races and deadlocks of the shipped schedules, in all interleavings
     Check(Task),
-    /// Hash the IR, bytecode and PTX of every shipped kernel, or compare with an earlier list
+    /// Hash what every shipped kernel is compiled to, or compare with an earlier list
     Fingerprints(fingerprints::Request),
     /// Measure against hand-written limits and MPI, in one run
     Bench {

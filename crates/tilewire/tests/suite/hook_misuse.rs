@@ -524,7 +524,7 @@ fn a_chunk_shape_is_the_size_of_its_tensor() {
 #[test]
 fn rows_and_columns_are_not_confused() {
     let (out, inp) = (vector(), vector());
-    let line = line!() + 1;
+    let line = line!() + 2;
     let result =
         map(&out, &inp).chunk_shape(4, 16).output_shape(16, 4).produce(|c| c.input.at(c.row(), c.col())).trace();
     fails(result, line, "row() runs to 16, but this axis of the chunk has 4");
