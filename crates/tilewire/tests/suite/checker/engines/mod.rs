@@ -5,8 +5,10 @@
 //! |---|---|
 //! | here | the random ones of `brute`: mostly wrong, and those that are not run |
 //! | `correct.rs` | pipelines with credits, packets, reductions by atomics: all of them are clean |
+//! | `polls.rs` | loops that poll: by atomics and tests, among roles, blocks and ranks |
 
 mod correct;
+mod polls;
 
 use crate::checker::brute::{Features, Random, Small, cases, first_seed, program};
 use crate::checker::plan;
