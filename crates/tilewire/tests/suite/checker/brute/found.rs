@@ -104,7 +104,6 @@ fn whoever_got_a_packet_may_tell_another_that_it_came() {
 }
 
 #[test]
-#[ignore = "shows a hole that is not mended yet"]
 fn a_wait_for_a_signal_may_find_that_of_one_who_saw_nothing_of_it() {
     let (report, [latest, _]) = judged(&[
         &[store(0), signal(0, 1)],
@@ -117,7 +116,6 @@ fn a_wait_for_a_signal_may_find_that_of_one_who_saw_nothing_of_it() {
 }
 
 #[test]
-#[ignore = "shows a hole that is not mended yet"]
 fn a_wait_that_is_repeated_keeps_what_the_first_one_found() {
     let waiter: &[Small] = &[wait(0, 1), signal(2, 1), wait(0, 1)];
     let (report, [latest, any]) = judged(&[&[credit(0, 1)], waiter, &[wait(2, 1), credit(0, 2)]]);
