@@ -333,16 +333,16 @@ impl<'k> Detector<'k> {
         self.credits.wait(party, who.rank, key, value);
         self.has_run(who, launch, inst);
         let relaxed = self.watch.relaxed.contains(&(launch, who.rank, inst));
-        let mut shown = Clock::default();
+        let (mut wanted, mut shown) = (0, Clock::default());
         if let Some(signal) = signal.as_ref().filter(|_| agrees && !relaxed) {
             let knowledge = &mut self.parties[party as usize].knowledge;
-            shown = self.slots.shown(key, signal, &knowledge.visible);
+            (wanted, shown) = self.slots.shown(key, signal, &knowledge.visible);
             knowledge.visible.join(&shown);
             knowledge.over.join(&signal.published.over);
         }
         // It has found at least the first that suffices.
         let value_found = signal.as_ref().map_or(value, |signal| signal.value);
-        self.slots.waited(key, party, Found { epoch, value: value_found, shown });
+        self.slots.waited(key, party, Found { epoch, value: value_found, wanted, shown });
         self.parties[party as usize].has_met = true;
         let from = signal.as_ref().map(|signal| signal.entry);
         self.log.push(party, launch, epoch, Some(inst), Deed::Wait { slot: *slot, value, from });

@@ -5,7 +5,8 @@
 //! B has seen nothing of A's data. A wait for A's signal that finds B's instead has seen nothing of it either. A signal **keeps** what the one before
 //! it shows when
 //!
-//! - both are of one party: on a GPU a later store of the same thread to the same place continues the release before it, also where it is a credit;
+//! - both are of one party: a later store of the same thread to the same place continues the release before it, also where it is a credit. (Only of a
+//!   release that the wait was for, or of one after it.)
 //! - it is an atomic, which continues the release that it reads;
 //! - it is one of data and its signaller has seen all that the one before it shows (a proxy shows only what was posted, whatever its poster has seen).
 //!
@@ -40,6 +41,8 @@ pub struct Finds {
 #[derive(Clone, Debug)]
 struct Shows {
     visible: Clock,
+    /// The signal of data that it continues, and shows as well to waits for that one or an earlier one.
+    continues: Option<usize>,
     /// No less than the one before it.
     keeps: bool,
 }
@@ -51,7 +54,8 @@ pub struct Found {
     pub epoch: u32,
     /// The least value that it can have found.
     pub value: u64,
-    /// What it was shown.
+    /// The number of the signal that it was for, and what it was shown.
+    pub wanted: usize,
     pub shown: Clock,
 }
 
@@ -59,24 +63,34 @@ impl Finds {
     /// A signal follows these. Says whether one run may not decide what a wait before it learnt: `knowledge` is the signaller's.
     pub fn signal(&mut self, before: &[Signalled], signal: &Signalled, knowledge: &Knowledge) -> bool {
         let last = before.last().zip(self.shows.last());
-        let own = || before.iter().rposition(|earlier| earlier.party == signal.party);
-        let mut visible = match signal.hides {
-            true => own().map_or_else(Clock::default, |own| self.shows[own].visible.clone()),
-            false => signal.published.visible.clone(),
+        let of_data = |own: usize| if before[own].hides { self.shows[own].continues } else { Some(own) };
+        let visible = signal.published.visible.clone();
+        let continues = match (signal.hides, &signal.atomic, last) {
+            (true, ..) => before.iter().rposition(|earlier| earlier.party == signal.party).and_then(of_data),
+            (false, Some(_), Some((_, shows))) => shows.continues,
+            _ => None,
         };
         let keeps = last.is_none_or(|(last, shows)| {
-            if signal.atomic.is_some() {
-                visible.join(&shows.visible);
-            }
             // Whoever has seen a signal of data has seen what it shows.
             let has_seen = !last.hides && visible.covers(last.party, last.epoch);
-            last.party == signal.party || has_seen || visible.holds(&shows.visible)
+            let continued = || shows.continues.is_none_or(|data| visible.holds(&self.shows[data].visible));
+            let is_atomic = signal.atomic.is_some();
+            last.party == signal.party || is_atomic || has_seen || visible.holds(&shows.visible) && continued()
         });
-        let is_lost =
-            |wait: &Found, party: &PartyId| !knowledge.over.covers(*party, wait.epoch) && !visible.holds(&wait.shown);
-        let undecided = !keeps && self.waits.iter().any(|(party, all)| all.iter().any(|wait| is_lost(wait, party)));
-        self.shows.push(Shows { visible, keeps });
-        undecided
+        self.shows.push(Shows { visible, continues, keeps });
+        let number = before.len();
+        let is_lost = |wait: &Found, party: &PartyId| {
+            !knowledge.over.covers(*party, wait.epoch) && !self.shown(number, wait.wanted).holds(&wait.shown)
+        };
+        !keeps && self.waits.iter().any(|(party, all)| all.iter().any(|wait| is_lost(wait, party)))
+    }
+
+    /// What a signal shows to a wait for this one or an earlier one.
+    fn shown(&self, number: usize, wanted: usize) -> Clock {
+        let Shows { visible, continues, .. } = &self.shows[number];
+        let mut shown = visible.clone();
+        continues.iter().filter(|&&data| data >= wanted).for_each(|&data| shown.join(&self.shows[data].visible));
+        shown
     }
 
     /// Whether somebody found this value, or more, in a wait that is over for whoever knows this.
@@ -106,7 +120,7 @@ impl Finds {
         if signals[later.clone()].iter().any(|signal| seen.covers(signal.party, signal.epoch)) {
             return Clock::default();
         }
-        self.shows[later].iter().fold(first.clone(), |least, shows| least.meet(&shows.visible))
+        later.fold(first.clone(), |least, number| least.meet(&self.shown(number, wanted)))
     }
 
     /// A party has waited.

@@ -131,13 +131,12 @@ impl Slots {
         up_to.map_while(|added| added.atomic.as_ref()).all(|added| added.agrees(me))
     }
 
-    /// What a wait for this signal is shown, whose party has seen this before: the least of what it may find.
-    pub fn shown(&self, key: SlotKey, signal: &Signalled, seen: &Clock) -> Clock {
-        let Some(slot) = self.slots.get(&key).filter(|slot| !slot.handshake) else {
-            return signal.published.visible.clone();
-        };
-        let wanted = slot.signals.iter().rposition(|other| other.entry == signal.entry);
-        wanted.map_or_else(Clock::default, |wanted| slot.finds.least(&slot.signals, wanted, seen))
+    /// The number of the signal that a wait is for, and what it is shown where its party has seen this before: the least of what it may find.
+    pub fn shown(&self, key: SlotKey, signal: &Signalled, seen: &Clock) -> (usize, Clock) {
+        let slot = self.slots.get(&key).expect("a slot with a signal");
+        let number = slot.signals.iter().rposition(|other| other.entry == signal.entry).expect("a signal of this slot");
+        let least = || slot.finds.least(&slot.signals, number, seen);
+        (number, if slot.handshake { signal.published.visible.clone() } else { least() })
     }
 
     /// A party waited, for data or not.

@@ -16,6 +16,8 @@ pub enum Kind {
     Atomic(Scope),
     /// A signal or a credit.
     SlotWrite,
+    /// A signal of a proxy, in the catalogue of an op: a write of a slot.
+    PostedWrite,
     /// A wait or a test.
     SlotRead,
     PacketWrite,
@@ -26,6 +28,8 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Party(usize),
+    /// The network proxy of a role copy.
+    Proxy(usize),
     Host(usize),
 }
 
@@ -99,7 +103,9 @@ impl Catalogue {
 fn event(program: &Program, p: usize, party: &Party, kind: Kind, at: Range<usize>) -> Event {
     let owner = program.tensor.is_some_and(|(rank, _)| rank == party.rank);
     let promised = owner && at == bytes(Place::Tensor);
-    Event { by: By::Party(p), rank: party.rank, block: party.block, kind, bytes: at, promised }
+    let by = if kind == Kind::PostedWrite { By::Proxy(p) } else { By::Party(p) };
+    let kind = if kind == Kind::PostedWrite { Kind::SlotWrite } else { kind };
+    Event { by, rank: party.rank, block: party.block, kind, bytes: at, promised }
 }
 
 fn of_op(op: &Small) -> Vec<(Kind, Range<usize>)> {
@@ -111,6 +117,7 @@ fn of_op(op: &Small) -> Vec<(Kind, Range<usize>)> {
             std::iter::once((Kind::Atomic(scope), bytes(at))).chain(then).collect()
         }
         Small::Signal { slot, .. } => vec![(Kind::SlotWrite, slot_bytes(slot))],
+        Small::Post { slot, .. } => vec![(Kind::PostedWrite, slot_bytes(slot))],
         Small::Wait { slot, .. } => vec![(Kind::SlotRead, slot_bytes(slot))],
         Small::Test { slot, then, .. } => vec![(Kind::SlotRead, slot_bytes(slot)), plain(then)],
         Small::Packets { count, put, get, .. } => {

@@ -2,7 +2,6 @@
 
 use super::program::{Party, Place, Program, Small, Touch};
 use super::{MOST_STATES, Reads, Shown, all_interleavings, said};
-use crate::checker::check_with;
 use tilewire::check::{Certainty, Report, Settings};
 
 const fn load(word: usize) -> Small {
@@ -46,7 +45,7 @@ fn program(ranks: &[&[Small]]) -> Program {
 fn judged(ranks: &[&[Small]]) -> (Report, [Shown; 2]) {
     let program = program(ranks);
     let settings = Settings { cumulative: true, across_launches: true, ..Settings::default() };
-    let report = check_with(&[program.trace().unwrap()], &settings);
+    let report = program.trace().unwrap().plan().verify(&settings);
     let reads = [Reads::Latest, Reads::AnyNotHidden];
     (report, reads.map(|reads| all_interleavings(&program, reads, MOST_STATES).expect("a small program")))
 }
