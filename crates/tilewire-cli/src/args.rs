@@ -55,7 +55,8 @@ usage:
                                             a collective against hand-written limits and MPI, in one run
   tilewire bench all [--quick] [--json FILE] [--plot FILE]
                                             kernels, sendrecv and the collectives, on the CPU
-  tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--json FILE] [--svg FILE]
+  tilewire check COLLECTIVE|all [--ranks N] [--blocks B] [--mutate NAME|all] [--seed S] [--steps N] [--json FILE]
+                 [--svg FILE]
                                             races and deadlocks, in all schedules; or mistakes that must be found
   tilewire fingerprints [--ranks LIST] [--against FILE] [--every]
                                             hashes of the IR, bytecode and PTX of all kernels of check and verify
@@ -295,7 +296,7 @@ fn fingerprints(mut words: Words) -> Result<Command, String> {
 }
 
 fn check(mut words: Words) -> Result<Command, String> {
-    let (mut collective, mut ranks, mut blocks, mut seed) = (None, 2, 2, 1);
+    let (mut collective, mut ranks, mut blocks, mut seed, mut steps) = (None, 2, 2, 1, None);
     let (mut mutations, mut json, mut svg) = (Vec::new(), None, None);
     let number = |what: &str, text: String, least: usize| {
         let number = text.parse().ok().filter(|n| (least..=MOST_CHECKED).contains(n));
@@ -308,6 +309,11 @@ fn check(mut words: Words) -> Result<Command, String> {
             "--seed" => {
                 let text = words.value("--seed")?;
                 seed = text.parse().map_err(|_| format!("check: '{text}' is no seed: write a number"))?;
+            }
+            "--steps" => {
+                let text = words.value("--steps")?;
+                let most = text.parse().ok().filter(|&most: &u64| most > 0);
+                steps = Some(most.ok_or_else(|| format!("check: '{text}' is no number of steps: write 1 or more"))?);
             }
             "--mutate" => mutations = mutations_of(&words.value("--mutate")?)?,
             "--json" => json = Some(words.value("--json")?),
@@ -324,7 +330,7 @@ fn check(mut words: Words) -> Result<Command, String> {
         Some(name) if COLLECTIVES.contains(&name.as_str()) => Some(name),
         Some(name) => return Err(format!("check: there is no collective '{name}'; there are: {known}")),
     };
-    Ok(Command::Check(Task { collective, ranks, blocks, mutations, seed, json, svg }))
+    Ok(Command::Check(Task { collective, ranks, blocks, mutations, seed, steps, json, svg }))
 }
 
 fn mutations_of(name: &str) -> Result<Vec<Mutation>, String> {
@@ -471,10 +477,11 @@ mod tests {
             blocks: 2,
             mutations: vec![Mutation::DropWait],
             seed: 7,
+            steps: Some(900),
             json: None,
             svg: None,
         };
-        assert_eq!(parse("check all --ranks 3 --mutate drop-wait --seed=7"), Ok(Command::Check(task)));
+        assert_eq!(parse("check all --ranks 3 --mutate drop-wait --seed=7 --steps 900"), Ok(Command::Check(task)));
     }
 
     #[test]
@@ -511,6 +518,7 @@ mod tests {
             ("check all --ranks 1", "'1' is no number of ranks"),
             ("check all --mutate fly", "there is no mutation 'fly'"),
             ("check all --seed x", "'x' is no seed"),
+            ("check all --steps 0", "'0' is no number of steps"),
             ("check all all", "one word too many"),
             ("run", "say which collective"),
             ("run gossip", "unknown collective 'gossip'"),

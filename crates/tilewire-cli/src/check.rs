@@ -21,6 +21,8 @@ pub struct Task {
     pub mutations: Vec<Mutation>,
     /// Seed of random schedules.
     pub seed: u64,
+    /// Steps after which a run is given up; `None`: the checker's own limit.
+    pub steps: Option<u64>,
     /// Where the JSON report goes; `-` is stdout.
     pub json: Option<String>,
     /// Where a picture of the first fault goes.
@@ -71,6 +73,7 @@ pub fn check(task: &Task) -> Result<ExitCode> {
     let wanted = |case: &Case| task.collective.as_deref().is_none_or(|name| case.collective == name);
     let cases: Vec<Case> = shipped(task.ranks, task.blocks).into_iter().filter(wanted).collect();
     let settings = Settings { seed: task.seed, ..Settings::default() };
+    let settings = Settings { step_limit: task.steps.unwrap_or(settings.step_limit), ..settings };
     let (mut tally, mut rows) = (Tally::default(), Vec::new());
     for case in &cases {
         match case.plan() {
@@ -106,6 +109,11 @@ impl Task {
 /// Whether a report says nothing of the program: a run was given up.
 fn is_unjudged(report: &Report) -> bool {
     !report.is_clean() && report.faults.iter().all(|found| matches!(found.fault.kind(), "step-limit" | "error"))
+}
+
+/// Whether a run came to no end within the steps that were allowed. (A mistake may well be an op without a meaning.)
+fn is_given_up(report: &Report) -> bool {
+    !report.is_clean() && report.faults.iter().all(|found| found.fault.kind() == "step-limit")
 }
 
 fn plain(
@@ -149,6 +157,8 @@ fn mutated(
         for mutant in plan.mutants(mutation) {
             tally.checked += 1;
             let report = mutant.verify(settings);
+            // A run that was given up has found nothing.
+            tally.unjudged += usize::from(is_given_up(&report));
             tally.failed += usize::from(report.is_clean());
             let kind = report.faults.first().map_or("NOT CAUGHT", |found| found.fault.kind());
             if !task.is_quiet() {

@@ -39,7 +39,7 @@
 //! store continues the release before it of the same thread to the same place). A proxy's signal shows what was posted and nothing else. So a wait learns
 //! the **least** that any signal shows that it may find (`model/finds.rs`). Non-temporal stores need no row: the engine ends them with a fence before it signals.
 //!
-//! **Promises of parameters.** Bytes that a kernel reaches through an `In` or an `Out` are written by no other rank during its launch, however that
+//! **Promises of parameters.** Bytes that a launch binds as an `In`, and those that its kernel reaches through an `Out`, are written by no other rank during it, however that
 //! is signalled (`model/promises.rs`): engines keep what they have read.
 //!
 //! Between launches the hosts do as a user would: read every output, rewrite every input, and both for tensors that a kernel reads and writes.

@@ -38,7 +38,7 @@ const TURNS: u32 = 256;
 pub(crate) unsafe fn again(m: &mut Machine, pc: *const Inst) -> *const Inst {
     m.turns = m.turns.wrapping_add(1);
     // SAFETY: see above.
-    unsafe { if m.turns % TURNS != 0 { pc.offset((*pc).e as isize) } else { let_others_run(m, pc) } }
+    unsafe { if m.turns.is_multiple_of(TURNS) { let_others_run(m, pc) } else { pc.offset((*pc).e as isize) } }
 }
 
 /// `Again`, after some turns. Where the loop reads other places than when it last came here, or finds other values, it gets on; otherwise it waits,

@@ -7,6 +7,7 @@ use super::log::{Deed, Log};
 use super::outside::{Incomplete, Outside};
 use super::packets::Packets;
 use super::party::{Copying, Party, PartyName};
+use super::promises::Promises;
 use super::shadow::{Atomicity, Elements, Met, Shadow, Touch, writes};
 use super::sighting::{Seen, Sighting};
 use super::slot_places::SlotPlaces;
@@ -84,6 +85,8 @@ pub struct Detector<'k> {
     pub incomplete: Option<Incomplete>,
     /// Whether the result of an atomic is used, by (launch, rank, instruction).
     pub(super) used: HashMap<(u32, u32, Inst), bool>,
+    /// What launches bind as inputs.
+    pub promises: Promises,
     /// By rank: what its host knew when the launch it is in began.
     pub(super) begun: Vec<Rc<Knowledge>>,
     /// By rank and launch: the epoch of its host when the launch was over.
@@ -133,6 +136,7 @@ impl<'k> Detector<'k> {
             slot_written_by: None,
             incomplete: None,
             used: HashMap::new(),
+            promises: Promises::default(),
             begun: vec![Rc::default(); ranks as usize],
             over: vec![Vec::new(); ranks as usize],
             ran: HashMap::new(),
@@ -187,6 +191,7 @@ impl<'k> Detector<'k> {
     pub fn begin(&mut self, who: Actor, launch: u32) {
         self.flush();
         let host = self.hosts[who.rank as usize];
+        self.begins_promised(who.rank, launch, host);
         let told = self.parties[host as usize].release(host);
         self.begun[who.rank as usize] = told.clone();
         let party = self.role(who);
@@ -234,6 +239,9 @@ impl<'k> Detector<'k> {
     }
 
     pub(super) fn check(&mut self, memory: MemoryId, bytes: Range<u64>, touch: Touch) {
+        if touch.inst.is_some() && writes(touch.kind) && self.parties[touch.party as usize].name.is_kernel() {
+            self.writes_promised(memory, &bytes, &touch);
+        }
         self.shadow(memory);
         let knowledge = &self.parties[touch.party as usize].knowledge;
         let met = self.shadows[memory.0 as usize].touch(bytes, &touch, knowledge);

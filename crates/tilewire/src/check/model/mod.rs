@@ -52,6 +52,7 @@ pub use log::Deed;
 pub use outside::Incomplete;
 pub use packets::Untaken;
 pub use party::PartyName;
+pub use promises::Promise;
 pub use shadow::{Conflict, Touch, writes};
 pub use sighting::{Seen, Sighting};
 pub use slot_places::SlotPlaces;

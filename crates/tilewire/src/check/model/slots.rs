@@ -128,7 +128,11 @@ impl Slots {
     pub fn agree(&self, key: SlotKey, signal: &Signalled, me: &Atomicity) -> bool {
         let Some(slot) = self.slots.get(&key) else { return true };
         let up_to = slot.signals.iter().rev().skip_while(|other| other.entry != signal.entry);
-        up_to.map_while(|added| added.atomic.as_ref()).all(|added| added.agrees(me))
+        // What its own party added before, a release shows, whatever the scope of that was.
+        let releases = signal.published.visible.covers(signal.party, signal.epoch);
+        let is_shown = |added: &Signalled| releases && added.party == signal.party && added.entry != signal.entry;
+        let added = up_to.map_while(|added| Some((added, added.atomic.as_ref()?)));
+        added.into_iter().all(|(added, atomic)| atomic.agrees(me) || is_shown(added))
     }
 
     /// The number of the signal that a wait is for, and what it is shown where its party has seen this before: the least of what it may find.

@@ -3,6 +3,7 @@
 use super::program::{Party, Place, Program, Small, Touch};
 use super::{MOST_STATES, Reads, Shown, all_interleavings, said};
 use tilewire::check::{Certainty, Report, Settings};
+use tilewire::ir::{Order, Scope};
 
 const fn load(word: usize) -> Small {
     Small::Plain(Touch { at: Place::Word(word), write: None })
@@ -120,4 +121,15 @@ fn a_wait_that_is_repeated_keeps_what_the_first_one_found() {
     let (report, [latest, any]) = judged(&[&[credit(0, 1)], waiter, &[wait(2, 1), credit(0, 2)]]);
     assert!(latest.is_clean() && any.is_clean());
     assert!(said(&report).is_clean() && report.is_decided(), "{report}");
+}
+
+#[test]
+fn a_release_shows_what_its_own_party_added_at_a_smaller_scope() {
+    let add = |order, scope| Small::Add { at: Place::Slot(0), x: 1, order, scope, then: None };
+    let adds = |order| [add(Order::Relaxed, Scope::Block), add(order, Scope::System)];
+    let (report, [latest, any]) = judged(&[&adds(Order::Release), &[wait(0, 2)]]);
+    assert!(latest.is_clean() && any.is_clean());
+    assert!(said(&report).is_clean(), "{report}");
+    let (report, [latest, _]) = judged(&[&adds(Order::Relaxed), &[wait(0, 2)]]);
+    assert!(latest.race && said(&report).race, "{report}");
 }

@@ -3,7 +3,7 @@
 use super::events::{By, Catalogue, Event, Events, Kind, bytes};
 use super::interleave::{Reads, Shown};
 use super::program::{PACKETS, Place, Program, SLOTS, Small, Touch, WORDS};
-use tilewire::ir::Order;
+use tilewire::ir::{Access, Order};
 
 /// What a party knows.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -263,6 +263,16 @@ impl<'p> World<'p> {
 
     fn judge(&self, state: &State, known: &Known, event: usize, shown: &mut Shown) {
         let me = &self.events.all[event];
+        // All of a launch is one time: nothing orders the launches of two ranks. The owner of an input need not touch it; of an output what it
+        // touches is promised.
+        let of_tensor = |event: &Event| event.bytes == bytes(Place::Tensor) && matches!(event.by, By::Party(_));
+        if let Some((owner, access)) = self.program.tensor.filter(|_| of_tensor(me)) {
+            let foreign = |event: &Event| event.rank != owner && event.writes();
+            let others = || self.happened(state).map(|other| &self.events.all[other]).filter(|other| of_tensor(other));
+            let touched = || others().any(|other| other.rank == owner);
+            shown.promise |= foreign(me) && (access == Access::In || touched());
+            shown.promise |= me.rank == owner && others().any(foreign);
+        }
         for earlier in self.happened(state) {
             let other = &self.events.all[earlier];
             let is_known = if other.writes() { known.visible } else { known.over } & 1 << earlier != 0;
@@ -277,7 +287,6 @@ impl<'p> World<'p> {
                 shown.race = true;
                 shown.control |= me.controls() || other.controls();
             }
-            shown.promise |= breaks(me, other) || breaks(other, me);
         }
     }
 
@@ -459,13 +468,6 @@ impl<'p> World<'p> {
         let Known { visible, over, .. } = state.known[party];
         state.packets[packet] = Known { visible: here(visible), over: here(over), without_packets: 0 };
     }
-}
-
-/// Whether a kernel writes what another rank's has bound as its input or its output. All of a launch is one time: nothing orders the
-/// launches of two ranks.
-fn breaks(write: &Event, other: &Event) -> bool {
-    let is_host = matches!(write.by, By::Host(_));
-    other.promised && write.writes() && write.rank != other.rank && write.meets(other) && !is_host
 }
 
 fn set_half(words: &mut [u64; WORDS], half: usize, x: u64) {

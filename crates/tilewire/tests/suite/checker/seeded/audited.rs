@@ -5,6 +5,7 @@ use super::Expect::{AnyFault, Clean, CleanDecided, Fault};
 use super::{Seen, Shared, check, one, plan, settings};
 use tilewire::hook::Block;
 use tilewire::ir::{Order, Scope};
+use tilewire::tensor::Between;
 use tilewire::{Memory, Tensor, Traced, kernel};
 
 seeds! {
@@ -17,7 +18,7 @@ seeds! {
     role_polls_a_peer_that_waits_for_another: Clean,
     block_polls_another: Clean,
     rank_polls_another: Clean,
-    output_written_by_a_peer_and_left_alone: Fault("written-during-launch"),
+    output_written_by_a_peer_and_left_alone: CleanDecided,
     input_written_by_a_peer_and_left_alone: Fault("written-during-launch"),
     overwritten_after_a_credit: Fault("race"),
     packets_among_the_elements_of_one_each: Fault("deadlock"),
@@ -28,6 +29,8 @@ seeds! {
     masked_elements_write_one_place: Fault("race"),
     packets_shifted_by_half: AnyFault,
     packet_publishes_nothing: Fault("race"),
+    signal_of_another_operation: Fault("other-operation"),
+    signal_of_another_operation_before_one_of_the_right_one: Fault("other-operation"),
 }
 
 /// C may find B's 2 instead of A's 1, and B was told by a credit of X only: it was shown nothing of A's data.
@@ -186,18 +189,17 @@ fn rank_polls_another() -> Seen {
     check(&[vec![a, b]])
 }
 
-/// The owner binds an output and does not touch it. A peer puts into it during the launch, ordered by signals.
+/// The owner binds an output and does not touch it. A peer puts into it during the launch, ordered by signals: so do shipped `direct` transfers.
 fn output_written_by_a_peer_and_left_alone() -> Seen {
     let (y, slots) = (Tensor::<u64>::zeros(4), Memory::zeroed(512));
-    let bind = line!() + 2;
-    let owner = |n: i64| kernel("owner", |k| left_alone(k.output(&y), k, &slots, n)).unwrap();
-    written_by_peer(y.memory(), &slots, owner).at(&[bind])
+    written_by_peer(y.memory(), &slots, |n| kernel("owner", |k| left_alone(k.output(&y), k, &slots, n)).unwrap())
 }
+/// An input is promised as a whole.
 fn input_written_by_a_peer_and_left_alone() -> Seen {
-    let (y, slots) = (Tensor::<u64>::zeros(4), Memory::zeroed(512));
-    let bind = line!() + 2;
-    let owner = |n: i64| kernel("owner", |k| left_alone(k.input(&y), k, &slots, n)).unwrap();
-    written_by_peer(y.memory(), &slots, owner).at(&[bind])
+    let (x, slots) = (Tensor::<u64>::zeros(4), Memory::zeroed(512));
+    let bind = line!() + 1;
+    let owner = |n| kernel("owner", |k| left_alone(k.input(&x), k, &slots, n)).unwrap();
+    written_by_peer(x.memory(), &slots, owner).at(&[bind])
 }
 fn left_alone<T>(_: T, k: &Block<'_>, slots: &Memory, n: i64) {
     let s = k.slots("slots", one(slots), 128);
@@ -334,4 +336,28 @@ fn packet_publishes_nothing() -> Seen {
         kit.out.store(1, kit.words.load(0));
     });
     check(&[vec![a, b]])
+}
+
+fn signal_of_another_operation() -> Seen {
+    operations(&[(5, 6)])
+}
+/// The run may meet the second word, of the right operation, in the first wait. Another run does not.
+fn signal_of_another_operation_before_one_of_the_right_one() -> Seen {
+    operations(&[(5, 6), (6, 6)])
+}
+/// By launch: the operation of the rank that signals, and of the one that waits.
+fn operations(launches: &[(u16, u16)]) -> Seen {
+    let slots = Memory::zeroed(128).crossing(Between { from: 0, to: 1, operation: Some(0), in_step: false });
+    let launch = |(n, &(told, awaited)): (i64, &(u16, u16))| {
+        let tell = kernel("tell", |k| {
+            let s = k.slots("slots", one(&slots.clone().for_operation(told)), 128);
+            k.main(|r| r.signal(s.slot(0, 0), n));
+        });
+        let wait = kernel("wait", |k| {
+            let s = k.slots("slots", one(&slots.clone().for_operation(awaited)), 128);
+            k.main(|r| r.wait(s.slot(0, 0), n));
+        });
+        vec![tell.unwrap(), wait.unwrap()]
+    };
+    check(&(1..).zip(launches).map(launch).collect::<Vec<_>>())
 }
