@@ -34,6 +34,9 @@ pub struct Task {
     /// Seed of random schedules
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
+    /// Steps after which a run is given up [default: the checker's own limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: Option<u64>,
     /// Where the JSON report goes; - is stdout, in place of the lines
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
@@ -103,6 +106,7 @@ pub fn check(task: &Task) -> Result<ExitCode> {
     let wanted = |case: &Case| task.collective == ALL || case.collective == task.collective;
     let cases: Vec<Case> = shipped(task.ranks, task.blocks).into_iter().filter(wanted).collect();
     let settings = Settings { seed: task.seed, ..Settings::default() };
+    let settings = Settings { step_limit: task.steps.unwrap_or(settings.step_limit), ..settings };
     let (mut tally, mut rows) = (Tally::default(), Vec::new());
     for case in &cases {
         match case.plan() {
@@ -148,6 +152,11 @@ fn is_unjudged(report: &Report) -> bool {
     !report.is_clean() && report.faults.iter().all(|found| matches!(found.fault.kind(), "step-limit" | "error"))
 }
 
+/// Whether a run came to no end within the steps that were allowed. (A mistake may well be an op without a meaning.)
+fn is_given_up(report: &Report) -> bool {
+    !report.is_clean() && report.faults.iter().all(|found| found.fault.kind() == "step-limit")
+}
+
 fn plain(
     task: &Task,
     case: &Case,
@@ -187,6 +196,8 @@ fn mutated(
         for mutant in plan.mutants(mutation) {
             tally.checked += 1;
             let report = mutant.verify(settings);
+            // A run that was given up has found nothing.
+            tally.unjudged += usize::from(is_given_up(&report));
             tally.failed += usize::from(report.is_clean());
             let kind = report.faults.first().map_or("NOT CAUGHT", |found| found.fault.kind());
             if !task.is_quiet() {

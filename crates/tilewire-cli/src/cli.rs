@@ -331,10 +331,11 @@ mod tests {
             blocks: 2,
             mutate: Some("drop-wait"),
             seed: 7,
+            steps: Some(900),
             json: None,
             svg: None,
         };
-        assert_eq!(parse("check all --ranks 3 --mutate drop-wait --seed=7"), Ok(Command::Check(task)));
+        assert_eq!(parse("check all --ranks 3 --mutate drop-wait --seed=7 --steps 900"), Ok(Command::Check(task)));
     }
 
     /// Those with options, as people copy them.

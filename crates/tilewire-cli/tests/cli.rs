@@ -82,6 +82,11 @@ fn checks_hold_and_mutations_are_caught() {
     has(&out, &["drop-credit-wait at", "staged.rs", "race"]);
     let json = succeeds("check sendrecv --blocks 1 --json -");
     has(&json, &["{\"schema\":1,\"machine\":", "\"verdict\":\"clean\",\"certainty\":\"decided\""]);
+    let (code, out, err) = run("check sendrecv --blocks 1 --steps 50");
+    assert_eq!((code, err.as_str()), (3, ""), "{out}");
+    has(&out, &["could not be checked: ", "not clean: 0"]);
+    let (code, out, _) = run("check barrier --mutate drop-wait --steps 50");
+    assert_eq!(code, 3, "{out}");
     refuses("check", &["<COLLECTIVE>"]);
     refuses("check all_too_all", &["'all_too_all'", "sendrecv", "'all_to_all'"]);
     refuses("check all --mutate fly", &["'fly'", "drop-wait", "reused-flag"]);

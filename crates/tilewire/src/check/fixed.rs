@@ -50,7 +50,9 @@ pub(super) fn beyond_device(namer: &Namer<'_>, device: &Residence) -> Option<Fau
     let launches = namer.plan.kernels();
     let beyond = |(launch, kernels): (u32, &Vec<&Kernel>)| {
         let why = device.holds(kernels).err()?;
-        Some(Fault::NotResident { launch, why })
+        let largest = kernels.iter().max_by_key(|kernel| kernel.blocks)?;
+        let at = largest.roles.values().find_map(|role| largest.sites.get(role.site).cloned());
+        Some(Fault::NotResident { launch, why, at })
     };
     (0..).zip(&launches).find_map(beyond)
 }

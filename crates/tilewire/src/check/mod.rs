@@ -33,12 +33,13 @@
 //! | atomics | two of them race as plain accesses do, unless they touch the same bytes and the scope of each contains the other's party (a rank is a device). One that acquires sees what every releasing one before it published. On the bytes of a slot an atomic is a signal that adds |
 //! | copy engine | a stream is a party of its own, in the order of its operations, from the launch to its end. A value written publishes all before it; a wait for a value sees what the write that stands there published. Values go back to 0, so such plans are outside of the fragment below |
 //!
-//! A counter has the values that signals give it, so a wait is *for* the **first** signal that suffices and synchronises with that one
-//! only. In a run it may find a later one: every later signal of data shows as much, and so does a later credit of the same party (on a GPU a relaxed
-//! store continues the release before it of the same thread to the same place). A later credit of another party shows no data, so a wait that may
-//! find one learns nothing but what is over. Non-temporal stores need no row: the engine ends them with a fence before it signals.
+//! A counter has the values that signals give it, so a wait is *for* the **first** signal that suffices, and what was over for that signaller is over
+//! for the waiter. In a run it may find a later signal, which need not show as much. A later signal of data shows what an earlier one showed if its
+//! signaller has *seen* that; it is not enough that the earlier one is over for it. A later credit does if it is of the same party (on a GPU a relaxed
+//! store continues the release before it of the same thread to the same place). A proxy's signal shows what was posted and nothing else. So a wait learns
+//! the **least** that any signal shows that it may find (`model/finds.rs`). Non-temporal stores need no row: the engine ends them with a fence before it signals.
 //!
-//! **Promises of parameters.** Bytes that a kernel reaches through an `In` or an `Out` are written by no other rank during its launch, however that
+//! **Promises of parameters.** Bytes that a launch binds as an `In`, and those that its kernel reaches through an `Out`, are written by no other rank during it, however that
 //! is signalled (`model/promises.rs`): engines keep what they have read.
 //!
 //! Between launches the hosts do as a user would: read every output, rewrite every input, and both for tensors that a kernel reads and writes.
@@ -53,7 +54,8 @@
 //!   changes a slot: no atomic, no plain write, no copy engine;
 //! - no op gives a counter's or another party's progress to the program: no `test`, no atomic whose result is used;
 //! - no atomic acquires: what it would see depends on which came before;
-//! - no credit of another party follows data in a slot while a wait for that data may still be under way (it could find the credit instead).
+//! - no signal shows less than one before it in its slot, and less than a wait for that one has learnt, unless that wait is over for its signaller or
+//!   came after it in the run (the wait could find the later signal instead).
 //!
 //! Ordered signals and growing values are checked in the run (a violation is a fault); the rest by looking at the ops that ran, and a program with
 //! one of them is *sampled*, with the op and its line as the reason.
@@ -67,11 +69,13 @@
 //!    never both next; a packet is overwritten only when its reads are over, or that is a race. So whatever can run stays able to run, and all
 //!    maximal runs have the same steps with the same values (Newman's lemma): either all complete or all end in the same deadlock.
 //! 2. *Minimal happens-before.* Let H be the order that the clocks compute: program order, launches, first sufficient signal →
-//!    wait. By 1 its steps and edges are the same in every run. Every linear extension of a down-closed part of H is a run: each wait
-//!    in it has a sufficient signal before it. And in each run a wait comes after its first sufficient signal, and whatever signal it finds shows
-//!    at least as much as that one (the last premise), so H holds in all.
+//!    wait; what is visible is a part of it. By 1 its steps and edges are the same in every run. Every linear extension of a down-closed part of H is
+//!    a run: each wait in it has a sufficient signal before it. In each run a wait comes after its first sufficient signal, so what H says to be over is
+//!    over. It finds that signal or a later one that H does not order after the wait. Of these, what those before it in our run show was intersected, and
+//!    those after it in our run show no less than that (the last premise). So what H says to be visible is visible in every run.
 //! 3. *Races.* If H leaves two conflicting accesses a, b unordered, run what lies below either of them, then a, then b: they meet
-//!    with nothing between, a race of a real run. Conversely take the first race of any run: up to there the run is race-free, so by 1 it
+//!    with nothing between, a race of a real run. If b comes after a and a is not visible to it, a wait between them may find a signal that does not show
+//!    a: let it find that one. (Where several waits have to, no single run need do so for all of them. There the checker is stricter than the runs.) Conversely take the first race of any run: up to there the run is race-free, so by 1 it
 //!    is part of the one we ran, and by 2 what H orders is ordered in it; so H does not order the two. The same argument
 //!    finds every race, also those behind the first as long as values do not depend on it.
 //! 4. *Weak memory.* In the fragment a party learns of others only by waits that succeed, and each wait has a least signal that it needs, so memory

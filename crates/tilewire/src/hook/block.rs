@@ -37,12 +37,14 @@ impl<'t> Block<'t> {
     /// No *other* kernel may write it during the launch, however that is signalled: engines keep what they have read, and a GPU reads it through a
     /// cache that sees no writes. Memory that peers write is a [`Block::region`], or a [`Block::buffer`] with [`Access::InOut`]. The checker
     /// reports a peer that does (`written-during-launch`).
+    #[track_caller]
     pub fn input<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::In)
     }
 
     /// A tensor the kernel writes (it may read back what it wrote). No other kernel may write these bytes during the launch: see
     /// [`Block::input`].
+    #[track_caller]
     pub fn output<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::Out)
     }
@@ -58,6 +60,7 @@ impl<'t> Block<'t> {
     }
 
     /// A tensor the kernel reads and writes.
+    #[track_caller]
     pub fn inout<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::InOut)
     }

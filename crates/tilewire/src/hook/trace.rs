@@ -329,7 +329,15 @@ impl Trace {
     // ---- parameters ---------------------------------------------------------------------------------------------
 
     /// The parameter for this memory: the one there is (its access widened), or a new one. `len` counts elements in each bank.
+    #[track_caller]
     pub(crate) fn buffer(&self, name: &str, ty: Type, memories: &[Memory], len: usize, access: Access) -> ParamId {
+        let at = SourceLine::caller();
+        let param = self.known_or_new(name, ty, memories, len, access);
+        self.state().builder.set_declared(param, at);
+        param
+    }
+
+    fn known_or_new(&self, name: &str, ty: Type, memories: &[Memory], len: usize, access: Access) -> ParamId {
         let mut state = self.state();
         let same = |(_, arg): &(ParamId, &Arg)| matches!(arg, Arg::Buffer(m) if all_same(m, memories));
         let known = state

@@ -441,10 +441,12 @@ pub(crate) fn any_argument<'t>(trace: &'t Trace, tensor: &AnyTensor, access: Acc
 }
 
 /// The tensor as an argument of the kernel. The parameter's access widens when a tensor is used in several ways.
+#[track_caller]
 pub(crate) fn argument<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
     named_argument(trace, tensor.name().unwrap_or(""), tensor, access)
 }
 
+#[track_caller]
 fn named_argument<'t, T: Element>(trace: &'t Trace, name: &str, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
     let param = trace.buffer(name, T::TYPE, std::slice::from_ref(tensor.memory()), tensor.len(), access);
     trace.mark_tensor(param);

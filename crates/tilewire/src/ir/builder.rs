@@ -7,7 +7,7 @@ use super::op::{Const, Op};
 use super::quick_map::QuickMap;
 use super::types::{Shape, Type};
 use super::{Inst, ParamId, typing};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A kernel under construction: an insertion point and the open regions around it.
 #[derive(Debug)]
@@ -40,6 +40,7 @@ impl Builder {
                 sites: Table::new(),
                 matched: BTreeSet::new(),
                 tensors: BTreeSet::new(),
+                declared: BTreeMap::new(),
             },
             open: Vec::new(),
             sites: QuickMap::default(),
@@ -70,6 +71,11 @@ impl Builder {
     /// Says that words and flags of a parameter carry the operation's number.
     pub fn set_matched(&mut self, param: ParamId) {
         self.kernel.matched.insert(param);
+    }
+
+    /// Says where a buffer was declared.
+    pub fn set_declared(&mut self, param: ParamId, at: SourceLine) {
+        self.kernel.declared.entry(param).or_insert(at);
     }
 
     /// Says that a buffer is a tensor of the caller.

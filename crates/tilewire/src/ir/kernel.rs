@@ -3,7 +3,7 @@
 use super::entity::{Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
 use super::op::{Base, Const, Mask, Op, Place, Slot};
 use super::types::{Shape, Type};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A whole kernel: what every block of a launch runs. Plain data: build it with [`super::Builder`], check it with
 /// [`super::verify`], print it with `Display`.
@@ -35,6 +35,8 @@ pub struct Kernel {
     /// Buffers that are the caller's own tensors, which its host reads and writes between launches. All others are memory between ranks, or
     /// between launches. It says nothing to engines; the checker has the host do so.
     pub tensors: BTreeSet<ParamId>,
+    /// Where buffers were declared, as far as it is known. It says nothing to engines; the checker names it.
+    pub declared: BTreeMap<ParamId, SourceLine>,
 }
 
 /// What a launch binds to a kernel.

@@ -37,6 +37,8 @@ pub(crate) enum Opcode {
     End,
     /// Jump by `e`.
     Jump,
+    /// Jump by `e`, back to the head of the loop `polls[a]`: now and then it lets others run.
+    Again,
     /// Jump by `e` unless register `a`.
     JumpUnless,
     /// Jump by `e` unless `a op b`, as u64.
@@ -241,6 +243,7 @@ impl Opcode {
         match self {
             Opcode::End => ([None; 4], Extra::None),
             Opcode::Jump => ([None; 4], Extra::Jump),
+            Opcode::Again => ([Number, None, None, None], Extra::Jump),
             Opcode::JumpUnless => ([Reg, None, None, None], Extra::Jump),
             Opcode::JumpUnlessU64(_) | Opcode::JumpIfBits => ([Reg, Reg, None, None], Extra::Jump),
             Opcode::ForBegin => ([RegOut, Reg, Reg, Reg], Extra::Jump),
@@ -391,6 +394,14 @@ pub(crate) struct Each {
     pub top: i32,
 }
 
+/// A loop that may poll: it reads memory that others write.
+#[derive(Clone, Debug)]
+pub(crate) struct Poll {
+    /// Where it reads and what it found there: while none of these registers changes, it only polls.
+    pub registers: Vec<u16>,
+    pub at: SourceLine,
+}
+
 /// Where a lane's elements are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LaneInfo {
@@ -415,6 +426,7 @@ pub(crate) struct RoleCode {
     pub slots: Vec<SlotRef>,
     pub posts: Vec<PostRef>,
     pub eaches: Vec<Each>,
+    pub polls: Vec<Poll>,
     /// Bytes of role scratch, and entries of the base addresses that point into it: (entry, offset).
     pub scratch_bytes: usize,
     pub scratch: Vec<(u16, usize)>,

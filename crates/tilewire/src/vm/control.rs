@@ -30,6 +30,36 @@ pub(crate) unsafe fn jump(_: &mut Machine, pc: *const Inst) -> *const Inst {
     unsafe { pc.offset((*pc).e as isize) }
 }
 
+/// Turns of a loop that polls after which others run. What is polled for is often a cache line's way off: some turns. A loop that computes pays a
+/// few nanoseconds for each of these.
+const TURNS: u32 = 256;
+
+/// `Again`: a loop that reads what others write may wait for a role of this very thread.
+pub(crate) unsafe fn again(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    m.turns = m.turns.wrapping_add(1);
+    // SAFETY: see above.
+    unsafe { if m.turns.is_multiple_of(TURNS) { let_others_run(m, pc) } else { pc.offset((*pc).e as isize) } }
+}
+
+/// `Again`, after some turns. Where the loop reads other places than when it last came here, or finds other values, it gets on; otherwise it waits,
+/// and the deadline ends it.
+#[inline(never)]
+unsafe fn let_others_run(m: &mut Machine, pc: *const Inst) -> *const Inst {
+    // SAFETY: see above.
+    unsafe {
+        let poll = (*pc).a;
+        let mix = |hash: u64, x: u64| (hash ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let read = m.role().polls[poll as usize].registers.iter().map(|&reg| m.reg(reg));
+        let found = read.fold(u64::from(poll), mix);
+        if found != m.polled {
+            m.polled = found;
+            m.passed += 1;
+        }
+        m.watch = Watch::Polled;
+        m.stop_at(pc.offset((*pc).e as isize), Stop::Blocked(Blocked::Poll { poll: u32::from(poll) }))
+    }
+}
+
 /// `JumpUnless`
 pub(crate) unsafe fn jump_unless(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.

@@ -140,7 +140,7 @@ pub enum LaunchError {
         what: String,
         /// The bank of the slot or packet, where there are several: in the tables of a transport, the peer.
         bank: Option<i64>,
-        /// The index of the slot or packet; none where the wait was for room in a queue.
+        /// The index of the slot or packet; none where the wait was for room in a queue, or a loop that polls.
         index: Option<i64>,
         /// Value that was waited for.
         expected: u64,

@@ -54,6 +54,7 @@ pub(crate) fn handler(op: Opcode, level: Level) -> Handler {
     match op {
         Opcode::End => control::end,
         Opcode::Jump => control::jump,
+        Opcode::Again => control::again,
         Opcode::JumpUnless => control::jump_unless,
         Opcode::JumpUnlessU64(op) => control::jump_unless_u64(op),
         Opcode::JumpIfBits => control::jump_if_bits,

@@ -304,6 +304,10 @@ impl Prepared {
                         let what = format!("packet {packet} of {}{}", access.name, of_bank(bank));
                         (what, bank, Some(packet), u64::from(expected), u64::from(seen), access.at.clone())
                     }
+                    Blocked::Poll { poll } => {
+                        let at = role.polls[poll as usize].at.clone();
+                        ("a loop that polls and finds nothing new".to_string(), None, None, 1, 0, at)
+                    }
                     Blocked::Queue { post } => {
                         let post = &role.posts[post as usize];
                         ("room in the queue of the network proxy".to_string(), None, None, 1, 0, post.at.clone())

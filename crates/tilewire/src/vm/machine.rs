@@ -75,6 +75,8 @@ pub(crate) enum Blocked {
     Packet { access: u32, bank: Option<i64>, packet: i64, expected: u32, seen: u32 },
     /// The ring of post `post` is full.
     Queue { post: u32 },
+    /// Loop `polls[poll]` lets others run.
+    Poll { poll: u32 },
 }
 
 /// What a blocked machine waits for, in a form that can be looked at without running it.
@@ -179,6 +181,9 @@ pub(crate) struct Machine {
     pub level: Level,
     /// Waits that were satisfied and `each`es that were begun: whoever watches the machine sees by it that it gets on.
     pub passed: u64,
+    /// Turns of loops that poll, and what such a loop had found when it last let others run, mixed to a number.
+    pub turns: u32,
+    pub polled: u64,
     /// From how many bytes on an `each` stores around the cache: usually, and in the step that is under way.
     usual_stream_from: usize,
     pub stream_from: usize,
@@ -384,6 +389,8 @@ impl Machine {
             streamed: false,
             level,
             passed: 0,
+            turns: 0,
+            polled: 0,
             usual_stream_from: usize::MAX,
             stream_from: usize::MAX,
             stream_kept_from: usize::MAX,

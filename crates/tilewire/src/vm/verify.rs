@@ -64,6 +64,7 @@ impl<'r> Check<'r> {
                 }
             }
         }
+        role.polls.iter().flat_map(|poll| &poll.registers).try_for_each(|&reg| self.reg(reg))?;
         for &(reg, input) in &role.inputs {
             self.reg(reg)?;
             if let Input::Scalar(entry, ty) = input {
@@ -175,6 +176,8 @@ impl<'r> Check<'r> {
         let width = match extra {
             Extra::None | Extra::Number => 0,
             Extra::Jump => {
+                let is_poll = inst.op != Opcode::Again || (inst.a as usize) < self.role.polls.len();
+                ensure(is_poll, || format!("loop {} does not exist", inst.a))?;
                 let target = k as i64 + i64::from(inst.e);
                 let inside = usize::try_from(target).ok().filter(|&t| t < self.role.code.len());
                 let target = inside.ok_or_else(|| format!("jump to {target}"))?;

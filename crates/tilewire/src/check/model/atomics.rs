@@ -86,8 +86,8 @@ impl Detector<'_> {
         let (published, credit, hides, atomic, operation) = (Rc::new(published), false, false, Some(me), None);
         let signal =
             Signalled { value: after, published, credit, hides, atomic, operation, party, epoch, launch, inst, entry };
-        let bad = self.slots.signal(key, before, signal.clone(), &knowledge);
-        self.bad_signal(key, bad, signal);
+        let judged = self.slots.signal(key, before, signal.clone(), &knowledge);
+        self.bad_signal(key, judged.bad, signal);
     }
 
     /// A party finds out what has happened and what has not. Interleavings are enough for that only where it is the first thing that it does

@@ -73,6 +73,19 @@ impl Clock {
         join(mine, theirs);
     }
 
+    /// Whether it knows all that `other` knows.
+    pub fn holds(&self, other: &Clock) -> bool {
+        let (mine, theirs) = level(self, other);
+        theirs.root.is_none_or(|theirs| holds(mine.root.as_ref(), &theirs))
+    }
+
+    /// What both know.
+    pub fn meet(&self, other: &Clock) -> Clock {
+        let (mine, theirs) = level(self, other);
+        let root = mine.root.as_ref().zip(theirs.root.as_ref()).map(|(mine, theirs)| meet(mine, theirs));
+        Clock { root, height: mine.height }
+    }
+
     /// Parties there is room for.
     fn room(&self) -> usize {
         FAN.pow(self.height + 1)
@@ -148,6 +161,44 @@ fn join(mine: &mut Option<Rc<Node>>, theirs: &Rc<Node>) {
     }
 }
 
+/// Two clocks as trees of one height.
+fn level(a: &Clock, b: &Clock) -> (Clock, Clock) {
+    let (mut a, mut b) = (a.clone(), b.clone());
+    while a.height < b.height {
+        a.raise();
+    }
+    while b.height < a.height {
+        b.raise();
+    }
+    (a, b)
+}
+
+fn holds(mine: Option<&Rc<Node>>, theirs: &Rc<Node>) -> bool {
+    if mine.is_some_and(|mine| Rc::ptr_eq(mine, theirs)) {
+        return true;
+    }
+    match (mine.map(|mine| &**mine), &**theirs) {
+        (Some(Node::Leaf(a)), Node::Leaf(b)) => a.iter().zip(b).all(|(a, b)| a >= b),
+        (None, Node::Leaf(b)) => b.iter().all(|&b| b == 0),
+        (Some(Node::Inner(a)), Node::Inner(b)) => a.iter().zip(b).all(|(a, b)| b.iter().all(|b| holds(a.as_ref(), b))),
+        (None, Node::Inner(b)) => b.iter().flatten().all(|b| holds(None, b)),
+        _ => unreachable!("trees of one height"),
+    }
+}
+
+fn meet(a: &Rc<Node>, b: &Rc<Node>) -> Rc<Node> {
+    if Rc::ptr_eq(a, b) {
+        return a.clone();
+    }
+    Rc::new(match (&**a, &**b) {
+        (Node::Leaf(a), Node::Leaf(b)) => Node::Leaf(std::array::from_fn(|i| a[i].min(b[i]))),
+        (Node::Inner(a), Node::Inner(b)) => {
+            Node::Inner(std::array::from_fn(|i| a[i].as_ref().zip(b[i].as_ref()).map(|(a, b)| meet(a, b))))
+        }
+        _ => unreachable!("trees of one height"),
+    })
+}
+
 /// What a party knows of the others. A credit carries `over` only, so the two differ:
 ///
 /// - `visible`: accesses whose effects it sees. A later access may touch what they wrote.
@@ -218,6 +269,13 @@ mod tests {
             }
         }
         for (clock, array) in &clocks {
+            for (other, theirs) in &clocks {
+                let all = || array.iter().zip(theirs);
+                assert_eq!(clock.holds(other), all().all(|(mine, theirs)| mine >= theirs));
+                let both = clock.meet(other);
+                assert!(all().enumerate().all(|(party, (mine, theirs))| both.get(party as u32) == *mine.min(theirs)));
+                assert!(clock.holds(&both) && other.holds(&both));
+            }
             assert!(array.iter().enumerate().all(|(party, &epoch)| clock.get(party as u32) == epoch));
             assert_eq!(clock.get(u32::MAX), 0);
         }

@@ -1,15 +1,17 @@
 //! The observer with vector clocks: turns what a run does into faults.
 
-use super::clock::{Knowledge, PartyId};
+use super::clock::{Clock, Knowledge, PartyId};
 use super::credits::Credits;
+use super::finds::Found;
 use super::log::{Deed, Log};
 use super::outside::{Incomplete, Outside};
 use super::packets::Packets;
 use super::party::{Copying, Party, PartyName};
+use super::promises::Promises;
 use super::shadow::{Atomicity, Elements, Met, Shadow, Touch, writes};
 use super::sighting::{Seen, Sighting};
 use super::slot_places::SlotPlaces;
-use super::slots::{Signalled, SlotKey, Slots, Waited};
+use super::slots::{Signalled, SlotKey, Slots};
 use crate::check::memory::MemoryId;
 use crate::check::network::Descriptor;
 use crate::check::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet, Wanted};
@@ -83,6 +85,8 @@ pub struct Detector<'k> {
     pub incomplete: Option<Incomplete>,
     /// Whether the result of an atomic is used, by (launch, rank, instruction).
     pub(super) used: HashMap<(u32, u32, Inst), bool>,
+    /// What launches bind as inputs.
+    pub promises: Promises,
     /// By rank: what its host knew when the launch it is in began.
     pub(super) begun: Vec<Rc<Knowledge>>,
     /// By rank and launch: the epoch of its host when the launch was over.
@@ -132,6 +136,7 @@ impl<'k> Detector<'k> {
             slot_written_by: None,
             incomplete: None,
             used: HashMap::new(),
+            promises: Promises::default(),
             begun: vec![Rc::default(); ranks as usize],
             over: vec![Vec::new(); ranks as usize],
             ran: HashMap::new(),
@@ -186,6 +191,7 @@ impl<'k> Detector<'k> {
     pub fn begin(&mut self, who: Actor, launch: u32) {
         self.flush();
         let host = self.hosts[who.rank as usize];
+        self.begins_promised(who.rank, launch, host);
         let told = self.parties[host as usize].release(host);
         self.begun[who.rank as usize] = told.clone();
         let party = self.role(who);
@@ -233,6 +239,9 @@ impl<'k> Detector<'k> {
     }
 
     pub(super) fn check(&mut self, memory: MemoryId, bytes: Range<u64>, touch: Touch) {
+        if touch.inst.is_some() && writes(touch.kind) && self.parties[touch.party as usize].name.is_kernel() {
+            self.writes_promised(memory, &bytes, &touch);
+        }
         self.shadow(memory);
         let knowledge = &self.parties[touch.party as usize].knowledge;
         let met = self.shadows[memory.0 as usize].touch(bytes, &touch, knowledge);
@@ -332,16 +341,16 @@ impl<'k> Detector<'k> {
         self.credits.wait(party, who.rank, key, value);
         self.has_run(who, launch, inst);
         let relaxed = self.watch.relaxed.contains(&(launch, who.rank, inst));
+        let (mut wanted, mut shown) = (0, Clock::default());
         if let Some(signal) = signal.as_ref().filter(|_| agrees && !relaxed) {
-            // The wait may be met by a later credit, which shows no data.
-            match self.slots.is_met_by_credit(key, signal) {
-                true => self.parties[party as usize].knowledge.over.join(&signal.published.over),
-                false => self.parties[party as usize].knowledge.join(&signal.published),
-            }
+            let knowledge = &mut self.parties[party as usize].knowledge;
+            (wanted, shown) = self.slots.shown(key, signal, &knowledge.visible);
+            knowledge.visible.join(&shown);
+            knowledge.over.join(&signal.published.over);
         }
         // It has found at least the first that suffices.
-        let found = signal.as_ref().map_or(value, |signal| signal.value);
-        self.slots.waited(key, party, Waited { epoch, found });
+        let value_found = signal.as_ref().map_or(value, |signal| signal.value);
+        self.slots.waited(key, party, Found { epoch, value: value_found, wanted, shown });
         self.parties[party as usize].has_met = true;
         let from = signal.as_ref().map(|signal| signal.entry);
         self.log.push(party, launch, epoch, Some(inst), Deed::Wait { slot: *slot, value, from });
@@ -499,11 +508,11 @@ impl Observer for Detector<'_> {
         let atomic = None;
         let signal =
             Signalled { value, published, credit, hides, atomic, operation, party, epoch, launch, inst, entry };
-        if hides && self.slots.is_waited_for_unknown(key, party, &knowledge) {
-            self.outside.entry((launch, who.rank, inst)).or_insert(Outside::CreditOverData);
+        let judged = self.slots.signal(key, before, signal.clone(), &knowledge);
+        if judged.undecided {
+            self.outside.entry((launch, who.rank, inst)).or_insert(Outside::ShowsLess);
         }
-        let bad = self.slots.signal(key, before, signal.clone(), &knowledge);
-        self.bad_signal(key, bad, signal);
+        self.bad_signal(key, judged.bad, signal);
         self.parties[role as usize].phase += 1;
     }
 

@@ -18,6 +18,7 @@ impl Detector<'_> {
     /// The run is over: so many launches have ended on all ranks; `complete` when those are all.
     pub fn finish(&mut self, ended: u32, complete: bool) {
         self.flush();
+        self.report_promised();
         let ahead = self.credits.ahead(&self.slots, |party| self.parties[party as usize].name.rank());
         ahead.into_iter().for_each(|ahead| self.report(Seen::Ahead(ahead), &[]));
         let (slots, mut seen) = (self.slots.sorted(), Vec::new());

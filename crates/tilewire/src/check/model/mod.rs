@@ -3,7 +3,7 @@
 //! - **In**: what an [`Observer`](super::Observer) sees of a run. **Out**: [`Seen`] faults, each with the part of the log
 //!   that had to happen for it.
 //! - **Invariants**: nothing here depends on the order in which unordered things happened to run: knowledge flows only along
-//!   program order, launches, and from the *first* signal that suffices to the wait. (Words of copy engines go back: there it flows from
+//!   program order, launches, and to a wait what every signal shows that it may find. (Words of copy engines go back: there it flows from
 //!   the write that was seen, and every order of those is run.)
 //! - **Must not know**: who schedules, how faults are printed.
 //!
@@ -18,6 +18,7 @@
 //! | `packets.rs` | which packets were taken |
 //! | `ended.rs` | what launches leave behind |
 //! | `slots.rs` | the history of every counter |
+//! | `finds.rs` | what waits find in a counter, and the least that it shows them |
 //! | `slot_places.rs` | which bytes are counters |
 //! | `atomics.rs` | atomics: on counters, and elsewhere |
 //! | `outside.rs` | what one run does not decide, and what no exploration covers |
@@ -32,6 +33,7 @@ mod clock;
 mod credits;
 mod detector;
 mod ended;
+mod finds;
 mod log;
 mod outside;
 mod packets;
@@ -50,6 +52,7 @@ pub use log::Deed;
 pub use outside::Incomplete;
 pub use packets::Untaken;
 pub use party::PartyName;
+pub use promises::Promise;
 pub use shadow::{Conflict, Touch, writes};
 pub use sighting::{Seen, Sighting};
 pub use slot_places::SlotPlaces;

@@ -16,8 +16,8 @@ pub enum Outside {
     AtomicOnSlot,
     /// A plain write changes a counter.
     WriteOnSlot,
-    /// A credit follows data in one counter, and a wait for the data may find it instead.
-    CreditOverData,
+    /// A signal shows less than one before it in its counter, and a wait for that one may find it instead.
+    ShowsLess,
 }
 
 impl fmt::Display for Outside {
@@ -28,7 +28,7 @@ impl fmt::Display for Outside {
             Outside::AcquiringAtomic => "an atomic that acquires",
             Outside::AtomicOnSlot => "an atomic on a slot",
             Outside::WriteOnSlot => "a plain write to a slot",
-            Outside::CreditOverData => "a credit after data in one slot",
+            Outside::ShowsLess => "a signal that shows less than one before it in its slot",
         })
     }
 }

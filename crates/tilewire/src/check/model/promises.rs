@@ -3,11 +3,46 @@
 //! Engines rely on it (a GPU may read an input through a cache that sees no writes, and the CPU engine keeps what it has read), so a write of
 //! another rank during the launch is a fault even where signals order it. A write is *before* a launch when the host that launched it knew of
 //! it, and *after* it when whoever writes knows that the host has gone on. Both are happens-before, so every run says the same.
+//!
+//! Of an input all bytes are promised that the launch binds, touched or not: an engine may read ahead. Where the kernel does touch them, its access is named
+//! beside the write, and otherwise the line of the declaration. Of an output only those are promised that the kernel touches: no engine reads ahead of what
+//! it writes, and `direct` transfers let a peer fill the rest.
 
+use super::clock::PartyId;
 use super::detector::Detector;
 use super::shadow::{Touch, writes};
+use super::sighting::Seen;
+use crate::check::memory::MemoryId;
 use crate::check::observer::AccessKind;
-use crate::ir::{Access, Base, Inst, Op, Param, Place};
+use crate::ir::{Access, Base, Inst, Op, Param, ParamId, Place};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Bytes that a launch binds as an input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Promise {
+    /// The rank.
+    pub rank: u32,
+    /// Its launch.
+    pub launch: u32,
+    /// The parameter.
+    pub param: ParamId,
+    /// The bytes.
+    pub bytes: Range<u64>,
+}
+
+/// What all launches promise, and who wrote there.
+#[derive(Default)]
+pub struct Promises {
+    /// By memory.
+    pub all: HashMap<MemoryId, Vec<Promise>>,
+    /// By memory: writes of kernels to bytes that another rank has as its input, the last of each party.
+    written: HashMap<MemoryId, Vec<(Touch, Range<u64>)>>,
+    /// By rank: the launches that have begun.
+    begun: HashMap<u32, u32>,
+    /// Promises that a write has broken.
+    broken: Vec<(MemoryId, Promise, Touch, Range<u64>)>,
+}
 
 impl Detector<'_> {
     /// What the parameter promises that an access of a kernel goes through.
@@ -47,4 +82,77 @@ impl Detector<'_> {
         second.promise.is_some() && writes(first.kind) && before()
             || first.promise.is_some() && writes(second.kind) && after()
     }
+
+    /// A kernel writes: to bytes that another rank has promised to its launch, if that has begun and is not known to be over.
+    pub(super) fn writes_promised(&mut self, memory: MemoryId, bytes: &Range<u64>, touch: &Touch) {
+        let Some(all) = self.promises.all.get(&memory) else { return };
+        let knowledge = &self.parties[touch.party as usize].knowledge;
+        let (mut foreign, mut broken) = (false, Vec::new());
+        for promise in all.iter().filter(|promise| promise.rank != touch.rank && meets(&promise.bytes, bytes)) {
+            foreign = true;
+            let begun = self.promises.begun.get(&promise.rank).copied().unwrap_or(0);
+            let over = self.over[promise.rank as usize].get(promise.launch as usize);
+            let host = self.hosts[promise.rank as usize];
+            if promise.launch < begun && over.is_none_or(|&over| !knowledge.over.covers(host, over)) {
+                broken.push((memory, promise.clone(), touch.clone(), bytes.clone()));
+            }
+        }
+        if foreign {
+            let written = self.promises.written.entry(memory).or_default();
+            let like = |(other, at): &(Touch, Range<u64>)| other.party == touch.party && at == bytes;
+            written.retain(|write| !like(write));
+            written.push((touch.clone(), bytes.clone()));
+        }
+        broken.into_iter().for_each(|broken| self.promises.breaks(broken));
+    }
+
+    /// A launch begins: whatever was written before into what it promises, its host knows of.
+    pub(super) fn begins_promised(&mut self, rank: u32, launch: u32, host: PartyId) {
+        if self.promises.begun.insert(rank, launch + 1) == Some(launch + 1) {
+            return;
+        }
+        let (knowledge, mut broken) = (&self.parties[host as usize].knowledge, Vec::new());
+        for (&memory, written) in &self.promises.written {
+            let of_launch = |promise: &&Promise| promise.rank == rank && promise.launch == launch;
+            for promise in self.promises.all.get(&memory).into_iter().flatten().filter(of_launch) {
+                let unknown = |(touch, bytes): &&(Touch, Range<u64>)| {
+                    let known = knowledge.visible.covers(touch.party, touch.epoch);
+                    touch.rank != rank && meets(bytes, &promise.bytes) && !known
+                };
+                let found = written.iter().filter(unknown);
+                broken.extend(found.map(|(touch, bytes)| (memory, promise.clone(), touch.clone(), bytes.clone())));
+            }
+        }
+        broken.into_iter().for_each(|broken| self.promises.breaks(broken));
+    }
+
+    /// Reports promises that were broken and that no access of their owner has shown.
+    pub(super) fn report_promised(&mut self) {
+        for (memory, promise, by, bytes) in std::mem::take(&mut self.promises.broken) {
+            let is_shown = self.sightings.iter().any(|sighting| match &sighting.seen {
+                Seen::Promised { first, second, .. } | Seen::Race { first, second, .. } => {
+                    let is_it = |touch: &Touch| (touch.inst, touch.rank) == (by.inst, by.rank);
+                    is_it(first) || is_it(second)
+                }
+                _ => false,
+            });
+            if !is_shown {
+                let party = by.party;
+                self.report(Seen::Bound { promise, by, memory, bytes }, &[party]);
+            }
+        }
+    }
+}
+
+impl Promises {
+    fn breaks(&mut self, broken: (MemoryId, Promise, Touch, Range<u64>)) {
+        let is_like = |known: &(MemoryId, Promise, Touch, Range<u64>)| known.2.inst == broken.2.inst;
+        if !self.broken.iter().any(is_like) {
+            self.broken.push(broken);
+        }
+    }
+}
+
+fn meets(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }

@@ -5,6 +5,7 @@ use super::credits::Ahead;
 use super::detector::Detector;
 use super::packets::Untaken;
 use super::party::PartyName;
+use super::promises::Promise;
 use super::shadow::{Conflict, Touch};
 use super::slots::{Signalled, SlotKey};
 use crate::check::memory::MemoryId;
@@ -18,6 +19,8 @@ pub enum Seen {
     Race { conflict: Conflict, first: Touch, second: Touch, memory: MemoryId, bytes: Range<u64> },
     /// A write of another rank to bytes that a parameter promises to be left alone during its launch.
     Promised { first: Touch, second: Touch, memory: MemoryId, bytes: Range<u64> },
+    /// A write of another rank to bytes that a launch under way has bound as an input.
+    Bound { promise: Promise, by: Touch, memory: MemoryId, bytes: Range<u64> },
     /// A wait that a signal of another operation satisfies.
     OtherOperation { slot: SlotKey, party: PartyId, launch: u32, inst: Inst, expected: Option<u16>, signal: Signalled },
     /// A read of bytes nobody wrote.
@@ -69,6 +72,7 @@ impl Detector<'_> {
             Seen::Race { first, second, conflict, .. } => (*conflict as u8, first.inst, second.inst),
             Seen::Unwritten { by, .. } => (10, by.inst, None),
             Seen::Promised { first, second, .. } => (19, first.inst, second.inst),
+            Seen::Bound { by, .. } => (22, by.inst, None),
             Seen::OtherOperation { inst, signal, .. } => (20, Some(*inst), Some(signal.inst)),
             Seen::TwoWriters { first, second, .. } => (11, Some(first.inst), Some(second.inst)),
             Seen::NotGrowing { first, second, .. } => (12, Some(first.inst), Some(second.inst)),
@@ -97,6 +101,7 @@ impl Detector<'_> {
             Seen::Race { first, second, .. } | Seen::Promised { first, second, .. } => {
                 vec![(first.party, first.epoch), (second.party, second.epoch)]
             }
+            Seen::Bound { by, .. } => vec![(by.party, by.epoch)],
             Seen::Ahead(Ahead { credit, .. }) => vec![(credit.party, credit.epoch)],
             _ => parties.iter().map(|&party| (party, self.parties[party as usize].epoch)).collect(),
         };

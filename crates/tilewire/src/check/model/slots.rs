@@ -1,6 +1,7 @@
 //! The history of every signal slot: which signal a wait is for.
 
-use super::clock::{Knowledge, PartyId, Published};
+use super::clock::{Clock, Knowledge, PartyId, Published};
+use super::finds::{Finds, Found};
 use super::shadow::Atomicity;
 use crate::check::memory::MemoryId;
 use crate::ir::Inst;
@@ -62,21 +63,21 @@ pub struct SlotHistory {
     signals: Vec<Signalled>,
     /// By launch: the largest value anybody waited for in it.
     waited: BTreeMap<u32, u64>,
-    /// Who waited for it: in which of its epochs last, and after how many waits.
-    waiters: HashMap<PartyId, Waited>,
+    /// What its signals show, and who found them.
+    finds: Finds,
     /// A plain write has replaced the count since.
     overwritten: bool,
     /// A copy engine writes it: values may go back, and a wait is for the value that stands there.
     handshake: bool,
 }
 
-/// A wait of a party.
-#[derive(Clone, Copy, Debug)]
-pub struct Waited {
-    /// In which of its epochs.
-    pub epoch: u32,
-    /// The least value that it can have found.
-    pub found: u64,
+/// What a signal does to its slot.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// What is wrong with it.
+    pub bad: Option<BadSignal>,
+    /// A wait before it may find it in another run, and learn less.
+    pub undecided: bool,
 }
 
 /// All slots of a run.
@@ -91,22 +92,18 @@ impl Slots {
         self.slots.get(&key)
     }
 
-    /// Records a signal over the value `before` and says what is wrong with it.
-    pub fn signal(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Option<BadSignal> {
+    /// Records a signal over the value `before`; its party knows this.
+    pub fn signal(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Judged {
         let slot = self.slots.entry(key).or_default();
         slot.initial.get_or_insert(before);
         // Atomics commute with each other and not with signals: a signal comes after all of those since the signal before it.
         let since = slot.signals.iter().rposition(|earlier| earlier.atomic.is_none());
         // A credit orders two writers only where whoever gave it had found the first of them in this very counter: a read that is over
         // keeps what it found before later writes.
-        let is_found = |last: &Signalled| {
-            let found = |(party, wait): (&PartyId, &Waited)| {
-                wait.found >= last.value && knowledge.over.covers(*party, wait.epoch)
-            };
-            slot.waiters.iter().any(found)
-        };
         let is_known = |last: &Signalled| {
-            last.party == signal.party || knowledge.visible.covers(last.party, last.epoch) || is_found(last)
+            last.party == signal.party
+                || knowledge.visible.covers(last.party, last.epoch)
+                || slot.finds.is_found(last.value, knowledge)
         };
         let judged = match signal.atomic.is_some() {
             true => &slot.signals[since.unwrap_or(0)..since.map_or(0, |since| since + 1)],
@@ -119,44 +116,47 @@ impl Slots {
             (None, None) if signal.value < before && !slot.overwritten => Some(BadSignal::BelowStart(before)),
             _ => None,
         };
+        let undecided = slot.finds.signal(&slot.signals, &signal, knowledge);
+        if signal.atomic.is_none() {
+            slot.finds.forget(signal.value, knowledge);
+        }
         slot.signals.push(signal);
-        bad
+        Judged { bad, undecided }
     }
 
     /// Whether all that was added up to this signal since a plain one is atomic together with `me`.
     pub fn agree(&self, key: SlotKey, signal: &Signalled, me: &Atomicity) -> bool {
         let Some(slot) = self.slots.get(&key) else { return true };
         let up_to = slot.signals.iter().rev().skip_while(|other| other.entry != signal.entry);
-        up_to.map_while(|added| added.atomic.as_ref()).all(|added| added.agrees(me))
+        // What its own party added before, a release shows, whatever the scope of that was.
+        let releases = signal.published.visible.covers(signal.party, signal.epoch);
+        let is_shown = |added: &Signalled| releases && added.party == signal.party && added.entry != signal.entry;
+        let added = up_to.map_while(|added| Some((added, added.atomic.as_ref()?)));
+        added.into_iter().all(|(added, atomic)| atomic.agrees(me) || is_shown(added))
     }
 
-    /// Whether a wait for this signal of data may be met by a credit of another party after it. (One of the same party keeps what its signals
-    /// published: a relaxed store that follows a release of the same thread to the same place is part of its pattern.)
-    pub fn is_met_by_credit(&self, key: SlotKey, signal: &Signalled) -> bool {
-        let Some(slot) = self.slots.get(&key).filter(|slot| !signal.hides && slot.is_credited()) else { return false };
-        slot.signals
-            .iter()
-            .rev()
-            .take_while(|later| later.entry != signal.entry)
-            .any(|later| later.hides && later.party != signal.party)
+    /// The number of the signal that a wait is for, and what it is shown where its party has seen this before: the least of what it may find.
+    pub fn shown(&self, key: SlotKey, signal: &Signalled, seen: &Clock) -> (usize, Clock) {
+        let slot = self.slots.get(&key).expect("a slot with a signal");
+        let number = slot.signals.iter().rposition(|other| other.entry == signal.entry).expect("a signal of this slot");
+        let least = || slot.finds.least(&slot.signals, number, seen);
+        (number, if slot.handshake { signal.published.visible.clone() } else { least() })
     }
 
     /// A party waited, for data or not.
-    pub fn waited(&mut self, key: SlotKey, party: PartyId, wait: Waited) {
-        self.slots.entry(key).or_default().waiters.insert(party, wait);
-    }
-
-    /// Whether somebody has waited for data that others than `by` signalled in this slot, and `by`, who knows this, does not know that wait to be over.
-    pub fn is_waited_for_unknown(&self, key: SlotKey, by: PartyId, knowledge: &Knowledge) -> bool {
-        let Some(slot) = self.slots.get(&key) else { return false };
-        let of_data = slot.signals.iter().any(|signal| !signal.hides && signal.party != by);
-        of_data && slot.waiters.iter().any(|(party, wait)| !knowledge.over.covers(*party, wait.epoch))
+    pub fn waited(&mut self, key: SlotKey, party: PartyId, found: Found) {
+        self.slots.entry(key).or_default().finds.wait(party, found);
     }
 
     /// A plain write replaces the count: what was signalled before is no more to be waited for.
     pub fn overwritten(&mut self, key: SlotKey) {
         let slot = self.slots.entry(key).or_default();
-        (slot.initial, slot.signals, slot.overwritten) = (None, Vec::new(), true);
+        *slot = SlotHistory {
+            overwritten: true,
+            waited: std::mem::take(&mut slot.waited),
+            handshake: slot.handshake,
+            ..SlotHistory::default()
+        };
     }
 
     /// Records a write of a copy engine over the value `before`, and gives the write before it where nothing orders the two.
@@ -166,6 +166,7 @@ impl Slots {
         slot.handshake = true;
         let is_known = |last: &&Signalled| last.party == signal.party || knowledge.over.covers(last.party, last.epoch);
         let unordered = slot.signals.last().filter(|last| !is_known(last)).cloned();
+        slot.finds.signal(&slot.signals, &signal, knowledge);
         slot.signals.push(signal);
         unordered
     }

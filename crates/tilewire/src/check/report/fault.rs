@@ -266,6 +266,8 @@ pub enum Fault {
         launch: u32,
         /// What there is too little of.
         why: NotResident,
+        /// A role of the launch.
+        at: Option<SourceLine>,
     },
     /// An op without a meaning: out of bounds, misaligned, a zero flag, an endless loop, a wrong binding.
     Error(EvalError),
@@ -334,6 +336,7 @@ impl Fault {
                 vec![by.at.clone()]
             }
             Fault::WrongValue { at, .. } => vec![at.clone()],
+            Fault::NotResident { at, .. } => at.iter().cloned().collect(),
             _ => self.events().iter().filter_map(|event| event.at.clone()).collect(),
         }
     }

@@ -3,7 +3,7 @@
 use super::fault::{Event, Fault, Found, Moment};
 use crate::check::memory::{Bank, Bound, MemoryId};
 use crate::check::model::{
-    Ahead, Deed, Detector, PartyId, PartyName, Seen, Sighting, Signalled, SlotKey, Touch, Untaken, writes,
+    Ahead, Deed, Detector, PartyId, PartyName, Promise, Seen, Sighting, Signalled, SlotKey, Touch, Untaken, writes,
 };
 use crate::check::observer::{AccessKind, Actor};
 use crate::check::world::{BoundOp, Plan, Span, Stage, StreamId, StreamOp, Wrong};
@@ -64,6 +64,17 @@ impl Namer<'_> {
                 let (memory, bytes) = self.bytes(rank, promised.launch, *memory, bytes);
                 let (first, second) = (touch(first), touch(second));
                 Fault::Promised { first, second, memory, bytes, input, rank }
+            }
+            Seen::Bound { promise, by, memory, bytes } => {
+                let Promise { rank, launch, param, .. } = *promise;
+                let kernel = self.plan.kernel(launch, rank);
+                let role = kernel.roles.values().find_map(|role| kernel.sites.get(role.site));
+                let at = kernel.declared.get(&param).or(role).cloned();
+                let op = format!("{} is an input of the launch", kernel.params[param].name());
+                let (party, block) = (Some("the kernel"), None);
+                let owner = Event { rank, launch, block, role: None, copy: None, party, at, role_at: None, op };
+                let (memory, bytes) = self.bytes(rank, launch, *memory, bytes);
+                Fault::Promised { first: owner, second: touch(by), memory, bytes, input: true, rank }
             }
             Seen::OtherOperation { slot: key, party, launch, inst, expected, signal: s } => {
                 let wait = self.event(detector, *party, *launch, Some(*inst), None);

@@ -200,7 +200,10 @@ impl fmt::Display for Fault {
                 write!(f, "{more}\n   at {at}")
             }
             Fault::NoProducer { slot, wait } => write!(f, "nobody signals {slot}\n   {wait}"),
-            Fault::NotResident { launch, why } => write!(f, "launch {launch} deadlocks on the device: {why}"),
+            Fault::NotResident { launch, why, at } => {
+                write!(f, "launch {launch} deadlocks on the device: {why}")?;
+                at.as_ref().map_or(Ok(()), |at| write!(f, "\n   at {at}"))
+            }
             Fault::Error(error) => write!(f, "{error}"),
         }
     }

@@ -205,6 +205,7 @@ pub(in crate::check) fn execute<'p>(
     chooser: &mut dyn Chooser,
 ) -> Outcome<'p> {
     let mut detector = Detector::new(plan.kernels(), &stage.slots, &stage.rings, watch);
+    detector.promises.all = stage.promises.clone();
     stage.given.iter().for_each(|(memory, bytes)| detector.given(*memory, bytes.clone()));
     let world = World::new(stage.snapshot.memories.clone());
     let ranks = (0..plan.ranks()).map(|_| RankState::default()).collect();

@@ -4,7 +4,7 @@ use super::stream::{BoundOp, CopyStream};
 use super::values::Values;
 use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
-use crate::check::model::SlotPlaces;
+use crate::check::model::{Promise, SlotPlaces};
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
 use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId};
 use crate::tensor::{Arg, Memory};
@@ -226,7 +226,8 @@ impl Plan {
         };
         let mut of = |job: &Job| -> Vec<usize> { job.args.iter().map(&mut ring).collect() };
         let rings = self.launches.iter().map(|jobs| jobs.iter().map(&mut of).collect()).collect();
-        let mut stage = Stage { snapshot, bindings, streams, hosts: Vec::new(), given, slots, rings };
+        let mut stage =
+            Stage { snapshot, bindings, streams, hosts: Vec::new(), given, slots, rings, promises: HashMap::new() };
         stage.assign(self, &reads, &writes);
         Ok(stage)
     }
@@ -288,6 +289,8 @@ pub(in crate::check) struct Stage {
     pub slots: SlotPlaces,
     /// By launch, rank and parameter: the number of a queue's ring; 0 for what is no queue.
     pub rings: Vec<Vec<Vec<usize>>>,
+    /// What launches bind as inputs and another rank has as well, by memory.
+    pub promises: HashMap<MemoryId, Vec<Promise>>,
 }
 
 /// What the host of a rank does around a launch.
@@ -303,6 +306,7 @@ pub(in crate::check) struct HostWork {
 struct Use {
     launch: usize,
     rank: u32,
+    param: ParamId,
     access: Access,
     /// Whether kernels reach it by put, get or packets: bytes between ranks, which begin undefined.
     wire: bool,
@@ -327,7 +331,7 @@ impl Stage {
                             let (access, span) = (*access, span(bank));
                             let (wire, copied) = (wires.contains(&param), copied.contains(&param));
                             let own = access != Access::InOut || job.kernel.tensors.contains(&param);
-                            Use { launch, rank, access, wire, copied, own, span }
+                            Use { launch, rank, param, access, wire, copied, own, span }
                         })),
                         (Param::Slots { stride, .. }, Bound::Slots(banks)) => {
                             self.given.extend(banks.iter().map(span));
@@ -346,6 +350,18 @@ impl Stage {
         let index = Index::of(&uses);
         for u in uses.iter_mut().filter(|u| !u.own) {
             u.wire |= index.any(&u.span, |other| other.wire);
+        }
+        // What nobody else has, nobody else writes. (The proxy of another rank may, and copy engines do not count.)
+        let routed: Vec<Span> = plan.routes.iter().map(|route| span(&self.snapshot.bank(&route.region))).collect();
+        for u in uses.iter().filter(|u| u.access == Access::In) {
+            let Use { launch, rank, param, span: (memory, bytes), .. } = u;
+            let is_shared =
+                index.any(&u.span, |other| other.rank != *rank) || routed.iter().any(|to| meets(to, &u.span));
+            if is_shared {
+                let (rank, launch, param) = (*rank, *launch as u32, *param);
+                let promise = Promise { rank, launch, param, bytes: bytes.clone() };
+                self.promises.entry(*memory).or_default().push(promise);
+            }
         }
         self.given.extend(uses.iter().filter(|u| !u.wire && u.access != Access::Out).map(|u| u.span.clone()));
         self.given.sort_by_key(|(memory, bytes)| (*memory, bytes.start, bytes.end));

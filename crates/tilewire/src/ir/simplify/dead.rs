@@ -22,6 +22,7 @@ pub(super) fn compact(mut kernel: Kernel) -> Kernel {
         sites: std::mem::take(&mut kernel.sites),
         matched: std::mem::take(&mut kernel.matched),
         tensors: std::mem::take(&mut kernel.tensors),
+        declared: std::mem::take(&mut kernel.declared),
     };
     let mut copy = Copy { live, values: vec![None; kernel.values.len()], old: &kernel, kernel: new };
     for id in copy.kernel.roles.keys() {

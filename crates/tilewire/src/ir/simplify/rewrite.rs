@@ -27,6 +27,7 @@ pub(super) fn rewrite(old: &Kernel) -> (Kernel, bool) {
             sites: old.sites.clone(),
             matched: old.matched.clone(),
             tensors: old.tensors.clone(),
+            declared: old.declared.clone(),
         },
         new: vec![None; old.values.len()],
         depth: Vec::with_capacity(old.values.len()),

@@ -29,7 +29,8 @@ fn compare(features: Features, seeds: std::ops::Range<u64>) -> Count {
     let mut count = Count::default();
     for seed in seeds {
         let program = program(&mut Random(seed), features);
-        let Ok(kernels) = program.trace() else { continue };
+        let Ok(launch) = program.trace() else { continue };
+        let kernels = launch.kernels;
         let reduced = explored(&kernels, true);
         if reduced.is_decided() {
             continue;

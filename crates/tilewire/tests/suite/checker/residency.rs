@@ -82,7 +82,11 @@ fn a_launch_that_the_device_cannot_hold_is_a_fault_of_the_plan() {
     let report = check_with(&[vec![blocks(1), blocks(1)], vec![blocks(198), blocks(199)]], &settings);
     assert_eq!(kinds(&report), ["not-resident"], "{report}");
     let fault = &report.faults[0].fault;
-    assert!(matches!(fault, Fault::NotResident { launch: 1, why: NotResident::Device { blocks: 397, room: 396, .. } }));
+    assert!(matches!(
+        fault,
+        Fault::NotResident { launch: 1, why: NotResident::Device { blocks: 397, room: 396, .. }, .. }
+    ));
+    assert!(fault.lines().iter().all(|at| at.file.ends_with("residency.rs")) && fault.lines().len() == 1, "{fault}");
     assert!(
         fault.to_string().starts_with("launch 1 deadlocks on the device: 397 blocks wait for each other"),
         "{fault}"

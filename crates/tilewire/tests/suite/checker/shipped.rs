@@ -73,6 +73,27 @@ fn every_mutation_of_every_schedule_is_caught() {
     }
 }
 
+/// Larger worlds, a few schedules: rings, trees and all-to-all, of odd and even worlds. `tilewire check all --ranks N --mutate all` runs them all.
+#[test]
+fn mutations_of_five_and_of_eight_ranks_are_caught() {
+    let (mut made, mut missed) = (0, Vec::new());
+    let settings = Settings { first_fault: true, ..Settings::default() };
+    for (ranks, wanted) in [(5, ["barrier", "all_gather", "broadcast"]), (8, ["barrier", "sendrecv", "scatter"])] {
+        for collective in wanted {
+            let case = shipped(ranks, 1).into_iter().find(|case| case.collective == collective).expect("it ships");
+            let plan = case.plan().unwrap();
+            for mutant in Mutation::all().iter().flat_map(|&mutation| plan.mutants(mutation)) {
+                made += 1;
+                if mutant.verify(&settings).is_clean() {
+                    missed.push(format!("{} ({ranks} ranks): {mutant}", case.name));
+                }
+            }
+        }
+    }
+    println!("{made} mutants");
+    assert!(made > 50 && missed.is_empty(), "{made} made, not caught:\n{}", missed.join("\n"));
+}
+
 /// Source files of this crate.
 #[derive(Default)]
 struct Sources(HashMap<&'static str, String>);

@@ -1,9 +1,10 @@
 //! A launch that goes wrong says what, where and who, touches nothing outside, and can be launched again.
 
 use crate::engine_launch::{SOON, impatient, prepared, slots};
+use std::time::Duration;
 use tilewire::hook::Traced;
-use tilewire::ir::Access;
-use tilewire::vm::{LaunchError, Prepared};
+use tilewire::ir::{Access, Order, Scope};
+use tilewire::vm::{LaunchError, Prepared, Settings};
 use tilewire::{Memory, Scalar, Tensor, kernel};
 
 const LEN: usize = 100;
@@ -318,4 +319,62 @@ fn a_packet_that_never_comes_is_a_timeout_too() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_loop_that_polls_for_what_never_comes_ends_at_the_deadline() {
+    for (roles, counts) in [(1, false), (2, false), (2, true)] {
+        let (words, out) = (Tensor::<u64>::zeros(1), Tensor::<i64>::zeros(1));
+        let line = line!() + 6;
+        let traced = kernel("polls", |k| {
+            let (words, out) = (k.inout(&words), k.output(&out));
+            k.role("poll", 1).run(|r| {
+                let tries = r.var(0i64);
+                let flag = || words.atomic_add(0, 0u64, Order::Acquire, Scope::System);
+                r.while_(
+                    || flag().eq(0u64),
+                    || {
+                        if counts {
+                            tries.set(tries.get() + 1)
+                        }
+                    },
+                );
+            });
+            if roles > 1 {
+                k.role("other", 1).run(|_| out.store(0, 1i64));
+            }
+        });
+        let traced = traced.expect("traces");
+        let mut op = Prepared::with(&traced.kernel, &traced.args, impatient()).expect("prepares");
+        let error = op.run().expect_err("nobody tells");
+        assert!(error.to_string().contains("a loop that polls"), "{error}");
+        let LaunchError::Timeout { by, at, .. } = error else { panic!("{error:?}") };
+        assert_eq!((by.role.as_str(), at.line), ("poll", line));
+        assert_eq!(out.to_vec(), [i64::from(roles > 1)], "the other role has run");
+    }
+}
+
+#[test]
+fn a_long_loop_that_reads_memory_is_not_taken_for_one_that_polls() {
+    let (n, sum) = (3_000_000, Tensor::<u64>::zeros(1));
+    let words = Tensor::<u64>::from_slice(&vec![1; n]);
+    let traced = kernel("adds", |k| {
+        let (words, sum) = (k.inout(&words), k.output(&sum));
+        k.main(|r| {
+            let (at, total) = (r.var(0i64), r.var(0u64));
+            let more = || at.get().lt(n as i64);
+            r.while_(more, || {
+                total.set(total.get() + words.load(at.get()));
+                at.set(at.get() + 1);
+            });
+            sum.store(0, total.get());
+        });
+    });
+    let traced = traced.expect("traces");
+    let nothing = Settings { deadline: Some(Duration::from_millis(1)), ..Settings::default() };
+    Prepared::with(&traced.kernel, &traced.args, nothing)
+        .expect("prepares")
+        .run()
+        .expect("it computes, it does not wait");
+    assert_eq!(sum.to_vec(), [n as u64]);
 }

@@ -16,6 +16,8 @@ pub enum Kind {
     Atomic(Scope),
     /// A signal or a credit.
     SlotWrite,
+    /// A signal of a proxy, in the catalogue of an op: a write of a slot.
+    PostedWrite,
     /// A wait or a test.
     SlotRead,
     PacketWrite,
@@ -26,6 +28,8 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Party(usize),
+    /// The network proxy of a role copy.
+    Proxy(usize),
     Host(usize),
 }
 
@@ -36,8 +40,6 @@ pub struct Event {
     pub block: usize,
     pub kind: Kind,
     pub bytes: Range<usize>,
-    /// It goes through an input or an output.
-    pub promised: bool,
 }
 
 /// The events of a program.
@@ -79,7 +81,7 @@ impl Catalogue {
             first.push(Vec::new());
             for op in &party.ops {
                 first[p].push(all.len());
-                all.extend(of_op(op).into_iter().map(|(kind, bytes)| event(program, p, party, kind, bytes)));
+                all.extend(of_op(op).into_iter().map(|(kind, bytes)| event(p, party, kind, bytes)));
             }
         }
         let (mut host_write, mut host_read) = (None, None);
@@ -89,17 +91,19 @@ impl Catalogue {
                 _ => (Kind::Read, &mut host_read),
             };
             *number = Some(all.len());
-            all.push(Event { by: By::Host(rank), rank, block: 0, kind, bytes: bytes(Place::Tensor), promised: false });
+            all.push(Event { by: By::Host(rank), rank, block: 0, kind, bytes: bytes(Place::Tensor) });
         }
         assert!(all.len() <= Events::BITS as usize, "too many events");
         Catalogue { all, first, host_write, host_read }
     }
 }
 
-fn event(program: &Program, p: usize, party: &Party, kind: Kind, at: Range<usize>) -> Event {
-    let owner = program.tensor.is_some_and(|(rank, _)| rank == party.rank);
-    let promised = owner && at == bytes(Place::Tensor);
-    Event { by: By::Party(p), rank: party.rank, block: party.block, kind, bytes: at, promised }
+fn event(p: usize, party: &Party, kind: Kind, bytes: Range<usize>) -> Event {
+    let (by, kind) = match kind {
+        Kind::PostedWrite => (By::Proxy(p), Kind::SlotWrite),
+        kind => (By::Party(p), kind),
+    };
+    Event { by, rank: party.rank, block: party.block, kind, bytes }
 }
 
 fn of_op(op: &Small) -> Vec<(Kind, Range<usize>)> {
@@ -111,6 +115,7 @@ fn of_op(op: &Small) -> Vec<(Kind, Range<usize>)> {
             std::iter::once((Kind::Atomic(scope), bytes(at))).chain(then).collect()
         }
         Small::Signal { slot, .. } => vec![(Kind::SlotWrite, slot_bytes(slot))],
+        Small::Post { slot, .. } => vec![(Kind::PostedWrite, slot_bytes(slot))],
         Small::Wait { slot, .. } => vec![(Kind::SlotRead, slot_bytes(slot))],
         Small::Test { slot, then, .. } => vec![(Kind::SlotRead, slot_bytes(slot)), plain(then)],
         Small::Packets { count, put, get, .. } => {

@@ -2,8 +2,8 @@
 
 use super::program::{Party, Place, Program, Small, Touch};
 use super::{MOST_STATES, Reads, Shown, all_interleavings, said};
-use crate::checker::check_with;
 use tilewire::check::{Certainty, Report, Settings};
+use tilewire::ir::{Order, Scope};
 
 const fn load(word: usize) -> Small {
     Small::Plain(Touch { at: Place::Word(word), write: None })
@@ -46,7 +46,7 @@ fn program(ranks: &[&[Small]]) -> Program {
 fn judged(ranks: &[&[Small]]) -> (Report, [Shown; 2]) {
     let program = program(ranks);
     let settings = Settings { cumulative: true, across_launches: true, ..Settings::default() };
-    let report = check_with(&[program.trace().unwrap()], &settings);
+    let report = program.trace().unwrap().plan().verify(&settings);
     let reads = [Reads::Latest, Reads::AnyNotHidden];
     (report, reads.map(|reads| all_interleavings(&program, reads, MOST_STATES).expect("a small program")))
 }
@@ -101,4 +101,35 @@ fn whoever_got_a_packet_may_tell_another_that_it_came() {
         judged(&[&[put(0, 1), get(0, 2)], &[get(0, 1), signal(0, 1)], &[wait(0, 1), put(0, 2)]]);
     assert!(latest.is_clean() && any.is_clean());
     assert!(said(&report).is_clean() && report.is_decided(), "{report}");
+}
+
+#[test]
+fn a_wait_for_a_signal_may_find_that_of_one_who_saw_nothing_of_it() {
+    let (report, [latest, _]) = judged(&[
+        &[store(0), signal(0, 1)],
+        &[wait(0, 1), credit(1, 1)],
+        &[wait(1, 1), signal(0, 2)],
+        &[wait(0, 1), load(0)],
+    ]);
+    assert!(latest.race);
+    assert!(said(&report).race && report.is_decided(), "{report}");
+}
+
+#[test]
+fn a_wait_that_is_repeated_keeps_what_the_first_one_found() {
+    let waiter: &[Small] = &[wait(0, 1), signal(2, 1), wait(0, 1)];
+    let (report, [latest, any]) = judged(&[&[credit(0, 1)], waiter, &[wait(2, 1), credit(0, 2)]]);
+    assert!(latest.is_clean() && any.is_clean());
+    assert!(said(&report).is_clean() && report.is_decided(), "{report}");
+}
+
+#[test]
+fn a_release_shows_what_its_own_party_added_at_a_smaller_scope() {
+    let add = |order, scope| Small::Add { at: Place::Slot(0), x: 1, order, scope, then: None };
+    let adds = |order| [add(Order::Relaxed, Scope::Block), add(order, Scope::System)];
+    let (report, [latest, any]) = judged(&[&adds(Order::Release), &[wait(0, 2)]]);
+    assert!(latest.is_clean() && any.is_clean());
+    assert!(said(&report).is_clean(), "{report}");
+    let (report, [latest, _]) = judged(&[&adds(Order::Relaxed), &[wait(0, 2)]]);
+    assert!(latest.race && said(&report).race, "{report}");
 }

@@ -7,6 +7,13 @@ use tilewire::ir::{Access, Order, Scope};
 pub struct Random(pub u64);
 
 impl Random {
+    /// The generator of a numbered program. Numbers that are near each other give nothing alike.
+    pub fn of_case(number: u64) -> Random {
+        let mut random = Random(number);
+        let high = random.below(1 << 32) as u64;
+        Random(high << 32 ^ random.below(1 << 32) as u64)
+    }
+
     pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -37,6 +44,10 @@ pub struct Features {
     pub tensor: bool,
     /// Slots have several writers.
     pub several: bool,
+    /// Chains of parties that tell each other, by a few slots.
+    pub relays: bool,
+    /// Signals go through a network proxy.
+    pub posts: bool,
 }
 
 impl Features {
@@ -51,6 +62,8 @@ impl Features {
             tests: random.one_in(5),
             tensor: random.one_in(6),
             several,
+            relays: random.one_in(4),
+            posts: random.one_in(8),
         }
     }
 }
@@ -59,7 +72,7 @@ impl Features {
 type Shape = (usize, &'static [usize]);
 
 /// Ranks, and how many accesses the story has.
-const SHAPES: [(&[Shape], usize); 14] = [
+const SHAPES: [(&[Shape], usize); 17] = [
     (&[(1, &[1]), (1, &[1])], 4),
     (&[(1, &[1]), (1, &[1])], 6),
     (&[(1, &[1]), (1, &[1]), (1, &[1])], 4),
@@ -74,6 +87,18 @@ const SHAPES: [(&[Shape], usize); 14] = [
     (&[(1, &[1]), (1, &[1]), (1, &[1])], 7),
     (&[(2, &[1]), (2, &[1])], 4),
     (&[(1, &[1, 1]), (1, &[1, 1])], 5),
+    (&[(1, &[1]), (1, &[1]), (1, &[1]), (1, &[1])], 3),
+    (&[(1, &[1]), (1, &[1]), (1, &[1]), (1, &[1])], 5),
+    (&[(1, &[1, 1]), (1, &[1]), (1, &[1]), (1, &[1])], 3),
+];
+
+/// Of programs with relays: chains need parties.
+const LONG: [(&[Shape], usize); 5] = [
+    (&[(1, &[1]), (1, &[1]), (1, &[1])], 1),
+    (&[(1, &[1]), (1, &[1]), (1, &[1]), (1, &[1])], 1),
+    (&[(1, &[1]), (1, &[1]), (1, &[1]), (1, &[1])], 2),
+    (&[(1, &[1, 1]), (1, &[1]), (1, &[1])], 2),
+    (&[(1, &[1]), (1, &[1]), (1, &[1]), (1, &[1]), (1, &[1])], 1),
 ];
 
 struct Story<'r> {
@@ -89,7 +114,8 @@ struct Story<'r> {
 }
 
 pub fn program(random: &mut Random, features: Features) -> Program {
-    let (shape, accesses) = random.of(&SHAPES);
+    let (shape, accesses) = if features.relays { random.of(&LONG) } else { random.of(&SHAPES) };
+    let features = Features { posts: features.posts && shape.len() > 1, ..features };
     let mut parties = Vec::new();
     for (rank, (blocks, roles)) in shape.iter().enumerate() {
         for block in 0..*blocks {
@@ -108,6 +134,9 @@ pub fn program(random: &mut Random, features: Features) -> Program {
         flags: [0; PACKETS],
         touched: Default::default(),
     };
+    if features.relays {
+        story.relay();
+    }
     for _ in 0..accesses {
         story.go_on();
     }
@@ -229,14 +258,54 @@ impl Story<'_> {
         }
     }
 
+    /// One party touches a word, tells the next, which tells the next, by two slots; the last one touches the word. Some look twice, and some wait
+    /// for a signal before the one that was meant for them.
+    fn relay(&mut self) {
+        let mut chain: Vec<usize> = (0..self.parties.len()).collect();
+        (1..chain.len()).for_each(|i| chain.swap(i, self.random.below(i + 1)));
+        chain.truncate(3 + self.random.below(chain.len().max(3) - 2));
+        let word = self.random.below(WORDS);
+        let touch = |write: bool| Small::Plain(Touch { at: Place::Word(word), write: write.then_some(1) });
+        let first = self.random.below(4) > 0;
+        self.push(chain[0], touch(first));
+        for pair in chain.windows(2) {
+            let slot = self.random.below(2);
+            self.slots[slot] += 1;
+            let value = self.slots[slot];
+            let signal = self.signalling(slot, value);
+            self.push(pair[0], signal);
+            let wanted = if value > 1 && self.random.one_in(3) { value - 1 } else { value };
+            self.push(pair[1], Small::Wait { slot, value: wanted });
+            if self.random.one_in(8) {
+                self.push(pair[1], Small::Wait { slot, value: wanted });
+            }
+        }
+        let last = chain[chain.len() - 1];
+        let write = !first || self.random.one_in(4);
+        self.push(last, touch(write));
+        if self.random.one_in(2) {
+            let party = self.random.below(self.parties.len());
+            let slot = self.random.below(2);
+            self.push(party, Small::Wait { slot, value: self.slots[slot].max(1) });
+        }
+    }
+
+    /// A signal, a credit, or one through the network.
+    fn signalling(&mut self, slot: usize, value: u64) -> Small {
+        match self.features.posts && self.random.one_in(4) {
+            true => Small::Post { slot, value },
+            false => Small::Signal { slot, value, credit: self.features.credits && self.random.one_in(2) },
+        }
+    }
+
     /// A party signals, and another may wait for it.
     fn signal(&mut self, from: usize, to: Option<usize>) {
         let several = self.features.several && self.random.one_in(2);
         let slot = if several { self.random.below(2) } else { from % SLOTS };
         let value = self.slots[slot] + 1;
         self.slots[slot] = value;
-        let credit = self.features.credits && self.random.one_in(2);
-        self.push(from, Small::Signal { slot, value, credit });
+        let signal = self.signalling(slot, value);
+        self.push(from, signal);
         if let Some(to) = to {
             // Sometimes one that came before.
             let value = if self.random.one_in(if several { 3 } else { 8 }) { value.max(2) - 1 } else { value };
@@ -302,7 +371,9 @@ impl Story<'_> {
     /// A counter that nobody waits for is a fault of another kind.
     fn take_what_is_left(&mut self) {
         let all = || self.parties.iter().flat_map(|party| &party.ops);
-        let signalled = |slot| all().any(|op| matches!(op, Small::Signal { slot: at, .. } if *at == slot));
+        let signalled = |slot| {
+            all().any(|op| matches!(op, Small::Signal { slot: at, .. } | Small::Post { slot: at, .. } if *at == slot))
+        };
         let waited = |slot| all().any(|op| matches!(op, Small::Wait { slot: at, .. } if *at == slot));
         let left: Vec<usize> = (0..SLOTS).filter(|&slot| signalled(slot) && !waited(slot)).collect();
         left.into_iter().for_each(|slot| self.push(0, Small::Wait { slot, value: 1 }));

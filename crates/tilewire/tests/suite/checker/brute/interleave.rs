@@ -85,7 +85,7 @@ fn search(program: &Program, reads: Reads, most: usize) -> Option<Shown> {
     world.end_launch(&mut first, &mut shown);
     let (mut seen, mut open) = (HashSet::from([first.clone()]), vec![first]);
     while let Some(state) = open.pop() {
-        let steps: Vec<Step> = (0..program.parties.len()).flat_map(|party| world.steps(&state, party)).collect();
+        let steps: Vec<Step> = (0..program.parties.len() * 2).flat_map(|party| world.steps(&state, party)).collect();
         let event = |step: &Step| &world.events.all[step.event];
         let meet = |a: &Event, b: &Event| a.conflicts(b) || b.conflicts(a);
         shown.met |= (0..steps.len()).any(|i| steps[..i].iter().any(|b| meet(event(&steps[i]), event(b))));

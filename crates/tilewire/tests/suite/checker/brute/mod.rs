@@ -27,7 +27,7 @@ pub use generate::{Features, Random, program};
 pub use interleave::{Reads, Shown, all_interleavings};
 pub use program::{Place, Program, Small};
 
-use crate::checker::{check_with, kinds};
+use crate::checker::kinds;
 use tilewire::check::{Certainty, Report, Settings};
 use tilewire::ir::Order;
 
@@ -39,9 +39,11 @@ pub fn cases(short: u64) -> u64 {
     std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(short)
 }
 
-/// Where the seeds of random programs begin.
-pub fn first_seed() -> u64 {
-    std::env::var("TILEWIRE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
+/// The numbers of random programs: so many from a place that `TILEWIRE_SEED` says. Two seeds have no program in common.
+pub fn numbers(short: u64) -> std::ops::Range<u64> {
+    let seed: u64 = std::env::var("TILEWIRE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let first = seed << 40;
+    first..first + cases(short)
 }
 
 #[derive(Default, Debug)]
@@ -123,6 +125,7 @@ fn meets_are_races(program: &Program) -> bool {
         Small::Plain(touch) => !matches!(touch.at, Place::Slot(_)),
         Small::Wait { .. } | Small::Test { .. } => true,
         Small::Signal { credit, .. } => !credit,
+        Small::Post { .. } => false,
         Small::Add { at, order, then, .. } => {
             *order == Order::Relaxed && then.is_none() && !matches!(at, Place::Slot(_))
         }
@@ -133,17 +136,17 @@ fn meets_are_races(program: &Program) -> bool {
 fn compare(seeds: std::ops::Range<u64>, features: impl Fn(&mut Random) -> Features) -> Count {
     let (mut count, mut wrong) = (Count::default(), Vec::new());
     for seed in seeds {
-        let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let mut random = Random::of_case(seed);
         let features = features(&mut random);
         let program = program(&mut random, features);
         count.programs += 1;
-        let Ok(kernels) = program.trace() else {
+        let Ok(launch) = program.trace() else {
             count.refused += 1;
             continue;
         };
         let settings =
             Settings { cumulative: true, across_launches: true, exhaustive: 400, random: 20, ..Settings::default() };
-        let report = check_with(&[kernels], &settings);
+        let report = launch.plan().verify(&settings);
         // What is decided holds for machines; of what is not, interleavings are run.
         let reads = [Reads::Latest, Reads::AnyNotHidden].map(|reads| all_interleavings(&program, reads, MOST_STATES));
         let [Some(latest), Some(any)] = reads else {
@@ -196,8 +199,23 @@ impl Count {
 
 #[test]
 fn the_checker_says_what_all_interleavings_say() {
-    let first = first_seed();
-    let count = compare(first..first + cases(6000), Features::random);
+    let count = compare(numbers(6000), Features::random);
     let enough = [count.decided_clean, count.exhausted_clean, count.race, count.deadlock, count.writers, count.promise];
+    assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
+}
+
+/// Several parties signal one slot, told by credits, by proxies and by each other.
+#[test]
+fn the_checker_says_what_all_interleavings_say_of_relays() {
+    let features = |random: &mut Random| Features {
+        relays: true,
+        credits: !random.one_in(4),
+        several: !random.one_in(4),
+        posts: random.one_in(3),
+        packets: random.one_in(6),
+        ..Features::default()
+    };
+    let count = compare(numbers(2000), features);
+    let enough = [count.decided_clean, count.race, count.deadlock, count.writers];
     assert!(enough.iter().all(|&n| n > 10) && count.skipped * 5 < count.programs, "{count:?}");
 }

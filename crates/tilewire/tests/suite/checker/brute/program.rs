@@ -1,7 +1,8 @@
 //! Small programs as data: what each role copy does, one op after the other, and the same as kernels.
 
 use std::fmt;
-use tilewire::hook::{Region, RoleCtx, Slots, Value, View};
+use tilewire::check::Plan;
+use tilewire::hook::{Queue, Region, RoleCtx, Slots, Value, View};
 use tilewire::ir::{Access, Order, Scope};
 use tilewire::{Memory, Traced, kernel};
 
@@ -49,6 +50,11 @@ pub enum Small {
         value: u64,
         credit: bool,
     },
+    /// A signal through the network proxy: it comes some time later, and shows nothing that its party has seen.
+    Post {
+        slot: usize,
+        value: u64,
+    },
     Wait {
         slot: usize,
         value: u64,
@@ -90,6 +96,23 @@ pub struct Program {
 /// Kernels, the memory that they share, and that of each rank.
 type Recording = (Vec<Traced>, Vec<Memory>, Vec<Vec<Memory>>);
 
+/// One kernel for each rank, and the wires by which their posts go.
+pub struct Launch {
+    pub kernels: Vec<Traced>,
+    /// By rank: the ring, the peer that its posts go to, and the peer's memory and slots.
+    wires: Vec<(Memory, u32, Memory, Memory)>,
+}
+
+impl Launch {
+    pub fn plan(self) -> Plan {
+        let mut plan = crate::checker::plan(&[self.kernels]);
+        for (ring, peer, region, slots) in &self.wires {
+            plan.route(ring, *peer, region, slots, 8);
+        }
+        plan
+    }
+}
+
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((rank, access)) = self.tensor {
@@ -122,18 +145,36 @@ impl Program {
         Program { parties, ..self.clone() }
     }
 
+    pub fn posts(&self) -> bool {
+        self.ops().any(|op| matches!(op, Small::Post { .. }))
+    }
+
     /// One kernel for each rank. All of them bind all memory, so that no host takes it for its own.
-    pub fn trace(&self) -> Result<Vec<Traced>, tilewire::BuildError> {
-        Ok(self.traced(false, &Memory::zeroed)?.0)
+    pub fn trace(&self) -> Result<Launch, tilewire::BuildError> {
+        let rings: Vec<Memory> = (0..self.ranks()).filter(|_| self.posts()).map(|_| Memory::zeroed(64)).collect();
+        let (kernels, shared, _) = self.traced(false, &Memory::zeroed, &rings)?;
+        // Everybody has the same slots, so that any peer will do. Nothing is put through the wire.
+        let wire = |(rank, ring)| (ring, self.peer(rank) as u32, shared[3].clone(), shared[1].clone());
+        Ok(Launch { kernels, wires: rings.into_iter().enumerate().map(wire).collect() })
+    }
+
+    /// The rank that a rank's posts go to.
+    fn peer(&self, rank: usize) -> usize {
+        (rank + 1) % self.ranks()
     }
 
     /// The same, and parties keep what they load and get, each in a place of its own. Gives the memory of all ranks, which `shared` makes, and that
     /// of each.
     pub fn trace_recording(&self, shared: &dyn Fn(usize) -> Memory) -> Result<Recording, tilewire::BuildError> {
-        self.traced(true, shared)
+        self.traced(true, shared, &[])
     }
 
-    fn traced(&self, records: bool, shared: &dyn Fn(usize) -> Memory) -> Result<Recording, tilewire::BuildError> {
+    fn traced(
+        &self,
+        records: bool,
+        shared: &dyn Fn(usize) -> Memory,
+        rings: &[Memory],
+    ) -> Result<Recording, tilewire::BuildError> {
         let memory = |bytes| [shared(bytes)];
         let (words, slots, tensor, packets) = (memory(WORDS * 8), memory(SLOTS * 8), memory(8), memory(PACKETS * 16));
         let records: Vec<Memory> =
@@ -151,6 +192,7 @@ impl Program {
                     tensor: k.buffer("tensor", &tensor, access).bank(0),
                     packets: k.region("packets", &packets),
                     slots: k.slots("slots", &slots, 8),
+                    wire: rings.get(rank).map(|ring| (k.queue("wire", ring), self.peer(rank) as i64)),
                     record: records
                         .get(rank)
                         .map(|record| k.buffer("record", std::slice::from_ref(record), Access::InOut).bank(0)),
@@ -183,6 +225,7 @@ struct Memories<'t> {
     tensor: View<'t, u64>,
     packets: Region<'t>,
     slots: Slots<'t>,
+    wire: Option<(Queue<'t>, i64)>,
     record: Option<View<'t, u64>>,
 }
 
@@ -200,6 +243,10 @@ impl<'t> Memories<'t> {
             }
             Small::Signal { slot: at, value, credit: false } => r.signal(slot(at), value as i64),
             Small::Signal { slot: at, value, credit: true } => r.signal_credit(slot(at), value as i64),
+            Small::Post { slot, value } => {
+                let (wire, peer) = self.wire.expect("a program that posts has wires");
+                r.post_signal(wire, peer, slot as i64, value as i64);
+            }
             Small::Wait { slot: at, value } => r.wait(slot(at), value as i64),
             Small::Test { slot: at, value, there, then } => {
                 let found = r.test(slot(at), value as i64).eq(there);

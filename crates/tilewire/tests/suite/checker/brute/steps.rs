@@ -3,7 +3,7 @@
 use super::events::{By, Catalogue, Event, Events, Kind, bytes};
 use super::interleave::{Reads, Shown};
 use super::program::{PACKETS, Place, Program, SLOTS, Small, Touch, WORDS};
-use tilewire::ir::Order;
+use tilewire::ir::{Access, Order};
 
 /// What a party knows.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,6 +78,8 @@ pub struct State {
     own_signals: Vec<(u64, Known)>,
     /// By packet: what whoever gets it knows of these bytes.
     packets: [Known; PACKETS],
+    /// By party: the events that its proxy has yet to do, oldest first, and what was over for the party when it posted them.
+    posted: Vec<Vec<(usize, Events)>>,
 }
 
 pub struct World<'p> {
@@ -93,7 +95,8 @@ impl<'p> World<'p> {
 
     pub fn start(&self) -> State {
         let parties = &self.program.parties;
-        let mut known = vec![Known::default(); parties.len()];
+        // Parties, then their proxies.
+        let mut known = vec![Known::default(); parties.len() * 2];
         let mut done = 0;
         if let Some(event) = self.events.host_write {
             done = 1 << event;
@@ -110,8 +113,9 @@ impl<'p> World<'p> {
             trails: vec![Trail::default(); WORDS * 3],
             setters: [(0, None); SLOTS],
             finds: Vec::new(),
-            own_signals: vec![(0, Known::default()); SLOTS * parties.len()],
+            own_signals: vec![(0, Known::default()); SLOTS * parties.len() * 2],
             packets: [Known::default(); PACKETS],
+            posted: vec![Vec::new(); parties.len()],
         }
     }
 
@@ -119,8 +123,11 @@ impl<'p> World<'p> {
         state.at[party].op == self.program.parties[party].ops.len()
     }
 
-    /// The steps that a party can take: several only where it gets packets, or finds one of several values.
+    /// The steps that a party can take: several only where it gets packets, or finds one of several values. Proxies come after the parties.
     pub fn steps(&self, state: &State, party: usize) -> Vec<Step> {
+        if let Some(of) = party.checked_sub(self.program.parties.len()) {
+            return state.posted[of].first().map(|&(event, _)| Step { party, event, read: 0 }).into_iter().collect();
+        }
         let at = state.at[party];
         let Some(op) = self.program.parties[party].ops.get(at.op) else { return Vec::new() };
         let first = self.events.first[party][at.op];
@@ -166,6 +173,9 @@ impl<'p> World<'p> {
     }
 
     pub fn take(&self, state: &mut State, Step { party, event, read }: Step, shown: &mut Shown) {
+        if let Some(of) = party.checked_sub(self.program.parties.len()) {
+            return self.deliver(state, of, shown);
+        }
         let op = self.program.parties[party].ops[state.at[party].op];
         let first = self.events.first[party][state.at[party].op];
         let mut over = true;
@@ -179,6 +189,10 @@ impl<'p> World<'p> {
                 over = then.is_none_or(|(value, _)| value != old);
             }
             Small::Signal { slot, value, credit } => self.signal(state, party, event, (slot, value, credit), shown),
+            Small::Post { .. } => {
+                let over = state.known[party].over;
+                state.posted[party].push((event, over));
+            }
             Small::Wait { slot, value } => self.wait(state, Step { party, event, read }, (slot, value), shown),
             Small::Test { slot, value, there, .. } => {
                 let found = state.slots[slot][read].value >= value;
@@ -249,6 +263,16 @@ impl<'p> World<'p> {
 
     fn judge(&self, state: &State, known: &Known, event: usize, shown: &mut Shown) {
         let me = &self.events.all[event];
+        // All of a launch is one time: nothing orders the launches of two ranks. The owner of an input need not touch it; of an output what it
+        // touches is promised.
+        let of_tensor = |event: &Event| event.bytes == bytes(Place::Tensor) && matches!(event.by, By::Party(_));
+        if let Some((owner, access)) = self.program.tensor.filter(|_| of_tensor(me)) {
+            let foreign = |event: &Event| event.rank != owner && event.writes();
+            let others = || self.happened(state).map(|other| &self.events.all[other]).filter(|other| of_tensor(other));
+            let touched = || others().any(|other| other.rank == owner);
+            shown.promise |= foreign(me) && (access == Access::In || touched());
+            shown.promise |= me.rank == owner && others().any(foreign);
+        }
         for earlier in self.happened(state) {
             let other = &self.events.all[earlier];
             let is_known = if other.writes() { known.visible } else { known.over } & 1 << earlier != 0;
@@ -263,7 +287,6 @@ impl<'p> World<'p> {
                 shown.race = true;
                 shown.control |= me.controls() || other.controls();
             }
-            shown.promise |= breaks(me, other) || breaks(other, me);
         }
     }
 
@@ -342,7 +365,7 @@ impl<'p> World<'p> {
             Place::Slot(i) if x != 0 => {
                 self.sets(state, party, event, (i, new), shown);
                 if matches!(order, Order::Release | Order::AcqRel) {
-                    state.own_signals[i * self.program.parties.len() + party] = (new, known);
+                    state.own_signals[i * self.program.parties.len() * 2 + party] = (new, known);
                 }
             }
             _ => {}
@@ -361,11 +384,23 @@ impl<'p> World<'p> {
         let (setters, last) = &mut state.setters[slot];
         let others = (0..self.events.all.len()).filter(|&other| *setters & 1 << other != 0);
         shown.writers |= others
-            .filter(|&other| self.events.all[other].by != By::Party(party))
+            .filter(|&other| self.events.all[other].by != self.events.all[event].by)
             .any(|other| !(is_before(other) || is_atomic(other) && is_atomic(event)));
         shown.shrinks |= last.is_some_and(|last| value <= last);
         *setters |= 1 << event;
         *last = Some(value);
+    }
+
+    /// A proxy signals: what was over for its poster is over, and nothing else that it saw is visible.
+    fn deliver(&self, state: &mut State, of: usize, shown: &mut Shown) {
+        let (event, over) = state.posted[of].remove(0);
+        let proxy = self.program.parties.len() + of;
+        state.known[proxy].over |= over;
+        let op = self.events.first[of].iter().position(|&first| first == event).expect("a post is an op");
+        let Small::Post { slot, value } = self.program.parties[of].ops[op] else {
+            unreachable!("only posts are posted")
+        };
+        self.signal(state, proxy, event, (slot, value, false), shown);
     }
 
     fn signal(
@@ -378,7 +413,7 @@ impl<'p> World<'p> {
     ) {
         self.happens(state, party, event, shown);
         self.sets(state, party, event, (slot, value), shown);
-        let own = &mut state.own_signals[slot * self.program.parties.len() + party];
+        let own = &mut state.own_signals[slot * self.program.parties.len() * 2 + party];
         let (mut known, carried) = (state.known[party], credit.then_some(*own));
         match credit {
             true => known = Known { over: known.over, ..Known::default() },
@@ -433,13 +468,6 @@ impl<'p> World<'p> {
         let Known { visible, over, .. } = state.known[party];
         state.packets[packet] = Known { visible: here(visible), over: here(over), without_packets: 0 };
     }
-}
-
-/// Whether a kernel writes what another rank's has bound as its input or its output. All of a launch is one time: nothing orders the
-/// launches of two ranks.
-fn breaks(write: &Event, other: &Event) -> bool {
-    let is_host = matches!(write.by, By::Host(_));
-    other.promised && write.writes() && write.rank != other.rank && write.meets(other) && !is_host
 }
 
 fn set_half(words: &mut [u64; WORDS], half: usize, x: u64) {

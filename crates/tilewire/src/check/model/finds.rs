@@ -1,0 +1,140 @@
+//! What waits find in a slot: which of its signals they may meet, and the least that those show.
+//!
+//! A wait is *for* the first signal that suffices, and may **find** any later one that is not ordered after the wait. Later ones need not show as
+//! much. Say that A signals data, X waits for it and credits B, and B signals: B comes after A in the slot, because X found A's signal there, but
+//! B has seen nothing of A's data. A wait for A's signal that finds B's instead has seen nothing of it either. A signal **keeps** what the one before
+//! it shows when
+//!
+//! - both are of one party: a later store of the same thread to the same place continues the release before it, also where it is a credit. (Only of a
+//!   release that the wait was for, or of one after it.)
+//! - it is an atomic, which continues the release that it reads;
+//! - it is one of data and its signaller has seen all that the one before it shows (a proxy shows only what was posted, whatever its poster has seen).
+//!
+//! So a wait learns the **least** that any signal shows that it may find:
+//!
+//! ```text
+//!      signals of one slot, in order       1 ── 2 ── 3 ── 4 ── 5
+//!      the wait is for                          ▲
+//!      those before the wait in this run        2 ∧  3 ∧  4          learnt: what all of them show
+//!      one after the wait in this run                          5     ordered after the wait: never found
+//!                                                                    shows as much as was learnt: no loss
+//!                                                                    neither: another run may learn less, so one run does not decide
+//! ```
+//!
+//! What is learnt is then the same in every run. Where the party knows of a signal beyond the one that it waits for, it finds none before that,
+//! and what that one shows it has seen already.
+
+use super::clock::{Clock, Knowledge, PartyId};
+use super::slots::Signalled;
+use std::collections::HashMap;
+
+/// What the signals of a slot show, and who found them.
+#[derive(Clone, Default, Debug)]
+pub struct Finds {
+    /// By signal.
+    shows: Vec<Shows>,
+    /// By party, those that found more than the ones before, or learnt more: their values never go back.
+    waits: HashMap<PartyId, Vec<Found>>,
+}
+
+/// What a signal shows to a wait that finds it instead of an earlier one.
+#[derive(Clone, Debug)]
+struct Shows {
+    visible: Clock,
+    /// The signal of data that it continues, and shows as well to waits for that one or an earlier one.
+    continues: Option<usize>,
+    /// No less than the one before it.
+    keeps: bool,
+}
+
+/// A wait.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// In which epoch of its party.
+    pub epoch: u32,
+    /// The least value that it can have found.
+    pub value: u64,
+    /// The number of the signal that it was for, and what it was shown.
+    pub wanted: usize,
+    pub shown: Clock,
+}
+
+impl Finds {
+    /// A signal follows these. Says whether one run may not decide what a wait before it learnt: `knowledge` is the signaller's.
+    pub fn signal(&mut self, before: &[Signalled], signal: &Signalled, knowledge: &Knowledge) -> bool {
+        let last = before.last().zip(self.shows.last());
+        let of_data = |own: usize| if before[own].hides { self.shows[own].continues } else { Some(own) };
+        let visible = signal.published.visible.clone();
+        let continues = match (signal.hides, &signal.atomic, last) {
+            (true, ..) => before.iter().rposition(|earlier| earlier.party == signal.party).and_then(of_data),
+            (false, Some(_), Some((_, shows))) => shows.continues,
+            _ => None,
+        };
+        let keeps = last.is_none_or(|(last, shows)| {
+            // Whoever has seen a signal of data has seen what it shows.
+            let has_seen = !last.hides && visible.covers(last.party, last.epoch);
+            let continued = || shows.continues.is_none_or(|data| visible.holds(&self.shows[data].visible));
+            let is_atomic = signal.atomic.is_some();
+            last.party == signal.party || is_atomic || has_seen || visible.holds(&shows.visible) && continued()
+        });
+        self.shows.push(Shows { visible, continues, keeps });
+        let number = before.len();
+        let is_lost = |wait: &Found, party: &PartyId| {
+            !knowledge.over.covers(*party, wait.epoch) && !self.shown(number, wait.wanted).holds(&wait.shown)
+        };
+        !keeps && self.waits.iter().any(|(party, all)| all.iter().any(|wait| is_lost(wait, party)))
+    }
+
+    /// What a signal shows to a wait for this one or an earlier one.
+    fn shown(&self, number: usize, wanted: usize) -> Clock {
+        let Shows { visible, continues, .. } = &self.shows[number];
+        let mut shown = visible.clone();
+        continues.iter().filter(|&&data| data >= wanted).for_each(|&data| shown.join(&self.shows[data].visible));
+        shown
+    }
+
+    /// Whether somebody found this value, or more, in a wait that is over for whoever knows this.
+    pub fn is_found(&self, value: u64, knowledge: &Knowledge) -> bool {
+        self.waits.iter().any(|(party, all)| {
+            let first = all.get(all.partition_point(|wait| wait.value < value));
+            first.is_some_and(|wait| knowledge.over.covers(*party, wait.epoch))
+        })
+    }
+
+    /// The next signals know all that whoever signalled this value does: of waits that it knows to be over, and that found less, nobody asks again.
+    pub fn forget(&mut self, value: u64, knowledge: &Knowledge) {
+        self.waits.retain(|party, all| {
+            let known = knowledge.over.get(*party);
+            let old = all.partition_point(|wait| wait.value < value && wait.epoch <= known);
+            all.drain(..old);
+            !all.is_empty()
+        });
+    }
+
+    /// What a wait for one of these signals learns, whose party has seen this before.
+    pub fn least(&self, signals: &[Signalled], wanted: usize, seen: &Clock) -> Clock {
+        let (first, later) = (&signals[wanted].published.visible, wanted + 1..signals.len());
+        if self.shows[later.clone()].iter().all(|shows| shows.keeps) {
+            return first.clone();
+        }
+        if signals[later.clone()].iter().any(|signal| seen.covers(signal.party, signal.epoch)) {
+            return Clock::default();
+        }
+        later.fold(first.clone(), |least, number| least.meet(&self.shown(number, wanted)))
+    }
+
+    /// A party has waited.
+    pub fn wait(&mut self, party: PartyId, found: Found) {
+        let all = self.waits.entry(party).or_default();
+        match all.last() {
+            // A value never goes back for a party.
+            Some(last) if found.value <= last.value => {
+                if !last.shown.holds(&found.shown) {
+                    let value = last.value;
+                    all.push(Found { value, ..found });
+                }
+            }
+            _ => all.push(found),
+        }
+    }
+}
