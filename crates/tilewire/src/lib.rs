@@ -92,6 +92,7 @@ pub mod ir;
 pub mod ptx;
 pub mod rehearsal;
 pub mod schedule;
+mod sync;
 pub mod tensor;
 pub mod transport;
 pub mod vm;
