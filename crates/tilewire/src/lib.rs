@@ -86,6 +86,9 @@ pub mod check;
 pub mod collective;
 pub mod cuda;
 mod error_debug;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod hook;
 pub mod hooks;
 pub mod ir;

@@ -635,5 +635,5 @@ impl Machine {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod tests;
