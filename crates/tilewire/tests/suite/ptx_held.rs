@@ -41,9 +41,10 @@ enum Besides {
 fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
     let count = words * 8 / size_of::<T>();
     let (y, area, given) = (Tensor::<u64>::zeros(words), Tensor::<u8>::zeros(words * 16), Tensor::<u64>::zeros(1));
+    let other = Tensor::<T>::zeros(1);
     let traced = kernel("sent", |k| {
         let (x, y, area) = (k.inout(x), k.inout(&y), k.region("area", from_ref(area.memory())));
-        let given = k.slots("given", from_ref(given.memory()), 8);
+        let (given, other) = (k.slots("given", from_ref(given.memory()), 8), k.input(&other));
         k.role("main", LANES as u32 / 32).run(|r| {
             let scratch = r.scratch_region(words * 8);
             let size = size_of::<T>() as i64;
@@ -58,7 +59,8 @@ fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
                 _ => fill(),
             }
             match besides {
-                Besides::Written => x.store(count as i64 - 1, x.load(0)),
+                // Of an input, which all lanes load: handing it out would be a barrier.
+                Besides::Written => x.store(count as i64 - 1, other.load(0)),
                 Besides::Credit => r.signal_credit(given.slot(0, 0), 1u64),
                 _ => {}
             }
