@@ -87,12 +87,16 @@ pub mod check;
 pub mod collective;
 pub mod cuda;
 mod error_debug;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod hook;
 pub mod hooks;
 pub mod ir;
 pub mod ptx;
 pub mod rehearsal;
 pub mod schedule;
+mod sync;
 pub mod tensor;
 pub mod transport;
 pub mod vm;

@@ -9,7 +9,7 @@ use std::sync::{Barrier, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tilewire::collective::waits_over;
 use tilewire::prelude::*;
-use tilewire::transport::{AbortCode, Cause, SegmentSet};
+use tilewire::transport::{AbortCode, Cause, Doorbell, SegmentSet};
 use tilewire::vm::{Prepared, Settings};
 use tilewire::{LaunchError, Memory, Traced};
 
@@ -42,10 +42,9 @@ fn slot(memory: &Memory, index: usize) -> &AtomicU64 {
 }
 
 /// (rings that found somebody, sleepers) of a rank's doorbell.
-fn bell(set: &SegmentSet, rank: usize) -> (u64, u64) {
-    let text = format!("{:?}", set.doorbell(rank));
-    let numbers: Vec<u64> = text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
-    (numbers[0], numbers[1])
+fn bell(set: &SegmentSet, rank: usize) -> (u32, u32) {
+    let word = set.doorbell(rank).word().load(Ordering::Relaxed);
+    (word >> Doorbell::SLEEPERS.count_ones(), word & Doorbell::SLEEPERS)
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {

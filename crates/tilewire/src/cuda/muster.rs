@@ -24,10 +24,9 @@
 
 use super::device::held;
 use super::error::CudaError;
+use crate::sync::{Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, PoisonError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A direction between two ranks, and which end of it a launch is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

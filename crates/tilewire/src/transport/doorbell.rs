@@ -34,10 +34,9 @@
 
 use super::futex;
 use super::mapping::Mapping;
+use crate::sync::{Arc, AtomicU32, Instant, Ordering, compiler_fence, fence};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The first nap: what a lost wake-up costs at most when sleeping has just begun.
 const FIRST_NAP: Duration = Duration::from_millis(1);

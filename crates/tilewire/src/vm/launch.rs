@@ -7,7 +7,7 @@ use super::level::Level;
 use super::lower::{lower, memories};
 use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
 use super::pace::{Pace, Puts};
-use super::pool::{Failure, Job};
+use super::pool::{Failure, Job, Pool};
 use super::queue;
 use super::rounding::Rounding;
 use super::shortcut::Shortcut;
@@ -175,7 +175,7 @@ impl Prepared {
             return if machine.run() { Ok(()) } else { self.finish_alone() };
         }
         let share = self.blocks > 1;
-        let result = self.job.launch(share, self.settings.deadline);
+        let result = Job::launch(&self.job, share.then(Pool::global), self.settings.deadline);
         result.map_err(|failure| self.explain(failure))
     }
 

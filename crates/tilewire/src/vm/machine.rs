@@ -642,5 +642,5 @@ impl Machine {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) mod tests;

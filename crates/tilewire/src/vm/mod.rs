@@ -41,6 +41,8 @@ pub use error::{LaunchError, PrepareError, Who};
 pub(crate) use launch::KEPT_IN_CACHE;
 pub use launch::{Prepared, Settings};
 pub use level::Level;
+#[cfg(any(test, fuzzing))]
+pub(crate) use machine::tests::fuzz;
 pub use pace::Puts;
 pub(crate) use processor::{is_intel, second_level};
 pub use queue::{Descriptor, Queue, Work};

@@ -6,10 +6,10 @@ use super::machine::{Machine, Stop, Watch};
 use super::rounding::Rounding;
 use super::stall::Stalls;
 use super::waits::{Backoff, Waits};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, sleep, yield_now};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The end of a chain of machines.
@@ -68,17 +68,17 @@ impl Job {
         })
     }
 
-    /// Runs all instances to the end; `share` asks the pool for help. Gives the instance that failed and why.
-    pub(crate) fn launch(self: &Arc<Job>, share: bool, deadline: Option<Duration>) -> Result<(), Failure> {
-        *self.deadline.lock().expect("no participant panics") = deadline;
-        self.failed.store(false, Ordering::Relaxed);
-        self.next.store(0, Ordering::Relaxed);
+    /// Runs all instances to the end; the workers of `pool` may help. Gives the instance that failed and why.
+    pub(crate) fn launch(job: &Arc<Job>, pool: Option<&Pool>, deadline: Option<Duration>) -> Result<(), Failure> {
+        *job.deadline.lock().expect("no participant panics") = deadline;
+        job.failed.store(false, Ordering::Relaxed);
+        job.next.store(0, Ordering::Relaxed);
         {
-            let _shared = share.then(|| Shared::new(self));
-            self.participate(deadline);
+            let _shared = pool.map(|pool| Shared::new(job, pool));
+            job.participate(deadline);
         }
-        if self.failed.load(Ordering::Relaxed) {
-            let failure = self.failure.lock().expect("no participant panics").take();
+        if job.failed.load(Ordering::Relaxed) {
+            let failure = job.failure.lock().expect("no participant panics").take();
             return Err(failure.expect("a failed job says why"));
         }
         Ok(())
@@ -222,12 +222,11 @@ impl Job {
 /// A job that the pool may help with. However the launch ends, by a panic too, nobody is inside when this is gone.
 struct Shared<'j> {
     job: &'j Arc<Job>,
-    pool: &'static Pool,
+    pool: &'j Pool,
 }
 
 impl<'j> Shared<'j> {
-    fn new(job: &'j Arc<Job>) -> Shared<'j> {
-        let pool = Pool::global();
+    fn new(job: &'j Arc<Job>, pool: &'j Pool) -> Shared<'j> {
         pool.offer(job);
         Shared { job, pool }
     }
@@ -252,9 +251,9 @@ impl Drop for Shared<'_> {
         while Arc::strong_count(self.job) > 1 {
             // Sleeping lets also those run that the system puts behind this thread.
             if turns < 100 {
-                std::thread::yield_now()
+                yield_now()
             } else {
-                std::thread::sleep(Duration::from_micros(50))
+                sleep(Duration::from_micros(50))
             }
             turns += 1;
         }
@@ -262,17 +261,17 @@ impl Drop for Shared<'_> {
 }
 
 /// The workers of this process.
-struct Pool {
-    jobs: Mutex<VecDeque<Arc<Job>>>,
+pub(crate) struct Pool {
+    pub(super) jobs: Mutex<VecDeque<Arc<Job>>>,
     wake: Condvar,
 }
 
 impl Pool {
-    fn global() -> &'static Pool {
+    /// The pool of this process, with a worker for every core but one.
+    pub(crate) fn global() -> &'static Pool {
         static POOL: OnceLock<&'static Pool> = OnceLock::new();
         POOL.get_or_init(|| {
-            let pool: &'static Pool =
-                Box::leak(Box::new(Pool { jobs: Mutex::new(VecDeque::with_capacity(64)), wake: Condvar::new() }));
+            let pool: &'static Pool = Box::leak(Box::new(Pool::without_workers()));
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             for k in 1..cores {
                 let worker = std::thread::Builder::new().name(format!("tilewire-{k}"));
@@ -281,6 +280,10 @@ impl Pool {
             }
             pool
         })
+    }
+
+    pub(super) fn without_workers() -> Pool {
+        Pool { jobs: Mutex::new(VecDeque::with_capacity(64)), wake: Condvar::new() }
     }
 
     fn offer(&self, job: &Arc<Job>) {
@@ -293,29 +296,38 @@ impl Pool {
     }
 
     fn work(&self) {
-        let mut jobs = self.jobs.lock().expect("no worker panics");
         loop {
-            let open = jobs.iter().position(|job| job.next.load(Ordering::Relaxed) < job.machines.len);
-            let Some(k) = open else {
-                jobs = self.wake.wait(jobs).expect("no worker panics");
-                continue;
+            let mut jobs = self.jobs.lock().expect("no worker panics");
+            let job = loop {
+                match enter(&jobs) {
+                    Some(job) => break job,
+                    None => jobs = self.wake.wait(jobs).expect("no worker panics"),
+                }
             };
-            let job = jobs[k].clone();
-            // Under the lock: a launch that withdraws the job afterwards sees that somebody is inside.
-            job.helpers.fetch_add(1, Ordering::Relaxed);
             drop(jobs);
-            let deadline = *job.deadline.lock().expect("no participant panics");
-            // A panic here would be a bug of the engine, and the launcher would wait for this thread for ever.
-            let worked = catch_unwind(AssertUnwindSafe(|| job.participate(deadline)));
-            if worked.is_err() {
-                eprintln!("tilewire bug: a worker panicked; the results of the launch are lost");
-                std::process::abort();
-            }
-            job.helpers.fetch_sub(1, Ordering::Release);
-            // Who launched may be asleep until the last helper is gone.
-            job.waits.wake();
-            drop(job);
-            jobs = self.jobs.lock().expect("no worker panics");
+            help(job);
         }
     }
+}
+
+/// Joins a job that has instances nobody has taken. The pool's lock is held: a launch that withdraws the job afterwards sees that
+/// somebody is inside.
+pub(super) fn enter(jobs: &VecDeque<Arc<Job>>) -> Option<Arc<Job>> {
+    let job = jobs.iter().find(|job| job.next.load(Ordering::Relaxed) < job.machines.len)?;
+    job.helpers.fetch_add(1, Ordering::Relaxed);
+    Some(job.clone())
+}
+
+/// Runs instances of a job that was entered, and leaves it.
+pub(super) fn help(job: Arc<Job>) {
+    let deadline = *job.deadline.lock().expect("no participant panics");
+    // A panic here would be a bug of the engine, and the launcher would wait for this thread forever.
+    let worked = catch_unwind(AssertUnwindSafe(|| job.participate(deadline)));
+    if worked.is_err() {
+        eprintln!("tilewire bug: a worker panicked; the results of the launch are lost");
+        std::process::abort();
+    }
+    job.helpers.fetch_sub(1, Ordering::Release);
+    // The launcher may be asleep until the last helper is gone.
+    job.waits.wake();
 }

@@ -9,8 +9,8 @@
 //! A producer takes ticket t if t − taken < capacity, fills entry t mod capacity, and publishes it by storing turn = t + 1
 //! (release). The consumer reads an entry when its turn is taken + 1 (acquire) and frees it by storing taken (release). All counters only grow.
 
+use crate::sync::{AtomicU64, Ordering};
 use crate::tensor::Memory;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const TICKETS: usize = 64;
 const CAPACITY: usize = 128;

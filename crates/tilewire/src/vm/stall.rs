@@ -4,8 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::waits::Waits;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// The participants of one launch.
 #[derive(Default)]

@@ -353,5 +353,5 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(super) mod tests;

@@ -45,6 +45,8 @@ const FOLDERS: &[Folder] = &[
     },
 ];
 
+/// Files of the root that every folder may use: they know no folder.
+const SHARED: &[&str] = &["sync"];
 /// Longer than this, a file is two files.
 const MAX_LINES: usize = 700;
 /// Files that may be longer, each with its reason. None so far, and none wanted.
@@ -87,7 +89,7 @@ fn layering(file: &File) -> Vec<Fault> {
         return vec![file.fault(1, what)];
     };
     let judge = |(line, target): (usize, String)| {
-        if target == name || folder.uses.contains(&target.as_str()) {
+        if target == name || [folder.uses, SHARED].iter().any(|names| names.contains(&target.as_str())) {
             return None;
         }
         let what = if FOLDERS.iter().any(|f| f.name == target) {

@@ -3,8 +3,10 @@
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use std::slice::from_ref;
-use support::simulated::{same_as_defined, simulate_world};
+use support::ptx_machine::{Access, Space};
+use support::simulated::{Run, run_as_defined, run_world};
 use tilewire::hook::{Region, RoleCtx};
 use tilewire::ir::scalar::Element;
 use tilewire::ptx::Target;
@@ -39,9 +41,10 @@ enum Besides {
 fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
     let count = words * 8 / size_of::<T>();
     let (y, area, given) = (Tensor::<u64>::zeros(words), Tensor::<u8>::zeros(words * 16), Tensor::<u64>::zeros(1));
+    let other = Tensor::<T>::zeros(1);
     let traced = kernel("sent", |k| {
         let (x, y, area) = (k.inout(x), k.inout(&y), k.region("area", from_ref(area.memory())));
-        let given = k.slots("given", from_ref(given.memory()), 8);
+        let (given, other) = (k.slots("given", from_ref(given.memory()), 8), k.input(&other));
         k.role("main", LANES as u32 / 32).run(|r| {
             let scratch = r.scratch_region(words * 8);
             let size = size_of::<T>() as i64;
@@ -56,7 +59,8 @@ fn sent<T: Element>(words: usize, x: &Tensor<T>, besides: Besides) -> Traced {
                 _ => fill(),
             }
             match besides {
-                Besides::Written => x.store(count as i64 - 1, x.load(0)),
+                // Of an input, which all lanes load: handing it out would be a barrier.
+                Besides::Written => x.store(count as i64 - 1, other.load(0)),
                 Besides::Credit => r.signal_credit(given.slot(0, 0), 1u64),
                 _ => {}
             }
@@ -92,20 +96,25 @@ fn send<'t>(
     }
 }
 
-/// Stores to shared memory of anything but what the leader hands out, which has a fixed place there.
-fn stores(text: &str) -> usize {
-    text.lines().filter(|line| line.contains("st.shared") && !line.contains("[%r2+")).count()
+/// Stores to shared memory of anything but what the leader hands out, which all lanes of the block load.
+fn stores(run: &Run, lanes: usize) -> usize {
+    let shared = run.trace.accesses(|access| access.space == Space::Shared);
+    let handed_out = |store: &Access| {
+        let loads = shared.iter().filter(|(_, access)| access.load && access.overlaps(store));
+        BTreeSet::from_iter(loads.map(|(_, load)| load.thread)).len() == lanes
+    };
+    shared.iter().filter(|(_, access)| !access.load && !handed_out(access)).count()
 }
 
-fn case<T: Element>(name: &str, words: usize, number: fn(usize) -> T, besides: Besides, held: bool) -> String {
+fn case<T: Element>(name: &str, words: usize, number: fn(usize) -> T, besides: Besides, held: bool) -> Vec<Run> {
     let x = Tensor::from_fn(words * 8 / size_of::<T>(), number);
     let what = format!("{words} words of {name}, {besides:?}");
-    let mut text = String::new();
-    for target in [Target::Sm80, Target::Sm90a] {
-        text = same_as_defined(&what, &sent(words, &x, besides), target);
-        assert_eq!(stores(&text) == 0, held, "{what}\n{text}");
-    }
-    text
+    let on = |target| {
+        let (text, run) = run_as_defined(&what, &sent(words, &x, besides), target);
+        assert_eq!(stores(&run, LANES) == 0, held, "{what}\n{text}");
+        run
+    };
+    [Target::Sm80, Target::Sm90a].map(on).into()
 }
 
 #[test]
@@ -135,10 +144,16 @@ fn what_others_read_goes_through_memory() {
 
 #[test]
 fn nobody_writes_what_is_still_read() {
-    let text = case("u32", LANES, |i| i as u32, Besides::Written, true);
-    let read = text.find("ld.global.v2.b32").unwrap_or_else(|| panic!("{text}"));
-    let write = text[read..].find("st.global.b32").unwrap_or_else(|| panic!("{text}"));
-    assert!(text[read..read + write].contains("bar.sync"), "{text}");
+    for run in case("u32", LANES, |i| i as u32, Besides::Written, true) {
+        let of_x = run.trace.accesses(|access| run.is_to(access, 0, 0));
+        let (loads, writes): (Vec<_>, Vec<_>) = of_x.into_iter().partition(|(_, access)| access.load);
+        let [write] = writes[..] else { panic!("one store to x: {writes:?}") };
+        let readers: Vec<_> = loads.into_iter().filter(|(_, load)| load.overlaps(write.1)).collect();
+        assert!(readers.iter().any(|(_, load)| load.thread != write.1.thread), "nobody else reads it: {readers:?}");
+        for load in readers.into_iter().filter(|(_, load)| load.thread != write.1.thread) {
+            assert!(run.trace.met_between(load, write), "{load:?} {write:?}");
+        }
+    }
 }
 
 /// A one-shot all-reduce has one barrier, by which the leader hands out its counters, before it sends what it has loaded.
@@ -166,15 +181,23 @@ fn all_reduce_holds(ranks: usize, len: usize, blocks: usize) {
     };
     let links = rehearsal.with_copies().ranks();
     let traced: Vec<Traced> = links.iter().enumerate().map(trace).collect();
-    let text =
-        tilewire::ptx::emit(&tilewire::ir::simplify(&traced[0].kernel), tilewire::ptx::Options::new(Target::Sm90a));
-    let text = text.unwrap().text;
-    let first = text.find("ld.global.v2.b32").unwrap_or_else(|| panic!("{text}"));
-    let sent = text.find("st.relaxed.sys.global.v2.b64").unwrap_or_else(|| panic!("{text}"));
-    let wait = text.find("ld.acquire.sys").unwrap_or_else(|| panic!("{text}"));
-    assert!(first < wait && wait < sent, "{text}");
-    assert_eq!((stores(&text), text[first..wait].matches("bar.").count()), (0, 1), "{text}");
-    let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
+    let run = run_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
     let right: Vec<u8> = (0..len).flat_map(|i| ((i * 6) as f32).to_le_bytes()).collect();
-    assert!(results.iter().all(|rank| rank.iter().flatten().any(|memory| *memory == right)));
+    assert!(run.results.iter().all(|rank| rank.iter().flatten().any(|memory| *memory == right)));
+    let warps: usize = traced[0].kernel.roles.values().map(|role| role.warps as usize * role.copies as usize).sum();
+    assert_eq!(stores(&run, 32 * warps), 0);
+    // The leader of every block, in its own order: it loads what it sends, has met the others once when it waits, and sends then.
+    let input = traced[0].kernel.params.iter().position(|(_, param)| param.name() == "input").expect("an input");
+    for (rank, block) in (0..ranks).flat_map(|rank| (0..blocks as u32).map(move |block| (rank, block))) {
+        let leader = |access: &Access| (access.rank, access.block, access.thread) == (rank, block, 0);
+        let first = |is: &dyn Fn(&Access) -> bool| {
+            let found = run.trace.accesses(|access| leader(access) && is(access));
+            found.first().map(|&(at, access)| (at, access.clone())).expect("the leader does it")
+        };
+        let (loads, by) = first(&|access| access.load && run.is_to(access, rank, input));
+        let (waits, _) = first(&|access| access.op.starts_with("ld.acquire.sys"));
+        let (sends, _) = first(&|access| access.op == "st.relaxed.sys.global.v2.b64");
+        assert!(loads < waits && waits < sends, "rank {rank}, block {block}: {loads} {waits} {sends}");
+        assert_eq!(run.trace.meetings(&by, loads, waits), 1, "rank {rank}, block {block}");
+    }
 }

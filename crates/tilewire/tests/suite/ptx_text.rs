@@ -2,7 +2,10 @@
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use support::code::{Code, at};
+use support::ptx_machine::{Access as Touch, Code as Parsed, Instr, Operand, Space};
+use support::simulated::run_as_defined;
 use support::{assert_snapshot, kernels};
 use tilewire::ir::{Access, Kernel, Op, Type};
 use tilewire::ptx::{Options, PtxError, Target, emit};
@@ -25,6 +28,8 @@ fn main_kernels_look_as_they_did() {
 #[test]
 fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
     use tilewire::{Tensor, kernel};
+    const X: usize = 0;
+    const COUNTER: usize = 2;
     let (x, y, counter) = (Tensor::<f32>::zeros(1024), Tensor::<f32>::zeros(1024), Tensor::<u32>::zeros(1));
     for of_scratch in [false, true] {
         let traced = kernel("prepares", |k| {
@@ -38,13 +43,19 @@ fn what_fills_scratch_does_not_wait_for_what_is_loaded() {
                 counter.store(0, loaded + 1);
             });
         });
-        let text = support::simulated::same_as_defined("prepares", &traced.unwrap(), Target::Sm90a);
-        let place = |mark: &str| text.find(mark).unwrap_or_else(|| panic!("{mark}\n{text}"));
-        // By a predicate: the leader alone.
-        let loaded = if of_scratch { "ld.shared.b32" } else { "ld.global.b32" };
-        let (loaded, fills) = (place(&format!("@%p0 {loaded}")), place("ld.global.v4.b32"));
-        assert!(loaded < fills, "{text}");
-        assert_eq!(text[loaded..fills].matches("bar.sync").count(), if of_scratch { 1 } else { 0 }, "{text}");
+        let (text, run) = run_as_defined("prepares", &traced.unwrap(), Target::Sm90a);
+        let everybody = run.trace.accesses(|access| access.load);
+        // The leader's own load: nobody else looks there.
+        let alone = |load: &Touch| everybody.iter().all(|(_, other)| other.thread == 0 || !other.overlaps(load));
+        let loaded = |access: &Touch| match of_scratch {
+            true => access.space == Space::Shared && alone(access),
+            false => run.is_to(access, 0, COUNTER),
+        };
+        let mut leader = everybody.iter().filter(|(_, access)| access.thread == 0);
+        let &(loaded, by) = leader.clone().find(|(_, access)| loaded(access)).expect("the leader loads");
+        let &(fills, _) = leader.find(|(_, access)| run.is_to(access, 0, X)).expect("scratch is filled");
+        assert!(loaded < fills && alone(by), "{text}");
+        assert_eq!(run.trace.meetings(by, loaded, fills), usize::from(of_scratch), "{text}");
     }
 }
 
@@ -63,15 +74,15 @@ fn a_bulk_copy_is_no_barrier() {
             r.bulk_wait(0, tilewire::ir::BulkDone::Complete);
         });
     });
-    let text = support::simulated::same_as_defined("room", &traced.unwrap(), Target::Sm90a);
-    let written = text.find("st.global.b32").unwrap_or_else(|| panic!("{text}"));
-    let room = written + text[written..].find("setp.lt.u32").unwrap_or_else(|| panic!("{text}"));
-    let after = text[room..].split_once("bra.uni ").and_then(|(_, to)| to.split_once(';')).map(|(label, _)| label);
-    let after = format!("\n{}:", after.unwrap_or_else(|| panic!("{text}")));
-    let after = room + text[room..].find(&after).unwrap_or_else(|| panic!("{after}\n{text}"));
-    // The `each` begins with its extent.
-    let each = after + text[after..].find("max.s64").unwrap_or_else(|| panic!("{text}"));
-    assert!(text[after..each].contains("bar.sync"), "{text}");
+    let (text, run) = run_as_defined("room", &traced.unwrap(), Target::Sm90a);
+    let (loads, stores): (Vec<_>, Vec<_>) =
+        run.trace.accesses(|access| run.is_to(access, 0, 0)).into_iter().partition(|(_, access)| access.load);
+    let [store] = stores[..] else { panic!("one store to x: {stores:?}\n{text}") };
+    let others: Vec<_> = loads.into_iter().filter(|(_, load)| load.thread != store.1.thread).collect();
+    let lanes = BTreeSet::from_iter(others.iter().map(|(_, load)| load.thread));
+    assert_eq!(lanes.len(), 4 * 32 - 1, "{text}");
+    // In this run there is room, so the barrier of a full group is jumped over.
+    assert!(others.into_iter().all(|load| run.trace.met_between(store, load)), "{text}");
 }
 
 /// `y = x` for `n` elements of a type, both aligned to `align`.
@@ -115,20 +126,28 @@ fn accesses_are_as_wide_as_alignment_allows() {
 #[test]
 fn orders_are_in_the_text() {
     let text = text(&kernels::staged());
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let barrier = |line: &&str| line.starts_with("bar.");
-    // One data signal: a barrier right before its release. One credit: a barrier, then a relaxed store.
-    for store in ["st.release.sys.global.u64 [%d", "st.relaxed.sys.global.u64 [%d"] {
-        let signals: Vec<usize> = (0..lines.len())
-            .filter(|&k| lines[k].starts_with('@') && lines[k].contains(store) && !lines[k].contains('+'))
-            .collect();
-        assert_eq!(signals.len(), 1, "{store}\n{text}");
-        assert!(lines[..signals[0]].iter().rev().find(|l| l.starts_with("st.") || barrier(l)).is_some_and(barrier));
+    let code = Parsed::parse(&text).unwrap();
+    let instrs = &code.instrs;
+    // One data signal: a barrier right before its release. One credit: a barrier, then a relaxed store. Both are the leader's, to the
+    // first byte of a slot; the reports of a wait that gives up have other places.
+    for order in ["release", "relaxed"] {
+        let is_signal = |instr: &&Instr| {
+            instr.parts == ["st", order, "sys", "global", "u64"]
+                && instr.guard.is_some()
+                && matches!(instr.args[0], Operand::Memory(_, 0))
+        };
+        let signals: Vec<usize> = (0..instrs.len()).filter(|&k| is_signal(&&instrs[k])).collect();
+        assert_eq!(signals.len(), 1, "{order}\n{text}");
+        let before = instrs[..signals[0]].iter().rev().find(|instr| matches!(&*instr.parts[0], "st" | "bar"));
+        assert!(before.is_some_and(|instr| instr.parts[0] == "bar"), "{order}\n{text}");
     }
     // Every look at a slot is an acquire; after the last one of a wait comes a barrier before any other access.
-    assert_eq!(text.matches("ld.acquire.sys.global.u64").count(), 3 + 3 + 1, "{text}");
-    // Each copy of each role has a barrier of its own lanes.
-    assert!(text.contains(", 128;") && !text.contains("bar.sync 0"), "{text}");
+    let looks = instrs.iter().filter(|instr| instr.parts == ["ld", "acquire", "sys", "global", "u64"]);
+    assert_eq!(looks.count(), 3 + 3 + 1, "{text}");
+    // Each copy of each role has a barrier of its own lanes: its number is in a register, and 0, of the whole block, is not used.
+    let barriers: Vec<&Instr> = instrs.iter().filter(|instr| instr.parts == ["bar", "sync"]).collect();
+    assert!(!barriers.is_empty(), "{text}");
+    assert!(barriers.iter().all(|i| matches!(i.args[..], [Operand::Reg(_), Operand::Imm(128)])), "{text}");
 }
 
 #[test]

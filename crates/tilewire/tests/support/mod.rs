@@ -6,6 +6,8 @@ pub mod code;
 pub mod fields;
 pub mod hook_samples;
 pub mod kernels;
+pub mod malformed;
+pub mod mutations;
 pub mod programs;
 pub mod ptx_machine;
 pub mod ptxas;

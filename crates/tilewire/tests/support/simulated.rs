@@ -1,7 +1,7 @@
 //! A program on the machine of `ptx_machine/`: its arguments in that machine's memory.
 
 use super::programs::{BufferSpec, ParamSpec, Program};
-use super::ptx_machine::{self, Fault, Memory};
+use super::ptx_machine::{self, Access, Fault, Memory, Space, Trace};
 use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::simplify;
 use tilewire::ptx::{Module, Options, Target, abi, emit};
@@ -37,24 +37,59 @@ pub fn simulate(program: &Program, module: &Module) -> Result<Vec<Vec<Vec<u8>>>,
 
 /// Runs a kernel of one rank, which must give the bytes of its definition. Gives its text.
 pub fn same_as_defined(name: &str, traced: &Traced, target: Target) -> String {
+    defined(name, traced, target, None).0
+}
+
+/// What a run of all ranks left in memory, and how.
+pub struct Run {
+    /// For every rank and parameter the bytes of every bank.
+    pub results: Vec<Vec<Vec<Vec<u8>>>>,
+    pub trace: Trace,
+    /// For every rank and parameter the pieces of memory that the banks are.
+    pieces: Vec<Vec<Vec<usize>>>,
+}
+
+impl Run {
+    /// Whether an access is one to a parameter of a rank.
+    pub fn is_to(&self, access: &Access, rank: usize, param: usize) -> bool {
+        let piece = Memory::piece_of(access.address);
+        access.space == Space::Global && piece.is_some_and(|piece| self.pieces[rank][param].contains(&piece))
+    }
+}
+
+/// The same; gives what the threads did as well.
+pub fn run_as_defined(name: &str, traced: &Traced, target: Target) -> (String, Run) {
+    defined(name, traced, target, Some(Trace::default()))
+}
+
+fn defined(name: &str, traced: &Traced, target: Target, trace: Option<Trace>) -> (String, Run) {
     let text = emit(&simplify(&traced.kernel), Options::new(target)).unwrap().text;
     let expected = check::evaluate(&traced.kernel, &traced.args, (0, 1), Schedule::default());
     let expected = expected.unwrap_or_else(|e| panic!("{name}: {e}"));
-    let got = simulate_world(std::slice::from_ref(traced), target);
-    let got = got.unwrap_or_else(|fault| panic!("{name} for {target}: {}", fault.0)).swap_remove(0);
-    for (param, (got, expected)) in got.iter().zip(&expected).enumerate() {
+    let run = run_ranks(std::slice::from_ref(traced), target, trace);
+    let run = run.unwrap_or_else(|fault| panic!("{name} for {target}: {}", fault.0));
+    for (param, (got, expected)) in run.results[0].iter().zip(&expected).enumerate() {
         for (got, expected) in got.iter().zip(expected) {
             let wrong = (0..got.len()).find(|&k| got[k] != expected[k]);
             assert_eq!(wrong, None, "{name} for {target}: parameter {param}\n{text}");
         }
     }
-    text
+    (text, run)
 }
 
 /// Runs the traced kernels of all ranks at the same time, on a copy of their memory; memories that several name are one. Gives for
 /// every rank and parameter the bytes of every bank afterwards.
 pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Vec<u8>>>>, Fault> {
-    let mut memory = Memory::default();
+    run_ranks(ranks, target, None).map(|run| run.results)
+}
+
+/// The same, with all that the threads did.
+pub fn run_world(ranks: &[Traced], target: Target) -> Result<Run, Fault> {
+    run_ranks(ranks, target, Some(Trace::default()))
+}
+
+fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<Run, Fault> {
+    let mut memory = Memory { trace, ..Memory::default() };
     // By host address; a memory is named whole or not at all here.
     let mut known: Vec<(usize, Place)> = Vec::new();
     let mut launches = Vec::new();
@@ -97,7 +132,10 @@ pub fn simulate_world(ranks: &[Traced], target: Target) -> Result<Vec<Vec<Vec<Ve
     let all: Vec<(&Module, &[u8])> = launches.iter().map(|(module, args)| (module, &args[..])).collect();
     ptx_machine::run_world(&all, &mut memory)?;
     let bytes = |place: &Place| memory.pieces[place.piece][..place.bytes].to_vec();
-    Ok(places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(bytes).collect()).collect()).collect())
+    let results = places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(bytes).collect()).collect()).collect();
+    let pieces =
+        places.iter().map(|rank| rank.iter().map(|arg| arg.iter().map(|place| place.piece).collect()).collect());
+    Ok(Run { results, pieces: pieces.collect(), trace: memory.trace.unwrap_or_default() })
 }
 
 /// The parameter block of a launch: see `tilewire::ptx::abi`.

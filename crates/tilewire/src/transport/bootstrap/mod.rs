@@ -32,6 +32,9 @@ mod server;
 mod store;
 mod wire;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use wire::fuzz;
+
 pub use client::TcpBootstrap;
 pub use error::{BootstrapError, Departure, Operation};
 pub use limits::{Limit, Limits};

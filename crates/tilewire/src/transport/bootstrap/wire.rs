@@ -325,6 +325,32 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A target for fuzzing: the bytes are messages, one after the other. Whatever they are, reading them ends without a panic, and what is read is
+/// written as it was. Gives how many could be read.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(mut data: &[u8]) -> usize {
+    let mut read = 0;
+    while let Some((head, rest)) = data.split_first_chunk::<HEADER>() {
+        let (kind, number, length) = header(head);
+        let (body, rest) = rest.split_at(length.min(rest.len()));
+        data = rest;
+        // A long reason is cut when it is written, so what is written is compared, not what was read.
+        if let Some(question) = Question::decode(kind, body) {
+            let written = question.encode(number);
+            let again = Question::decode(written[0], &written[HEADER..]).expect("what is written can be read");
+            assert_eq!(again.encode(number), written);
+            read += 1;
+        }
+        if let Some(reply) = Reply::decode(kind, body) {
+            let written = reply.encode(number).concat();
+            let again = Reply::decode(written[0], &written[HEADER..]).expect("what is written can be read");
+            assert_eq!(again, reply);
+            read += 1;
+        }
+    }
+    read
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,5 @@
 //! Whatever the verifier accepts runs to an end: done, blocked or a fault, and nothing outside its memory is touched.
+#![cfg_attr(fuzzing, allow(dead_code, unused_imports))] // fuzzing needs the one target
 
 use super::super::code::{Access, Code, Opcode, RoleCode};
 use super::super::handlers::{handler, of_several};
@@ -182,6 +183,28 @@ fn the_sample_runs_to_its_end() {
         assert_eq!(run(&sample, sample.role.clone(), level, (usize::MAX, Pace::none())), Stop::Done);
         check_guards(&sample, &level);
     }
+}
+
+/// A target for fuzzing: every 8 bytes break the sample once more. The verifier does not panic, and what it accepts runs to an end on all
+/// levels, inside its memory. True if it was accepted.
+pub(crate) fn fuzz(data: &[u8]) -> bool {
+    thread_local!(static SAMPLE: Sample = sample(false));
+    SAMPLE.with(|sample| {
+        let mut role = sample.role.clone();
+        for chunk in data.chunks(8).take(4) {
+            mutate(&mut role, &mut Random(chunk.iter().fold(0, |seed, &byte| seed << 8 | u64::from(byte))));
+        }
+        if verify(&role, &sample.entries).is_err() {
+            return false;
+        }
+        for level in Level::available() {
+            fill(sample);
+            let stop = run(sample, role.clone(), level, (usize::MAX, Pace::none()));
+            assert_ne!(stop, Stop::Running, "stopped while running\n{role}");
+            check_guards(sample, &data);
+        }
+        true
+    })
 }
 
 #[test]

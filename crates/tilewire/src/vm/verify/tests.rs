@@ -1,4 +1,5 @@
 //! Valid code passes; code broken in any one way that the machine relies on does not.
+#![cfg_attr(fuzzing, allow(dead_code, unused_imports))] // fuzzing needs the sample alone
 
 use super::super::code::{Code, Opcode, RoleCode};
 use super::super::lower::{lower, memories};

@@ -4,6 +4,7 @@ use super::Memory;
 use super::arith;
 use super::bulk::{Copy, Shared};
 use super::parse::{Code, Instr, Operand};
+use super::trace::Space;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -17,7 +18,7 @@ enum State {
 pub struct Thread {
     pub number: u32,
     pub at: usize,
-    block: u32,
+    pub block: u32,
     registers: Vec<u64>,
     local: Vec<u8>,
     state: State,
@@ -192,6 +193,9 @@ impl Thread {
             {
                 let (to, from) = (self.address(&args[0])?, self.address(&args[1])?);
                 let copy = Copy { global: from, shared: to, bytes: 16 }.checked()?;
+                if let Some(trace) = &mut memory.trace {
+                    trace.access(self, instr, (Space::Shared, to, 16), false);
+                }
                 match self.number % 2 {
                     0 => self.piece.push(copy),
                     _ => copy.land(memory, shared)?,
@@ -254,6 +258,10 @@ impl Thread {
         let count = parts.iter().find_map(|part| part.strip_prefix('v')?.parse::<u64>().ok()).unwrap_or(1);
         if !address.is_multiple_of(bytes * count) {
             return Err(format!("address {address:#x} is not aligned to {}", bytes * count));
+        }
+        let space = Space::of(&parts);
+        if let Some(trace) = &mut memory.trace {
+            trace.access(self, instr, (space, address, bytes * count), load);
         }
         let inside = |space: &str, len: usize| format!("{space} address {address:#x} of {len}");
         let range = address as usize..(address + bytes * count) as usize;

@@ -12,21 +12,27 @@
 //! | `execute.rs` | what one instruction does to one thread |
 //! | `arith.rs` | arithmetic and conversions |
 //! | `bulk.rs` | asynchronous copies, as late as they may be |
+//! | `trace.rs` | what a run did, in order, for tests that judge more than results |
 
 mod arith;
 mod bulk;
 mod execute;
 mod parse;
+mod trace;
 
 use bulk::Shared;
 use execute::Thread;
-use parse::Code;
 use tilewire::ptx::Module;
+
+pub use parse::{Code, Instr, Operand};
+pub use trace::{Access, Event, Space, Trace};
 
 /// Memory of a machine: pieces that lie far apart.
 #[derive(Default)]
 pub struct Memory {
     pub pieces: Vec<Vec<u8>>,
+    /// What a run does; `None` where nobody wants to know.
+    pub trace: Option<Trace>,
 }
 
 /// Distance of two pieces.
@@ -39,9 +45,14 @@ impl Memory {
         FAR * self.pieces.len() as u64
     }
 
+    /// The number of the piece that an address lies in.
+    pub fn piece_of(address: u64) -> Option<usize> {
+        ((address / FAR) as usize).checked_sub(1)
+    }
+
     fn at(&mut self, address: u64, bytes: u64) -> Result<&mut [u8], String> {
-        let (piece, offset) = ((address / FAR) as usize, address % FAR);
-        let found = piece.checked_sub(1).and_then(|piece| self.pieces.get_mut(piece));
+        let offset = address % FAR;
+        let found = Memory::piece_of(address).and_then(|piece| self.pieces.get_mut(piece));
         let range = offset as usize..(offset + bytes) as usize;
         found.and_then(|piece| piece.get_mut(range)).ok_or_else(|| format!("no memory at {address:#x}, {bytes} bytes"))
     }
@@ -74,6 +85,9 @@ pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), 
         let (mut live, mut moved) = (false, false);
         for (rank, block) in &mut blocks {
             let (code, args) = (&codes[*rank], ranks[*rank].1);
+            if let Some(trace) = &mut memory.trace {
+                trace.rank = *rank;
+            }
             for thread in &mut block.threads {
                 if !thread.is_running() {
                     continue;
@@ -84,7 +98,7 @@ pub fn run_world(ranks: &[(&Module, &[u8])], memory: &mut Memory) -> Result<(), 
                     .map_err(|what| Fault(format!("{what}\nat {}", code.lines[thread.at.min(code.lines.len() - 1)])))?;
                 moved |= !thread.is_running();
             }
-            moved |= block.meet(code).map_err(Fault)?;
+            moved |= block.meet(code, memory.trace.as_mut()).map_err(Fault)?;
             live |= block.threads.iter().any(|thread| !thread.is_done());
         }
         if !live {
@@ -120,7 +134,7 @@ impl Block {
     }
 
     /// Lets threads go on that have met at a barrier or in a collective of their warp.
-    fn meet(&mut self, code: &Code) -> Result<bool, String> {
+    fn meet(&mut self, code: &Code, mut trace: Option<&mut Trace>) -> Result<bool, String> {
         let mut met = false;
         for warp in self.threads.chunks_mut(32) {
             if warp.iter().all(|thread| thread.waits_for_warp()) {
@@ -129,6 +143,9 @@ impl Block {
                     return Err(format!("a warp diverges: {} and {}", code.lines[at], code.lines[other.at]));
                 }
                 execute::collective(code, warp)?;
+                if let Some(trace) = &mut trace {
+                    trace.met(warp.iter());
+                }
                 met = true;
             }
         }
@@ -144,6 +161,9 @@ impl Block {
             if waiting.len() as u64 == count {
                 let any = waiting.iter().any(|&t| self.threads[t].offers(code));
                 waiting.iter().for_each(|&t| self.threads[t].pass(code, any));
+                if let Some(trace) = &mut trace {
+                    trace.met(waiting.iter().map(|&t| &self.threads[t]));
+                }
                 met = true;
             }
         }

@@ -6,11 +6,11 @@ use crate::ranks::words;
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tilewire::collective::{Link, Stage, Timeout};
 use tilewire::ir::matching;
 use tilewire::transport::{
-    AbortCode, Cause, P2pTransport, Pairing, PeerEndpoint, Rank, RankError, ShmTransport, Signals, Ticket,
+    AbortCode, Cause, Doorbell, P2pTransport, Pairing, PeerEndpoint, Rank, RankError, ShmTransport, Signals, Ticket,
     TransportError, Window, World,
 };
 use tilewire::{LaunchError, Memory, RunError, Tensor, kernel, recv, send, sendrecv};
@@ -274,22 +274,29 @@ fn a_peer_that_never_builds_is_named() {
     assert_broken(&second, AbortCode::TimedOut, FIRST);
 }
 
-/// Rank 1 ends as `ends` says while the others wait for it, for longer than a test may last; gives how they fail, and the world's error.
+/// Rank 1 ends as `ends` says while the launches of all others sleep until it sends; gives how they fail, and the world's error.
 fn while_waiting(ends: impl Fn(&World, &ShmTransport) -> Result<(), RankError> + Sync) -> (Vec<RunError>, String) {
     let errors = Mutex::new(Vec::new());
     let result = World::threads(4).deadline(Duration::from_secs(600)).run(|world| {
         let link = ShmTransport::rendezvous(&world, SMALL)?;
         let way = [Way::Packet, Way::Chosen, Way::staged(128, 2), Way::staged(64, 2)][world.rank().index()];
         if world.rank() == SECOND {
-            // All three have met this rank, so it is their launch that waits.
             let x = Tensor::<u32>::zeros(100);
             for (from, way) in [(0, Way::Packet), (2, Way::staged(128, 2)), (3, Way::staged(64, 2))] {
                 std::mem::forget(send(&link, &x, Rank::new(from)).config(way.config(1)).build()?);
             }
+            world.bootstrap().barrier("built", LONG.into())?;
+            // All have built, so whoever sleeps on its doorbell sleeps in a launch.
+            let sleeps = |rank| link.doorbell(Rank::new(rank)).word().load(Ordering::Relaxed) & Doorbell::SLEEPERS != 0;
+            while ![0, 2, 3].into_iter().all(sleeps) {
+                std::thread::yield_now();
+            }
             return ends(&world, &link);
         }
         let out = Tensor::<u32>::zeros(100);
-        let error = recv(&link, &out, SECOND).config(way.config(1)).run().unwrap_err();
+        let mut take = recv(&link, &out, SECOND).config(way.config(1)).build()?;
+        world.bootstrap().barrier("built", LONG.into())?;
+        let error = take.run().unwrap_err();
         errors.lock().unwrap().push(error.clone());
         Err(error.into())
     });
@@ -300,28 +307,23 @@ fn while_waiting(ends: impl Fn(&World, &ShmTransport) -> Result<(), RankError> +
 fn assert_all_aborted(errors: &[RunError], because: &str) {
     assert_eq!(errors.len(), 3);
     for error in errors {
-        // Who is late finds the transport broken before it waits.
-        let heard = matches!(error, RunError::PeerFailed { rank: SECOND, .. });
-        assert!(heard && error.to_string().contains(because), "{error}");
+        let RunError::PeerFailed { rank: SECOND, during: Some(during), .. } = error else { panic!("{error}") };
+        // A launch that had not waited would have found the transport broken, and said nothing of a wait.
+        assert!(during.what.contains("role receive, waiting at "), "{error}");
+        assert!(error.to_string().contains(because), "{error}");
     }
 }
 
 #[test]
 fn waits_end_when_a_rank_returns_an_error() {
-    let (errors, world) = while_waiting(|_, _| {
-        std::thread::sleep(Duration::from_millis(50));
-        Err("no more".into())
-    });
+    let (errors, world) = while_waiting(|_, _| Err("no more".into()));
     assert_all_aborted(&errors, "rank 1 gave up after an error");
     assert_eq!(world, "rank 1 failed: no more");
 }
 
 #[test]
 fn waits_end_when_a_rank_panics() {
-    let (errors, world) = while_waiting(|_, _| {
-        std::thread::sleep(Duration::from_millis(50));
-        panic!("as a test")
-    });
+    let (errors, world) = while_waiting(|_, _| panic!("as a test"));
     assert_all_aborted(&errors, "rank 1 panicked");
     assert_eq!(world, "rank 1 panicked: as a test");
 }
@@ -345,20 +347,28 @@ fn waits_end_when_a_launch_of_a_rank_fails() {
 
 #[test]
 fn waits_for_a_peer_that_builds_nothing_end_when_it_fails() {
-    let heard = Mutex::new(None);
-    let result = World::threads(2).deadline(Duration::from_secs(600)).run(|world| {
-        let link = ShmTransport::rendezvous(&world, SMALL)?;
-        if world.rank() == SECOND {
-            std::thread::sleep(Duration::from_millis(50));
-            return Err("nothing to send".into());
-        }
-        let error = recv(&link, &Tensor::<u32>::zeros(4), SECOND).run().unwrap_err();
-        *heard.lock().unwrap() = Some(error.to_string());
-        Err::<(), _>(error.into())
-    });
-    assert_eq!(result.unwrap_err().to_string(), "rank 1 failed: nothing to send");
-    let heard = heard.into_inner().unwrap().unwrap();
-    assert!(heard.contains("rank 1"), "{heard}");
+    // Rank 1 cannot see whether rank 0 waits already, so it gives it longer and longer until it does.
+    let waited = |pause: Duration| {
+        let (called, failed, heard) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
+        let result = World::threads(2).deadline(Duration::from_secs(600)).run(|world| {
+            let link = ShmTransport::rendezvous(&world, SMALL)?;
+            if world.rank() == SECOND {
+                std::thread::sleep(pause);
+                *failed.lock().unwrap() = Some(Instant::now());
+                return Err("nothing to send".into());
+            }
+            *called.lock().unwrap() = Some(Instant::now());
+            let error = recv(&link, &Tensor::<u32>::zeros(4), SECOND).run().unwrap_err();
+            *heard.lock().unwrap() = Some(error.clone());
+            Err::<(), _>(error.into())
+        });
+        assert_eq!(result.unwrap_err().to_string(), "rank 1 failed: nothing to send");
+        assert_broken(&heard.into_inner().unwrap().expect("rank 0 has an error"), AbortCode::Failed, SECOND);
+        let [called, failed] = [called, failed].map(|at| at.into_inner().unwrap().expect("both ranks were there"));
+        // Tracing takes microseconds; what comes after it is the wait.
+        failed.saturating_duration_since(called) > Duration::from_millis(20)
+    };
+    assert!((2..9).any(|n| waited(Duration::from_millis(10 << n))), "rank 0 never waited for the meeting");
 }
 
 #[test]

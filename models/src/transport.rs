@@ -1,0 +1,91 @@
+//! `transport/doorbell.rs` over a mapping that is one word, and a futex that never times out.
+
+#[path = "../../crates/tilewire/src/transport/doorbell.rs"]
+mod doorbell;
+
+mod futex {
+    use crate::sync::AtomicU32;
+    use std::time::Duration;
+
+    pub(super) fn wait(word: &AtomicU32, seen: u32, _: Duration) {
+        word.wait(seen);
+    }
+
+    pub(super) fn wake_all(word: &AtomicU32) {
+        word.wake_all();
+    }
+}
+
+mod mapping {
+    use crate::sync::AtomicU32;
+
+    pub(super) struct Line(pub AtomicU32);
+
+    pub(super) struct Header {
+        pub doorbell: Line,
+    }
+
+    pub(super) struct Mapping(pub Header);
+
+    impl Mapping {
+        pub(super) fn header(&self) -> &Header {
+            &self.0
+        }
+    }
+}
+
+pub(crate) mod models {
+    use super::doorbell::Doorbell;
+    use super::mapping::{Header, Line, Mapping};
+    use crate::Bounds;
+    use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
+    use loom::thread;
+    use std::time::Duration;
+
+    fn bell() -> Doorbell {
+        Doorbell::new(Arc::new(Mapping(Header { doorbell: Line(AtomicU32::new(0)) })))
+    }
+
+    fn waits_for(bell: &Doorbell, slot: &Arc<AtomicBool>) -> thread::JoinHandle<()> {
+        let (bell, slot) = (bell.clone(), slot.clone());
+        thread::spawn(move || assert!(bell.sleep(|| slot.load(Ordering::Acquire), Duration::MAX)))
+    }
+
+    fn signals(bell: &Doorbell, slot: &AtomicBool, fenced: bool) {
+        slot.store(true, Ordering::Release);
+        if fenced {
+            fence(Ordering::SeqCst);
+        }
+        bell.ring();
+    }
+
+    /// As many threads as there are slots, each waiting for its own, which this one sets one after the other.
+    fn signalled(slots: usize, fenced: bool) {
+        let (bell, slots) = (bell(), Vec::from_iter((0..slots).map(|_| Arc::new(AtomicBool::new(false)))));
+        let sleepers: Vec<_> = slots.iter().map(|slot| waits_for(&bell, slot)).collect();
+        slots.iter().for_each(|slot| signals(&bell, slot, fenced));
+        sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
+        assert_eq!(bell.word().load(Ordering::Relaxed) & Doorbell::SLEEPERS, 0, "all are awake, and one is counted");
+    }
+
+    pub(crate) fn doorbell(bounds: &Bounds) {
+        bounds.check(5, || signalled(1, true));
+    }
+
+    pub(crate) fn sleepers(bounds: &Bounds) {
+        bounds.check(3, || signalled(2, true));
+    }
+
+    /// The signaller of the library has no fence. Its store of the slot may pass its load of the bell, and the sleeper then sleeps until its
+    /// nap is over. Here naps never end, so loom reports a deadlock; it aborts the process, so this runs in one of its own.
+    pub(crate) fn without_fence(_: &Bounds) {
+        let program = std::env::current_exe().expect("this program");
+        let output = std::process::Command::new(program).arg("lost_wake_up").output().expect("it runs again");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains("deadlock"), "no wake-up can be lost any more: {text}");
+    }
+
+    pub(crate) fn lost_wake_up(bounds: &Bounds) {
+        bounds.check(4, || signalled(1, false));
+    }
+}
