@@ -78,7 +78,7 @@ fn transfers(give: &mut dyn FnMut(), take: &mut dyn FnMut(), count: usize) {
 }
 
 /// The launches of a rank that waits while another thread runs them. They borrow what that rank holds, and no longer than it is held.
-struct Lent(*mut PreparedExchange<'static, ShmTransport>, *mut Prepared);
+struct Lent(*mut PreparedExchange<'static>, *mut Prepared);
 
 // SAFETY: the owner waits at a barrier from before they are taken until after the last use, so two threads never use them, and
 // nothing in a launch belongs to the thread that built it.
