@@ -397,8 +397,6 @@ pub(crate) struct Each {
 /// A loop that may poll: it reads memory that others write.
 #[derive(Clone, Debug)]
 pub(crate) struct Poll {
-    /// Where it reads and what it found there: while none of these registers changes, it only polls.
-    pub registers: Vec<u16>,
     pub at: SourceLine,
 }
 

@@ -41,16 +41,17 @@ pub(crate) unsafe fn again(m: &mut Machine, pc: *const Inst) -> *const Inst {
     unsafe { if m.turns.is_multiple_of(TURNS) { let_others_run(m, pc) } else { pc.offset((*pc).e as isize) } }
 }
 
-/// `Again`, after some turns. Where the loop reads other places than when it last came here, or finds other values, it gets on; otherwise it waits,
-/// and the deadline ends it.
+/// `Again`, after some turns. Where all registers are as they were when the loop last came here, nothing but a write of somebody else can change
+/// what it does: it waits, and the deadline ends it. Otherwise it may be computing, and gets on; so a loop that counts its turns, or polls
+/// several words in turn, ends by itself, by what it polls for or by the abort word, and not by the deadline.
 #[inline(never)]
 unsafe fn let_others_run(m: &mut Machine, pc: *const Inst) -> *const Inst {
     // SAFETY: see above.
     unsafe {
         let poll = (*pc).a;
         let mix = |hash: u64, x: u64| (hash ^ x).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        let read = m.role().polls[poll as usize].registers.iter().map(|&reg| m.reg(reg));
-        let found = read.fold(u64::from(poll), mix);
+        let registers = 0..m.role().registers.len();
+        let found = registers.map(|reg| m.reg(reg as u16)).fold(u64::from(poll) + 1, mix);
         if found != m.polled {
             m.polled = found;
             m.passed += 1;

@@ -181,7 +181,7 @@ pub(crate) struct Machine {
     pub level: Level,
     /// Waits that were satisfied and `each`es that were begun: whoever watches the machine sees by it that it gets on.
     pub passed: u64,
-    /// Turns of loops that poll, and what such a loop had found when it last let others run, mixed to a number.
+    /// Turns of loops that poll, and the registers when such a loop last let others run, mixed to a number.
     pub turns: u32,
     pub polled: u64,
     /// From how many bytes on an `each` stores around the cache: usually, and in the step that is under way.
@@ -466,6 +466,7 @@ impl Machine {
     pub(crate) fn restart(&mut self) {
         self.pc = self.owned.program.insts.as_ptr();
         self.stop = Stop::Running;
+        (self.turns, self.polled) = (0, 0);
         // What the last launch left, if it failed.
         self.stream_from = self.usual_stream_from;
         self.pace.launch();

@@ -64,7 +64,6 @@ impl<'r> Check<'r> {
                 }
             }
         }
-        role.polls.iter().flat_map(|poll| &poll.registers).try_for_each(|&reg| self.reg(reg))?;
         for &(reg, input) in &role.inputs {
             self.reg(reg)?;
             if let Input::Scalar(entry, ty) = input {

@@ -284,7 +284,7 @@ impl<'k> RoleLowering<'k> {
                 let cond = self.reg(*cond);
                 let out = self.emit(Opcode::JumpUnless, [cond, 0, 0, 0], 0);
                 self.region(*body)?;
-                let back = match self.poll(inst, top) {
+                let back = match self.poll(inst) {
                     Some(poll) => self.emit(Opcode::Again, [poll, 0, 0, 0], 0),
                     None => self.emit(Opcode::Jump, [0; 4], 0),
                 };
@@ -299,41 +299,29 @@ impl<'k> RoleLowering<'k> {
         Ok(())
     }
 
-    /// The number of a loop, whose code begins at `top`, among those that may poll: it reads what others write. (A test lets others run by itself,
-    /// and so does a wait.)
-    fn poll(&mut self, inst: Inst, top: usize) -> Option<u16> {
+    /// The number of a loop among those that may poll: it reads what others write. A test that fails lets others run by itself, and so does a wait:
+    /// a loop that has one needs nothing else, and its deadline is theirs.
+    fn poll(&mut self, inst: Inst) -> Option<u16> {
         let kernel = self.kernel;
         let Op::While { head, body, .. } = kernel.insts[inst].op else { return None };
-        let mut polls = false;
-        let mut look = |inst: Inst| {
-            polls |= match &kernel.insts[inst].op {
-                Op::AtomicAdd { .. } | Op::Get { .. } => true,
-                Op::Load { at, .. } => match at.base {
-                    Base::Param(param) => {
-                        matches!(kernel.params[param], Param::Buffer { access: crate::ir::Access::InOut, .. })
-                    }
-                    _ => false,
-                },
-                _ => false,
+        let (mut polls, mut waits) = (false, false);
+        let mut look = |inst: Inst| match &kernel.insts[inst].op {
+            Op::AtomicAdd { .. } | Op::Get { .. } => polls = true,
+            Op::Load { at, .. } => {
+                polls |= matches!(at.base, Base::Param(param) if matches!(
+                    kernel.params[param],
+                    Param::Buffer { access: crate::ir::Access::InOut, .. }
+                ));
             }
+            Op::Test { .. } | Op::Wait { .. } => waits = true,
+            _ => {}
         };
         kernel.walk(head, &mut look);
         kernel.walk(body, &mut look);
-        if !polls || self.code.polls.len() >= usize::from(u16::MAX) {
+        if !polls || waits || self.code.polls.len() >= usize::from(u16::MAX) {
             return None;
         }
-        let mut registers = Vec::new();
-        for code in &self.code.code[top..] {
-            match code.op {
-                Opcode::ULoad(_) | Opcode::UAtomicAdd(_) => {
-                    let access = &self.code.accesses[code.e as usize];
-                    registers.extend([code.a, access.base].into_iter().chain(access.bank));
-                }
-                Opcode::ULoadWord => registers.push(code.a),
-                _ => {}
-            }
-        }
-        self.code.polls.push(Poll { registers, at: kernel.line(inst).clone() });
+        self.code.polls.push(Poll { at: kernel.line(inst).clone() });
         Some(self.code.polls.len() as u16 - 1)
     }
 
