@@ -4,7 +4,7 @@
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
-use tilewire::transport::{BootstrapError, Launcher, Placement, World};
+use tilewire::transport::{BootstrapError, World};
 
 /// An option of the command line that must be the same on all ranks.
 pub struct Word {
@@ -56,16 +56,25 @@ impl Card {
         Card(String::from_utf8_lossy(bytes).lines().map(String::from).collect())
     }
 
+    /// Empty if a rank has told nothing.
+    fn command(&self) -> &str {
+        self.0.first().map_or("", String::as_str)
+    }
+
+    fn words(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().skip(1).map(String::as_str)
+    }
+
     /// What each of two ranks says of the first thing in which they differ.
     fn differ<'c>(&'c self, other: &'c Card) -> Option<[String; 2]> {
-        let (own, others) = (&self.0[0], &other.0[0]);
+        let (own, others) = (self.command(), other.command());
         if own != others {
             return Some([own, others].map(|command| format!("runs `tilewire {command}`")));
         }
         fn parts(line: &str) -> (&str, &str) {
             line.split_once('\t').unwrap_or((line, line))
         }
-        let pairs = self.0[1..].iter().zip(&other.0[1..]).map(|(own, others)| (parts(own), parts(others)));
+        let pairs = self.words().zip(other.words()).map(|(own, others)| (parts(own), parts(others)));
         let mut differing = pairs.filter(|(own, others)| own.0 != others.0);
         differing.next().map(|(own, others)| [own.1, others.1].map(|said| format!("was started with `{said}`")))
     }
@@ -89,16 +98,6 @@ pub fn refuse_different(world: &World, words: &[Word]) -> Result<Option<ExitCode
     }
     _ = writeln!(stderr(), "tilewire: {different}");
     Ok(Some(ExitCode::from(2)))
-}
-
-/// As [`refuse_different`], for a command that needs no other rank: under `tilewire launch` other ranks may run one that waits for this one.
-pub fn refuse_different_alone(words: &[Word]) -> Result<Option<ExitCode>> {
-    match Placement::from_env() {
-        Ok(place) if place.launcher == Launcher::Tilewire && place.world_size > 1 => {
-            refuse_different(&World::join(&place)?, words)
-        }
-        _ => Ok(None),
-    }
 }
 
 #[cfg(test)]
