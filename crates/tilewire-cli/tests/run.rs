@@ -163,6 +163,8 @@ fn ranks_that_were_started_with_different_words_are_told() {
     told_apart(["run all_to_all", "run all_to_all --protocol direct"], ["--protocol auto", "--protocol direct"]);
     told_apart(["run all_reduce --launches 5", "run all_reduce --launches 6"], ["--launches 5", "--launches 6"]);
     told_apart(["run all_reduce", "run all_gather"], ["all_reduce", "all_gather"]);
+    told_apart(["run all_reduce", "run all_reduce --ranks 3"], ["rank 0 was started with `no --ranks`", "`--ranks 3`"]);
+    told_apart(["run all_reduce --ranks 3", "run all_reduce --ranks 2"], ["`--ranks 3`", "`--ranks 2`"]);
     told_apart(["run all_reduce", "run all_reduce --seed 9"], ["--seed 1", "--seed 9"]);
     told_apart(["run all_reduce", "run all_reduce --hook scale"], ["--hook copy", "--hook scale"]);
     told_apart(["run all_reduce", "run all_reduce --bytes 4KiB"], ["--bytes 1MiB", "--bytes 4KiB"]);

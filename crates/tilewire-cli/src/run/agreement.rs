@@ -43,9 +43,9 @@ impl Word {
 struct Card(Vec<String>);
 
 impl Card {
-    fn own(words: &[Word]) -> Card {
+    fn own(words: &[&Word]) -> Card {
         let command = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
-        Card(std::iter::once(command).chain(words.iter().map(Word::to_line)).collect())
+        Card(std::iter::once(command).chain(words.iter().map(|word| word.to_line())).collect())
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -81,7 +81,7 @@ impl Card {
 }
 
 /// Says so if the ranks were started with different commands or words. Collective.
-pub fn different(world: &World, words: &[Word]) -> Result<Option<String>, BootstrapError> {
+pub fn different(world: &World, words: &[&Word]) -> Result<Option<String>, BootstrapError> {
     let all = world.bootstrap().all_gather("cli/command", &Card::own(words).to_bytes(), world.deadline())?;
     let cards: Vec<Card> = all.iter().map(|bytes| Card::from_bytes(bytes)).collect();
     let found = cards.iter().enumerate().find_map(|(rank, card)| Some((rank, cards[0].differ(card)?)));
@@ -91,7 +91,7 @@ pub fn different(world: &World, words: &[Word]) -> Result<Option<String>, Bootst
 }
 
 /// Refuses a job whose ranks differ: rank 0 says how, and the others end quietly, since the launcher ends them when rank 0 fails.
-pub fn refuse_different(world: &World, words: &[Word]) -> Result<Option<ExitCode>> {
+pub fn refuse_different(world: &World, words: &[&Word]) -> Result<Option<ExitCode>> {
     let Some(different) = different(world, words)? else { return Ok(None) };
     if world.rank().index() != 0 {
         return Ok(Some(ExitCode::SUCCESS));
@@ -104,7 +104,7 @@ pub fn refuse_different(world: &World, words: &[Word]) -> Result<Option<ExitCode
 mod tests {
     use super::*;
 
-    fn card(words: &[Word]) -> Card {
+    fn card(words: &[&Word]) -> Card {
         Card(Card::from_bytes(&Card::own(words).to_bytes()).0)
     }
 
@@ -112,7 +112,7 @@ mod tests {
     fn the_first_word_that_differs_is_named_with_both_values() {
         let of = |seed: Option<u64>, way: &str| {
             let protocol = Word::new("--protocol", way).of_kind(way == "direct");
-            card(&[Word::new("--launches", 5), Word::given("--seed", seed), protocol])
+            card(&[&Word::new("--launches", 5), &Word::given("--seed", seed), &protocol])
         };
         let none: Option<[String; 2]> = None;
         assert_eq!(of(Some(3), "auto").differ(&of(Some(3), "packet")), none, "of one kind");
