@@ -124,7 +124,10 @@ impl Desk {
                 if broken.is_some() { (Duration::ZERO, patience.min(MOMENT)) } else { (left, patience) };
             match (self.world.look(&key, Deadline::after(left), Deadline::after(patience)), broken) {
                 (Ok(card), _) => return Ok(card),
-                (Err(BootstrapError::KeyNotSet { .. }), Some(broken)) => return Err(broken),
+                // Answers, and about one peer only.
+                (Err(BootstrapError::KeyNotSet { .. } | BootstrapError::PeerGone { .. }), Some(broken)) => {
+                    return Err(broken);
+                }
                 (Err(_), Some(broken)) => {
                     self.silent.store(true, Ordering::Relaxed);
                     return Err(broken);
@@ -220,4 +223,78 @@ impl Drop for Desk {
 
 fn first_line(card: &[u8]) -> String {
     String::from_utf8_lossy(card.split(|&byte| byte == b'\n').next().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bootstrap::{Bootstrap, LocalBootstrap, Operation};
+    use super::super::meeting::Meeting;
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    /// A store that answers no look, or answers that nothing is there.
+    struct Mute {
+        inner: LocalBootstrap,
+        answers: bool,
+        looks: AtomicUsize,
+    }
+
+    impl Bootstrap for Mute {
+        fn rank(&self) -> Rank {
+            self.inner.rank()
+        }
+
+        fn world_size(&self) -> usize {
+            self.inner.world_size()
+        }
+
+        fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError> {
+            self.inner.set(key, value, deadline)
+        }
+
+        fn get(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+            self.inner.get(key, deadline)
+        }
+
+        fn take(&self, key: &str, _: Deadline) -> Result<Vec<u8>, BootstrapError> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            let (rank, waited, name) = (self.rank(), Duration::ZERO, key.to_string());
+            Err(if self.answers {
+                BootstrapError::KeyNotSet { rank, key: name, absent: Vec::new(), waited }
+            } else {
+                let address = "nowhere".to_string();
+                BootstrapError::StoreSilent { address, host: None, operation: Operation::Take, name, waited }
+            })
+        }
+
+        fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), BootstrapError> {
+            self.inner.barrier(name, deadline)
+        }
+
+        fn all_gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
+            self.inner.all_gather(name, value, deadline)
+        }
+
+        fn abort(&self, reason: &str) {
+            self.inner.abort(reason);
+        }
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_asked_once_on_a_broken_transport() {
+        for (answers, expected) in [(true, 2), (false, 1)] {
+            let inner = LocalBootstrap::world(3).remove(0);
+            let store = Arc::new(Mute { inner, answers, looks: AtomicUsize::new(0) });
+            let world = Shared::alone(store.clone(), Arc::new(Meeting::of(3)), None);
+            let segments = SegmentSet::threads(3, 0).unwrap().remove(0);
+            let desk = Desk::new(world, "test".to_string(), &segments, Departures::new(3));
+            desk.abort.set(Cause { code: AbortCode::Failed, rank: 1, reason: 0 });
+            for peer in [1, 2].map(Rank::new) {
+                let heard = desk.hear(&desk.ticket(Pairing::Together, peer), None);
+                assert!(matches!(heard, Err(TransportError::Broken { .. })), "{heard:?}");
+            }
+            assert_eq!(store.looks.load(Ordering::Relaxed), expected);
+        }
+    }
 }
