@@ -153,8 +153,8 @@ fn told_apart(lines: [&str; 2], words: [&str; 2]) {
 #[test]
 fn ranks_that_were_started_with_different_commands_are_told() {
     told_apart(["run all_reduce", "soak --minutes 1"], ["rank 0 runs `tilewire run`", "rank 1 runs `tilewire soak`"]);
-    told_apart(["run all_reduce", "verify --quick"], ["rank 0 runs `tilewire run`", "rank 1 runs `tilewire verify`"]);
-    told_apart(["verify --quick", "run all_reduce"], ["rank 0 runs `tilewire verify`", "rank 1 runs `tilewire run`"]);
+    let verify = "verify all_reduce --world env --quick --sample 2";
+    told_apart([verify, "run all_reduce"], ["rank 0 runs `tilewire verify`", "rank 1 runs `tilewire run`"]);
 }
 
 #[test]
@@ -163,6 +163,8 @@ fn ranks_that_were_started_with_different_words_are_told() {
     told_apart(["run all_to_all", "run all_to_all --protocol direct"], ["--protocol auto", "--protocol direct"]);
     told_apart(["run all_reduce --launches 5", "run all_reduce --launches 6"], ["--launches 5", "--launches 6"]);
     told_apart(["run all_reduce", "run all_gather"], ["all_reduce", "all_gather"]);
+    told_apart(["run all_reduce", "run all_reduce --ranks 3"], ["rank 0 was started with `no --ranks`", "`--ranks 3`"]);
+    told_apart(["run all_reduce --ranks 3", "run all_reduce --ranks 2"], ["`--ranks 3`", "`--ranks 2`"]);
     told_apart(["run all_reduce", "run all_reduce --seed 9"], ["--seed 1", "--seed 9"]);
     told_apart(["run all_reduce", "run all_reduce --hook scale"], ["--hook copy", "--hook scale"]);
     told_apart(["run all_reduce", "run all_reduce --bytes 4KiB"], ["--bytes 1MiB", "--bytes 4KiB"]);
@@ -178,6 +180,20 @@ fn all_ranks_of_a_launcher_may_verify() {
     let (code, out, err) = run("launch -n 2 -- tilewire verify all_gather --ranks 2 --quick --sample 2");
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.contains("[0] ") && out.contains("[1] "), "{out}");
+}
+
+/// A rank joins its job once. A command that needs no other rank does not join, so any number of them may follow each other, and a
+/// command that joins may come after them.
+#[test]
+fn commands_may_follow_each_other_in_one_launch() {
+    let verify = "\"$TILEWIRE\" verify all_gather --ranks 2 --quick --sample 2";
+    let script = format!("{verify} && {verify} && \"$TILEWIRE\" run sendrecv --bytes 64 --launches 1");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tilewire"));
+    command.args(["launch", "-n", "2", "--", "sh", "-c", &script]).env("TILEWIRE", env!("CARGO_BIN_EXE_tilewire"));
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!((status.code(), &*err), (Some(0), ""), "{out}");
+    assert!(out.contains("every byte right"), "{out}");
 }
 
 /// As ranks that are processes, ranks that are threads heed the variable; what is no length of time is an error.

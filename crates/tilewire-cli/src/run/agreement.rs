@@ -4,7 +4,7 @@
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::process::ExitCode;
-use tilewire::transport::{BootstrapError, Launcher, Placement, World};
+use tilewire::transport::{BootstrapError, World};
 
 /// An option of the command line that must be the same on all ranks.
 pub struct Word {
@@ -43,9 +43,9 @@ impl Word {
 struct Card(Vec<String>);
 
 impl Card {
-    fn own(words: &[Word]) -> Card {
+    fn own(words: &[&Word]) -> Card {
         let command = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
-        Card(std::iter::once(command).chain(words.iter().map(Word::to_line)).collect())
+        Card(std::iter::once(command).chain(words.iter().map(|word| word.to_line())).collect())
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -56,23 +56,32 @@ impl Card {
         Card(String::from_utf8_lossy(bytes).lines().map(String::from).collect())
     }
 
+    /// Empty if a rank has told nothing.
+    fn command(&self) -> &str {
+        self.0.first().map_or("", String::as_str)
+    }
+
+    fn words(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().skip(1).map(String::as_str)
+    }
+
     /// What each of two ranks says of the first thing in which they differ.
     fn differ<'c>(&'c self, other: &'c Card) -> Option<[String; 2]> {
-        let (own, others) = (&self.0[0], &other.0[0]);
+        let (own, others) = (self.command(), other.command());
         if own != others {
             return Some([own, others].map(|command| format!("runs `tilewire {command}`")));
         }
         fn parts(line: &str) -> (&str, &str) {
             line.split_once('\t').unwrap_or((line, line))
         }
-        let pairs = self.0[1..].iter().zip(&other.0[1..]).map(|(own, others)| (parts(own), parts(others)));
+        let pairs = self.words().zip(other.words()).map(|(own, others)| (parts(own), parts(others)));
         let mut differing = pairs.filter(|(own, others)| own.0 != others.0);
         differing.next().map(|(own, others)| [own.1, others.1].map(|said| format!("was started with `{said}`")))
     }
 }
 
 /// Says so if the ranks were started with different commands or words. Collective.
-pub fn different(world: &World, words: &[Word]) -> Result<Option<String>, BootstrapError> {
+pub fn different(world: &World, words: &[&Word]) -> Result<Option<String>, BootstrapError> {
     let all = world.bootstrap().all_gather("cli/command", &Card::own(words).to_bytes(), world.deadline())?;
     let cards: Vec<Card> = all.iter().map(|bytes| Card::from_bytes(bytes)).collect();
     let found = cards.iter().enumerate().find_map(|(rank, card)| Some((rank, cards[0].differ(card)?)));
@@ -82,7 +91,7 @@ pub fn different(world: &World, words: &[Word]) -> Result<Option<String>, Bootst
 }
 
 /// Refuses a job whose ranks differ: rank 0 says how, and the others end quietly, since the launcher ends them when rank 0 fails.
-pub fn refuse_different(world: &World, words: &[Word]) -> Result<Option<ExitCode>> {
+pub fn refuse_different(world: &World, words: &[&Word]) -> Result<Option<ExitCode>> {
     let Some(different) = different(world, words)? else { return Ok(None) };
     if world.rank().index() != 0 {
         return Ok(Some(ExitCode::SUCCESS));
@@ -91,21 +100,11 @@ pub fn refuse_different(world: &World, words: &[Word]) -> Result<Option<ExitCode
     Ok(Some(ExitCode::from(2)))
 }
 
-/// As [`refuse_different`], for a command that needs no other rank: under `tilewire launch` other ranks may run one that waits for this one.
-pub fn refuse_different_alone(words: &[Word]) -> Result<Option<ExitCode>> {
-    match Placement::from_env() {
-        Ok(place) if place.launcher == Launcher::Tilewire && place.world_size > 1 => {
-            refuse_different(&World::join(&place)?, words)
-        }
-        _ => Ok(None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn card(words: &[Word]) -> Card {
+    fn card(words: &[&Word]) -> Card {
         Card(Card::from_bytes(&Card::own(words).to_bytes()).0)
     }
 
@@ -113,7 +112,7 @@ mod tests {
     fn the_first_word_that_differs_is_named_with_both_values() {
         let of = |seed: Option<u64>, way: &str| {
             let protocol = Word::new("--protocol", way).of_kind(way == "direct");
-            card(&[Word::new("--launches", 5), Word::given("--seed", seed), protocol])
+            card(&[&Word::new("--launches", 5), &Word::given("--seed", seed), &protocol])
         };
         let none: Option<[String; 2]> = None;
         assert_eq!(of(Some(3), "auto").differ(&of(Some(3), "packet")), none, "of one kind");

@@ -29,7 +29,7 @@ mod place;
 mod turns;
 mod worlds;
 
-pub use agreement::{Word, refuse_different_alone};
+pub use agreement::Word;
 pub use case::{Case, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};

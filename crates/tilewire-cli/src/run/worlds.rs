@@ -53,17 +53,19 @@ pub fn everywhere(
         },
         Ranks::Env => {
             let world = World::from_env()?;
-            if let Some(count) = count.filter(|&count| count != world.size()) {
-                if world.rank().index() == 0 {
-                    _ = writeln!(stderr(), "tilewire: --ranks {count}, but the launcher started {}", world.size());
-                    return Ok(ExitCode::from(2));
-                }
-                return Ok(ExitCode::SUCCESS);
+            // Left out, it is as many as there are.
+            let ranks = Word::given("--ranks", count).of_kind(count.unwrap_or(world.size()));
+            if let Some(code) = refuse_different(&world, &words.iter().chain([&ranks]).collect::<Vec<_>>())? {
+                return Ok(code);
             }
             // When the first rank fails the launcher ends the others: what all ranks know is left to rank 0 to say.
             let speaks = world.rank().index() == 0;
-            if let Some(code) = refuse_different(&world, words)? {
-                return Ok(code);
+            if let Some(count) = count.filter(|&count| count != world.size()) {
+                if !speaks {
+                    return Ok(ExitCode::SUCCESS);
+                }
+                _ = writeln!(stderr(), "tilewire: --ranks {count}, but the launcher started {}", world.size());
+                return Ok(ExitCode::from(2));
             }
             match body(&world) {
                 Ok(held) => Ok(status(held || !speaks)),

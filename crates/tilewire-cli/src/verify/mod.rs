@@ -19,7 +19,7 @@ use crate::cli::{collective, listing};
 use crate::launch::MOST_RANKS;
 use crate::programs::data::Random;
 use crate::programs::{Hosted, ParamSpec, Program};
-use crate::run::{Collective, Ranks, Word, everywhere, in_processes, refuse_different_alone};
+use crate::run::{Collective, Ranks, Word, everywhere, in_processes};
 use crate::table::hanging;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -172,7 +172,6 @@ impl Request {
         let only: Vec<&str> = self.only.iter().map(|collective| collective.name()).collect();
         let share = self.share.map(|(k, n)| format!("{}/{n}", k + 1));
         vec![
-            Word::new("--world", "env"),
             Word::new("verify", if only.is_empty() { "all collectives".to_string() } else { only.join(" ") }),
             Word::new("--engine", self.engine.name()),
             Word::new("--seed", self.seed),
@@ -197,10 +196,7 @@ impl Request {
 /// Verifies; status 1 when anything differs, or is refused that should work.
 pub fn verify(request: &Request) -> Result<ExitCode> {
     match request.world {
-        Ranks::Threads => match refuse_different_alone(&[Word::new("--world", "threads")])? {
-            Some(code) => Ok(code),
-            None => all(request),
-        },
+        Ranks::Threads => all(request),
         Ranks::Env => everywhere(Ranks::Env, None, &request.words(), |world| rank(world, request)),
         Ranks::Processes => {
             // A rank's stderr is a pipe to this process, which passes on whole lines.

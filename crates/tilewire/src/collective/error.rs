@@ -37,9 +37,10 @@ pub enum RunError {
     Transport(Arc<TransportError>),
     /// Two ranks say different things of one operation. Neither of them has launched it.
     ///
-    /// After a collective, a `send` or a `recv` the transport can still be used: every rank that takes part finds out by itself, and nothing
-    /// was sent. After a `sendrecv` it is broken: its two legs meet different peers, and one that agrees may have launched. All ranks of the
-    /// transport then hear of the same two ranks, in this and in every later call.
+    /// After a collective, a `send` or a `recv` the transport can still be used if all that take part have come: each finds out by itself,
+    /// and nothing was sent. A rank that does not come within the deadline breaks the transport. So does a difference in a `sendrecv`: its
+    /// two legs meet different peers, and one that agrees may have launched. All other ranks of the transport then hear of two ranks that
+    /// differ, in this and in every later call. If several pairs differ, each rank that finds a difference itself names its own pair.
     Mismatch(Box<Mismatch>),
     /// A rank failed, died or left, and the others heard of it, on whatever engine or transport. The transport is broken. The rank is this
     /// one where an earlier call failed here.

@@ -128,23 +128,32 @@ impl<'l> PreparedExchange<'l> {
         self.launch.disassembly()
     }
 
-    /// Compares with all peers. All are heard even if the first differs: each has told something that must be taken.
+    /// Compares with all peers. In a collective all are heard even if the first differs: each has told something that must be taken. A
+    /// transfer ends with the first error, since the transport is broken then: another peer may be late, and should not hear of it later.
     #[cold]
     fn meet(&mut self) -> Result<(), RunError> {
         if let Peers::Pending { told, all } = &self.peers {
             let mut first = Ok(());
             for side in told {
                 first = first.and(side.meet(self.link, self.deadline));
+                if first.is_err() && !all {
+                    break;
+                }
             }
             if let Err(error) = &first
                 && told.len() > 1
                 && !all
             {
                 // The peer of the other leg may agree, launch, and count a step that this rank does not. It hears why.
-                if let (RunError::Mismatch(mismatch), Some(status)) = (error, self.link.status()) {
-                    status.tell_all(&mismatch.verdict());
-                }
-                self.give_up(AbortCode::Failed);
+                let code = match error {
+                    RunError::Mismatch(mismatch) => {
+                        self.link.status().iter().for_each(|status| status.tell_all(&mismatch.verdict()));
+                        AbortCode::Mismatched
+                    }
+                    _ => AbortCode::Failed,
+                };
+                // All words are set where ranks have status lines. A GPU also has a word of its own, which this sets.
+                self.give_up(code);
             }
             let refused = |error| Peers::Refused(self.launch.judged(error).during(self.launch.call()));
             self.peers = first.map_or_else(refused, |()| Peers::Agree);

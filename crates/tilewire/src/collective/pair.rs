@@ -109,6 +109,8 @@ impl Pending {
                 TransportError::NotMet { late, .. } => Cause::timed_out(rank, Some(late.index())),
                 _ => Cause { code: AbortCode::Failed, rank, reason: 0 },
             });
+            // Only now: until the abort words are set, the others are to see that this rank waits, and is not the late one.
+            link.status().iter().for_each(|status| status.goes_on());
         })?;
         let Ticket { rank, peer, .. } = self.ticket;
         self.card.compare(&theirs, (rank, &self.call), peer).map_err(RunError::Mismatch)

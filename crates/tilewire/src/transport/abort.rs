@@ -24,7 +24,7 @@ pub enum AbortCode {
     Panicked,
     /// A call of it returned an error.
     Failed,
-    /// A wait of it expired. The reason is the rank that is late, plus one; 0 where that is not known.
+    /// A wait of it expired. [`Cause::late`] is the rank that is late, where that is known.
     TimedOut,
     /// It can no longer see whether its peers live.
     Blind,
@@ -81,19 +81,23 @@ pub struct Cause {
     pub code: AbortCode,
     /// To which rank; below 2²⁴.
     pub rank: usize,
-    /// More about it, as the code's user defines (an index into a table of reasons); 0: nothing more is known.
+    /// More about it, as the code's user defines (an index into a table of reasons); 0: nothing more is known. In a wait that expired, a
+    /// number with the highest bit set is the rank that is late ([`Cause::timed_out`]), so reasons of your own stay below 2³¹ there.
     pub reason: u32,
 }
+
+/// Set in the reason of a wait that expired if the rest of it is the rank that is late.
+const LATE: u32 = 1 << 31;
 
 impl Cause {
     /// A wait of a rank expired, and this rank is late.
     pub fn timed_out(rank: usize, late: Option<usize>) -> Cause {
-        Cause { code: AbortCode::TimedOut, rank, reason: late.map_or(0, |late| late as u32 + 1) }
+        Cause { code: AbortCode::TimedOut, rank, reason: late.map_or(0, |late| LATE | late as u32) }
     }
 
     /// The rank that is late, where a wait expired and that is known.
     pub fn late(self) -> Option<usize> {
-        (self.code == AbortCode::TimedOut).then(|| self.reason.checked_sub(1))?.map(|late| late as usize)
+        (self.code == AbortCode::TimedOut && self.reason & LATE != 0).then_some((self.reason & !LATE) as usize)
     }
 
     /// The word that says so; never 0.
@@ -121,12 +125,10 @@ impl fmt::Display for Cause {
             AbortCode::Died => write!(f, "rank {rank} died"),
             AbortCode::Panicked => write!(f, "rank {rank} panicked"),
             AbortCode::Failed => write!(f, "rank {rank} gave up after an error"),
-            AbortCode::TimedOut => {
-                return match self.late() {
-                    Some(late) => write!(f, "a wait of rank {rank} for rank {late} expired"),
-                    None => write!(f, "a wait of rank {rank} expired"),
-                };
-            }
+            AbortCode::TimedOut => match self.late() {
+                Some(late) => return write!(f, "a wait of rank {rank} for rank {late} expired"),
+                None => write!(f, "a wait of rank {rank} expired"),
+            },
             AbortCode::Blind => {
                 write!(f, "rank {rank} can no longer watch its peers, since waiting for them (poll) fails")
             }
@@ -248,6 +250,9 @@ mod tests {
         let late = |late| Cause::from_word(Cause::timed_out(4, late).to_word()).unwrap();
         assert_eq!((late(Some(0)).late(), late(None).late()), (Some(0), None));
         assert_eq!(late(Some(2)).to_string(), "a wait of rank 4 for rank 2 expired");
+        // A reason of the user's own is no rank.
+        let own = Cause { reason: 3, ..late(None) };
+        assert_eq!((own.late(), own.to_string().as_str()), (None, "a wait of rank 4 expired (reason 3)"));
         // What a broken peer may write is still a cause.
         assert!(Cause::from_word(1).is_some());
         assert_ne!(Cause { code: AbortCode::Other(0), rank: 0, reason: 0 }.to_word(), 0);

@@ -11,6 +11,7 @@ use super::rank::Rank;
 use super::rendezvous::{Shared, TransportError};
 use super::segment::SegmentSet;
 use super::status::{Kind, Status};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// One rank's place at a transport's desk.
@@ -24,13 +25,15 @@ pub struct Desk {
     pub(super) abort: Abort,
     pub(super) departures: Departures,
     pub(super) status: Status,
+    /// The store did not answer a last look on the broken transport: there is no other, of whatever peer.
+    silent: AtomicBool,
 }
 
 impl Desk {
     pub(super) fn new(world: Shared, name: String, segments: &SegmentSet, departures: Departures) -> Desk {
         let (abort, status) = (segments.abort(segments.rank()), Status::of(segments));
         enlist(&status);
-        Desk { world, name, pairings: Pairings::default(), abort, departures, status }
+        Desk { world, name, pairings: Pairings::default(), abort, departures, status, silent: AtomicBool::new(false) }
     }
 
     /// `Err` if the transport is broken: with the verdict where there is one, and otherwise with the cause.
@@ -71,10 +74,15 @@ impl Desk {
         self.names().of(peer, operation)
     }
 
-    /// Waits for what the peer told. While it waits, others can see for whom.
+    /// Waits for what the peer told. While it waits, others can see for whom. They still see it after `NotMet`, until the caller has set the
+    /// abort words and says [`Status::goes_on`]: a rank whose deadline passes in between would otherwise take this one for the late one.
     pub(super) fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        let heard = self.look_for(ticket, deadline);
+        // A wait that a caller left standing is another one, and not continued by this: a suspicion holds for one wait.
         self.status.goes_on();
+        let heard = self.look_for(ticket, deadline);
+        if !matches!(heard, Err(TransportError::NotMet { .. })) {
+            self.status.goes_on();
+        }
         if let Ok(card) = &heard {
             self.pairings.name(ticket, &first_line(card));
         }
@@ -104,6 +112,11 @@ impl Desk {
             // Before the look: what the peer told, it told before it failed or left. What a rank gave up for may be in its card, and then this
             // one finds the same; a launch sees that the transport is broken.
             let broken = self.check().err();
+            // Relaxed: the flag says all there is.
+            let broken = match broken {
+                Some(broken) if self.silent.load(Ordering::Relaxed) => return Err(broken),
+                broken => broken,
+            };
             let gone = self.departures.has_left(ticket.peer.index());
             let probe = self.status.probe();
             let left = deadline.map_or(LOOK, |deadline| deadline.saturating_sub(start.elapsed()).min(LOOK));
@@ -111,7 +124,14 @@ impl Desk {
                 if broken.is_some() { (Duration::ZERO, patience.min(MOMENT)) } else { (left, patience) };
             match (self.world.look(&key, Deadline::after(left), Deadline::after(patience)), broken) {
                 (Ok(card), _) => return Ok(card),
-                (Err(_), Some(broken)) => return Err(broken),
+                // Answers, and about one peer only.
+                (Err(BootstrapError::KeyNotSet { .. } | BootstrapError::PeerGone { .. }), Some(broken)) => {
+                    return Err(broken);
+                }
+                (Err(_), Some(broken)) => {
+                    self.silent.store(true, Ordering::Relaxed);
+                    return Err(broken);
+                }
                 (Err(BootstrapError::KeyNotSet { .. }), None) if gone => {
                     self.check()?;
                     let cause = Cause { code: AbortCode::Left, rank: ticket.peer.index(), reason: 0 };
@@ -121,9 +141,10 @@ impl Desk {
                     self.waits_for(ticket, probe);
                 }
                 (Err(BootstrapError::KeyNotSet { .. }), None) => {
-                    self.check()?;
-                    // Looked for before anybody is told, and goes on.
+                    // Looked for before anybody is told, and goes on. A rank that gave up goes on after it has set the abort words, so if its
+                    // line (acquire) is no longer there, the cause is.
                     let late = Rank::new(self.status.late(ticket.peer.index()) as u32);
+                    self.check()?;
                     return Err(TransportError::NotMet { ticket: *ticket, late, after: start.elapsed() });
                 }
                 (Err(error), None) => {
@@ -202,4 +223,78 @@ impl Drop for Desk {
 
 fn first_line(card: &[u8]) -> String {
     String::from_utf8_lossy(card.split(|&byte| byte == b'\n').next().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::bootstrap::{Bootstrap, LocalBootstrap, Operation};
+    use super::super::meeting::Meeting;
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    /// A store that answers no look, or answers that nothing is there.
+    struct Mute {
+        inner: LocalBootstrap,
+        answers: bool,
+        looks: AtomicUsize,
+    }
+
+    impl Bootstrap for Mute {
+        fn rank(&self) -> Rank {
+            self.inner.rank()
+        }
+
+        fn world_size(&self) -> usize {
+            self.inner.world_size()
+        }
+
+        fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError> {
+            self.inner.set(key, value, deadline)
+        }
+
+        fn get(&self, key: &str, deadline: Deadline) -> Result<Vec<u8>, BootstrapError> {
+            self.inner.get(key, deadline)
+        }
+
+        fn take(&self, key: &str, _: Deadline) -> Result<Vec<u8>, BootstrapError> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            let (rank, waited, name) = (self.rank(), Duration::ZERO, key.to_string());
+            Err(if self.answers {
+                BootstrapError::KeyNotSet { rank, key: name, absent: Vec::new(), waited }
+            } else {
+                let address = "nowhere".to_string();
+                BootstrapError::StoreSilent { address, host: None, operation: Operation::Take, name, waited }
+            })
+        }
+
+        fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), BootstrapError> {
+            self.inner.barrier(name, deadline)
+        }
+
+        fn all_gather(&self, name: &str, value: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>, BootstrapError> {
+            self.inner.all_gather(name, value, deadline)
+        }
+
+        fn abort(&self, reason: &str) {
+            self.inner.abort(reason);
+        }
+    }
+
+    #[test]
+    fn a_store_that_does_not_answer_is_asked_once_on_a_broken_transport() {
+        for (answers, expected) in [(true, 2), (false, 1)] {
+            let inner = LocalBootstrap::world(3).remove(0);
+            let store = Arc::new(Mute { inner, answers, looks: AtomicUsize::new(0) });
+            let world = Shared::alone(store.clone(), Arc::new(Meeting::of(3)), None);
+            let segments = SegmentSet::threads(3, 0).unwrap().remove(0);
+            let desk = Desk::new(world, "test".to_string(), &segments, Departures::new(3));
+            desk.abort.set(Cause { code: AbortCode::Failed, rank: 1, reason: 0 });
+            for peer in [1, 2].map(Rank::new) {
+                let heard = desk.hear(&desk.ticket(Pairing::Together, peer), None);
+                assert!(matches!(heard, Err(TransportError::Broken { .. })), "{heard:?}");
+            }
+            assert_eq!(store.looks.load(Ordering::Relaxed), expected);
+        }
+    }
 }

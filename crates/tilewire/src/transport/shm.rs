@@ -249,7 +249,13 @@ impl ShmTransport {
         &self.desk.status
     }
 
-    /// Waits for what the peer told, at most so long. Once for each ticket. Ends at once when the transport breaks.
+    /// Waits for what the peer told, up to the deadline. Once for each ticket.
+    ///
+    /// When the transport breaks it looks once more, so that a card that was told before is heard. That ends immediately if the store
+    /// answers, and otherwise within about two seconds. If it did not answer, no later call on the broken transport looks again.
+    ///
+    /// After [`NotMet`](TransportError::NotMet) the other ranks still see that this one waits. Break the transport and then call
+    /// [`Status::goes_on`], as the collectives do.
     pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         self.desk.hear(ticket, deadline)
     }

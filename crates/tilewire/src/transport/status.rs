@@ -437,15 +437,18 @@ impl Status {
     pub fn tell_all(&self, verdict: &Verdict) {
         let first = &self.words(0).line.0.judged;
         // Ranks may find out at the same time: whose text all have is decided in rank 0's header.
-        if first.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if first.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let text = verdict.to_text();
+            for rank in (0..self.segments.len()).rev() {
+                self.words(rank).verdict.write(&text);
+                self.words(rank).line.0.judged.store(2, Ordering::Release);
+            }
+        } else {
             self.wait_judged(0);
-            return;
         }
-        let text = verdict.to_text();
-        for rank in (0..self.segments.len()).rev() {
-            self.words(rank).verdict.write(&text);
-            self.words(rank).line.0.judged.store(2, Ordering::Release);
-        }
+        // By both, since the one that wrote the texts may be interrupted here, and the other is about to break the transport with a cause
+        // that has no verdict. Rank 0's text is written last, so all are there when it is: they come before its mark (release), that
+        // before the end of the wait (acquire), and that before the words (release).
         let cause = Cause { code: verdict.code(), rank: self.rank, reason: 0 };
         self.segments.iter().for_each(|segment| _ = Abort::new(segment.clone()).set(cause));
     }

@@ -382,3 +382,24 @@ fn all_ranks_are_told_the_verdict_that_was_first() {
     }
     assert_eq!(a.verdict(Cause { code: AbortCode::Died, ..cause }), None);
 }
+
+/// The rank that was first has written all texts, and is interrupted before it has set all words.
+#[test]
+fn a_rank_that_finds_out_second_also_ends_all_waits_with_the_verdict_that_was_first() {
+    let ranks = world(5);
+    let verdict =
+        |rank: usize| Verdict::OtherOperation { here: (rank, "this".to_string()), there: (0, "that".to_string()) };
+    let abort = |status: &Status| Abort::new(status.segments[status.rank].clone());
+    for status in &ranks {
+        let words = status.words(status.rank);
+        words.verdict.write(&verdict(1).to_text());
+        words.line.0.judged.store(2, Ordering::Release);
+    }
+    abort(&ranks[0]).set(Cause { code: AbortCode::Mismatched, rank: 1, reason: 0 });
+    ranks[4].tell_all(&verdict(4));
+    for status in &ranks {
+        abort(status).set(Cause { code: AbortCode::Failed, rank: 4, reason: 0 });
+        let cause = abort(status).get().unwrap();
+        assert_eq!(status.verdict(cause), Some(verdict(1)), "rank {}: {cause}", status.rank);
+    }
+}

@@ -172,6 +172,46 @@ impl Verdict {
     }
 }
 
+/// Bytes of a field in the text that travels. The most there are, five, fit the text of a verdict together with two ranks: a text that
+/// is cut elsewhere could not be read.
+const FIELD: usize = 400;
+/// Ends a field that is cut.
+const CUT: char = '…';
+
+/// A field of the text that travels.
 fn one_line(text: &str) -> String {
-    text.replace(['\n', '\t'], " ")
+    let mut line = text.replace(['\n', '\t'], " ");
+    if line.len() > FIELD {
+        let mut len = FIELD - CUT.len_utf8();
+        while !line.is_char_boundary(len) {
+            len -= 1;
+        }
+        line.truncate(len);
+        line.push(CUT);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_are_cut_field_by_field() {
+        // Most numbers of bytes end inside a character.
+        let long = "ä€".repeat(500);
+        let sides = |rank| (rank, [long.clone(), format!("x{long}")]);
+        let difference = Difference { what: long.clone(), here: sides(1_000_000), there: sides(1_000_001) };
+        let text = Verdict::Mismatch(Box::new(difference)).to_text();
+        assert!(text.len() <= 8 * super::super::VERDICT, "{} bytes", text.len());
+        let Some(Verdict::Mismatch(read)) = Verdict::from_text(&text) else { panic!("lost: {text}") };
+        let Difference { what, here: (rank, [mine, here]), there: (peer, [theirs, there]) } = *read;
+        assert_eq!((rank, peer), (1_000_000, 1_000_001));
+        for (field, whole) in [(&what, &long), (&mine, &long), (&theirs, &long)] {
+            let kept = field.strip_suffix(CUT).expect("it says that it is cut");
+            assert!(whole.starts_with(kept) && (FIELD - 5..=FIELD).contains(&field.len()), "{field}");
+        }
+        assert!(here == there && here.starts_with("xä€"), "{here}");
+        assert_eq!(one_line("a\tshort\ntext"), "a short text");
+    }
 }

@@ -3,7 +3,7 @@
 use super::{assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+use tilewire::transport::{Pairing, Rank, ShmOptions, ShmTransport, TransportError, World};
 use tilewire::{RunError, Tensor, all_reduce, recv, send};
 
 #[test]
@@ -130,4 +130,28 @@ fn at_a_first_meeting_that_expires_the_rank_at_the_end_of_the_chain_is_named() {
         let said = format!("a wait of rank {impatient} for rank 2 expired");
         assert!(text.contains(&said) && text.contains("look into rank 2"), "{text}");
     }
+}
+
+/// Rank 0 may look for the late rank when the deadline of rank 1 has passed and its abort words are not set yet.
+#[test]
+fn a_rank_that_gives_up_at_a_meeting_is_seen_to_wait_until_it_says_otherwise() {
+    let step = std::sync::Barrier::new(3);
+    let all = outcomes(3, |world, link| {
+        if world.rank() == Rank::new(1) {
+            let ticket = link.ticket(Pairing::Receive, Rank::new(2));
+            let error = link.hear(&ticket, Some(Duration::from_millis(50))).unwrap_err();
+            assert!(matches!(error, TransportError::NotMet { late, .. } if late == Rank::new(2)), "{error}");
+        }
+        step.wait();
+        assert!(world.rank() != Rank::new(0) || link.status().late(1) == 2);
+        step.wait();
+        if world.rank() == Rank::new(1) {
+            link.status().goes_on();
+        }
+        step.wait();
+        assert!(world.rank() != Rank::new(0) || link.status().late(1) == 1);
+        step.wait();
+        Ok(())
+    });
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
 }

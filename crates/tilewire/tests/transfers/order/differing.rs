@@ -36,6 +36,22 @@ fn a_ring_of_transfers_is_a_mismatch_on_all_ranks_also_on_those_whose_neighbours
     }
 }
 
+/// Ranks 0 and 1 do not wait for rank 2, which runs only when both have heard of it, and hears of it then.
+#[test]
+fn a_ring_of_transfers_is_a_mismatch_also_while_a_rank_is_late() {
+    let both_have_heard = std::sync::Barrier::new(3);
+    all_hear(3, |link, primitive| {
+        let (me, x) = (link.rank(), Tensor::<f32>::zeros(64));
+        let ring = || {
+            let (to, from) = (me.after(1, 3), me.after(2, 3));
+            sendrecv(link, &Tensor::<f32>::zeros(64), &x, to, from).primitive(primitive).run()
+        };
+        let heard = if me == Rank::new(2) { None } else { Some(ring()) };
+        both_have_heard.wait();
+        heard.unwrap_or_else(ring)
+    });
+}
+
 #[test]
 fn a_collective_is_a_mismatch_on_all_ranks_and_the_transport_can_still_be_used() {
     all_hear(3, |link, primitive| {
