@@ -50,7 +50,7 @@
 //!
 //! A program is in the **monotone fragment** when
 //!
-//! - the signals to each slot are ordered (visibly, or through a wait that found the earlier one there), their values only grow, also from what the slot held at first, and nothing but signals
+//! - the signals to each slot are ordered (visibly, or through a wait that found the earlier one there), their values only grow, the first is no less than what the slot held before (a wait that this meets has found no signal), and nothing but signals
 //!   changes a slot: no atomic, no plain write, no copy engine;
 //! - no op gives a counter's or another party's progress to the program: no `test`, no atomic whose result is used;
 //! - no atomic acquires: what it would see depends on which came before;

@@ -61,11 +61,9 @@ use tilewire::{Memory, Tensor, Traced, kernel};
 const MISJUDGED: &[&str] = &[
     "credit_after_a_release_by_an_addition_of_its_own",
     "credit_after_an_addition_of_its_own",
-    "first_signal_of_what_the_counter_holds",
     "input_of_no_length_amid_what_a_peer_writes",
     "signal_after_an_addition_of_its_own",
     "signal_of_one_who_saw_an_addition",
-    "wait_for_what_the_counter_holds_finds_no_signal",
 ];
 
 /// A program and its right verdict.
