@@ -58,7 +58,7 @@ use tilewire::ir::Access;
 use tilewire::{Memory, Tensor, Traced, kernel};
 
 /// What the checker gets wrong. A program that shows a new hole stands here until the hole is mended.
-const MISJUDGED: &[&str] = &["input_of_no_length_amid_what_a_peer_writes"];
+const MISJUDGED: &[&str] = &[];
 
 /// A program and its right verdict.
 struct Seed {
