@@ -36,11 +36,13 @@
 //! A counter has the values that signals give it, so a wait is *for* the **first** signal that suffices, and what was over for that signaller is over
 //! for the waiter. In a run it may find a later signal, which need not show as much. A later signal of data shows what an earlier one showed if its
 //! signaller has *seen* that; it is not enough that the earlier one is over for it. A later credit does if it is of the same party (on a GPU a relaxed
-//! store continues the release before it of the same thread to the same place). A proxy's signal shows what was posted and nothing else. So a wait learns
+//! store continues the release before it of the same thread to the same place). A role copy is the same party in a later launch, because the end of a
+//! launch flushes, though another thread may run it there. A proxy's signal shows what was posted and nothing else. So a wait learns
 //! the **least** that any signal shows that it may find (`model/finds.rs`). Non-temporal stores need no row: the engine ends them with a fence before it signals.
 //!
-//! **Promises of parameters.** Bytes that a launch binds as an `In`, and those that its kernel reaches through an `Out`, are written by no other rank during it, however that
-//! is signalled (`model/promises.rs`): engines keep what they have read.
+//! **Promises of parameters.** Bytes that a launch binds as an `In`, and those that its kernel reaches through an `Out`, are written by no kernel of another rank, nor by whoever works
+//! for one, during it, however that is signalled (`model/promises.rs`): engines keep what they have read. Copy engines are held to this only for bytes that
+//! the kernel touches.
 //!
 //! Between launches the hosts do as a user would: read every output, rewrite every input, and both for tensors that a kernel reads and writes.
 //! Bytes between ranks begin undefined, counters and user tensors do not. In worlds of up to four ranks ([`Settings::one_copy_ranks`]) every role
@@ -50,7 +52,7 @@
 //!
 //! A program is in the **monotone fragment** when
 //!
-//! - the signals to each slot are ordered (visibly, or through a wait that found the earlier one there), their values only grow, also from what the slot held at first, and nothing but signals
+//! - the signals to each slot are ordered (visibly, or through a wait that found the earlier one there), their values only grow, the first is no less than what the slot held before (a wait that this meets has found no signal), and nothing but signals
 //!   changes a slot: no atomic, no plain write, no copy engine;
 //! - no op gives a counter's or another party's progress to the program: no `test`, no atomic whose result is used;
 //! - no atomic acquires: what it would see depends on which came before;

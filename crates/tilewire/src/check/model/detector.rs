@@ -348,9 +348,10 @@ impl<'k> Detector<'k> {
             knowledge.visible.join(&shown);
             knowledge.over.join(&signal.published.over);
         }
-        // It has found at least the first that suffices.
-        let value_found = signal.as_ref().map_or(value, |signal| signal.value);
-        self.slots.waited(key, party, Found { epoch, value: value_found, wanted, shown });
+        // It has found at least the first that suffices. Where what the slot held at first does, it need not have found any.
+        if let Some(Signalled { value, .. }) = signal {
+            self.slots.waited(key, party, Found { epoch, value, wanted, shown });
+        }
         self.parties[party as usize].has_met = true;
         let from = signal.as_ref().map(|signal| signal.entry);
         self.log.push(party, launch, epoch, Some(inst), Deed::Wait { slot: *slot, value, from });

@@ -5,10 +5,14 @@
 //! B has seen nothing of A's data. A wait for A's signal that finds B's instead has seen nothing of it either. A signal **keeps** what the one before
 //! it shows when
 //!
-//! - both are of one party: a later store of the same thread to the same place continues the release before it, also where it is a credit. (Only of a
-//!   release that the wait was for, or of one after it.)
+//! - both are of one party, and the one before it is no atomic: a later store of the same thread to the same place continues the release before it, also
+//!   where it is a credit. (Only of a release that the wait was for, or of one after it.) A later launch of the party is the same party: the end
+//!   of a launch flushes;
 //! - it is an atomic, which continues the release that it reads;
 //! - it is one of data and its signaller has seen all that the one before it shows (a proxy shows only what was posted, whatever its poster has seen).
+//!
+//! An atomic shows more than its own party has seen or released: what it continues is of others. A credit of its party after it continues only what the
+//! party itself released, and whoever has seen the atomic has not thereby seen what it continues.
 //!
 //! So a wait learns the **least** that any signal shows that it may find:
 //!
@@ -41,6 +45,8 @@ pub struct Finds {
 #[derive(Clone, Debug)]
 struct Shows {
     visible: Clock,
+    /// What its own party released by it: all that it shows, but for an atomic, which shows what it continues, too.
+    released: Clock,
     /// The signal of data that it continues, and shows as well to waits for that one or an earlier one.
     continues: Option<usize>,
     /// No less than the one before it.
@@ -64,20 +70,26 @@ impl Finds {
     pub fn signal(&mut self, before: &[Signalled], signal: &Signalled, knowledge: &Knowledge) -> bool {
         let last = before.last().zip(self.shows.last());
         let of_data = |own: usize| if before[own].hides { self.shows[own].continues } else { Some(own) };
+        let is_own = |earlier: &Signalled| earlier.party == signal.party && (earlier.hides || releases(earlier));
         let visible = signal.published.visible.clone();
         let continues = match (signal.hides, &signal.atomic, last) {
-            (true, ..) => before.iter().rposition(|earlier| earlier.party == signal.party).and_then(of_data),
+            (true, ..) => before.iter().rposition(is_own).and_then(of_data),
             (false, Some(_), Some((_, shows))) => shows.continues,
             _ => None,
         };
+        let released = match (&signal.atomic, releases(signal)) {
+            (None, _) => visible.clone(),
+            (Some(_), true) => knowledge.visible.clone(),
+            (Some(_), false) => Clock::default(),
+        };
         let keeps = last.is_none_or(|(last, shows)| {
-            // Whoever has seen a signal of data has seen what it shows.
-            let has_seen = !last.hides && visible.covers(last.party, last.epoch);
-            let continued = || shows.continues.is_none_or(|data| visible.holds(&self.shows[data].visible));
-            let is_atomic = signal.atomic.is_some();
-            last.party == signal.party || is_atomic || has_seen || visible.holds(&shows.visible) && continued()
+            // Whoever has seen a signal of data has seen what it shows, unless it is an atomic.
+            let has_seen = || !last.hides && visible.covers(last.party, last.epoch);
+            let is_plain = || last.atomic.is_none() && (last.party == signal.party || has_seen());
+            let continued = || shows.continues.is_none_or(|data| visible.holds(&self.shows[data].released));
+            signal.atomic.is_some() || is_plain() || visible.holds(&shows.visible) && continued()
         });
-        self.shows.push(Shows { visible, continues, keeps });
+        self.shows.push(Shows { visible, released, continues, keeps });
         let number = before.len();
         let is_lost = |wait: &Found, party: &PartyId| {
             !knowledge.over.covers(*party, wait.epoch) && !self.shown(number, wait.wanted).holds(&wait.shown)
@@ -89,7 +101,7 @@ impl Finds {
     fn shown(&self, number: usize, wanted: usize) -> Clock {
         let Shows { visible, continues, .. } = &self.shows[number];
         let mut shown = visible.clone();
-        continues.iter().filter(|&&data| data >= wanted).for_each(|&data| shown.join(&self.shows[data].visible));
+        continues.iter().filter(|&&data| data >= wanted).for_each(|&data| shown.join(&self.shows[data].released));
         shown
     }
 
@@ -137,4 +149,9 @@ impl Finds {
             _ => all.push(found),
         }
     }
+}
+
+/// Whether a signal is a release of its own party: one of data, or an atomic that is no relaxed one.
+fn releases(signal: &Signalled) -> bool {
+    !signal.hides && (signal.atomic.is_none() || signal.published.visible.covers(signal.party, signal.epoch))
 }

@@ -1,4 +1,4 @@
-//! What parameters promise: bytes that a kernel reaches through an `In` or an `Out` are written by nobody else during its launch.
+//! What parameters promise: bytes that a kernel reaches through an `In` or an `Out` are written by no other rank during its launch.
 //!
 //! Engines rely on it (a GPU may read an input through a cache that sees no writes, and the CPU engine keeps what it has read), so a write of
 //! another rank during the launch is a fault even where signals order it. A write is *before* a launch when the host that launched it knew of
@@ -6,7 +6,7 @@
 //!
 //! Of an input all bytes are promised that the launch binds, touched or not: an engine may read ahead. Where the kernel does touch them, its access is named
 //! beside the write, and otherwise the line of the declaration. Of an output only those are promised that the kernel touches: no engine reads ahead of what
-//! it writes, and `direct` transfers let a peer fill the rest.
+//! it writes, and `direct` transfers let a peer fill the rest. A copy engine breaks a promise only where the kernel touches the bytes, input or output.
 
 use super::clock::PartyId;
 use super::detector::Detector;
@@ -15,7 +15,7 @@ use super::sighting::Seen;
 use crate::check::memory::MemoryId;
 use crate::check::observer::AccessKind;
 use crate::ir::{Access, Base, Inst, Op, Param, ParamId, Place};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// Bytes that a launch binds as an input.
@@ -36,8 +36,8 @@ pub struct Promise {
 pub struct Promises {
     /// By memory.
     pub all: HashMap<MemoryId, Vec<Promise>>,
-    /// By memory: writes of kernels to bytes that another rank has as its input, the last of each party.
-    written: HashMap<MemoryId, Vec<(Touch, Range<u64>)>>,
+    /// By memory: writes of kernels to bytes that another rank has as its input, the last of each party; by it, and by where they begin and end.
+    written: HashMap<MemoryId, BTreeMap<(PartyId, u64, u64), Touch>>,
     /// By rank: the launches that have begun.
     begun: HashMap<u32, u32>,
     /// Promises that a write has broken.
@@ -99,9 +99,7 @@ impl Detector<'_> {
         }
         if foreign {
             let written = self.promises.written.entry(memory).or_default();
-            let like = |(other, at): &(Touch, Range<u64>)| other.party == touch.party && at == bytes;
-            written.retain(|write| !like(write));
-            written.push((touch.clone(), bytes.clone()));
+            written.insert((touch.party, bytes.start, bytes.end), touch.clone());
         }
         broken.into_iter().for_each(|broken| self.promises.breaks(broken));
     }
@@ -115,12 +113,12 @@ impl Detector<'_> {
         for (&memory, written) in &self.promises.written {
             let of_launch = |promise: &&Promise| promise.rank == rank && promise.launch == launch;
             for promise in self.promises.all.get(&memory).into_iter().flatten().filter(of_launch) {
-                let unknown = |(touch, bytes): &&(Touch, Range<u64>)| {
+                let unknown = |(bytes, touch): &(Range<u64>, &Touch)| {
                     let known = knowledge.visible.covers(touch.party, touch.epoch);
                     touch.rank != rank && meets(bytes, &promise.bytes) && !known
                 };
-                let found = written.iter().filter(unknown);
-                broken.extend(found.map(|(touch, bytes)| (memory, promise.clone(), touch.clone(), bytes.clone())));
+                let found = written.iter().map(|(&(_, start, end), touch)| (start..end, touch)).filter(unknown);
+                broken.extend(found.map(|(bytes, touch)| (memory, promise.clone(), touch.clone(), bytes)));
             }
         }
         broken.into_iter().for_each(|broken| self.promises.breaks(broken));
@@ -154,5 +152,6 @@ impl Promises {
 }
 
 fn meets(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
+    // An empty range meets nothing, wherever it lies.
+    a.start.max(b.start) < a.end.min(b.end)
 }

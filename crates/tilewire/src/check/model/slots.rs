@@ -143,7 +143,7 @@ impl Slots {
         (number, if slot.handshake { signal.published.visible.clone() } else { least() })
     }
 
-    /// A party waited, for data or not.
+    /// A party waited for a signal, of data or not.
     pub fn waited(&mut self, key: SlotKey, party: PartyId, found: Found) {
         self.slots.entry(key).or_default().finds.wait(party, found);
     }

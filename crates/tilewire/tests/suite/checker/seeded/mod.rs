@@ -18,6 +18,7 @@
 //! | `posts.rs` | posts through a network proxy |
 //! | `reviewed.rs`, `second.rs` | what two reviews of the model found |
 //! | `audited.rs` | what an audit found after that |
+//! | `third.rs` | what a third review found |
 //! | `correct_counters.rs` | correct, if unusual: signals and waits |
 //! | `correct_credits.rs` | correct, if unusual: credits |
 //! | `correct_memory.rs` | correct, if unusual: packets, atomics, bulk copies, posts, memory |
@@ -46,6 +47,7 @@ mod promises;
 mod reviewed;
 mod second;
 mod slots;
+mod third;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -226,7 +228,7 @@ fn one(memory: &Memory) -> &[Memory] {
 }
 
 fn seeds() -> impl Iterator<Item = &'static Seed> {
-    let files: [&[Seed]; 17] = [
+    let files: [&[Seed]; 18] = [
         atomics::SEEDS,
         audited::SEEDS,
         bulk::SEEDS,
@@ -244,6 +246,7 @@ fn seeds() -> impl Iterator<Item = &'static Seed> {
         reviewed::SEEDS,
         second::SEEDS,
         slots::SEEDS,
+        third::SEEDS,
     ];
     files.into_iter().flatten()
 }
