@@ -121,7 +121,7 @@ impl Detector<'_> {
         }
     }
 
-    /// As above, whoever writes; whether there are counters.
+    /// As above, for writes of any party. Says whether there are counters.
     pub(super) fn overwritten(&mut self, memory: MemoryId, bytes: &Range<u64>) -> bool {
         let met: Vec<u64> = self.places.meeting(memory, bytes).collect();
         let any = !met.is_empty();

@@ -95,7 +95,7 @@ pub struct Detector<'k> {
     pub ran: HashMap<(u32, u32, Inst), u32>,
     /// The test that failed last, or the atomic that changed nothing, until it is taken: its party may only be polling.
     pub failed_test: Option<Inst>,
-    /// Slots and packets that were set, by their first byte, until they are taken: whoever waits for one may go on.
+    /// Slots and packets that were set, by their first byte, until they are taken: a party that waits for one of them may go on.
     pub set: Vec<(MemoryId, u64)>,
     /// Signals, posts, atomics that change something and (runs of) writes so far: a test that failed fails again until this has grown.
     pub deeds: u64,

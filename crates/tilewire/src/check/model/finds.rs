@@ -12,7 +12,7 @@
 //! - it is one of data and its signaller has seen all that the one before it shows (a proxy shows only what was posted, whatever its poster has seen).
 //!
 //! An atomic shows more than its own party has seen or released: what it continues is of others. A credit of its party after it continues only what the
-//! party itself released, and whoever has seen the atomic has not thereby seen what it continues.
+//! party itself released, and a party that has seen the atomic has not thereby seen what it continues.
 //!
 //! So a wait learns the **least** that any signal shows that it may find:
 //!
@@ -105,7 +105,7 @@ impl Finds {
         shown
     }
 
-    /// Whether somebody found this value, or more, in a wait that is over for whoever knows this.
+    /// Whether a party found this value, or a larger one, in a wait that is over for every party that knows this.
     pub fn is_found(&self, value: u64, knowledge: &Knowledge) -> bool {
         self.waits.iter().any(|(party, all)| {
             let first = all.get(all.partition_point(|wait| wait.value < value));
@@ -113,7 +113,7 @@ impl Finds {
         })
     }
 
-    /// The next signals know all that whoever signalled this value does: of waits that it knows to be over, and that found less, nobody asks again.
+    /// The next signals know all that the signaller of this value knows. Waits that it knows to be over, and that found less, are not asked for again.
     pub fn forget(&mut self, value: u64, knowledge: &Knowledge) {
         self.waits.retain(|party, all| {
             let known = knowledge.over.get(*party);
