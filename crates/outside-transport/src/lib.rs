@@ -4,23 +4,24 @@
 //! ```text
 //!   put ──▶ outbox (the sender's own memory) ── deliver: copy the span, then signal ──▶ staging of the receiver ──▶ get
 //! ```
-//! Everything here is public API of tilewire: [`P2pTransport`], [`Host`] and [`Link`] for the transport, [`Reach`](tilewire::schedule::Reach) for what its kernels do.
+//! Everything here is public API of tilewire: [`Transport`] for the transport, [`Reach`](tilewire::schedule::Reach)
+//! for what its kernels do.
 #![forbid(unsafe_code)]
 
 mod ops;
 
 pub use ops::Outbox;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tilewire::collective::{Host, Link};
 use tilewire::hook::Block;
+use tilewire::link::{Transport, WindowCall, WindowParts};
 use tilewire::schedule::{LoadStore, Peer};
 use tilewire::transport::layout::{Geometry, Layout};
 use tilewire::transport::{
-    Bootstrap, BootstrapError, Cause, Deadline, LinkKind, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank,
+    Bootstrap, BootstrapError, Deadline, Door, LinkKind, LinkShape, Pairing, PeerEndpoint, Protocol, Rank,
     SegmentError, SegmentSet, Ticket, TransportError,
 };
 use tilewire::{Memory, World};
@@ -29,6 +30,7 @@ use tilewire::{Memory, World};
 pub struct Outboxes {
     geometry: Geometry,
     segments: Mutex<Vec<Option<SegmentSet>>>,
+    windows: Arc<Mutex<HashMap<u64, Vec<Option<SegmentSet>>>>>,
 }
 
 impl Outboxes {
@@ -44,7 +46,7 @@ impl Outboxes {
         };
         let bytes = Layout::new(geometry).expect("a layout that fits").bytes();
         let segments = SegmentSet::threads(world_size, bytes)?.into_iter().map(Some).collect();
-        Ok(Outboxes { geometry, segments: Mutex::new(segments) })
+        Ok(Outboxes { geometry, segments: Mutex::new(segments), windows: Arc::default() })
     }
 
     /// The transport of one rank; once for each.
@@ -61,7 +63,10 @@ impl Outboxes {
             told: RefCell::default(),
             bootstrap: world.bootstrap().clone(),
             deadline,
+            door: Door::of(&segments).with_deadline(Some(deadline)),
             segments,
+            windows: self.windows.clone(),
+            window_calls: Cell::new(0),
         }
     }
 }
@@ -76,7 +81,12 @@ pub struct OutboxTransport {
     told: RefCell<HashMap<(Rank, Pairing), u64>>,
     bootstrap: Arc<dyn Bootstrap>,
     deadline: Duration,
+    door: Door,
     segments: SegmentSet,
+    /// Segments of windows by their number, for each rank to take its set.
+    windows: Arc<Mutex<HashMap<u64, Vec<Option<SegmentSet>>>>>,
+    /// Windows that this rank has called for.
+    window_calls: Cell<u64>,
 }
 
 impl OutboxTransport {
@@ -96,7 +106,7 @@ impl OutboxTransport {
     }
 }
 
-impl P2pTransport for OutboxTransport {
+impl Transport for OutboxTransport {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -105,56 +115,54 @@ impl P2pTransport for OutboxTransport {
         self.segments.world_size()
     }
 
-    fn per_peer_bytes(&self) -> usize {
-        self.layout.geometry().per_peer_bytes
+    fn link(&self, peer: Rank) -> LinkShape {
+        let kind = if peer == self.rank { LinkKind::SameDevice } else { LinkKind::Fabric };
+        LinkShape::of(self.layout.geometry(), kind, 1)
     }
 
-    fn max_blocks_per_peer(&self) -> usize {
-        self.layout.geometry().max_blocks_per_peer
-    }
-
-    fn max_slots(&self) -> usize {
-        self.layout.geometry().max_slots
-    }
-
-    fn packet_bytes(&self) -> usize {
-        self.layout.geometry().packet_bytes
-    }
-
-    fn link_kind(&self, peer: Rank) -> LinkKind {
-        if peer == self.rank { LinkKind::SameDevice } else { LinkKind::Fabric }
-    }
-
-    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
+    fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let of = |rank: Rank| self.segments.segment(rank.index());
-        PeerEndpoint::between(&self.layout, (self.rank, &of(self.rank)), (peer, &of(peer)))
+        Some(PeerEndpoint::between(&self.layout, (self.rank, &of(self.rank)), (peer, &of(peer))))
     }
 
-    fn broken(&self) -> Option<Cause> {
-        self.segments.abort(self.rank.index()).get()
-    }
-}
-
-impl Host for OutboxTransport {
-    fn segments(&self) -> Option<&SegmentSet> {
-        Some(&self.segments)
+    fn door(&self) -> Option<&Door> {
+        Some(&self.door)
     }
 
-    fn deadline(&self) -> Option<Duration> {
-        Some(self.deadline)
+    /// The ranks compare lengths and types over the bootstrap. The first to come makes the segments of all.
+    fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
+        let nth = self.window_calls.replace(self.window_calls.get() + 1);
+        let card = format!("{} {}", call.ty, call.len);
+        let name = format!("outbox/window/{nth}");
+        let cards = self.bootstrap.all_gather(&name, card.as_bytes(), Deadline::after(self.deadline))?;
+        let cards: Vec<String> = cards.iter().map(|card| String::from_utf8_lossy(card).into_owned()).collect();
+        let mut lens = Vec::new();
+        for (rank, card) in Rank::all(cards.len()).zip(&cards) {
+            let of_type = card.split_once(' ').filter(|(ty, _)| *ty == call.ty.to_string());
+            let len = of_type.and_then(|(_, len)| len.parse::<usize>().ok()?.checked_mul(call.ty.size()));
+            let what = || format!("it asks for a window of {card}, and rank {} for one of {}", self.rank, call.ty);
+            lens.push(len.ok_or_else(|| TransportError::Peer { rank, what: what() })?);
+        }
+        let mut windows = self.windows.lock().expect("no rank panics in here");
+        if !windows.contains_key(&nth) {
+            let sets = SegmentSet::threads(lens.len(), lens.iter().copied().max().unwrap_or(0))?;
+            windows.insert(nth, sets.into_iter().map(Some).collect());
+        }
+        let mine = windows.get_mut(&nth).and_then(|sets| sets[self.rank.index()].take());
+        let mine = mine.expect("every rank takes its set once");
+        let peers = lens.iter().enumerate().map(|(rank, bytes)| Some(mine.segment(rank).part(0, *bytes))).collect();
+        Ok(WindowParts { number: nth.to_string(), peers })
     }
-}
 
-impl Link for OutboxTransport {
     fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
-        let wire = LoadStore::sender(k, &self.endpoint(peer), protocol, window);
+        let wire = LoadStore::sender(k, &self.endpoint(peer).expect("every peer is reached"), protocol, window);
         let outbox = window.map_or_else(|| self.outbox(peer).clone(), |window| Memory::zeroed(window.bytes()));
         Peer::new(k, Outbox::new(wire, k.region("outbox", &[outbox])))
     }
 
     fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
         // A receiver puts nothing.
-        let wire = LoadStore::receiver(k, &self.endpoint(peer), protocol);
+        let wire = LoadStore::receiver(k, &self.endpoint(peer).expect("every peer is reached"), protocol);
         Peer::new(k, Outbox::new(wire, k.region("outbox", &[Memory::zeroed(8)])))
     }
 

@@ -2,11 +2,15 @@
 
 use outside_transport::{OutboxTransport, Outboxes};
 use std::time::Duration;
-use tilewire::collective::{Host, Launch, Link, RunError};
+use tilewire::collective::{Launch, RunError};
 use tilewire::hook::Regs;
+use tilewire::link::{AnyTransport, ShmOptions, ShmTransport, Tensors, Transport, Window};
 use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-use tilewire::transport::{AbortCode, P2pTransport, Protocol, Rank, RankError, ShmOptions, ShmTransport, WorldError};
-use tilewire::{Bf16, Config, Primitive, Tensor, World, kernel, recv, send, sendrecv};
+use tilewire::transport::{AbortCode, Protocol, Rank, RankError, WorldError};
+use tilewire::{
+    Bf16, Config, Primitive, Tensor, World, all_gather, all_reduce, all_to_all, barrier, broadcast, gather, kernel,
+    recv, reduce_scatter, scatter, send, sendrecv,
+};
 
 fn ranks<R: Send>(
     count: usize,
@@ -107,7 +111,7 @@ fn the_two_sides_are_compared() {
 }
 
 /// A kernel that sends over one transport and receives over another.
-fn over_two<'l, S: Link, R: Link>(
+fn over_two<'l, S: Transport, R: Transport>(
     (out_link, inp_link): (&'l S, &'l R),
     (out, inp): (&Tensor<f32>, &Tensor<f32>),
     peer: Rank,
@@ -121,15 +125,15 @@ fn over_two<'l, S: Link, R: Link>(
         let (x, y) = (k.input(inp), k.output(out));
         let (tx, rx) = (out_link.sender(k, peer, protocol, None), inp_link.receiver(k, peer, protocol));
         k.role("send", 4).run(|r| {
-            let plan = StagedPlan::new(out_link, slot_bytes, depth, blocks).unwrap();
+            let plan = StagedPlan::new(&out_link.link(peer), slot_bytes, depth, blocks).unwrap();
             send_tiles::<Bf16>(r, &tx, plan, tiling, packing, |at| (x.load(at.pos) / 4096.0).cast());
         });
         k.role("receive", 4).run(|r| {
-            let plan = StagedPlan::new(inp_link, slot_bytes, depth, blocks).unwrap();
+            let plan = StagedPlan::new(&inp_link.link(peer), slot_bytes, depth, blocks).unwrap();
             recv_tiles::<Bf16>(r, &rx, plan, tiling, packing, |at, x| y.store(at.pos, x.cast::<f32>()));
         });
     })?;
-    Launch::with_deadline(&[out_link as &dyn Host, inp_link], &traced, Some(deadline))
+    Launch::with_deadline(&[out_link as &dyn Transport, inp_link], &traced, Some(deadline))
 }
 
 #[test]
@@ -195,4 +199,79 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
         Err::<(), _>(error.into())
     });
     assert_eq!(error.unwrap_err().to_string(), "rank 1 failed: no more");
+}
+
+#[test]
+fn every_collective_runs_over_any_transport() {
+    const RANKS: usize = 3;
+    let outboxes = Outboxes::new(RANKS, 16 << 10).unwrap();
+    let run = |world: World| -> Result<(), RankError> {
+        let links = [
+            AnyTransport::new(outboxes.join(&world, Duration::from_secs(20))),
+            AnyTransport::from(ShmTransport::rendezvous(&world, ShmOptions::default())?),
+        ];
+        for link in links {
+            let me = world.rank().index();
+            let root = Rank::new(1);
+            // Chunk c of the input of rank r is full of 10 r + c.
+            for chunk in [5, 700] {
+                let chunks = |of: &dyn Fn(usize) -> f32| -> Vec<f32> {
+                    (0..RANKS).flat_map(|c| std::iter::repeat_n(of(c), chunk)).collect()
+                };
+                let own = |r: usize, c: usize| (10 * r + c) as f32;
+                let whole = link.tensor(&chunks(&|c| own(me, c)))?;
+                let one = link.tensor(&vec![own(me, 0); chunk])?;
+                let (long, short) = (link.zeros::<f32>(RANKS * chunk)?, link.zeros::<f32>(chunk)?);
+                let same = |tensor: &Tensor<f32>, must: Vec<f32>| assert_eq!(tensor.to_vec(), must, "{chunk} elements");
+
+                all_to_all(&link, &long, &whole).run()?;
+                same(&long, chunks(&|c| own(c, me)));
+                all_gather(&link, &long, &one).produce(|c| c.input.load(c.pos()) + 1.0).run()?;
+                same(&long, chunks(&|c| own(c, 0) + 1.0));
+                reduce_scatter(&link, &short, &whole).run()?;
+                same(&short, vec![(0..RANKS).map(|r| own(r, me)).sum(); chunk]);
+                all_reduce(&link, &long, &whole).run()?;
+                same(&long, chunks(&|c| (0..RANKS).map(|r| own(r, c)).sum()));
+                scatter(&link, &short, &whole, root).run()?;
+                same(&short, vec![own(root.index(), me); chunk]);
+                long.fill(-1.0);
+                gather(&link, &long, &one, root).run()?;
+                same(&long, chunks(&|c| if me == root.index() { own(c, 0) } else { -1.0 }));
+                broadcast(&link, &one, &one, root).run()?;
+                same(&one, vec![own(root.index(), 0); chunk]);
+            }
+            barrier(&link)?.run()?;
+            link.close()?;
+        }
+        Ok(())
+    };
+    World::threads(RANKS).run(run).unwrap();
+}
+
+#[test]
+fn it_writes_straight_into_windows_of_its_own() {
+    ranks(3, |world, link| {
+        let (me, chunk) = (world.rank().index(), 500);
+        // The lengths of windows may differ, and what does not fit is refused by its rank's number.
+        let short = Window::<f32>::allocate(link, if me == 2 { 1 } else { 3 * chunk })?;
+        let inp = Tensor::from_fn(3 * chunk, |i| (1000 * me + i) as f32);
+        if me == 0 {
+            let error =
+                sendrecv(link, short.tensor(), &inp, Rank::new(2), Rank::new(1)).window(&short).trace().unwrap_err();
+            assert!(error.to_string().contains("the window of rank 2 has 4 bytes"), "{error}");
+        }
+        let window = Window::<f32>::allocate(link, 3 * chunk)?;
+        for launch in 0..3 {
+            inp.set(0, launch as f32);
+            all_to_all(link, window.tensor(), &inp).window(&window).run()?;
+            let must = |i: usize| match (i / chunk, me * chunk + i % chunk) {
+                (_, 0) => launch as f32,
+                (from, at) => (1000 * from + at) as f32,
+            };
+            let out = window.tensor().to_vec();
+            (0..3 * chunk).for_each(|i| assert_eq!(out[i], must(i), "element {i} of launch {launch}"));
+        }
+        Ok(())
+    })
+    .unwrap();
 }

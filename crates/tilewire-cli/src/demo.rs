@@ -8,10 +8,11 @@ use std::io::{Write, stdout};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::check::{Mutation, Plan, Report, Settings};
-use tilewire::collective::{Exchange, Link, PreparedExchange};
+use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::cuda::Device;
+use tilewire::link::{NvlOptions, NvlTransport, ShmOptions, ShmTransport, Transport};
 use tilewire::rehearsal::Rehearsal;
-use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport};
+use tilewire::transport::RankError;
 use tilewire::{Config, Primitive, RunError, Tensor, World, all_to_all, map};
 
 const RANKS: usize = 4;
@@ -32,7 +33,7 @@ const SOURCE: &str = "    // Every rank has a [rows, cols] matrix for every rank
         .produce(|c| c.input.at(c.col(), c.row()))
 ";
 
-fn transposed<'l, L: Link>(
+fn transposed<'l, L: Transport>(
     link: &'l L,
     out: &Tensor<f32>,
     inp: &Tensor<f32>,

@@ -5,7 +5,7 @@
 //! leaves the list as it is. With `--every` there is a line for each kernel, to find the one that changed.
 
 use crate::bench::machine::Machine;
-use crate::run::{Collective, Peers, Wire, prepare, prepare_all};
+use crate::run::{Collective, Peers, prepare, prepare_all};
 use crate::verify::{number_of_ranks, quick_plans};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -16,9 +16,10 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 use tilewire::RunError;
 use tilewire::ir::{self, Kernel};
+use tilewire::link::{AnyTransport, ShmTransport};
 use tilewire::ptx::{self, Target};
 use tilewire::rehearsal::shipped;
-use tilewire::transport::{RankError, ShmTransport, World};
+use tilewire::transport::{RankError, World};
 use tilewire::vm::Prepared;
 
 /// What to fingerprint.
@@ -137,7 +138,7 @@ fn of_schedules(ranks: usize, every: bool, prints: &mut Prints) -> Result<()> {
 fn of_plans(ranks: usize, every: bool, prints: &mut Prints) -> Result<()> {
     let (options, plans) = quick_plans(ranks);
     let of_ranks = World::threads(ranks).run(|world| -> Result<Vec<Option<Print>>, RankError> {
-        let link = Wire::Shm(ShmTransport::rendezvous(&world, options)?);
+        let link = AnyTransport::from(ShmTransport::rendezvous(&world, options)?);
         let (me, size) = (world.rank(), world.size());
         let shows = me.index() == 0 || me.index() + 1 == size;
         let mut of_plans = Vec::new();

@@ -10,7 +10,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 use tilewire::collective::PreparedExchange;
-use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{Rank, World};
 use tilewire::vm::{Prepared, Puts, Settings};
 use tilewire::{Tensor, Traced, recv, send};
 

@@ -2,7 +2,8 @@
 //!
 //! Run it with `cargo run -p tilewire --example 01_first_send`.
 
-use tilewire::transport::{Rank, ShmOptions, ShmTransport, WorldError};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{Rank, WorldError};
 use tilewire::{Tensor, World, recv, send};
 
 /// Sends `len` numbers from rank 0 to rank 1; gives what arrived.

@@ -5,8 +5,9 @@
 //!
 //! Run it with `cargo run -p tilewire --example 02_hook_with_a_captured_tensor`.
 
+use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::prelude::*;
-use tilewire::transport::{ShmOptions, ShmTransport, WorldError};
+use tilewire::transport::WorldError;
 use tilewire::{World, hooks, sendrecv};
 
 /// Two launches among some ranks, at least two, each checked; gives what rank 0 has after the second.

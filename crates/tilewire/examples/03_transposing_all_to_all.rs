@@ -3,7 +3,8 @@
 //!
 //! Run it with `cargo run -p tilewire --example 03_transposing_all_to_all`.
 
-use tilewire::transport::{ShmOptions, ShmTransport, WorldError};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::WorldError;
 use tilewire::{Tensor, World, all_to_all};
 
 /// Among some ranks; gives what each of them has then.

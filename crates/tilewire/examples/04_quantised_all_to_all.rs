@@ -2,7 +2,8 @@
 //!
 //! Run it with `cargo run -p tilewire --example 04_quantised_all_to_all`.
 
-use tilewire::transport::{ShmOptions, ShmTransport, WorldError};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::WorldError;
 use tilewire::{Bf16, F8E4M3, Tensor, World, all_to_all, hooks};
 
 /// Neighbours that share a scale.

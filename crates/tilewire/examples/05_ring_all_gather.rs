@@ -9,10 +9,11 @@
 //!
 //! Run it with `cargo run -p tilewire --example 05_ring_all_gather`.
 
-use tilewire::collective::{Launch, Link};
+use tilewire::collective::Launch;
 use tilewire::ir::Type;
+use tilewire::link::{ShmOptions, ShmTransport, Transport, check_transfer};
 use tilewire::schedule::{StagedPlan, StagedRecv, StagedSend};
-use tilewire::transport::{Protocol, ShmOptions, ShmTransport, Transfer, WorldError, check_transfer};
+use tilewire::transport::{Protocol, Transfer, WorldError};
 use tilewire::{RunError, Tensor, Traced, World, kernel};
 
 /// Elements of a tile, which is what one step carries.
@@ -21,12 +22,16 @@ const TILE: usize = 256;
 const DEPTH: usize = 4;
 
 /// Gathers the inputs of all ranks, at least two, in rank order. Over any transport.
-pub fn ring_all_gather<'l>(link: &'l dyn Link, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Launch<'l>, RunError> {
+pub fn ring_all_gather<'l>(
+    link: &'l dyn Transport,
+    out: &Tensor<f32>,
+    inp: &Tensor<f32>,
+) -> Result<Launch<'l>, RunError> {
     Launch::over(&[link], &trace(link, out, inp)?)
 }
 
 /// The kernel of a rank: for launches, and for the checker (07_checking_your_own_schedule).
-pub fn trace(link: &dyn Link, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
+pub fn trace(link: &dyn Transport, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
     let (me, ranks, len) = (link.rank(), link.world_size(), inp.len());
     assert_eq!(out.len(), ranks * len, "the output holds the inputs of all ranks");
     let (next, previous) = (me.after(1, ranks), me.after(ranks - 1, ranks));
@@ -36,7 +41,7 @@ pub fn trace(link: &dyn Link, out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Tr
     let protocol = Protocol::Staged { slot_bytes: TILE * 4, depth: DEPTH };
     let transfer = Transfer { peer: next, bytes: len * 4, dtype: Type::F32, blocks: 1, protocol };
     check_transfer(link, &transfer, &[inp.memory()])?;
-    let plan = StagedPlan::new(link, TILE * 4, DEPTH, 1)?;
+    let plan = StagedPlan::new(&link.link(next), TILE * 4, DEPTH, 1)?;
 
     Ok(kernel("ring all-gather", |k| {
         let (inp, out) = (k.input(inp), k.output(out));

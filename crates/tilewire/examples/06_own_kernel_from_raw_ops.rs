@@ -7,8 +7,9 @@
 //! ```
 //! Run it with `cargo run -p tilewire --example 06_own_kernel_from_raw_ops`.
 
-use tilewire::collective::{Launch, Link};
-use tilewire::transport::{P2pTransport, PeerEndpoint, ShmOptions, ShmTransport, WorldError};
+use tilewire::collective::Launch;
+use tilewire::link::{ShmOptions, ShmTransport, Transport};
+use tilewire::transport::{PeerEndpoint, WorldError};
 use tilewire::{RunError, Scalar, Tensor, Value, World, kernel};
 
 const CELLS: usize = 1000;
@@ -29,16 +30,19 @@ pub fn neighbour_exchange<'l>(
 ) -> Result<Launch<'l>, RunError> {
     let (me, ranks) = (link.rank(), link.world_size());
     let neighbours = [me.after(ranks - 1, ranks), me.after(1, ranks)];
-    let (staging, slots) = (link.block_bytes() as i64, link.max_slots() as i64);
+    let shape = link.link(neighbours[0]);
+    let (staging, slots) = (shape.block_bytes() as i64, shape.max_slots as i64);
     let traced = kernel("neighbour exchange", |k| {
         let (cells, halo) = (k.input(cells), k.output(halo));
         // Everything between this rank and a neighbour is memory; a kernel names it as regions and slots.
         let sides = neighbours.map(|peer| {
-            let PeerEndpoint { send_dst, recv_src, send, recv, .. } = link.endpoint(peer);
+            let endpoint = link.endpoint(peer).expect("ranks of one machine reach each other");
+            let (here, there) = (endpoint.here.clone(), endpoint.mapped().expect("by loads and stores").clone());
             let region = |name: &str, memory| k.region(name, &[memory]);
             let words = |name: &str, memory| k.slots(name, &[memory], PeerEndpoint::SLOT_STRIDE);
-            let out = (region("to the peer", send_dst), words("sent", send.tail), words("free", send.head));
-            let inp = (region("from the peer", recv_src), words("arrived", recv.tail), words("read", recv.head));
+            let (tails, heads) = ((there.signals.tail, here.signals.tail), (here.signals.head, there.signals.head));
+            let out = (region("to the peer", there.staging), words("sent", tails.0), words("free", heads.0));
+            let inp = (region("from the peer", here.staging), words("arrived", tails.1), words("read", heads.1));
             (out, inp)
         });
         k.main(|r| {
@@ -61,7 +65,7 @@ pub fn neighbour_exchange<'l>(
             }
         });
     })?;
-    link.prepare(&traced)
+    Launch::new(link, &traced)
 }
 
 /// Exchanges edges a few times among some ranks, at least two, and checks every halo; gives that of rank 0.

@@ -6,7 +6,8 @@
 //! ```
 //! torchrun, mpirun and srun start it as well: see `docs/guide/launching.md`. Without a launcher the program says so.
 
-use tilewire::transport::{RankError, ShmOptions, ShmTransport};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::RankError;
 use tilewire::{Tensor, World, hooks, sendrecv};
 
 /// What one rank does: the same as in a world of threads.

@@ -10,7 +10,7 @@
 //!                         └── ptx     code for NVIDIA GPUs ──▶ cuda   driver, streams
 //!
 //!             tensor: the memory that arguments name       collective: entry points for host code
-//!             transport: ranks, and how they find each other
+//!             transport: ranks, and how they find each other       link: the transports that users hold
 //! ```
 //!
 //! # A custom map
@@ -77,7 +77,7 @@
 //! | exchange or reduce tensors among all ranks, with hooks | [`all_to_all`], [`all_gather`], [`reduce_scatter`], [`all_reduce`], [`broadcast`], [`gather`], [`scatter`], [`barrier`] |
 //! | write a schedule of your own | [`schedule`], `examples/05_ring_all_gather.rs` |
 //! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/06_own_kernel_from_raw_ops.rs` |
-//! | write a transport of your own | [`transport::P2pTransport`], [`collective::Link`], [`schedule::Reach`], `crates/outside-transport` |
+//! | write a transport of your own | [`link::Transport`], [`schedule::Reach`], `crates/outside-transport` |
 //!
 //! Inside the repository, docs/ has a guide and a list of the examples, ARCHITECTURE.md how it works inside, its invariants and the
 //! memory model.
@@ -93,6 +93,7 @@ pub mod fuzz;
 pub mod hook;
 pub mod hooks;
 pub mod ir;
+pub mod link;
 pub mod ptx;
 pub mod rehearsal;
 pub mod schedule;

@@ -12,7 +12,8 @@ mod ranks;
 use job::{Job, Member};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tilewire::transport::{P2pTransport, RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport, Transport};
+use tilewire::transport::{RankError, World};
 
 const OPTIONS: ShmOptions = ShmOptions {
     per_peer_bytes: Some(64 << 10),
@@ -84,8 +85,11 @@ fn cycle(world: &World) -> Result<(), RankError> {
     let transport = ShmTransport::rendezvous(world, OPTIONS)?;
     for peer in ranks::peers(world) {
         // Every page, so that memory that stays would be counted.
-        let staging = transport.endpoint(peer).send_dst;
-        ranks::words(&staging).iter().step_by(64).for_each(|word| word.store(1, Ordering::Relaxed));
+        let endpoint = transport.endpoint(peer).unwrap();
+        ranks::words(&endpoint.mapped().unwrap().staging)
+            .iter()
+            .step_by(64)
+            .for_each(|word| word.store(1, Ordering::Relaxed));
     }
     Ok(transport.close()?)
 }

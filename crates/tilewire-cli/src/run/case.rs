@@ -3,12 +3,12 @@
 use super::data::{Data, POISON};
 use super::hook::Hook;
 use super::library::{Given, Sample, cast_exchange};
-use super::place::Wire;
 use std::fmt;
 use tilewire::collective::{Exchange, PreparedExchange, Rounds};
 use tilewire::ir::Type;
 use tilewire::ir::scalar::Element;
-use tilewire::transport::{P2pTransport, Rank, Window};
+use tilewire::link::{AnyTransport, Tensors, Transport, Window};
+use tilewire::transport::Rank;
 use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// How a transfer can travel: as is chosen for it, or as is said.
@@ -101,7 +101,12 @@ impl fmt::Display for Wrong {
 }
 
 /// Prepares a transfer. Where it goes through windows this is collective: ranks that sit out call it too.
-pub fn prepare<'l>(link: &'l Wire, case: &Case, peers: Peers, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+pub fn prepare<'l>(
+    link: &'l AnyTransport,
+    case: &Case,
+    peers: Peers,
+    seed: u64,
+) -> Result<Box<dyn Transfer + 'l>, RunError> {
     match case.dtype {
         Type::Bool => typed::<bool>(link, case, peers, seed),
         Type::I8 => typed::<i8>(link, case, peers, seed),
@@ -122,7 +127,7 @@ pub fn prepare<'l>(link: &'l Wire, case: &Case, peers: Peers, seed: u64) -> Resu
 }
 
 fn typed<'l, T: Sample>(
-    link: &'l Wire,
+    link: &'l AnyTransport,
     case: &Case,
     peers: Peers,
     seed: u64,
@@ -148,13 +153,13 @@ fn typed<'l, T: Sample>(
 }
 
 /// What a transfer of a pair goes between.
-struct Tensors<In: Element, Out: Element> {
+struct Pair<In: Element, Out: Element> {
     window: Option<Window<Out>>,
     out: Tensor<Out>,
     inp: Tensor<In>,
 }
 
-impl<In: Element, Out: Element> Tensors<In, Out> {
+impl<In: Element, Out: Element> Pair<In, Out> {
     /// The exchange with all but its hook.
     fn known<'h, 'l>(&self, exchange: Exchange<'h, 'l, In, Out>, case: &Case) -> Exchange<'h, 'l, In, Out> {
         let exchange = self.window.iter().fold(exchange.config(case.config), |exchange, w| exchange.window(w));
@@ -163,17 +168,17 @@ impl<In: Element, Out: Element> Tensors<In, Out> {
 }
 
 fn pair<'l, In: Sample, Out: Sample>(
-    link: &'l Wire,
+    link: &'l AnyTransport,
     case: &Case,
     peers: Peers,
     seed: u64,
-    build: impl FnOnce(&Tensors<In, Out>) -> Result<Option<PreparedExchange<'l>>, RunError>,
+    build: impl FnOnce(&Pair<In, Out>) -> Result<Option<PreparedExchange<'l>>, RunError>,
 ) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let direct = case.config.primitive == Some(Primitive::Direct);
-    let window = if direct { Some(link.window::<Out>(case.len)?) } else { None };
+    let window = if direct { Some(Window::<Out>::allocate(link, case.len)?) } else { None };
     let (around, guard) = guarded(link, window.as_ref(), case.len)?;
     let (out, inp) = (around.slice(guard..guard + case.len), link.zeros(case.len * case.hook.inputs())?);
-    let tensors = Tensors { window, out, inp };
+    let tensors = Pair { window, out, inp };
     let op = build(&tensors)?;
     Ok(Box::new(Typed { case: *case, seed, me: link.rank(), from: peers.from, op, inp: tensors.inp, around, guard }))
 }
@@ -181,7 +186,7 @@ fn pair<'l, In: Sample, Out: Sample>(
 /// An output of `len` elements with its guards, and how long those are. Windows are received into as a whole; elsewhere elements before
 /// and after tell of a write outside.
 pub(super) fn guarded<T: Element>(
-    link: &Wire,
+    link: &AnyTransport,
     window: Option<&Window<T>>,
     len: usize,
 ) -> Result<(Tensor<T>, usize), RunError> {
@@ -279,13 +284,13 @@ pub(super) fn chunk<In: Sample, Out: Sample>(
 mod tests {
     use super::*;
     use tilewire::World;
-    use tilewire::transport::{ShmOptions, ShmTransport};
+    use tilewire::link::{ShmOptions, ShmTransport};
 
     #[test]
     fn one_wrong_bit_is_seen_and_so_is_one_outside() {
         let case = Case { dtype: Type::F32, hook: Hook::Scale, len: 100, config: Config::default(), rounds: None };
         let ring = |world: World| {
-            let link = Wire::Shm(ShmTransport::rendezvous(&world, ShmOptions::default())?);
+            let link = AnyTransport::from(ShmTransport::rendezvous(&world, ShmOptions::default())?);
             let peer = world.rank().after(1, 2);
             let peers = Peers { to: Some(peer), from: Some(peer) };
             let around = Tensor::<f32>::zeros(case.len + 2 * GUARD);

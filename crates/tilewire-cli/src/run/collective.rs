@@ -4,12 +4,13 @@ use super::case::{Case, Transfer, Wrong, chunk, guarded, inside, prepare_output,
 use super::data::Data;
 use super::hook::{Hook, Leg};
 use super::library::{Given, Sample, cast_exchange, cast_reduction};
-use super::place::Wire;
 use std::fmt;
 use tilewire::collective::{Exchange, PreparedExchange, Reduction};
 use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{BinaryOp, Type};
-use tilewire::transport::{P2pTransport, Rank};
+use tilewire::link::Transport;
+use tilewire::link::{AnyTransport, Tensors, Window};
+use tilewire::transport::Rank;
 use tilewire::{
     Algorithm, Bf16, F8E4M3, F8E5M2, F16, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all,
     broadcast, gather, reduce_scatter, scatter,
@@ -166,7 +167,7 @@ impl fmt::Display for Plan {
 }
 
 /// Prepares a collective other than `sendrecv`. All ranks call it.
-pub fn prepare_all<'l>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+pub fn prepare_all<'l>(link: &'l AnyTransport, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
     match plan.case.dtype {
         Type::Bool => typed::<bool>(link, plan, seed),
         Type::I8 => typed::<i8>(link, plan, seed),
@@ -186,7 +187,7 @@ pub fn prepare_all<'l>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn
     }
 }
 
-fn typed<'l, T: Sample>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
+fn typed<'l, T: Sample>(link: &'l AnyTransport, plan: &Plan, seed: u64) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let given = Given { link, case: &plan.case };
     match plan.case.hook {
         Hook::Cast => collective::<T, T::Other>(link, plan, seed, cast_exchange::<T>, cast_reduction::<T>),
@@ -195,7 +196,7 @@ fn typed<'l, T: Sample>(link: &'l Wire, plan: &Plan, seed: u64) -> Result<Box<dy
 }
 
 fn collective<'l, In: Sample, Out: Sample>(
-    link: &'l Wire,
+    link: &'l AnyTransport,
     plan: &Plan,
     seed: u64,
     exchange: impl FnOnce(Exchange<'_, 'l, In, Out>) -> Result<PreparedExchange<'l>, RunError>,
@@ -209,8 +210,8 @@ fn collective<'l, In: Sample, Out: Sample>(
     let is_read = direct && plan.collective.reduces();
     let is_written = direct && plan.collective != Collective::ReduceScatter;
     let sent_len = sent * len * plan.case.hook.inputs();
-    let input_window = is_read.then(|| link.window::<In>(sent_len)).transpose()?;
-    let window = is_written.then(|| link.window::<Out>(received * len)).transpose()?;
+    let input_window = is_read.then(|| Window::<In>::allocate(link, sent_len)).transpose()?;
+    let window = is_written.then(|| Window::<Out>::allocate(link, received * len)).transpose()?;
     let (around, guard) = guarded(link, window.as_ref(), received * len)?;
     let out = around.slice(guard..guard + received * len);
     let inp = input_window.as_ref().map_or_else(|| link.zeros(sent_len), |window| Ok(window.tensor().clone()))?;

@@ -3,17 +3,17 @@
 use super::case::Case;
 use super::data::{GROUP, bias_of, factor, number, weight_of};
 use super::hook::{Hook, axes, gathered_from, norm_row, scattered_to, square};
-use super::place::Wire;
 use tilewire::collective::{Exchange, PreparedExchange, Reducible, Reduction};
 use tilewire::hooks::{self, Accumulates, Compose};
 use tilewire::ir::scalar::{Element, Float, Number};
+use tilewire::link::{AnyTransport, Tensors};
 use tilewire::{Bf16, F8E4M3, F8E5M2, F16, RunError, Scalar, Tensor};
 
 type Built<'l> = Result<PreparedExchange<'l>, RunError>;
 
 /// What a hook is to be given to.
 pub(super) struct Given<'a> {
-    pub link: &'a Wire,
+    pub link: &'a AnyTransport,
     pub case: &'a Case,
 }
 

@@ -12,7 +12,6 @@
 //! | `library.rs` | hooks of the library, given to exchanges and reductions of any element type |
 //! | `case.rs` | [`Case`]: one transfer, prepared for any element type |
 //! | `collective.rs` | [`Collective`], [`Plan`]: a collective of all ranks, prepared for any element type |
-//! | `place.rs` | [`Wire`]: the transport, whichever it is |
 //! | `data.rs` | what is sent, and a plain computation of what must arrive |
 //! | `agreement.rs` | [`Word`]: what all ranks must have been started with |
 //! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
@@ -25,7 +24,6 @@ mod data;
 mod hook;
 mod library;
 mod options;
-mod place;
 mod turns;
 mod worlds;
 
@@ -35,6 +33,5 @@ pub use collective::{Collective, Plan, prepare_all};
 pub use data::{GROUP, Random};
 pub use hook::Hook;
 pub use options::{Options, Run, Words};
-pub use place::Wire;
 pub use turns::{run, text_of};
 pub use worlds::{Ranks, everywhere, in_processes};

@@ -3,7 +3,6 @@
 use super::case::{Peers, Transfer, prepare, protocol_name};
 use super::collective::{Collective, prepare_all};
 use super::options::Run;
-use super::place::Wire;
 use super::worlds::{DEFAULT, Ranks, everywhere};
 use crate::bench::{Size, duration};
 use crate::memory::{self, TooMuch};
@@ -18,8 +17,10 @@ use std::time::{Duration, Instant};
 use tilewire::RunError;
 use tilewire::collective::PreparedExchange;
 use tilewire::cuda::Device;
+use tilewire::link::AnyTransport;
+use tilewire::link::{NvlOptions, NvlTransport, ShmOptions, ShmTransport};
 use tilewire::transport::layout::Geometry;
-use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
+use tilewire::transport::{RankError, World};
 
 /// Runs it; the status says whether every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
@@ -66,14 +67,14 @@ pub fn text_of(run: &Run, text: impl Fn(&PreparedExchange<'_>) -> Result<String,
     Ok(texts.swap_remove(0))
 }
 
-fn link_of(world: &World, run: &Run) -> Result<Wire, RankError> {
+fn link_of(world: &World, run: &Run) -> Result<AnyTransport, RankError> {
     Ok(match run.engine {
-        Engine::Cpu => Wire::Shm(ShmTransport::rendezvous(world, options(run, world.size()))?),
+        Engine::Cpu => AnyTransport::from(ShmTransport::rendezvous(world, options(run, world.size()))?),
         Engine::Cuda => {
             let usual = NvlOptions::default();
             let max_blocks_per_peer = blocks(run, usual.geometry(world.size()), usual.geometry(2));
             let options = NvlOptions { max_blocks_per_peer, ..usual };
-            Wire::Nvl(NvlTransport::rendezvous(world, &gpu(world)?, options)?)
+            AnyTransport::from(NvlTransport::rendezvous(world, &gpu(world)?, options)?)
         }
     })
 }
@@ -98,7 +99,7 @@ fn enough_memory(run: &Run, ranks: usize) -> Result<(), TooMuch> {
     memory::check(needed, "--bytes or --ranks", || format!("{} by {ranks} ranks", run.plan))
 }
 
-fn prepared<'l>(link: &'l Wire, world: &World, run: &Run) -> Result<Box<dyn Transfer + 'l>, RunError> {
+fn prepared<'l>(link: &'l AnyTransport, world: &World, run: &Run) -> Result<Box<dyn Transfer + 'l>, RunError> {
     let (me, size) = (world.rank(), world.size());
     match run.plan.collective {
         // A ring shift: every rank sends to the next and receives from the one before.
@@ -116,7 +117,7 @@ fn gpu(world: &World) -> Result<Arc<Device>, RankError> {
     Ok(Device::open(local % Device::count()?.max(1))?)
 }
 
-fn turns_over(link: &Wire, world: &World, run: &Run) -> Result<bool, RankError> {
+fn turns_over(link: &AnyTransport, world: &World, run: &Run) -> Result<bool, RankError> {
     let (me, mut op) = (world.rank(), prepared(link, world, run)?);
     let (mut times, mut wrong) = (Vec::new(), None);
     for turn in 0..run.launches {

@@ -18,7 +18,7 @@ mod usage;
 
 pub use options::Soak;
 
-use crate::run::{Case, Ranks, Transfer, Wire, Word, everywhere, prepare};
+use crate::run::{Case, Ranks, Transfer, Word, everywhere, prepare};
 use crate::table::hanging;
 use anyhow::Result;
 use std::collections::VecDeque;
@@ -26,7 +26,8 @@ use std::fmt::Write as _;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{AnyTransport, ShmOptions, ShmTransport};
+use tilewire::transport::{RankError, World};
 use usage::{Floors, Usage};
 
 /// Rounds between two looks at the clock, at which all ranks meet.
@@ -72,7 +73,7 @@ fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
         let Soak { minutes, .. } = soak;
         writeln!(stdout(), "soak: {} ranks, {minutes} minutes, seed {seed}", world.size())?;
     }
-    let link = Wire::Shm(ShmTransport::rendezvous(world, options(world.size()))?);
+    let link = AnyTransport::from(ShmTransport::rendezvous(world, options(world.size()))?);
     let mut account = Account { start: Usage::now()?, ..Account::default() };
     let (began, length) = (Instant::now(), Duration::from_secs_f64(60.0 * soak.minutes));
     let mut plan = plan::Plan::new(seed, world.size());
@@ -119,7 +120,13 @@ struct Kept<'l> {
     transfer: Box<dyn Transfer + 'l>,
 }
 
-fn batch(link: &Wire, plan: &mut plan::Plan, seed: u64, me: usize, account: &mut Account) -> Result<(), RankError> {
+fn batch(
+    link: &AnyTransport,
+    plan: &mut plan::Plan,
+    seed: u64,
+    me: usize,
+    account: &mut Account,
+) -> Result<(), RankError> {
     let mut kept: VecDeque<Kept> = VecDeque::new();
     for _ in 0..BATCH {
         let round = plan.next();

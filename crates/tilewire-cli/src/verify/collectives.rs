@@ -4,13 +4,14 @@ use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
 use crate::progress::Progress;
-use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, Wire, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, prepare, prepare_all};
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Arc;
 use tilewire::cuda::Device;
 use tilewire::ir::Type;
-use tilewire::transport::{NvlOptions, NvlTransport, RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{AnyTransport, NvlOptions, NvlTransport, ShmOptions, ShmTransport};
+use tilewire::transport::{RankError, World};
 use tilewire::{Algorithm, Config, Primitive, ReduceOp, RunError};
 
 /// What came of all plans of one collective.
@@ -76,7 +77,7 @@ pub fn collectives_of(world: &World, asked: Asked<'_>) -> Result<Vec<Outcome>, R
 /// What one rank finds.
 fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdict>, RankError> {
     let link = match asked.device {
-        None => Wire::Shm(ShmTransport::rendezvous(world, OPTIONS)?),
+        None => AnyTransport::from(ShmTransport::rendezvous(world, OPTIONS)?),
         Some(device) => {
             let options = NvlOptions {
                 per_peer_bytes: OPTIONS.per_peer_bytes,
@@ -85,7 +86,7 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
                 packet_bytes: OPTIONS.packet_bytes,
                 ..NvlOptions::default()
             };
-            Wire::Nvl(NvlTransport::rendezvous(world, device, options)?)
+            AnyTransport::from(NvlTransport::rendezvous(world, device, options)?)
         }
     };
     let verdicts = judge(world, plans, asked, &link)?;
@@ -156,7 +157,7 @@ impl Verdict {
     }
 }
 
-fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &Wire) -> Result<Vec<Verdict>, RankError> {
+fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &AnyTransport) -> Result<Vec<Verdict>, RankError> {
     let (me, size) = (world.rank(), world.size());
     let seed = asked.seed;
     let start = if asked.progress { Progress::in_lines } else { Progress::new };

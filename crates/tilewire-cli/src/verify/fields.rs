@@ -2,16 +2,17 @@
 
 use super::collectives::Asked;
 use crate::form::{self, Collective, Form};
-use crate::run::{self, Wire};
+use crate::run::{self};
 use tilewire::Primitive;
 use tilewire::collective::Rounds;
+use tilewire::link::{AnyTransport, Tensors, Window};
 use tilewire::transport::{RankError, World};
 
 /// Forms on a device, where each is a kernel to assemble on every rank.
 const DEVICE_SAMPLE: usize = 40;
 
 /// Runs hooks that write down their fields, in every collective that is asked for. All ranks call it.
-pub fn fields(world: &World, link: &Wire, asked: Asked<'_>) -> Result<(), RankError> {
+pub fn fields(world: &World, link: &AnyTransport, asked: Asked<'_>) -> Result<(), RankError> {
     for (k, form) in forms(world.size(), asked).iter().enumerate() {
         compare(world, link, form)?;
         // A rank that takes no part in a form must not launch the next one while others still load theirs: on a GPU that they share, a
@@ -54,14 +55,14 @@ fn is_asked(collective: Collective, only: &[run::Collective]) -> bool {
     only.is_empty() || only.contains(&named)
 }
 
-fn compare(world: &World, link: &Wire, form: &Form) -> Result<(), RankError> {
+fn compare(world: &World, link: &AnyTransport, form: &Form) -> Result<(), RankError> {
     let (me, ranks) = (world.rank().index(), world.size());
     let (sent, received) = form.collective.chunks(me, ranks);
     let direct = form.primitive == Some(Primitive::Direct);
     // A reduction reads its peers' inputs, everything else writes its peers' outputs. All ranks have equal windows.
     let reads = direct && form.collective.reduces();
     let chunks = if reads { sent } else { form.collective.chunks(ranks - 1, ranks).1 };
-    let window = direct.then(|| link.window::<i64>(chunks * form.len)).transpose()?;
+    let window = direct.then(|| Window::<i64>::allocate(link, chunks * form.len)).transpose()?;
     let tensor = |in_window: bool, chunks: usize| match &window {
         Some(window) if in_window => Ok(window.tensor().clone()),
         _ => link.zeros::<i64>(chunks * form.len),

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, bail, ensure};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::cuda::{CudaError, Device};
-use tilewire::transport::{NvlOptions, NvlTransport, P2pTransport, Rank};
+use tilewire::link::{NvlOptions, NvlTransport, Transport};
+use tilewire::transport::Rank;
 use tilewire::{Config, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// Two ranks exchange in packets and in slots, both in one graph, `replays` times; a plain launch comes in between now and then.

@@ -1,15 +1,16 @@
 //! Whether a barrier keeps everybody until the last has come.
 
-use crate::run::{Random, Wire};
+use crate::run::Random;
 use std::time::Duration;
 use tilewire::barrier;
+use tilewire::link::AnyTransport;
 use tilewire::transport::{RankError, World};
 
 /// So often the ranks meet: more often than there are messages under way.
 const ROUNDS: usize = 12;
 
 /// Meets the other ranks, after delays of its own in every round: nobody may go before the last has come. All ranks see the same clock.
-pub fn meets(world: &World, link: &Wire, seed: u64) -> Result<(), RankError> {
+pub fn meets(world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankError> {
     let me = world.rank().index();
     let mut random = Random::new(seed ^ me as u64);
     let mut meet = barrier(link)?;

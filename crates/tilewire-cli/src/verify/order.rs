@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::collective::PreparedExchange;
 use tilewire::cuda::Device;
-use tilewire::transport::{NvlOptions, NvlTransport, P2pTransport};
+use tilewire::link::{NvlOptions, NvlTransport, Transport};
 use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, send, sendrecv};
 
 /// Only what hangs waits for it.

@@ -1,12 +1,13 @@
 //! Ring shifts by `sendrecv` among virtual ranks of one GPU, every byte compared: dtypes, hooks, sizes, blocks, protocols.
 
-use crate::run::{Case, Hook, PROTOCOLS, Peers, Random, Wire, prepare};
+use crate::run::{Case, Hook, PROTOCOLS, Peers, Random, prepare};
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::collective::Rounds;
 use tilewire::cuda::Device;
 use tilewire::ir::Type;
-use tilewire::transport::{NvlOptions, NvlTransport, RankError, World};
+use tilewire::link::{AnyTransport, NvlOptions, NvlTransport};
+use tilewire::transport::{RankError, World};
 use tilewire::{Config, Primitive};
 
 /// Launches of a case, with new data each.
@@ -51,7 +52,7 @@ pub fn shift(device: &Arc<Device>, ranks: usize, case: &Case, seed: u64) -> Resu
     let options = NvlOptions { per_peer_bytes: Some(8 << 20), packet_bytes: Some(8 << 20), ..NvlOptions::default() };
     let body = |world: World| -> Result<Option<String>, RankError> {
         let (me, size) = (world.rank(), world.size());
-        let link = Wire::Nvl(NvlTransport::rendezvous(&world, device, options)?);
+        let link = AnyTransport::from(NvlTransport::rendezvous(&world, device, options)?);
         let peers = Peers { to: Some(me.after(1, size)), from: Some(me.after(size - 1, size)) };
         let mut ring = prepare(&link, case, peers, seed)?;
         let mut wrong = None;

@@ -1,6 +1,7 @@
 //! Exchanges that send more than they receive, or less: the two legs may go in other ways, by other numbers of blocks.
 
-use crate::run::{Random, Wire};
+use crate::run::Random;
+use tilewire::link::{AnyTransport, Tensors};
 use tilewire::sendrecv;
 use tilewire::transport::{RankError, World};
 
@@ -9,7 +10,7 @@ const LENGTHS: [usize; 5] = [1 << 20, 5, 40_000, 1000, 300_001];
 const LAUNCHES: u64 = 3;
 
 /// Every rank sends to the next as much as is its turn.
-pub fn unequal(world: &World, link: &Wire, seed: u64) -> Result<(), RankError> {
+pub fn unequal(world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankError> {
     let (me, ranks) = (world.rank(), world.size());
     if ranks < 2 {
         return Ok(());

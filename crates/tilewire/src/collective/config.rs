@@ -1,8 +1,8 @@
 //! The knobs of a transfer, and what is chosen where the user says nothing.
 
-use super::link::Host;
 use crate::cuda::Seat;
 use crate::ir::Type;
+use crate::link::Transport;
 use crate::schedule::{BulkPlan, PacketPlan, Packing};
 use crate::transport::Protocol;
 use crate::transport::layout::LINE;
@@ -151,7 +151,7 @@ const GPU: Choices = Choices {
 
 impl Choices {
     /// For the kernels of a transport.
-    pub(super) fn of(transport: &dyn Host) -> &'static Choices {
+    pub(super) fn of(transport: &dyn Transport) -> &'static Choices {
         match transport.seat() {
             Some(_) => &GPU,
             None if is_intel() => &CPU,
@@ -179,13 +179,14 @@ impl Config {
     pub(super) fn decide(
         &self,
         choices: &Choices,
-        transport: &dyn Host,
+        transport: &dyn Transport,
         types: &'static [Type],
         (len, last_per): (usize, usize),
         window_bytes: Option<usize>,
         at_once: usize,
     ) -> Decision {
-        let bytes = Packing::new(types, len).last_per(last_per).bytes_of_parts();
+        let (bytes, shape) =
+            (Packing::new(types, len).last_per(last_per).bytes_of_parts(), transport.link(transport.rank()));
         let granule = self.granule.unwrap_or(GRANULE).max(1);
         let small = match self.primitive {
             Some(primitive) => primitive == Primitive::Packet,
@@ -196,11 +197,11 @@ impl Config {
         // All blocks of all ranks of a device run at the same time.
         let room = |seat: &Seat| seat.stream.device().multiprocessors() as usize / sharers / at_once;
         let most = if small { choices.most_for_packets } else { choices.most_blocks };
-        let most = most.min(transport.max_blocks_per_peer()).min(transport.seat().map_or(usize::MAX, room)).max(1);
+        let most = most.min(shape.max_blocks).min(transport.seat().map_or(usize::MAX, room)).max(1);
         let blocks = self.blocks.unwrap_or_else(|| bytes.div_ceil(for_block).clamp(1, most));
         let share = len.div_ceil(blocks.max(1));
         let primitive = self.primitive.unwrap_or_else(|| {
-            let packets = PacketPlan::new(transport, blocks).message_packets();
+            let packets = PacketPlan::new(&shape, blocks).message_packets();
             match window_bytes {
                 Some(_) => Primitive::Direct,
                 None if small && PacketPlan::packets(types, share) <= packets => Primitive::Packet,
@@ -211,8 +212,8 @@ impl Config {
             Primitive::Packet => Protocol::Packet,
             Primitive::Direct => Protocol::Direct { window_bytes: window_bytes.unwrap_or(0) },
             Primitive::Staged | Primitive::Bulk => {
-                let lines = transport.block_bytes() / LINE;
-                let copies = transport.copies() as usize;
+                let lines = shape.block_bytes() / LINE;
+                let copies = shape.copies as usize;
                 let share = bytes / blocks.max(1);
                 let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
                 let ring = (choices.ring * second_level()).min(RINGS / (transport.world_size() * at_once).max(1));
@@ -230,12 +231,12 @@ impl Config {
                     _ => wanted,
                 };
                 // More slots must not make them smaller.
-                let ring = ring.min(transport.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
+                let ring = ring.min(shape.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
                 let usual = DEPTH.max(1 << ring.max(1).ilog2());
-                let usual = usual.min(transport.max_slots()).min(lines) / copies * copies;
+                let usual = usual.min(shape.max_slots).min(lines) / copies * copies;
                 // What the user says stays, to be refused if it must be.
                 let depth = self.depth.unwrap_or(usual.max(2.max(copies)));
-                let room = transport.block_bytes() / depth.max(1);
+                let room = shape.block_bytes() / depth.max(1);
                 // Slots begin on lines where there is room for that, and on the largest element in any case.
                 let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };
                 let slot_bytes = self.slot_bytes.unwrap_or_else(|| {
@@ -276,7 +277,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{P2pTransport, ShmOptions, ShmTransport, Transfer, World, check_transfer};
+    use crate::link::{ShmOptions, ShmTransport, check_transfer};
+    use crate::transport::{Transfer, World};
 
     const WORDS: &[Type] = &[Type::F32];
     /// Messages of 2 to the power of these, in words: up to 1 GiB.
@@ -314,7 +316,9 @@ mod tests {
 
     #[test]
     fn small_messages_go_in_packets_and_larger_ones_in_slots() {
-        let words = |link: &ShmTransport| CPU.packets_up_to.min(PacketPlan::new(link, 1).message_packets() * 8) / 4;
+        let words = |link: &ShmTransport| {
+            CPU.packets_up_to.min(PacketPlan::new(&link.link(link.rank()), 1).message_packets() * 8) / 4
+        };
         // Packets for more than is small, for less, and none at all.
         for packet_bytes in [256 << 10, 8 << 10, 0] {
             on_each(ShmOptions { packet_bytes: Some(packet_bytes), ..ShmOptions::default() }, |choices, link| {
@@ -388,8 +392,9 @@ mod tests {
                         check_transfer(link, &transfer, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
                         if let Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } = protocol
                         {
-                            assert!(slot_bytes * depth <= link.block_bytes() && tile * 4 <= slot_bytes, "{what}");
-                            assert!((2..=link.max_slots()).contains(&depth), "{what}");
+                            let shape = link.link(link.rank());
+                            assert!(slot_bytes * depth <= shape.block_bytes() && tile * 4 <= slot_bytes, "{what}");
+                            assert!((2..=shape.max_slots).contains(&depth), "{what}");
                         }
                     }
                 }

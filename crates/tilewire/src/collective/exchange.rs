@@ -5,7 +5,7 @@ use super::config::{Config, Primitive};
 use super::hooks::{Hooks, OverlapCheck, hook_methods, tuple_methods};
 use super::launch_exchange::PreparedExchange;
 use super::leg::{Leg, Legs, Tiled, check_groups};
-use super::link::{Link, Streams};
+use super::link::Streams;
 use super::pair::Card;
 use super::pattern::Pattern;
 use super::rounds::Rounds;
@@ -14,9 +14,10 @@ use super::{RunError, legs};
 use crate::hook::{AnyCtx, AnyValue, Ctx, MisuseKind, Payload, Regs, Traced, Value, kernel_at};
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
+use crate::link::{Transport, Window};
 use crate::tensor::{AnyTensor, Tensor};
 use crate::transport::layout::Side;
-use crate::transport::{LinkKind, Pairing, Protocol, Rank, Window};
+use crate::transport::{LinkKind, Pairing, Protocol, Rank};
 use crate::vm::{KEPT_IN_CACHE, Puts, Settings, is_intel};
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -25,7 +26,8 @@ use std::time::Duration;
 /// Sends a tensor to a rank, which receives it by [`recv`].
 ///
 /// ```
-/// use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::{Rank, World};
 /// use tilewire::{Tensor, recv, send};
 ///
 /// let (first, second) = (Rank::new(0), Rank::new(1));
@@ -46,7 +48,7 @@ use std::time::Duration;
 ///
 /// There is no output on this side: a hook that writes `c.output` is a misuse.
 #[track_caller]
-pub fn send<'h, 'l, In: Element>(link: &'l dyn Link, inp: &Tensor<In>, to: Rank) -> Exchange<'h, 'l, In, In, In> {
+pub fn send<'h, 'l, In: Element>(link: &'l dyn Transport, inp: &Tensor<In>, to: Rank) -> Exchange<'h, 'l, In, In, In> {
     Exchange::new(link, inp, inp, Pattern::Pair { to: Some(to), from: None }, SourceLine::caller())
 }
 
@@ -54,7 +56,7 @@ pub fn send<'h, 'l, In: Element>(link: &'l dyn Link, inp: &Tensor<In>, to: Rank)
 /// [`Exchange::carries`] says otherwise.
 #[track_caller]
 pub fn recv<'h, 'l, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     from: Rank,
 ) -> Exchange<'h, 'l, Out, Out, Out> {
@@ -64,7 +66,8 @@ pub fn recv<'h, 'l, Out: Element>(
 /// Sends a tensor to one rank and receives from one, the same or another, at the same time.
 ///
 /// ```
-/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
 /// use tilewire::{Tensor, sendrecv};
 ///
 /// // A ring: everybody gets the tensor of the rank before, transposed on its way.
@@ -88,7 +91,7 @@ pub fn recv<'h, 'l, Out: Element>(
 /// ```
 #[track_caller]
 pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     to: Rank,
@@ -138,7 +141,7 @@ const LARGE_OUTPUT: usize = 8 << 20;
 
 impl<'h, 'l, In: Element, Out: Element> Exchange<'h, 'l, In, Out, In> {
     pub(super) fn new(
-        link: &'l dyn Link,
+        link: &'l dyn Transport,
         out: &Tensor<Out>,
         inp: &Tensor<In>,
         pattern: Pattern,
@@ -168,7 +171,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
     /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.
     ///
     /// ```
-    /// # use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+    /// # use tilewire::link::{ShmOptions, ShmTransport};
+    /// # use tilewire::transport::{Rank, World};
     /// # use tilewire::{F8E4M3, Tensor, recv, send};
     /// # let (first, second) = (Rank::new(0), Rank::new(1));
     /// # World::threads(2).run(|world| {
@@ -218,7 +222,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
     /// consume hook then, and what is sent is one value of the window's type.
     ///
     /// ```
-    /// use tilewire::transport::{ShmOptions, ShmTransport, Window, World};
+    /// use tilewire::link::{ShmOptions, ShmTransport, Window};
+    /// use tilewire::transport::World;
     /// use tilewire::{Tensor, sendrecv};
     /// World::threads(2).run(|world| {
     ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -261,7 +266,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
     /// compare. Nothing is built.
     ///
     /// ```
-    /// use tilewire::transport::{ShmOptions, ShmTransport, World};
+    /// use tilewire::link::{ShmOptions, ShmTransport};
+    /// use tilewire::transport::World;
     /// use tilewire::{Tensor, all_gather};
     /// World::threads(2).run(|world| {
     ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -371,7 +377,7 @@ impl<'l> AnyExchange<'_, 'l> {
         let alike = own.tiling.len() == leg.tiling.len();
         // Blocks and rounds of their own may have threads of their own, and what is not memory takes its time to say that it is ready.
         let alone = leg.tiling.blocks() == 1 && self.layout() == Rounds::Roles;
-        let is_memory = self.terms.link.link_kind(leg.peer) == LinkKind::Shm;
+        let is_memory = self.terms.link.link(leg.peer).kind == LinkKind::Shm;
         // Intel's processors stream by other loops, and were not measured.
         let pays = self.keeps || sent.bytes() >= from && !is_intel();
         (copies && is_direct && is_memory && alike && alone && pays).then_some(Keeper { leg, same })

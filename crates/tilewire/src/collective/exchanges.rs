@@ -3,10 +3,10 @@
 use super::RunError;
 use super::exchange::Exchange;
 use super::launch_exchange::PreparedExchange;
-use super::link::Link;
 use super::pattern::Pattern;
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
+use crate::link::Transport;
 use crate::tensor::Tensor;
 use crate::transport::Rank;
 
@@ -14,7 +14,8 @@ use crate::transport::Rank;
 /// Collective: all ranks call it.
 ///
 /// ```
-/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
 /// use tilewire::{Tensor, all_to_all};
 ///
 /// let (rows, cols) = (2, 3);
@@ -36,7 +37,7 @@ use crate::transport::Rank;
 /// `c.shard()` is the chunk of the receiver's output. Output and input must not overlap.
 #[track_caller]
 pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
 ) -> Exchange<'h, 'l, In, Out, In> {
@@ -49,7 +50,8 @@ pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
 /// it has no `c.peer()`.
 ///
 /// ```
-/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
 /// use tilewire::{Tensor, all_gather};
 /// World::threads(3).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -62,7 +64,7 @@ pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
 /// ```
 #[track_caller]
 pub fn all_gather<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
 ) -> Exchange<'h, 'l, In, Out, In> {
@@ -75,7 +77,8 @@ pub fn all_gather<'h, 'l, In: Element, Out: Element>(
 /// `c.peer()`.
 ///
 /// ```
-/// use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::{Rank, World};
 /// use tilewire::{Tensor, broadcast};
 /// World::threads(3).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -88,7 +91,7 @@ pub fn all_gather<'h, 'l, In: Element, Out: Element>(
 /// ```
 #[track_caller]
 pub fn broadcast<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     root: Rank,
@@ -99,7 +102,8 @@ pub fn broadcast<'h, 'l, In: Element, Out: Element>(
 /// The inputs of all ranks, in rank order, become the output of `root`. Collective; the output of the others is not looked at.
 ///
 /// ```
-/// use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::{Rank, World};
 /// use tilewire::{Tensor, gather};
 /// World::threads(3).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -113,7 +117,7 @@ pub fn broadcast<'h, 'l, In: Element, Out: Element>(
 /// ```
 #[track_caller]
 pub fn gather<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     root: Rank,
@@ -124,7 +128,8 @@ pub fn gather<'h, 'l, In: Element, Out: Element>(
 /// Chunk `p` of the input of `root` becomes the output of rank `p`. Collective; the input of the others is not looked at.
 ///
 /// ```
-/// use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::{Rank, World};
 /// use tilewire::{Tensor, scatter};
 /// World::threads(3).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -137,7 +142,7 @@ pub fn gather<'h, 'l, In: Element, Out: Element>(
 /// ```
 #[track_caller]
 pub fn scatter<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
     root: Rank,
@@ -151,7 +156,8 @@ pub fn scatter<'h, 'l, In: Element, Out: Element>(
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
 /// use tilewire::barrier;
 /// let here = AtomicU32::new(0);
 /// World::threads(3).run(|world| {
@@ -166,7 +172,7 @@ pub fn scatter<'h, 'l, In: Element, Out: Element>(
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn barrier(link: &dyn Link) -> Result<PreparedExchange<'_>, RunError> {
+pub fn barrier(link: &dyn Transport) -> Result<PreparedExchange<'_>, RunError> {
     // An element of eight bytes is a packet by itself: nothing is packed.
     let zeros = |len| match link.seat() {
         Some(seat) => seat.stream.device().zeros::<u64>(len),

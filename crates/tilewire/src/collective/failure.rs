@@ -175,7 +175,10 @@ impl From<TransportError> for RunError {
                 let first = absent.first().or(late.first()).copied();
                 Timeout::new(Stage::Meeting, rank, first, format!("{operation} '{name}'"), waited).into()
             }
-            TransportError::Cuda(error @ (CudaError::Timeout(_) | CudaError::Aborted { .. })) => error.into(),
+            TransportError::Device(error) => match error.downcast_ref::<CudaError>() {
+                Some(cuda @ (CudaError::Timeout(_) | CudaError::Aborted { .. })) => cuda.clone().into(),
+                _ => RunError::Transport(Arc::new(TransportError::Device(error))),
+            },
             error => RunError::Transport(Arc::new(error)),
         }
     }
@@ -218,7 +221,7 @@ mod tests {
             CudaError::Aborted { word: CAUSE.to_word() }.into(),
             TransferError::Broken { cause: CAUSE }.into(),
             TransportError::Broken { cause: CAUSE }.into(),
-            TransportError::Cuda(CudaError::Aborted { word: CAUSE.to_word() }).into(),
+            TransportError::from(CudaError::Aborted { word: CAUSE.to_word() }).into(),
             TransportError::Segment(SegmentError::Died { rank: 3 }).into(),
             TransportError::Bootstrap(gone).into(),
         ];

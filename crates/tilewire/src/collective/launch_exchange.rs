@@ -2,12 +2,13 @@
 
 use super::RunError;
 use super::call::Call;
-use super::link::{How, Launch, Link};
+use super::link::{How, Launch};
 use super::pair::{Card, Pending};
 use crate::hook::Traced;
 use crate::ir::Kernel;
+use crate::link::Transport;
 use crate::tensor::{Arg, Between};
-use crate::transport::{AbortCode, Cause, Pairing, Rank};
+use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 ///
 /// It borrows its transport and keeps its tensors alive. Launches of one transport run one after the other, on the thread that has it.
 pub struct PreparedExchange<'l> {
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     launch: Launch<'l>,
     peers: Peers,
     deadline: Option<Duration>,
@@ -35,7 +36,7 @@ impl<'l> PreparedExchange<'l> {
     /// Compiles a kernel that nobody has been told of yet: of a collective, which all ranks take part in, or of a transfer. Its signals and
     /// packets carry the numbers of the tickets that are told next.
     pub(super) fn prepare(
-        link: &'l dyn Link,
+        link: &'l dyn Transport,
         mut traced: Traced,
         together: bool,
         how: How,
@@ -106,7 +107,8 @@ impl<'l> PreparedExchange<'l> {
     /// The kernel as it was traced: to be printed, or written as PTX by [`ptx::emit`](crate::ptx::emit).
     ///
     /// ```
-    /// use tilewire::transport::{ShmOptions, ShmTransport, World};
+    /// use tilewire::link::{ShmOptions, ShmTransport};
+    /// use tilewire::transport::World;
     /// use tilewire::{Tensor, all_gather};
     /// World::threads(2).run(|world| {
     ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -147,7 +149,11 @@ impl<'l> PreparedExchange<'l> {
                 // The peer of the other leg may agree, launch, and count a step that this rank does not. It hears why.
                 let code = match error {
                     RunError::Mismatch(mismatch) => {
-                        self.link.status().iter().for_each(|status| status.tell_all(&mismatch.verdict()));
+                        self.link
+                            .door()
+                            .and_then(Door::status)
+                            .iter()
+                            .for_each(|status| status.tell_all(&mismatch.verdict()));
                         AbortCode::Mismatched
                     }
                     _ => AbortCode::Failed,
@@ -190,8 +196,9 @@ mod tests {
     use super::super::{recv, send};
     use super::*;
     use crate::ir::scalar::Element;
+    use crate::link::{ShmOptions, ShmTransport};
     use crate::tensor::Tensor;
-    use crate::transport::{ShmOptions, ShmTransport, World};
+    use crate::transport::World;
     use std::time::Instant;
 
     /// One rank sends messages of `len` elements to the other, all but the first by the short way; of those in slots a sender asks for

@@ -123,8 +123,8 @@ impl AnyExchange<'_, '_> {
         let window = window.filter(|_| side == Side::Send).map(|window| {
             let (first, bytes) = self.window_range(&route, len);
             // A transfer uses the window from its start on, however long it is.
-            let bytes = if self.pattern.is_collective() { bytes } else { window.peers[peer.index()].bytes() };
-            window.peers[peer.index()].part(first, bytes)
+            let bytes = if self.pattern.is_collective() { bytes } else { window.bytes_of(peer) };
+            window.part_of(peer, first, bytes)
         });
         // Copies of a role share out tiles; where there are none, the fewer the better.
         let tiling = if is_own && terms.link.copies() == 1 { tiling.bands(decision.granule) } else { tiling };
@@ -159,11 +159,10 @@ impl AnyExchange<'_, '_> {
 
 impl WindowOf {
     fn too_short(&self, route: &Route, (first, bytes): (usize, usize)) -> TransferError {
-        let has = |window: Option<&Memory>| window.map_or(0, Memory::bytes);
         let (rank, has) = match route.side {
-            Side::Send => (route.peer, has(self.peers.get(route.peer.index()))),
+            Side::Send => (route.peer, self.bytes_of(route.peer)),
             Side::Receive => {
-                let own = self.peers.iter().position(|window| window.is(&self.own));
+                let own = self.peers.iter().position(|window| window.as_ref().is_some_and(|it| it.is(&self.own)));
                 (own.map_or(route.peer, |own| Rank::new(own as u32)), self.own.bytes())
             }
         };
@@ -173,7 +172,7 @@ impl WindowOf {
     /// Bytes that may be written from where a route lands.
     fn reached(&self, route: &Route, (first, _): (usize, usize)) -> usize {
         let all = match route.side {
-            Side::Send => self.peers.get(route.peer.index()).map_or(0, Memory::bytes),
+            Side::Send => self.bytes_of(route.peer),
             Side::Receive => self.own.bytes(),
         };
         all.saturating_sub(first)

@@ -87,7 +87,7 @@ fn ring<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
     let (next, previous) =
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
-    let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+    let plan = StagedPlan::new(&link.link(first.peer), slot_bytes, depth, tiling.blocks()).expect(CHECKED);
     let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
     // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
@@ -191,7 +191,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
         let peer = self.peer.as_ref().expect("a leg to a peer");
         match (self.leg.protocol, self.leg.side) {
             (Protocol::Packet, side) => {
-                let plan = PacketPlan::new(link, tiling.blocks());
+                let plan = PacketPlan::new(&link.link(self.leg.peer), tiling.blocks());
                 match (side, self.words) {
                     (Side::Send, None) => {
                         share_packets(r, std::slice::from_ref(peer), (plan, hooks.types), tiling, &produce).end();
@@ -211,7 +211,8 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Staged { slot_bytes, depth }, side) => {
-                let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+                let plan =
+                    StagedPlan::new(&link.link(self.leg.peer), slot_bytes, depth, tiling.blocks()).expect(CHECKED);
                 let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
                 match side {
                     Side::Send => send_tiles_any(r, peer, plan, tiling, packing, &produce),
@@ -219,7 +220,8 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Bulk { slot_bytes, depth }, side) => {
-                let plan = StagedPlan::new(link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+                let plan =
+                    StagedPlan::new(&link.link(self.leg.peer), slot_bytes, depth, tiling.blocks()).expect(CHECKED);
                 let plan = BulkPlan::within(plan, bulk_scratch(link.seat())).expect(CHECKED);
                 let packing = Packing::new(hooks.types, tiling.tile_len());
                 match side {
@@ -228,7 +230,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Direct { .. }, side) => {
-                let max_blocks = link.max_blocks_per_peer();
+                let max_blocks = link.link(self.leg.peer).max_blocks;
                 match side {
                     Side::Send => send_direct_any(r, peer, (max_blocks, hooks.types[0]), tiling, &produce),
                     Side::Receive => recv_direct(r, peer, max_blocks, tiling.blocks()),

@@ -1,188 +1,25 @@
-//! Kernels over transports: how one is bound to a peer, and how it is launched so that nothing hangs.
+//! Kernels over transports: how one is launched so that nothing hangs.
 
 use super::RunError;
 use super::call::Call;
 use super::peers::Awaited;
 use super::wait_host::waits_of;
-use crate::cuda::{self, CudaError, LegEnd, Seat};
-use crate::hook::{Block, Traced};
+use crate::cuda::{self, CudaError, LegEnd};
+use crate::hook::Traced;
 use crate::ir::{Kernel, SourceLine, simplify, verify};
-use crate::schedule::{LoadStore, Peer};
+use crate::link::Transport;
 use crate::tensor::{Arg, Between, Memory};
-use crate::transport::{
-    AbortCode, Cause, Departures, NvlTransport, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, SegmentSet,
-    ShmTransport, Signals, Status, Ticket, TransferError, TransportError, Verdict,
-};
+use crate::transport::{Abort, AbortCode, Cause, Door, PeerMemory, Rank, Signals, TransferError, Verdict};
 use crate::vm::{LaunchError, PrepareError, Prepared, Puts, Settings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A transport whose launches can sleep, and end when a rank fails.
-pub trait Host: P2pTransport {
-    /// The memory that holds the transport's abort words and doorbells; none: its launches poll, and only a deadline ends a wait.
-    fn segments(&self) -> Option<&SegmentSet> {
-        None
-    }
-
-    /// Who has let go of the transport already, where that is noticed: waits for what they have not sent end at once.
-    fn departures(&self) -> Option<&Departures> {
-        None
-    }
-
-    /// How long a wait may last; `None`: without end.
-    fn deadline(&self) -> Option<Duration> {
-        Some(Duration::from_secs(30))
-    }
-
-    /// Where its kernels run, if that is on a GPU; none: on the CPU.
-    fn seat(&self) -> Option<&Seat> {
-        None
-    }
-
-    /// What all ranks wait for, where they can see it of each other; none: only a deadline ends a wait for a rank that waits itself.
-    fn status(&self) -> Option<&Status> {
-        None
-    }
-
-    /// What an operation with a peer is, in words, where this rank knows.
-    fn describe(&self, _peer: Rank, _operation: u16) -> Option<String> {
-        None
-    }
-
-    /// A launch of this rank has failed: ends the waits of all ranks on this transport, and makes later calls fail.
-    fn fail(&self, cause: Cause) {
-        if let Some(segments) = self.segments() {
-            segments.abort_all(cause);
-        }
-    }
-}
-
-/// A transport that the collectives of this crate can use. Implement it for a transport of your own.
-pub trait Link: Host {
-    /// Binds a kernel to a peer it sends to. `window` is the peer's, for `direct`.
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
-
-    /// Binds a kernel to a peer it receives from.
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
-
-    /// The ticket of the next operation of a kind with a peer, the same until it is told; see [`ShmTransport::ticket`].
-    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket;
-
-    /// Tells a peer what this rank is about to do with it; see [`ShmTransport::tell`].
-    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError>;
-
-    /// Waits for what the peer told, at most so long; see [`ShmTransport::hear`].
-    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
-
-    /// Compiles a kernel of your own that is bound to this transport. Ranks of one process that share a GPU start together: there a launch
-    /// belongs to the one of the peer that has the same number, counted for every direction between two ranks.
-    #[track_caller]
-    fn prepare(&self, traced: &Traced) -> Result<Launch<'_>, RunError>
-    where
-        Self: Sized,
-    {
-        Launch::over(&[self], traced)
-    }
-}
-
-impl Host for ShmTransport {
-    fn segments(&self) -> Option<&SegmentSet> {
-        Some(ShmTransport::segments(self))
-    }
-
-    fn departures(&self) -> Option<&Departures> {
-        Some(ShmTransport::departures(self))
-    }
-
-    fn status(&self) -> Option<&Status> {
-        Some(ShmTransport::status(self))
-    }
-
-    fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
-        ShmTransport::describe(self, peer, operation)
-    }
-
-    fn deadline(&self) -> Option<Duration> {
-        ShmTransport::deadline(self)
-    }
-
-    fn fail(&self, cause: Cause) {
-        self.mark_broken(cause);
-    }
-}
-
-impl Link for ShmTransport {
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
-        Peer::new(k, LoadStore::sender(k, &self.endpoint(peer), protocol, window))
-    }
-
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
-        Peer::new(k, LoadStore::receiver(k, &self.endpoint(peer), protocol))
-    }
-
-    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
-        ShmTransport::ticket(self, pairing, peer)
-    }
-
-    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
-        ShmTransport::tell(self, ticket, card)
-    }
-
-    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        ShmTransport::hear(self, ticket, deadline)
-    }
-}
-
-impl Host for NvlTransport {
-    fn deadline(&self) -> Option<Duration> {
-        NvlTransport::deadline(self)
-    }
-
-    fn seat(&self) -> Option<&Seat> {
-        Some(NvlTransport::seat(self))
-    }
-
-    fn status(&self) -> Option<&Status> {
-        Some(NvlTransport::status(self))
-    }
-
-    fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
-        NvlTransport::describe(self, peer, operation)
-    }
-
-    fn fail(&self, cause: Cause) {
-        self.mark_broken(cause);
-    }
-}
-
-impl Link for NvlTransport {
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
-        Peer::new(k, LoadStore::sender(k, &self.endpoint(peer), protocol, window))
-    }
-
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
-        Peer::new(k, LoadStore::receiver(k, &self.endpoint(peer), protocol))
-    }
-
-    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
-        NvlTransport::ticket(self, pairing, peer)
-    }
-
-    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
-        NvlTransport::tell(self, ticket, card)
-    }
-
-    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        NvlTransport::hear(self, ticket, deadline)
-    }
-}
-
 /// A kernel compiled for launches over transports. A launch that fails breaks them all: their counters are undefined then.
 ///
 /// It borrows the transports, so none can be closed under it.
 pub struct Launch<'l> {
-    hosts: Vec<&'l dyn Host>,
+    hosts: Vec<&'l dyn Transport>,
     engine: Engine,
     /// What was compiled: for people and tools.
     kernel: Box<Kernel>,
@@ -190,6 +27,8 @@ pub struct Launch<'l> {
     call: Call,
     deadline: Option<Duration>,
     awaited: Awaited,
+    /// The abort words of this rank: polled before every launch, and so found once.
+    aborts: Vec<Abort>,
 }
 
 /// What runs the kernel.
@@ -228,12 +67,19 @@ impl Default for Streams {
 }
 
 impl<'l> Launch<'l> {
+    /// Compiles a kernel of your own that is bound to this transport. Ranks of one process that share a GPU start together: there a launch
+    /// belongs to the one of the peer that has the same number, counted for every direction between two ranks.
+    #[track_caller]
+    pub fn new(transport: &'l dyn Transport, traced: &Traced) -> Result<Launch<'l>, RunError> {
+        Launch::over(&[transport], traced)
+    }
+
     /// Compiles a kernel that is bound to these transports, at least one, all of the same world.
     ///
     /// # Panics
     /// Without a transport.
     #[track_caller]
-    pub fn over(hosts: &[&'l dyn Host], traced: &Traced) -> Result<Launch<'l>, RunError> {
+    pub fn over(hosts: &[&'l dyn Transport], traced: &Traced) -> Result<Launch<'l>, RunError> {
         let deadline = hosts.iter().map(|host| host.deadline()).min_by_key(|d| d.unwrap_or(Duration::MAX));
         Launch::with_deadline(hosts, traced, deadline.flatten())
     }
@@ -244,7 +90,7 @@ impl<'l> Launch<'l> {
     /// Without a transport.
     #[track_caller]
     pub fn with_deadline(
-        hosts: &[&'l dyn Host],
+        hosts: &[&'l dyn Transport],
         traced: &Traced,
         deadline: Option<Duration>,
     ) -> Result<Launch<'l>, RunError> {
@@ -255,17 +101,25 @@ impl<'l> Launch<'l> {
     }
 
     /// Compiles a kernel that is as it was traced.
-    pub(super) fn with(hosts: &[&'l dyn Host], traced: Traced, how: How, call: Call) -> Result<Launch<'l>, RunError> {
+    pub(super) fn with(
+        hosts: &[&'l dyn Transport],
+        traced: Traced,
+        how: How,
+        call: Call,
+    ) -> Result<Launch<'l>, RunError> {
         let How { deadline, streams, watched } = how;
         let first = hosts.first().expect("a launch over at least one transport");
         let Traced { kernel, args } = traced;
         let mut kernel = Box::new(kernel);
         let awaited = Awaited::name(&mut kernel, &args, hosts);
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
-        let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, awaited });
+        let aborts = hosts.iter().filter_map(|host| Some(host.door()?.abort().clone())).collect();
+        let ready =
+            |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, awaited, aborts });
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
-            let same = |host: &&dyn Host| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
+            let same =
+                |host: &&dyn Transport| host.seat().is_some_and(|other| Arc::ptr_eq(&other.stream, &seat.stream));
             if !hosts.iter().all(same) {
                 let what = "a kernel over several transports: on a GPU it can use one".to_string();
                 return Err(CudaError::Argument { param: kernel.name.clone(), what }.into());
@@ -305,16 +159,14 @@ impl<'l> Launch<'l> {
     #[inline]
     pub(super) fn takes_shortcut(&mut self) -> bool {
         match &mut self.engine {
-            Engine::Cpu(prepared) => self.hosts.iter().all(|host| host.broken().is_none()) && prepared.takes_shortcut(),
+            Engine::Cpu(prepared) => self.aborts.iter().all(|abort| abort.get().is_none()) && prepared.takes_shortcut(),
             Engine::Gpu(_) => false,
         }
     }
 
     pub(super) fn run_through(&mut self) -> Result<(), RunError> {
-        for host in &self.hosts {
-            if let Some(cause) = host.broken() {
-                return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
-            }
+        if let Some(cause) = self.aborts.iter().find_map(Abort::get) {
+            return Err(self.judged(TransferError::Broken { cause }.into()).during(&self.call));
         }
         match &mut self.engine {
             Engine::Cpu(prepared) => prepared.run_through().map_err(|error| self.failed(error.into())),
@@ -355,7 +207,7 @@ impl<'l> Launch<'l> {
         let late = self.late(&error);
         if let Some(verdict) = self.other_operation(&error) {
             let host = self.hosts[0];
-            match host.status() {
+            match host.door().and_then(Door::status) {
                 Some(status) => status.tell_all(&verdict),
                 None => host.fail(own(AbortCode::Mismatched)),
             }
@@ -388,7 +240,7 @@ impl<'l> Launch<'l> {
     fn late(&self, error: &RunError) -> Option<Rank> {
         let RunError::Timeout(timeout) = error else { return None };
         let peer = self.awaited.by(timeout)?;
-        let late = self.hosts[0].status()?.late(peer.index());
+        let late = self.hosts[0].door()?.status()?.late(peer.index());
         Some(Rank::new(late as u32))
     }
 
@@ -413,14 +265,14 @@ impl<'l> Launch<'l> {
 }
 
 /// The verdict that a transport was broken with, where the error says no more than that it is broken.
-pub(super) fn judged(host: &dyn Host, error: RunError) -> RunError {
+pub(super) fn judged(host: &dyn Transport, error: RunError) -> RunError {
     let RunError::PeerFailed { cause, .. } = &error else { return error };
-    let verdict = host.status().and_then(|status| status.verdict(*cause));
+    let verdict = host.door().and_then(Door::status).and_then(|status| status.verdict(*cause));
     verdict.map_or(error, RunError::from)
 }
 
 /// Whom a kernel talks to, as the memory it is bound to says.
-fn leg_ends(host: &dyn Host, args: &[Arg]) -> Vec<LegEnd> {
+fn leg_ends(host: &dyn Transport, args: &[Arg]) -> Vec<LegEnd> {
     let me = host.rank();
     let bound: Vec<&Memory> = args
         .iter()
@@ -431,16 +283,18 @@ fn leg_ends(host: &dyn Host, args: &[Arg]) -> Vec<LegEnd> {
         .flatten()
         .filter(|memory| memory.bytes() > 0)
         .collect();
-    let uses = |data: [&Memory; 2], Signals { tail, head, packet_head, ready, done }: &Signals| {
-        let all = data.into_iter().chain([tail, head, packet_head, ready, done]);
-        all.into_iter().any(|memory| bound.iter().any(|bound| bound.overlaps(memory)))
-    };
-    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me && host.reaches(peer));
-    let ends = peers.flat_map(|peer| {
-        let PeerEndpoint { send_dst, recv_src, send_packets, recv_packets, send, recv, .. } = host.endpoint(peer);
+    let uses = |memories: &[&Memory]| memories.iter().any(|memory| bound.iter().any(|bound| bound.overlaps(memory)));
+    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me);
+    let endpoints = peers.filter_map(|peer| Some((peer, host.endpoint(peer)?)));
+    let ends = endpoints.flat_map(|(peer, endpoint)| {
         let to = LegEnd { from: me.number(), to: peer.number(), sends: true };
         let from = LegEnd { from: peer.number(), to: me.number(), sends: false };
-        let [sends, receives] = [uses([&send_dst, &send_packets], &send), uses([&recv_src, &recv_packets], &recv)];
+        let PeerMemory { staging, packets, signals: Signals { tail, head, packet_head, ready, done } } = &endpoint.here;
+        let (mut sends, mut receives) = (uses(&[head, packet_head, ready]), uses(&[staging, packets, tail, done]));
+        if let Some(PeerMemory { staging, packets, signals }) = endpoint.mapped() {
+            sends |= uses(&[staging, packets, &signals.tail, &signals.done]);
+            receives |= uses(&[&signals.head, &signals.packet_head, &signals.ready]);
+        }
         [sends.then_some(to), receives.then_some(from)].into_iter().flatten()
     });
     ends.collect()

@@ -26,7 +26,7 @@
 //! | `terms.rs` | link, knobs, window and deadline, as builders collect them |
 //! | `config.rs` | [`Config`]: the knobs, and what is chosen without |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
-//! | `link.rs` | [`Link`]: a transport that kernels can be bound to; [`Launch`]: a kernel over transports |
+//! | `link.rs` | [`Launch`]: a kernel over transports |
 //! | `prepare.rs` | [`prepare`]: a traced kernel, ready to launch |
 //! | `wait_host.rs` | [`waits_over`]: launches that sleep on a rank's doorbell and end with its abort word |
 //! | `call.rs` | [`Call`]: the user's call that an operation comes from |
@@ -67,7 +67,7 @@ pub use error::{During, Mismatch, RunError, Stage, Timeout};
 pub use exchange::{Exchange, recv, send, sendrecv};
 pub use exchanges::{all_gather, all_to_all, barrier, broadcast, gather, scatter};
 pub use launch_exchange::PreparedExchange;
-pub use link::{Host, Launch, Link};
+pub use link::Launch;
 pub use map::{Map, map};
 pub use prepare::prepare;
 pub use reduction::{Reduction, all_reduce, reduce_scatter};

@@ -3,11 +3,11 @@
 use super::call::Call;
 use super::config::Decision;
 use super::error::Mismatch;
-use super::link::Link;
 use super::{RunError, hooks::Shape};
 use crate::ir::Type;
+use crate::link::Transport;
 use crate::schedule::Tiling;
-use crate::transport::{AbortCode, Cause, Pairing, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{AbortCode, Cause, Door, Pairing, Protocol, Rank, Ticket, TransportError};
 use std::time::Duration;
 
 /// What a rank says about its transfer or collective: names and values, in order.
@@ -87,7 +87,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn tell(
-        link: &dyn Link,
+        link: &dyn Transport,
         (pairing, peer): (Pairing, Rank),
         card: Card,
         call: &Call,
@@ -99,7 +99,7 @@ impl Pending {
 
     /// Waits for the peer's card and compares. A peer that does not come breaks the transport: it may come later, and then wait for a
     /// launch that is no more.
-    pub(super) fn meet(&self, link: &dyn Link, deadline: Option<Duration>) -> Result<(), RunError> {
+    pub(super) fn meet(&self, link: &dyn Transport, deadline: Option<Duration>) -> Result<(), RunError> {
         let theirs = link.hear(&self.ticket, deadline).inspect_err(|error| {
             let rank = link.rank().index();
             link.fail(match error {
@@ -110,7 +110,7 @@ impl Pending {
                 _ => Cause { code: AbortCode::Failed, rank, reason: 0 },
             });
             // Only now: until the abort words are set, the others are to see that this rank waits, and is not the late one.
-            link.status().iter().for_each(|status| status.goes_on());
+            link.door().and_then(Door::status).iter().for_each(|status| status.goes_on());
         })?;
         let Ticket { rank, peer, .. } = self.ticket;
         self.card.compare(&theirs, (rank, &self.call), peer).map_err(RunError::Mismatch)

@@ -1,8 +1,8 @@
 //! For which rank a wait is, as the memory that it waits in says.
 
 use super::error::Timeout;
-use super::link::Host;
 use crate::ir::{Kernel, Param};
+use crate::link::Transport;
 use crate::tensor::{Arg, Memory};
 use crate::transport::{PeerEndpoint, Rank};
 
@@ -14,11 +14,11 @@ pub(super) struct Awaited {
 
 impl Awaited {
     /// Writes into the name of every slot and every packet area which rank signals there: a kernel may wait for many.
-    pub(super) fn name(kernel: &mut Kernel, args: &[Arg], hosts: &[&dyn Host]) -> Awaited {
-        let of = |host: &&dyn Host| {
+    pub(super) fn name(kernel: &mut Kernel, args: &[Arg], hosts: &[&dyn Transport]) -> Awaited {
+        let of = |host: &&dyn Transport| {
             let (host, me) = (*host, host.rank());
-            let peers = Rank::all(host.world_size()).filter(move |&peer| peer != me && host.reaches(peer));
-            peers.map(move |peer| (peer, host.endpoint(peer))).collect::<Vec<_>>()
+            let peers = Rank::all(host.world_size()).filter(move |&peer| peer != me);
+            peers.filter_map(move |peer| Some((peer, host.endpoint(peer)?))).collect::<Vec<_>>()
         };
         let endpoints: Vec<(Rank, PeerEndpoint)> = hosts.iter().flat_map(of).collect();
         let signalled_by = |memory: &Memory| {

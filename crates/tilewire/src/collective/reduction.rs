@@ -7,7 +7,7 @@ use super::config::{Config, Decision, Primitive};
 use super::hooks::{Hooks, OverlapCheck, hook_methods};
 use super::launch_exchange::PreparedExchange;
 use super::leg::{Tiled, check_groups, check_shards, over_the_input};
-use super::link::{Link, Streams};
+use super::link::Streams;
 use super::pair::Card;
 use super::reduction_kernel::{roles, swaps};
 use super::reduction_windows::Reached;
@@ -16,6 +16,7 @@ use super::terms::{Message, Terms, WindowOf, terms_methods};
 use crate::hook::{AnyCtx, AnyValue, Ctx, MisuseKind, Regs, Traced, Value, kernel_at};
 use crate::ir::scalar::Element;
 use crate::ir::{SourceLine, Type};
+use crate::link::Transport;
 use crate::schedule::Tiling;
 use crate::tensor::{AnyTensor, Tensor};
 use crate::transport::{Protocol, Rank, TransferError};
@@ -29,7 +30,8 @@ use std::time::Duration;
 /// chunk for each rank. Collective.
 ///
 /// ```
-/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
 /// use tilewire::{ReduceOp, Tensor, reduce_scatter};
 /// World::threads(3).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -46,7 +48,7 @@ use std::time::Duration;
 /// `c.recv_peer()`. In place where the output is this rank's chunk of the input, and no hook is given.
 #[track_caller]
 pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
 ) -> Reduction<'h, 'l, In, Out, In> {
@@ -56,7 +58,8 @@ pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
 /// Combines the inputs of all ranks, position by position; every rank gets the result. Collective.
 ///
 /// ```
-/// use tilewire::transport::{ShmOptions, ShmTransport, World};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
 /// use tilewire::{Bf16, Tensor, all_reduce};
 /// World::threads(4).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -77,7 +80,7 @@ pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
 /// in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
 #[track_caller]
 pub fn all_reduce<'h, 'l, In: Element, Out: Element>(
-    link: &'l dyn Link,
+    link: &'l dyn Transport,
     out: &Tensor<Out>,
     inp: &Tensor<In>,
 ) -> Reduction<'h, 'l, In, Out, In> {
@@ -126,7 +129,7 @@ pub(super) struct Course<'w> {
 }
 
 impl<'h, 'l, In: Element, Out: Element> Reduction<'h, 'l, In, Out, In> {
-    fn new(link: &'l dyn Link, out: &Tensor<Out>, inp: &Tensor<In>, kind: Kind, at: SourceLine) -> Self {
+    fn new(link: &'l dyn Transport, out: &Tensor<Out>, inp: &Tensor<In>, kind: Kind, at: SourceLine) -> Self {
         let any = AnyReduction {
             out: out.into(),
             inp: inp.into(),
@@ -345,7 +348,7 @@ impl<'l> AnyReduction<'_, 'l> {
             }
             (Kind::AllReduce, Algorithm::TwoPhase) => {
                 let only = staged("two phases go through staging: use staged");
-                let (usual, most) = (settle(self.hooks.types, share, only)?, link.max_blocks_per_peer() / 2);
+                let (usual, most) = (settle(self.hooks.types, share, only)?, self.terms.shape().max_blocks / 2);
                 match self.terms.config.blocks {
                     // What goes out and what comes back have blocks of their own: of those that the user does not ask for, half as many.
                     None if usual.0.blocks > most && most > 0 => {
@@ -360,7 +363,7 @@ impl<'l> AnyReduction<'_, 'l> {
             }
         };
         let Decision { protocol, blocks, tile, granule } = decision;
-        let max = link.max_blocks_per_peer();
+        let max = self.terms.shape().max_blocks;
         if algorithm == Algorithm::TwoPhase && 2 * blocks > max && ranks > 1 {
             // What goes out and what comes back have blocks of their own.
             return Err(TransferError::Blocks { blocks: 2 * blocks, max }.into());

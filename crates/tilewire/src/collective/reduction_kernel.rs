@@ -30,7 +30,7 @@ pub(super) fn roles<'t>(reduction: &AnyReduction<'_, '_>, k: &Block<'t>, course:
         _ if kernel.ranks == 1 => kernel.alone(),
         (Protocol::Packet, _) => kernel.packets(),
         (Protocol::Staged { slot_bytes, depth }, algorithm) => {
-            let plan = StagedPlan::new(reduction.terms.link, slot_bytes, depth, course.blocks).expect(CHECKED);
+            let plan = StagedPlan::new(&reduction.terms.shape(), slot_bytes, depth, course.blocks).expect(CHECKED);
             if algorithm == Algorithm::Ring { kernel.ring(plan) } else { kernel.all_at_once(plan) }
         }
         (Protocol::Direct { .. }, _) => {
@@ -77,7 +77,7 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
         let peers: Vec<Rank> = self.others().collect();
         let to: Vec<_> = peers.iter().map(|&peer| link.sender(self.k, peer, protocol, None)).collect();
         let from: Vec<_> = peers.iter().map(|&peer| link.receiver(self.k, peer, protocol)).collect();
-        let plan = PacketPlan::new(link, *blocks);
+        let plan = PacketPlan::new(&self.reduction.terms.shape(), *blocks);
         // One message is a shard for its owner, or all of them for everybody.
         let (numbers, ranges) = match self.reduction.kind {
             Kind::ReduceScatter => (vec![self.me.index()], vec![shards[0].clone()]),
@@ -189,7 +189,7 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
         self.k.blocks(*blocks as u32);
         self.k.role("reduce", self.warps()).run(|r| {
             let (me, onward) = (self.me.index(), reached.output.is_some());
-            let of = (link.max_blocks_per_peer(), reduction.ty());
+            let of = (reduction.terms.shape().max_blocks, reduction.ty());
             reduce_windows(r, (&peers, onward), of, tilings[me], &|at, got| self.result(r, &scene, me, at, got));
         });
     }

@@ -7,9 +7,10 @@ use super::reduction::{AnyReduction, Course, Kind, Reduction};
 use super::terms::{Message, WindowOf};
 use crate::hook::Regs;
 use crate::ir::scalar::Element;
+use crate::link::Window;
 use crate::schedule::Tiling;
 use crate::tensor::{Memory, Tensor};
-use crate::transport::{Protocol, Rank, TransferError, Window};
+use crate::transport::{Protocol, Rank, TransferError};
 
 /// The windows of a reduction.
 pub(super) struct Reached<'w> {
@@ -44,7 +45,8 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
     ///
     /// ```
     /// use tilewire::all_reduce;
-    /// use tilewire::transport::{ShmOptions, ShmTransport, Window, World};
+    /// use tilewire::link::{ShmOptions, ShmTransport, Window};
+    /// use tilewire::transport::World;
     /// World::threads(3).run(|world| {
     ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
     ///     let window = Window::<f32>::allocate(&link, 1000)?;
@@ -112,7 +114,14 @@ impl AnyReduction<'_, '_> {
         let (link, ranks) = (self.terms.link, self.terms.link.world_size());
         // The tensors are the windows, and equally long on all ranks: where those are not, every rank sees it.
         let windows = [Some(reached.input), reached.output].into_iter().flatten();
-        let ranked = |window: &WindowOf| window.peers.iter().map(Memory::bytes).enumerate().collect::<Vec<_>>();
+        let unreached = |window: &WindowOf| window.peers.iter().position(Option::is_none);
+        if let Some(peer) = windows.clone().find_map(unreached) {
+            return Err(TransferError::Unreachable { rank: link.rank(), peer: Rank::new(peer as u32) }.into());
+        }
+        let ranked = |window: &WindowOf| {
+            let bytes = |window: &Option<Memory>| window.as_ref().map_or(0, Memory::bytes);
+            window.peers.iter().map(bytes).enumerate().collect::<Vec<_>>()
+        };
         let sizes = || windows.clone().flat_map(ranked);
         let (shortest, least) = sizes().min_by_key(|&(_, bytes)| bytes).unwrap_or((0, 0));
         let needed = sizes().map(|(_, bytes)| bytes).max().unwrap_or(0);
@@ -149,6 +158,6 @@ impl AnyReduction<'_, '_> {
         let me = self.terms.link.rank().index();
         let first = if self.kind == Kind::AllReduce { course.shards[me].start } else { me * self.out.len() };
         let size = window.ty.size();
-        window.peers[peer.index()].part(first * size, course.shards[me].len() * size)
+        window.part_of(peer, first * size, course.shards[me].len() * size)
     }
 }

@@ -7,8 +7,8 @@
 //! ```
 //! The own chunk may also go with the first leg that sends (`exchange.rs`, `Keeper`).
 
-use super::link::Link;
 use crate::hook::{Block, RoleCtx};
+use crate::link::Transport;
 use crate::transport::{LinkKind, Rank};
 use std::rc::Rc;
 
@@ -26,8 +26,8 @@ pub enum Rounds {
 
 impl Rounds {
     /// What is usual for what lies between the ranks.
-    pub(super) fn usual(link: &dyn Link) -> Rounds {
-        let memory = |rank| rank == link.rank() || link.link_kind(rank) == LinkKind::Shm;
+    pub(super) fn usual(link: &dyn Transport) -> Rounds {
+        let memory = |rank| rank == link.rank() || link.link(rank).kind == LinkKind::Shm;
         if Rank::all(link.world_size()).all(memory) { Rounds::Roles } else { Rounds::Blocks }
     }
 }

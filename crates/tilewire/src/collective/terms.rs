@@ -3,18 +3,19 @@
 use super::RunError;
 use super::config::{Choices, Config, Decision, Primitive};
 use super::hooks::Shape;
-use super::link::{How, Link, Streams, judged};
+use super::link::{How, Streams, judged};
 use crate::ir::Type;
 use crate::ir::scalar::Element;
+use crate::link::{Transport, Window, check_transfer};
 use crate::schedule::{BulkPlan, PacketPlan, Packing, Tiling};
 use crate::tensor::{Memory, Tensor};
-use crate::transport::{Protocol, Rank, Transfer, TransferError, Window, check_transfer};
+use crate::transport::{LinkShape, Protocol, Rank, Transfer, TransferError};
 use crate::vm::Puts;
 use std::time::Duration;
 
 /// Link, knobs, window and deadline of a builder.
 pub(super) struct Terms<'l> {
-    pub link: &'l dyn Link,
+    pub link: &'l dyn Transport,
     pub config: Config,
     pub window: Option<WindowOf>,
     pub deadline: Option<Duration>,
@@ -27,7 +28,8 @@ pub(super) struct Terms<'l> {
 
 /// The windows of all ranks, for `direct`.
 pub(super) struct WindowOf {
-    pub peers: Vec<Memory>,
+    /// By rank; `None` where this rank cannot reach it.
+    pub peers: Vec<Option<Memory>>,
     pub own: Memory,
     pub ty: Type,
     pub number: String,
@@ -55,16 +57,27 @@ impl WindowOf {
         WindowOf { peers, own, ty: W::TYPE, number: window.number().to_string() }
     }
 
+    /// Bytes of a rank's window that this rank can reach.
+    pub(super) fn bytes_of(&self, rank: Rank) -> usize {
+        self.peers.get(rank.index()).and_then(Option::as_ref).map_or(0, Memory::bytes)
+    }
+
+    /// A part of a rank's window, which a transfer to that rank has been checked against.
+    pub(super) fn part_of(&self, rank: Rank, first: usize, bytes: usize) -> Memory {
+        let window = self.peers[rank.index()].as_ref();
+        window.unwrap_or_else(|| panic!("the window of rank {rank} is out of reach")).part(first, bytes)
+    }
+
     /// Memory of one thread: for kernels that are traced and never launched.
     pub(super) fn rehearsed<W: Element>(of_all: &[Tensor<W>], rank: Rank) -> WindowOf {
-        let peers: Vec<Memory> = of_all.iter().map(|tensor| tensor.memory().clone()).collect();
-        let own = peers[rank.index()].clone();
+        let peers = of_all.iter().map(|tensor| Some(tensor.memory().clone())).collect();
+        let own = of_all[rank.index()].memory().clone();
         WindowOf { peers, own, ty: W::TYPE, number: "rehearsed".to_string() }
     }
 }
 
 impl<'l> Terms<'l> {
-    pub(super) fn new(link: &'l dyn Link) -> Self {
+    pub(super) fn new(link: &'l dyn Transport) -> Self {
         Terms {
             link,
             config: Config::default(),
@@ -74,6 +87,11 @@ impl<'l> Terms<'l> {
             same_hooks: false,
             puts: None,
         }
+    }
+
+    /// The constants of the links to peers, which are all alike.
+    pub(super) fn shape(&self) -> LinkShape {
+        self.link.link(self.link.rank())
     }
 
     pub(super) fn how(&self, streams: Streams) -> How {
@@ -136,7 +154,7 @@ impl<'l> Terms<'l> {
                 check_transfer(link, &transfer, &[]).map_err(|error| judged(link, error.into()))?;
             }
             None => {
-                let max = link.max_blocks_per_peer();
+                let max = self.shape().max_blocks;
                 if blocks == 0 || blocks > max {
                     return Err(TransferError::Blocks { blocks, max }.into());
                 }
@@ -215,8 +233,8 @@ impl<'l> Terms<'l> {
         }
         let depth = 2.max(self.link.copies() as usize);
         let staging = needed.saturating_mul(depth);
-        let all = staging.saturating_mul(self.link.max_blocks_per_peer());
-        let per_peer_bytes = (staging > self.link.block_bytes()).then_some(all);
+        let all = staging.saturating_mul(self.shape().max_blocks);
+        let per_peer_bytes = (staging > self.shape().block_bytes()).then_some(all);
         TransferError::GroupTooLarge { group, slot_bytes, needed, depth, per_peer_bytes }
     }
 
@@ -233,7 +251,7 @@ impl<'l> Terms<'l> {
     /// Whether the part of every block fits its packets.
     fn check_packets(&self, types: &'static [Type], tiling: &Tiling) -> Result<(), TransferError> {
         let (protocol, blocks) = (Protocol::Packet, tiling.blocks());
-        let room = PacketPlan::new(self.link, blocks).message_packets();
+        let room = PacketPlan::new(&self.shape(), blocks).message_packets();
         let needed = PacketPlan::packets(types, tiling.tile_len().min(tiling.len()));
         if needed <= room {
             return Ok(());

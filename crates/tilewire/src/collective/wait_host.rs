@@ -4,8 +4,8 @@
 //! It stands here because `vm` knows no transport and `transport` knows no kernel: this is where the two meet.
 
 use super::call::Call;
-use super::link::Host;
-use crate::transport::{Abort, AbortCode, Cause, Departures, Doorbell, Rank, SegmentSet, Status, WaitKind};
+use crate::link::Transport;
+use crate::transport::{Abort, AbortCode, Cause, Departures, Door, Doorbell, Rank, SegmentSet, Status, WaitKind};
 use crate::vm::{Bell, WaitHost, Waits};
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,20 +40,25 @@ pub fn waits_over(segments: &SegmentSet) -> Waits {
 
 /// As [`waits_over`], for a kernel that waits through several sets of segments; none: only a deadline ends its waits.
 pub fn waits_over_all(sets: &[&SegmentSet]) -> Waits {
-    if sets.is_empty() { Waits::alone() } else { Waits::on(Arc::new(SegmentWaits::new(sets))) }
+    let doors: Vec<Door> = sets.iter().map(|set| Door::of(set)).collect();
+    if doors.is_empty() {
+        Waits::alone()
+    } else {
+        Waits::on(Arc::new(SegmentWaits::new(&doors.iter().collect::<Vec<_>>())))
+    }
 }
 
 /// As [`waits_over_all`], for a kernel over these transports: waits for a rank that has left end as well.
-pub(super) fn waits_of(hosts: &[&dyn Host], call: &Call) -> Waits {
-    let sets: Vec<&SegmentSet> = hosts.iter().filter_map(|host| host.segments()).collect();
-    if sets.is_empty() {
+pub(super) fn waits_of(hosts: &[&dyn Transport], call: &Call) -> Waits {
+    let doors: Vec<&Door> = hosts.iter().filter_map(|host| host.door()).collect();
+    if doors.is_empty() {
         return Waits::alone();
     }
-    let mut waits = SegmentWaits::new(&sets);
+    let mut waits = SegmentWaits::new(&doors);
     for host in hosts {
         let by: SignalledBy = signalled_by(*host).into();
         waits.signalled.extend(Signalled::of(*host, &by));
-        waits.told = host.status().filter(|_| hosts.len() == 1).map(|status| {
+        waits.told = host.door().and_then(Door::status).filter(|_| hosts.len() == 1).map(|status| {
             let (status, by, call) = (status.clone(), by.clone(), call.to_string());
             Told { status, by, call }
         });
@@ -72,8 +77,8 @@ type SignalledBy = Arc<[(Range<usize>, Rank)]>;
 
 impl Signalled {
     /// `None` where nobody's leaving would be noticed.
-    fn of(host: &dyn Host, by: &SignalledBy) -> Option<Signalled> {
-        let departures = host.departures().filter(|departures| departures.are_noticed())?.clone();
+    fn of(host: &dyn Transport, by: &SignalledBy) -> Option<Signalled> {
+        let departures = host.door()?.departures().filter(|departures| departures.are_noticed())?.clone();
         Some(Signalled { departures, by: by.clone() })
     }
 
@@ -86,11 +91,12 @@ impl Signalled {
 }
 
 /// What of this rank's memory each peer signals.
-fn signalled_by(host: &dyn Host) -> Vec<(Range<usize>, Rank)> {
+fn signalled_by(host: &dyn Transport) -> Vec<(Range<usize>, Rank)> {
     let me = host.rank();
-    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me && host.reaches(peer));
-    let by = peers.flat_map(|peer| {
-        let places = host.endpoint(peer).waited().map(|memory| {
+    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me);
+    let endpoints = peers.filter_map(|peer| Some((peer, host.endpoint(peer)?)));
+    let by = endpoints.flat_map(|(peer, endpoint)| {
+        let places = endpoint.waited().map(|memory| {
             let start = memory.start().as_ptr() as usize;
             start..start + memory.bytes()
         });
@@ -121,13 +127,13 @@ impl Told {
     }
 }
 
-/// The wait host of one rank of some [`SegmentSet`]s. A rank of a set is known to the engine by its place in the lists below.
+/// The wait host of a rank with some [`Door`]s. A rank behind a door is known to the engine by its place in the lists below.
 struct SegmentWaits {
-    /// This rank, in the first set.
+    /// This rank, behind the first door.
     own: usize,
-    /// This rank's, of each set.
+    /// This rank's, of each door.
     aborts: Vec<Abort>,
-    /// Of every rank of every set.
+    /// Of every rank behind every door.
     doorbells: Vec<Doorbell>,
     /// Where the segment of each is mapped here.
     places: Vec<Range<usize>>,
@@ -139,18 +145,13 @@ impl SegmentWaits {
     /// One can sleep on one doorbell only: how long before a look at what the others would tell.
     const NAP: Duration = Duration::from_micros(50);
 
-    fn new(sets: &[&SegmentSet]) -> SegmentWaits {
-        let all = || sets.iter().flat_map(|set| (0..set.world_size()).map(move |rank| (set, rank)));
-        let place = |(set, rank): (&&SegmentSet, usize)| {
-            let segment = set.segment(rank);
-            let start = segment.start().as_ptr() as usize;
-            start..start + segment.bytes()
-        };
+    fn new(doors: &[&Door]) -> SegmentWaits {
+        let ranks = || doors.iter().flat_map(|door| door.doorbells());
         SegmentWaits {
-            own: sets[0].rank(),
-            aborts: sets.iter().map(|set| set.abort(set.rank())).collect(),
-            doorbells: all().map(|(set, rank)| set.doorbell(rank)).collect(),
-            places: all().map(place).collect(),
+            own: doors[0].own(),
+            aborts: doors.iter().map(|door| door.abort().clone()).collect(),
+            doorbells: ranks().map(|(doorbell, _)| doorbell.clone()).collect(),
+            places: ranks().map(|(_, place)| place.clone()).collect(),
             signalled: Vec::new(),
             told: None,
         }
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn memory_belongs_to_the_rank_whose_segment_it_is_in_and_the_rest_to_oneself() {
         let ranks = SegmentSet::threads(3, 4096).unwrap();
-        let waits = SegmentWaits::new(&[&ranks[1]]);
+        let waits = SegmentWaits::new(&[&Door::of(&ranks[1])]);
         for rank in 0..3 {
             let start = ranks[1].segment(rank).start().as_ptr() as usize;
             assert_eq!(waits.owner(start), rank);

@@ -39,7 +39,8 @@ pub fn quantise<In: Float, Out: Element, Q: Quantised>(
 /// Stores `payload · scale`, computed in `f32` and rounded once to the output's type: the other end of [`quantise`].
 ///
 /// ```
-/// # use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+/// # use tilewire::link::{ShmOptions, ShmTransport};
+/// # use tilewire::transport::{Rank, World};
 /// use tilewire::{Bf16, F8E4M3, Tensor, hooks, recv, send};
 /// # let (first, second) = (Rank::new(0), Rank::new(1));
 /// # World::threads(2).run(|world| {

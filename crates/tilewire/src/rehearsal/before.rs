@@ -9,11 +9,12 @@
 //!   other is no mistake. Here the next rank and the one before are ahead of the others, each in its direction.
 
 use super::RehearsalRank;
-use crate::collective::{Config, Link, Primitive, RunError, sendrecv};
+use crate::collective::{Config, Primitive, RunError, sendrecv};
 use crate::hook::{Traced, kernel};
+use crate::link::Transport;
 use crate::schedule::{Tiling, recv_direct, send_direct};
 use crate::tensor::{Memory, Tensor};
-use crate::transport::{P2pTransport, Protocol};
+use crate::transport::Protocol;
 
 /// Slot bytes and depth of [`staged`], usually.
 pub(super) const SLOTS: (usize, usize) = (64, 2);
@@ -47,7 +48,7 @@ pub(super) fn packet(link: &RehearsalRank, blocks: usize) -> Result<Traced, RunE
 
 /// `len` elements into the window of the next rank.
 pub(super) fn direct(link: &RehearsalRank, blocks: usize, windows: &[Memory], len: usize) -> Result<Traced, RunError> {
-    let ((to, from), max_blocks) = (link.neighbours(), link.max_blocks_per_peer());
+    let ((to, from), max_blocks) = (link.neighbours(), link.link(link.rank()).max_blocks);
     let window = &windows[to.index()];
     let protocol = Protocol::Direct { window_bytes: window.bytes() };
     let (x, tiling) = (Tensor::<f32>::zeros(len), Tiling::flat(len, 1, blocks).bands(1));

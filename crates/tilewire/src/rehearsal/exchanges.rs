@@ -7,8 +7,9 @@ use crate::collective::{
     Config, Exchange, Primitive, Rounds, RunError, all_gather, all_to_all, broadcast, gather, scatter,
 };
 use crate::hook::Traced;
+use crate::link::Transport;
 use crate::tensor::{Memory, Tensor};
-use crate::transport::{P2pTransport, Rank};
+use crate::transport::Rank;
 
 /// An exchange of all ranks.
 #[derive(Clone, Copy)]

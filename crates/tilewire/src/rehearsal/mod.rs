@@ -39,12 +39,11 @@ mod shipped;
 pub use shipped::{Case, shipped};
 
 use crate::check::{Plan, Report, Settings};
-use crate::collective::{Host, Link};
-use crate::hook::{Block, Traced};
-use crate::schedule::{LoadStore, Peer};
-use crate::tensor::{Memory, Tensor};
+use crate::hook::Traced;
+use crate::link::Transport;
+use crate::tensor::Tensor;
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
-use crate::transport::{LinkKind, P2pTransport, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use crate::transport::{LinkKind, LinkShape, Pairing, PeerEndpoint, Rank, Ticket, TransportError};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -166,7 +165,7 @@ impl RehearsalRank {
     }
 }
 
-impl P2pTransport for RehearsalRank {
+impl Transport for RehearsalRank {
     fn rank(&self) -> Rank {
         self.rank
     }
@@ -175,45 +174,14 @@ impl P2pTransport for RehearsalRank {
         self.world.segments.len()
     }
 
-    fn per_peer_bytes(&self) -> usize {
-        self.world.layout.geometry().per_peer_bytes
+    fn link(&self, peer: Rank) -> LinkShape {
+        let kind = if peer == self.rank { LinkKind::SameDevice } else { LinkKind::Shm };
+        LinkShape::of(self.world.layout.geometry(), kind, self.world.copies)
     }
 
-    fn max_blocks_per_peer(&self) -> usize {
-        self.world.layout.geometry().max_blocks_per_peer
-    }
-
-    fn link_kind(&self, peer: Rank) -> LinkKind {
-        if peer == self.rank { LinkKind::SameDevice } else { LinkKind::Shm }
-    }
-
-    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
+    fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let of = |rank: Rank| self.world.segments[rank.index()].memory();
-        PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer)))
-    }
-
-    fn max_slots(&self) -> usize {
-        self.world.layout.geometry().max_slots
-    }
-
-    fn copies(&self) -> u32 {
-        self.world.copies
-    }
-
-    fn packet_bytes(&self) -> usize {
-        self.world.layout.geometry().packet_bytes
-    }
-}
-
-impl Host for RehearsalRank {}
-
-impl Link for RehearsalRank {
-    fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t> {
-        Peer::new(k, LoadStore::sender(k, &self.endpoint(peer), protocol, window))
-    }
-
-    fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t> {
-        Peer::new(k, LoadStore::receiver(k, &self.endpoint(peer), protocol))
+        Some(PeerEndpoint::between(&self.world.layout, (self.rank, of(self.rank)), (peer, of(peer))))
     }
 
     /// Nobody listens: a rehearsal is traced, never launched.

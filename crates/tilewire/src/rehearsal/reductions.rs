@@ -7,8 +7,8 @@ use crate::collective::{
     Algorithm, Config, Primitive, Reduction, Rounds, RunError, all_gather, all_reduce, reduce_scatter,
 };
 use crate::hook::Traced;
+use crate::link::Transport;
 use crate::tensor::Tensor;
-use crate::transport::P2pTransport;
 
 /// The cases of all reductions, and of rings.
 pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {

@@ -2,8 +2,9 @@
 
 use super::{Rehearsal, RehearsalRank, before, exchanges, reductions};
 use crate::check::Plan;
-use crate::collective::{Config, Link, Primitive, Rounds, RunError, sendrecv};
+use crate::collective::{Config, Primitive, Rounds, RunError, sendrecv};
 use crate::hook::{Regs, Traced, kernel};
+use crate::link::Transport;
 use crate::schedule::{BulkPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_tiles, send_bulk, send_tiles};
 use crate::tensor::{Memory, Tensor};
 use crate::transport::Protocol;
@@ -162,7 +163,7 @@ fn copies_of(primitive: Primitive, ranks: usize, blocks: usize, copies: u32) -> 
         // An odd number of steps: the copies begin at another place each time.
         let (x, y) = (Tensor::<f32>::zeros(blocks * 360), Tensor::<f32>::zeros(blocks * 360));
         let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes, depth });
-        let staged = StagedPlan { copies, ..StagedPlan::new(link, slot_bytes, depth, blocks)? };
+        let staged = StagedPlan { copies, ..StagedPlan::new(&link.link(link.rank()), slot_bytes, depth, blocks)? };
         let bulked = BulkPlan::new(staged)?;
         let packing = Packing::new(<f32 as Regs>::TYPES, slot_bytes / 4);
         let tiling = Tiling::flat(x.len(), slot_bytes / 4, blocks);

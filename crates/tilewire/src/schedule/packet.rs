@@ -21,7 +21,7 @@ use super::peer::{Peer, Word};
 use super::tiling::{Leg, Spot, Tile, Tiling};
 use crate::hook::{AnyValue, Payload, Region, Regs, RoleCtx, Value};
 use crate::ir::{SourceLine, Type};
-use crate::transport::P2pTransport;
+use crate::transport::LinkShape;
 use crate::transport::layout::{PACKET, PACKET_DEPTH, Side, StartWord};
 
 /// Credits come in halves of what may be under way.
@@ -43,10 +43,9 @@ pub struct PacketPlan {
 }
 
 impl PacketPlan {
-    /// A plan with the constants of a transport.
-    pub fn new(transport: &dyn P2pTransport, blocks: usize) -> PacketPlan {
-        let block_packets = transport.block_packet_bytes() / PACKET;
-        PacketPlan { blocks, max_blocks: transport.max_blocks_per_peer(), block_packets }
+    /// A plan with the constants of a link.
+    pub fn new(shape: &LinkShape, blocks: usize) -> PacketPlan {
+        PacketPlan { blocks, max_blocks: shape.max_blocks, block_packets: shape.block_packet_bytes() / PACKET }
     }
 
     /// Packets of one message of one block.

@@ -4,7 +4,7 @@ use crate::hook::{AnyValue, Block, Lines, Region, RoleCtx, Slots, Value, View};
 use crate::ir::scalar::Element;
 use crate::ir::{Access, SourceLine, Type};
 use crate::tensor::Memory;
-use crate::transport::{PeerEndpoint, Protocol, Signals};
+use crate::transport::{PeerEndpoint, PeerMemory, Protocol};
 use std::rc::Rc;
 
 /// How a transport reaches one peer: the only code of a kernel that differs from link to link. Implement it for a transport of your own.
@@ -232,33 +232,43 @@ pub struct LoadStore<'t> {
     starts: View<'t, u64>,
 }
 
+fn mapped(endpoint: &PeerEndpoint) -> &PeerMemory {
+    endpoint.mapped().expect("loads and stores need memory that is mapped here")
+}
+
 impl<'t> LoadStore<'t> {
     /// The sender's side: binds what a protocol needs to send to the peer of an endpoint. `window` is the peer's, for `direct`.
+    ///
+    /// # Panics
+    /// When the peer's memory is not mapped here.
     pub fn sender(k: &Block<'t>, endpoint: &PeerEndpoint, protocol: Protocol, window: Option<&Memory>) -> Self {
-        let Signals { tail, head, packet_head, ready, done } = &endpoint.send;
+        let (PeerMemory { staging, packets, signals: there }, here) = (mapped(endpoint), &endpoint.here.signals);
         let (gives, takes) = match protocol {
-            Protocol::Direct { .. } => (("done", done), ("ready", ready)),
+            Protocol::Direct { .. } => (("done", &there.done), ("ready", &here.ready)),
             // What travels with its flag needs no other signal; a binding takes one all the same.
-            Protocol::Packet => (("tail", tail), ("packet head", packet_head)),
-            Protocol::Staged { .. } | Protocol::Bulk { .. } => (("tail", tail), ("head", head)),
+            Protocol::Packet => (("tail", &there.tail), ("packet head", &here.packet_head)),
+            Protocol::Staged { .. } | Protocol::Bulk { .. } => (("tail", &there.tail), ("head", &here.head)),
         };
         let bytes = match window {
             Some(window) => k.region("window", std::slice::from_ref(window)),
-            None => k.region("staging of the peer", std::slice::from_ref(&endpoint.send_dst)),
+            None => k.region("staging of the peer", std::slice::from_ref(staging)),
         };
-        Self::bind(k, bytes, ("packets of the peer", &endpoint.send_packets), gives, takes, &endpoint.starts)
+        Self::bind(k, bytes, ("packets of the peer", packets), gives, takes, &endpoint.starts)
     }
 
     /// The receiver's side.
+    ///
+    /// # Panics
+    /// When the peer's memory is not mapped here.
     pub fn receiver(k: &Block<'t>, endpoint: &PeerEndpoint, protocol: Protocol) -> Self {
-        let Signals { tail, head, packet_head, ready, done } = &endpoint.recv;
+        let (PeerMemory { staging, packets, signals: here }, there) = (&endpoint.here, &mapped(endpoint).signals);
         let (gives, takes) = match protocol {
-            Protocol::Direct { .. } => (("ready", ready), ("done", done)),
-            Protocol::Packet => (("packet head", packet_head), ("tail", tail)),
-            Protocol::Staged { .. } | Protocol::Bulk { .. } => (("head", head), ("tail", tail)),
+            Protocol::Direct { .. } => (("ready", &there.ready), ("done", &here.done)),
+            Protocol::Packet => (("packet head", &there.packet_head), ("tail", &here.tail)),
+            Protocol::Staged { .. } | Protocol::Bulk { .. } => (("head", &there.head), ("tail", &here.tail)),
         };
-        let bytes = k.region("staging", std::slice::from_ref(&endpoint.recv_src));
-        Self::bind(k, bytes, ("packets", &endpoint.recv_packets), gives, takes, &endpoint.starts)
+        let bytes = k.region("staging", std::slice::from_ref(staging));
+        Self::bind(k, bytes, ("packets", packets), gives, takes, &endpoint.starts)
     }
 
     fn bind(

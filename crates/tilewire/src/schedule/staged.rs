@@ -25,7 +25,7 @@ use super::peer::{Peer, Span, Word};
 use super::tiling::{Leg, Tiling};
 use crate::hook::{self, Payload, Regs, RoleCtx, Value};
 use crate::transport::layout::{Side, StartWord};
-use crate::transport::{P2pTransport, Protocol, TransferError, check_slots};
+use crate::transport::{LinkShape, Protocol, TransferError, check_slots};
 
 /// Steps whose slots a sender waits for at once; a power of two.
 const GROUP: usize = 4;
@@ -52,24 +52,19 @@ pub struct StagedPlan {
 }
 
 impl StagedPlan {
-    /// A plan with the constants of a transport. `blocks` is the number of blocks of the kernel. Slots that do not fit what the transport has
+    /// A plan with the constants of a link, [`Transport::link`](crate::link::Transport::link). `blocks` is the number of blocks of the kernel. Slots that do not fit what the transport has
     /// for a block are refused: they would lie over those of the next.
     ///
     /// A schedule with this plan panics in a role that has several copies, and not as many as the transport
-    /// ([`P2pTransport::copies`]); one copy is always right.
-    pub fn new(
-        transport: &dyn P2pTransport,
-        slot_bytes: usize,
-        depth: usize,
-        blocks: usize,
-    ) -> Result<StagedPlan, TransferError> {
-        let (protocol, copies) = (Protocol::Staged { slot_bytes, depth }, transport.copies());
-        check_slots(transport, protocol, slot_bytes, depth)?;
+    /// ([`LinkShape::copies`]); one copy is always right.
+    pub fn new(shape: &LinkShape, slot_bytes: usize, depth: usize, blocks: usize) -> Result<StagedPlan, TransferError> {
+        let (protocol, copies) = (Protocol::Staged { slot_bytes, depth }, shape.copies);
+        check_slots(shape, protocol, slot_bytes, depth)?;
         if !depth.is_multiple_of(copies as usize) {
             let why = "its slots are shared out to copies of a role: use a depth that is a multiple of the copies";
             return Err(TransferError::Unable { protocol, why });
         }
-        let max_blocks = transport.max_blocks_per_peer();
+        let max_blocks = shape.max_blocks;
         if !(1..=max_blocks).contains(&blocks) {
             return Err(TransferError::Blocks { blocks, max: max_blocks });
         }
@@ -79,9 +74,9 @@ impl StagedPlan {
             blocks,
             first_block: 0,
             copies,
-            max_slots: transport.max_slots(),
+            max_slots: shape.max_slots,
             max_blocks,
-            block_bytes: transport.block_bytes(),
+            block_bytes: shape.block_bytes(),
         })
     }
 
@@ -353,9 +348,10 @@ impl<'r, 't> StagedRecv<'r, 't> {
 /// Sends this block's tiles, one in each step: `produce` gives what is sent for a position.
 ///
 /// ```
+/// use tilewire::collective::Launch;
 /// use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
-/// use tilewire::transport::{Protocol, ShmOptions, ShmTransport, World};
-/// use tilewire::collective::Link;
+/// use tilewire::link::{ShmOptions, ShmTransport, Transport};
+/// use tilewire::transport::{Protocol, World};
 /// use tilewire::{Tensor, kernel};
 ///
 /// World::threads(2).run(|world| {
@@ -364,7 +360,7 @@ impl<'r, 't> StagedRecv<'r, 't> {
 ///     let x = Tensor::from_fn(1000, |i| (i as u32 + world.rank().number()) as f32);
 ///     let y = Tensor::<f32>::zeros(1000);
 ///     let packing = Packing::new(<f32 as tilewire::hook::Regs>::TYPES, 256);
-///     let plan = StagedPlan::new(&link, 1024, 2, 1)?;
+///     let plan = StagedPlan::new(&link.link(peer), 1024, 2, 1)?;
 ///     let protocol = Protocol::Staged { slot_bytes: 1024, depth: 2 };
 ///     let tiling = Tiling::flat(1000, 256, 1);
 ///     let traced = kernel("swap", |k| {
@@ -374,7 +370,7 @@ impl<'r, 't> StagedRecv<'r, 't> {
 ///         k.role("send", 4).run(|r| send_tiles::<f32>(r, &tx, plan, tiling, packing, |at| x.load(at.pos)));
 ///         k.role("receive", 4).run(|r| recv_tiles::<f32>(r, &rx, plan, tiling, packing, |at, v| y.store(at.pos, v)));
 ///     })?;
-///     link.prepare(&traced)?.run()?;
+///     Launch::new(&link, &traced)?.run()?;
 ///     assert_eq!(y.get(7), (7 + peer.number()) as f32);
 ///     Ok(link.close()?)
 /// })?;

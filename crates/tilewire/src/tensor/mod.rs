@@ -137,17 +137,6 @@ impl<T: Element> Tensor<T> {
         Tensor::whole(memory, len)
     }
 
-    /// A tensor in memory that peers may write at any time: the elements at its start. Host access is element by element and
-    /// atomic, so an element that a peer writes meanwhile is the old or the new one.
-    ///
-    /// # Panics
-    /// When the memory is not shared, too small, or not aligned for `T`.
-    pub(crate) fn in_shared(memory: Memory, len: usize) -> Self {
-        let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
-        assert!(memory.is_shared() && memory.start().cast::<T>().is_aligned(), "{memory:?} is no window");
-        Tensor::whole(memory.part(0, bytes), len)
-    }
-
     /// A tensor in memory of a device, whose bytes are elements: the elements at its start. Host access copies, and waits for what
     /// this thread has launched on the device.
     ///
@@ -156,6 +145,17 @@ impl<T: Element> Tensor<T> {
     pub(crate) fn on_device(memory: Memory, len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         assert!(memory.device().is_some() && memory.start().cast::<T>().is_aligned(), "{memory:?} is no device memory");
+        Tensor::whole(memory.part(0, bytes), len)
+    }
+
+    /// A tensor over memory of a transport, on a device or the host's: the elements at its start. Host access to memory that is shared with
+    /// peers is atomic, element by element, so an element that a peer writes meanwhile is the old or the new one.
+    ///
+    /// # Panics
+    /// When the memory is too small, or not aligned for `T`.
+    pub(crate) fn over(memory: Memory, len: usize) -> Self {
+        let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
+        assert!(memory.start().cast::<T>().is_aligned(), "{memory:?} is not aligned for {}", T::TYPE);
         Tensor::whole(memory.part(0, bytes), len)
     }
 

@@ -21,12 +21,12 @@ struct Left {
 
 impl Departures {
     /// Nobody of so many has left yet. With 0 nobody ever does.
-    pub(super) fn new(ranks: usize) -> Departures {
+    pub(crate) fn new(ranks: usize) -> Departures {
         let ranks = (0..ranks).map(|_| AtomicBool::new(false)).collect();
         Departures(Arc::new(Left { any: AtomicBool::new(false), ranks }))
     }
 
-    pub(super) fn note(&self, rank: usize) {
+    pub(crate) fn note(&self, rank: usize) {
         // Release: who reads it sees all that the rank did before it said goodbye, which this thread has heard, or is.
         self.0.ranks[rank].store(true, Ordering::Release);
         self.0.any.store(true, Ordering::Release);

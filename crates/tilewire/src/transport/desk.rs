@@ -5,6 +5,7 @@ use super::abort::{Abort, AbortCode, Cause};
 use super::bootstrap::{BootstrapError, Departure};
 use super::deadline::Deadline;
 use super::departures::Departures;
+use super::door::Door;
 use super::gathering::{enlist, strike};
 use super::pairing::{Names, Pairing, Pairings, Ticket};
 use super::rank::Rank;
@@ -16,28 +17,34 @@ use std::time::{Duration, Instant};
 
 /// One rank's place at a transport's desk.
 pub struct Desk {
-    pub(super) world: Shared,
+    pub(crate) world: Shared,
     /// The transport's kind and which rendezvous of rank 0 it is from: so that ranks that mean different transports do not take one for
     /// the other.
-    pub(super) name: String,
+    pub(crate) name: String,
     pairings: Pairings,
     /// This rank's. Kept: making a handle counts it, and every launch looks at the word.
-    pub(super) abort: Abort,
-    pub(super) departures: Departures,
-    pub(super) status: Status,
+    pub(crate) abort: Abort,
+    pub(crate) departures: Departures,
+    pub(crate) status: Status,
     /// The store did not answer a last look on the broken transport: there is no other, of whatever peer.
     silent: AtomicBool,
 }
 
 impl Desk {
-    pub(super) fn new(world: Shared, name: String, segments: &SegmentSet, departures: Departures) -> Desk {
+    pub(crate) fn new(world: Shared, name: String, segments: &SegmentSet, departures: Departures) -> Desk {
         let (abort, status) = (segments.abort(segments.rank()), Status::of(segments));
         enlist(&status);
         Desk { world, name, pairings: Pairings::default(), abort, departures, status, silent: AtomicBool::new(false) }
     }
 
+    /// The door of a rank that has this desk over these segments.
+    pub(crate) fn door(&self, segments: &SegmentSet) -> Door {
+        let door = Door::of(segments).with_deadline(self.world.length());
+        door.with_news(self.departures.clone(), self.status.clone())
+    }
+
     /// `Err` if the transport is broken: with the verdict where there is one, and otherwise with the cause.
-    pub(super) fn check(&self) -> Result<(), TransportError> {
+    pub(crate) fn check(&self) -> Result<(), TransportError> {
         self.broken().map_or(Ok(()), |cause| {
             let verdict = self.status.verdict(cause);
             Err(verdict.map_or(TransportError::Broken { cause }, TransportError::Judged))
@@ -45,17 +52,17 @@ impl Desk {
     }
 
     #[inline]
-    pub(super) fn broken(&self) -> Option<Cause> {
+    pub(crate) fn broken(&self) -> Option<Cause> {
         self.abort.get()
     }
 
     /// The next ticket of a kind with a peer: the same until it is told.
-    pub(super) fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+    pub(crate) fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
         self.pairings.next(self.world.rank(), pairing, peer)
     }
 
     /// Tells the peer. The first line of a card says what the operation is, for people.
-    pub(super) fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+    pub(crate) fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
         self.check()?;
         let told = self.world.set(&ticket.mine(&self.name), card, self.world.deadline());
         told.map_err(|error| self.lost(error.into()))?;
@@ -65,18 +72,18 @@ impl Desk {
     }
 
     /// What operations are called.
-    pub(super) fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &Names {
         self.pairings.names()
     }
 
     /// What an operation with a peer is, in words.
-    pub(super) fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+    pub(crate) fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
         self.names().of(peer, operation)
     }
 
     /// Waits for what the peer told. While it waits, others can see for whom. They still see it after `NotMet`, until the caller has set the
     /// abort words and says [`Status::goes_on`]: a rank whose deadline passes in between would otherwise take this one for the late one.
-    pub(super) fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+    pub(crate) fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
         // A wait that a caller left standing is another one, and not continued by this: a suspicion holds for one wait.
         self.status.goes_on();
         let heard = self.look_for(ticket, deadline);
@@ -157,7 +164,7 @@ impl Desk {
     }
 
     /// The first step of a collective end: all ranks have come to it.
-    pub(super) fn closed(&self) -> Result<(), TransportError> {
+    pub(crate) fn closed(&self) -> Result<(), TransportError> {
         self.check()?;
         self.status.closes();
         let (deadline, start) = (self.world.deadline(), Instant::now());
@@ -181,7 +188,7 @@ impl Desk {
     }
 
     /// What the others are to be told when this rank gives up: the first cause that is known here, and only then its own.
-    pub(super) fn first(&self, cause: Cause) -> Cause {
+    pub(crate) fn first(&self, cause: Cause) -> Cause {
         self.broken().or_else(|| self.death()).unwrap_or(cause)
     }
 

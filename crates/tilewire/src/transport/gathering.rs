@@ -35,7 +35,7 @@ const NAP: Duration = Duration::from_millis(1);
 const REASON: Duration = Duration::from_millis(100);
 
 /// A call for a window that all ranks have come to, until it is agreed on.
-pub(super) struct Gathering<'d> {
+pub(crate) struct Gathering<'d> {
     desk: &'d Desk,
     /// Whether it counts: it does not when it expired before all had come.
     counts: bool,
@@ -43,7 +43,7 @@ pub(super) struct Gathering<'d> {
 
 impl Desk {
     /// Enters a call for a window, and returns when all ranks have. `doing` is the call in words, with the user's line.
-    pub(super) fn gather(&self, doing: &str, deadline: Deadline) -> Result<Gathering<'_>, TransportError> {
+    pub(crate) fn gather(&self, doing: &str, deadline: Deadline) -> Result<Gathering<'_>, TransportError> {
         let nth = self.status.calls_for_window();
         mark_others(&self.status, true);
         let mut gathering = Gathering { desk: self, counts: false };
@@ -83,7 +83,7 @@ impl Desk {
 
     /// Returns when all ranks close the transport or have let go of it. At the deadline gives the ranks that have done neither. The lines
     /// know them, and the bootstrap does not: ranks that wait here have not come to its barrier.
-    pub(super) fn wait_closing(&self, deadline: Deadline) -> Result<Vec<usize>, TransportError> {
+    pub(crate) fn wait_closing(&self, deadline: Deadline) -> Result<Vec<usize>, TransportError> {
         let open = RefCell::default();
         let all_came = |_, _| {
             let now = self.status.open();
@@ -123,7 +123,7 @@ impl Desk {
 
 impl Gathering<'_> {
     /// All ranks have compared what they ask for, or not: one whose wait for that expired has not come, and may come again.
-    pub(super) fn agreed<T>(mut self, said: Result<T, TransportError>) -> Result<T, TransportError> {
+    pub(crate) fn agreed<T>(mut self, said: Result<T, TransportError>) -> Result<T, TransportError> {
         self.counts = !matches!(said, Err(TransportError::Bootstrap(BootstrapError::Timeout { .. })));
         said
     }
@@ -144,12 +144,12 @@ thread_local! {
 }
 
 /// This thread has a transport with these lines.
-pub(super) fn enlist(status: &Status) {
+pub(crate) fn enlist(status: &Status) {
     LINES.with(|lines| lines.borrow_mut().push(status.clone()));
 }
 
 /// It has let go of it.
-pub(super) fn strike(status: &Status) {
+pub(crate) fn strike(status: &Status) {
     status.lets_go();
     // At the end of the thread the list may be gone already.
     _ = LINES.try_with(|lines| lines.borrow_mut().retain(|other| !other.is(status)));

@@ -43,7 +43,7 @@ impl LocalBuffer {
 
 /// The registered buffers of a transport.
 #[derive(Default)]
-pub(super) struct LocalBuffers {
+pub(crate) struct LocalBuffers {
     entries: RefCell<HashMap<u64, Entry>>,
 }
 
@@ -55,7 +55,7 @@ struct Entry {
 }
 
 impl LocalBuffers {
-    pub(super) fn register(&self, memory: &Memory) -> u64 {
+    pub(crate) fn register(&self, memory: &Memory) -> u64 {
         let base = memory.start().as_ptr();
         let buffer = LocalBuffer { base, size: memory.bytes() as u64, ..LocalBuffer::EMPTY };
         let buffer = NonNull::from(Box::leak(Box::new(buffer)));
@@ -64,7 +64,7 @@ impl LocalBuffers {
         handle
     }
 
-    pub(super) fn buffer(&self, handle: u64) -> Result<LocalBuffer, LocalBufferError> {
+    pub(crate) fn buffer(&self, handle: u64) -> Result<LocalBuffer, LocalBufferError> {
         match self.entries.borrow().get(&handle) {
             None => Err(LocalBufferError::Unknown { handle }),
             Some(Entry { memory: None, .. }) => Err(LocalBufferError::Deregistered { handle }),
@@ -73,7 +73,7 @@ impl LocalBuffers {
         }
     }
 
-    pub(super) fn deregister(&self, handle: u64) -> Result<(), LocalBufferError> {
+    pub(crate) fn deregister(&self, handle: u64) -> Result<(), LocalBufferError> {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.get_mut(&handle).ok_or(LocalBufferError::Unknown { handle })?;
         if entry.memory.take().is_none() {

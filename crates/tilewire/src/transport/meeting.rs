@@ -18,7 +18,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-pub(super) struct Meeting {
+pub(crate) struct Meeting {
     table: Mutex<Table>,
     departures: Departures,
 }
@@ -57,17 +57,17 @@ impl Default for Meeting {
 
 impl Meeting {
     /// Of so many ranks, each of which is to say when it [leaves](Self::leaves).
-    pub(super) fn of(ranks: usize) -> Meeting {
+    pub(crate) fn of(ranks: usize) -> Meeting {
         Meeting { table: Mutex::default(), departures: Departures::new(ranks) }
     }
 
     /// Who has come to the end of its program.
-    pub(super) fn departures(&self) -> &Departures {
+    pub(crate) fn departures(&self) -> &Departures {
         &self.departures
     }
 
     /// A rank has come to the end of its program, without an error: makes all waits look whether it was they who needed it.
-    pub(super) fn leaves(&self, rank: usize) {
+    pub(crate) fn leaves(&self, rank: usize) {
         // Not in the midst of a failure: who hears of that and leaves must not be taken for the cause.
         let table = self.table();
         self.departures.note(rank);
@@ -77,7 +77,7 @@ impl Meeting {
     }
 
     /// Leaves every rank's set to be taken; gives the ticket to take it with.
-    pub(super) fn leave(&self, sets: Vec<SegmentSet>) -> u64 {
+    pub(crate) fn leave(&self, sets: Vec<SegmentSet>) -> u64 {
         let mut table = self.table();
         let ticket = table.next;
         table.next += 1;
@@ -89,12 +89,12 @@ impl Meeting {
     }
 
     /// Takes a rank's set, once.
-    pub(super) fn take(&self, ticket: u64, rank: usize) -> Option<SegmentSet> {
+    pub(crate) fn take(&self, ticket: u64, rank: usize) -> Option<SegmentSet> {
         self.table().left.remove(&(ticket, rank))
     }
 
     /// Shows something to so many; gives the ticket to see it with.
-    pub(super) fn show(&self, what: Shown, to: usize) -> u64 {
+    pub(crate) fn show(&self, what: Shown, to: usize) -> u64 {
         let mut table = self.table();
         let ticket = table.next;
         table.next += 1;
@@ -103,7 +103,7 @@ impl Meeting {
     }
 
     /// What was shown. Once for each of those it was shown to.
-    pub(super) fn see(&self, ticket: u64) -> Option<Shown> {
+    pub(crate) fn see(&self, ticket: u64) -> Option<Shown> {
         let mut table = self.table();
         let (what, left) = table.shown.get_mut(&ticket)?;
         *left -= 1;
@@ -111,7 +111,7 @@ impl Meeting {
     }
 
     /// A rank has failed: ends the waits on all segments, those to come included. The first cause stays.
-    pub(super) fn fail(&self, cause: Cause) {
+    pub(crate) fn fail(&self, cause: Cause) {
         let mut table = self.table();
         table.failure.get_or_insert(cause);
         for segment in table.segments.iter().filter_map(Weak::upgrade) {
@@ -120,7 +120,7 @@ impl Meeting {
     }
 
     /// Ends the waits on the segments of a set, those of all its ranks, when a rank fails; at once if one has.
-    pub(super) fn watch(&self, set: &SegmentSet) {
+    pub(crate) fn watch(&self, set: &SegmentSet) {
         self.table().watch(set);
     }
 

@@ -6,49 +6,46 @@
 //!                                                      ▼
 //!                      segment ──▶ memory of every rank, mapped here ──▶ kernels (as banks)
 //!                         │  header of each: abort word, doorbell          ▲
-//!                         ├──rendezvous──▶ shm transport: staging, slots ──┘ endpoint(peer), or a table of all peers
-//!                         ├──▶ window: a tensor that peers write
+//!                         ├──layout──▶ endpoint of each peer: staging, slots ─┘
+//!                         ├──▶ door: whom to wake, whose waits to end
 //!                         └──control sockets──▶ monitor: a peer's death ──▶ abort word, doorbell
 //! ```
 //! - **In**: how many ranks there are and how they were started (threads of this process, or processes of a launcher).
 //!   **Out**: a [`World`]: this rank's number, and a [`Bootstrap`] through which the ranks find each other; over it,
 //!   [`SegmentSet`]: [`Memory`](crate::tensor::Memory) of every rank, and what keeps waits from hanging: [`Abort`],
-//!   [`Doorbell`], `Monitor`; over that, [`ShmTransport`], a [`P2pTransport`], and [`Window`]s.
+//!   [`Doorbell`], `Monitor`, [`Door`]; [`PeerEndpoint`]: what lies between two ranks. The transports themselves stand in `link`.
 //! - **Invariants**: every wait and every socket operation has a [`Deadline`], and ends early when a rank it needs is gone. An
 //!   error names the ranks it is about. Nothing read from a socket is believed before the job's secret is proven, and
 //!   nothing makes the store hold more than its [`Limits`]. Nothing has a name in the file system, so nothing stays
 //!   behind after a crash; no locks live in shared memory.
-//! - **Must not know**: the contents of the IR. A transport sees bytes, never a kernel.
+//! - **Must not know**: the contents of the IR, and GPUs. A transport sees bytes, never a kernel.
 
 mod abort;
 pub mod bootstrap;
 mod deadline;
 mod departures;
 mod descriptors;
-mod desk;
+pub(crate) mod desk;
+mod door;
 mod doorbell;
+mod endpoint;
 mod error;
 mod futex;
 mod gathering;
-mod gpu_memory;
 mod launcher;
 pub mod layout;
-mod local_buffer;
+pub(crate) mod local_buffer;
 mod mapping;
-mod meeting;
-mod nvl;
-mod p2p;
-mod pairing;
+pub(crate) mod meeting;
+pub(crate) mod pairing;
 mod rank;
-mod rendezvous;
+pub(crate) mod rendezvous;
 mod segment;
-mod shm;
-mod sizing;
+pub(crate) mod sizing;
 mod status;
 mod threads;
 mod transfer;
-mod watch;
-mod window;
+pub(crate) mod watch;
 mod world;
 
 #[cfg(target_os = "linux")]
@@ -67,26 +64,24 @@ pub use bootstrap::{Bootstrap, BootstrapError, Limits, LocalBootstrap, Secret, S
 pub use deadline::Deadline;
 pub use departures::Departures;
 pub use descriptors::{DescriptorLimit, reserve_descriptors};
+pub use door::Door;
 pub use doorbell::Doorbell;
+pub use endpoint::{LinkKind, LinkShape, PeerEndpoint, PeerMemory, PostedPeer, Signals, There};
 pub use error::SegmentError;
 pub use launcher::{Launcher, Placement, StorePlace};
 pub use local_buffer::{LocalBuffer, LocalBufferError};
 #[cfg(target_os = "linux")]
 pub use monitor::{GoodbyeError, Monitor};
-pub use nvl::{NvlOptions, NvlTransport};
-pub use p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
 pub use pairing::{Pairing, Ticket};
 pub use rank::Rank;
 pub use rendezvous::TransportError;
 #[cfg(target_os = "linux")]
 pub use segment::ControlSockets;
 pub use segment::{Exchange, SegmentOptions, SegmentSet};
-pub use shm::{PeerTable, ShmOptions, ShmTransport};
 pub use sizing::DEFAULT_TOTAL;
 pub use status::{Crossing, Dealings, DeviceWait, Difference, Kind as WaitKind, Operations, Status, Verdict, Waiting};
 pub(crate) use status::{deadlock, mismatch, other_operation};
 pub use threads::start_thread;
 pub(crate) use transfer::check_slots;
-pub use transfer::{Protocol, Transfer, TransferError, check_transfer};
-pub use window::{Window, WindowSpace};
+pub use transfer::{Protocol, Transfer, TransferError};
 pub use world::{RankError, Threads, World, WorldError};

@@ -5,7 +5,7 @@
 //! launches carry ([`matching`](crate::ir::matching)).
 #![forbid(unsafe_code)]
 
-use super::p2p::PeerEndpoint;
+use super::endpoint::PeerEndpoint;
 use super::rank::Rank;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -58,12 +58,12 @@ impl Ticket {
     }
 
     /// Where this rank tells.
-    pub(super) fn mine(&self, transport: &str) -> String {
+    pub(crate) fn mine(&self, transport: &str) -> String {
         self.key(transport, self.rank)
     }
 
     /// Where the peer tells.
-    pub(super) fn theirs(&self, transport: &str) -> String {
+    pub(crate) fn theirs(&self, transport: &str) -> String {
         self.key(transport, self.peer)
     }
 
@@ -97,14 +97,14 @@ impl fmt::Display for Ticket {
 
 /// How many operations of each kind this rank has built with each peer, and what they are called.
 #[derive(Default)]
-pub(super) struct Pairings {
+pub(crate) struct Pairings {
     built: RefCell<HashMap<(Rank, Pairing), u64>>,
     names: Names,
 }
 
 /// What operations are called, for any thread: the last of each peer. A handle; clones are the same.
 #[derive(Clone, Default)]
-pub(super) struct Names(Arc<Mutex<HashMap<Rank, Operations>>>);
+pub(crate) struct Names(Arc<Mutex<HashMap<Rank, Operations>>>);
 
 /// Operations with their names, the latest last.
 type Operations = VecDeque<(u16, String)>;
@@ -124,7 +124,7 @@ impl Names {
     }
 
     /// What an operation with a peer is called, if that is known.
-    pub(super) fn of(&self, peer: Rank, operation: u16) -> Option<String> {
+    pub(crate) fn of(&self, peer: Rank, operation: u16) -> Option<String> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(&peer)?.iter().rev().find(|(known, _)| *known == operation).map(|(_, name)| name.clone())
     }
@@ -132,22 +132,22 @@ impl Names {
 
 impl Pairings {
     /// The ticket that is taken next.
-    pub(super) fn next(&self, rank: Rank, pairing: Pairing, peer: Rank) -> Ticket {
+    pub(crate) fn next(&self, rank: Rank, pairing: Pairing, peer: Rank) -> Ticket {
         let number = self.built.borrow().get(&(peer, pairing)).copied().unwrap_or(0);
         Ticket { rank, peer, pairing, number }
     }
 
     /// Takes it.
-    pub(super) fn take(&self, ticket: &Ticket) {
+    pub(crate) fn take(&self, ticket: &Ticket) {
         *self.built.borrow_mut().entry((ticket.peer, ticket.pairing)).or_default() = ticket.number + 1;
     }
 
     /// What an operation is called, by this rank until the peer has told.
-    pub(super) fn name(&self, ticket: &Ticket, name: &str) {
+    pub(crate) fn name(&self, ticket: &Ticket, name: &str) {
         self.names.set(ticket, name);
     }
 
-    pub(super) fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &Names {
         &self.names
     }
 }

@@ -20,13 +20,14 @@ use super::rank::Rank;
 use super::segment::{SegmentOptions, SegmentSet};
 use super::status::Verdict;
 use super::world::World;
-use crate::cuda::CudaError;
+use crate::tensor::NoMemory;
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What all ranks must agree on, by name. The first is always the version of the library, with that of a segment's header.
-pub(super) struct Parameters {
+pub(crate) struct Parameters {
     /// What the ranks meet for; part of the names they meet under.
     what: &'static str,
     values: Vec<(&'static str, String)>,
@@ -34,27 +35,27 @@ pub(super) struct Parameters {
 }
 
 /// What each rank said, by rank, in the order of the parameters.
-pub(super) type Said = Vec<Vec<String>>;
+pub(crate) type Said = Vec<Vec<String>>;
 
 impl Parameters {
-    pub(super) fn new(what: &'static str) -> Parameters {
+    pub(crate) fn new(what: &'static str) -> Parameters {
         let version = format!("{} (layout {LAYOUT})", env!("CARGO_PKG_VERSION"));
         Parameters { what, values: vec![("version", version)], objection: None }
     }
 
-    pub(super) fn with(mut self, name: &'static str, value: impl ToString) -> Parameters {
+    pub(crate) fn with(mut self, name: &'static str, value: impl ToString) -> Parameters {
         self.values.push((name, value.to_string()));
         self
     }
 
     /// This rank cannot go on, and says so to all.
-    pub(super) fn object(mut self, objection: Option<TransportError>) -> Parameters {
+    pub(crate) fn object(mut self, objection: Option<TransportError>) -> Parameters {
         self.objection = objection;
         self
     }
 
     /// Step 1; the values named in `free` may differ.
-    pub(super) fn agree(self, world: &Shared, free: &[&str], deadline: Deadline) -> Result<Said, TransportError> {
+    pub(crate) fn agree(self, world: &Shared, free: &[&str], deadline: Deadline) -> Result<Said, TransportError> {
         let lines: Vec<String> = self.values.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
         let objection = self.objection.as_ref().map(ToString::to_string).unwrap_or_default();
         // What the objection says may hold any character, so it stands last.
@@ -87,7 +88,7 @@ impl Parameters {
 }
 
 /// The layout of a transport's constants, if they can be meant.
-pub(super) fn layout_of(geometry: Geometry) -> Result<Layout, TransportError> {
+pub(crate) fn layout_of(geometry: Geometry) -> Result<Layout, TransportError> {
     let Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, max_copies, .. } = geometry;
     let bad =
         |option, value, expected: &str| TransportError::BadOption { option, value, expected: expected.to_string() };
@@ -118,13 +119,13 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub(super) fn of(world: &World) -> Shared {
+    pub(crate) fn of(world: &World) -> Shared {
         let (bootstrap, meeting) = (world.bootstrap().clone(), world.meeting().cloned());
         Shared { bootstrap, meeting, length: world.deadline_length() }
     }
 
     /// Ranks of one thread: each has its bootstrap, and none waits for another.
-    pub(super) fn alone(
+    pub(crate) fn alone(
         bootstrap: std::sync::Arc<dyn super::Bootstrap>,
         meeting: std::sync::Arc<super::meeting::Meeting>,
         length: Option<Duration>,
@@ -132,12 +133,12 @@ impl Shared {
         Shared { bootstrap, meeting: Some(meeting), length }
     }
 
-    pub(super) fn rank(&self) -> Rank {
+    pub(crate) fn rank(&self) -> Rank {
         self.bootstrap.rank()
     }
 
     /// Gives all ranks what each brings, in rank order, where ranks are threads; `None` where they are processes. Collective.
-    pub(super) fn show<T: Send + Sync + 'static>(
+    pub(crate) fn show<T: Send + Sync + 'static>(
         &self,
         what: &str,
         mine: std::sync::Arc<T>,
@@ -154,45 +155,45 @@ impl Shared {
         Rank::all(self.size()).zip(&cards).map(see).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.bootstrap.world_size()
     }
 
     /// Where ranks that are threads meet.
-    pub(super) fn meeting(&self) -> Option<&super::meeting::Meeting> {
+    pub(crate) fn meeting(&self) -> Option<&super::meeting::Meeting> {
         self.meeting.as_deref()
     }
 
-    pub(super) fn are_threads(&self) -> bool {
+    pub(crate) fn are_threads(&self) -> bool {
         self.meeting.is_some()
     }
 
     /// A rank that the bootstrap found lost.
-    pub(super) fn lost(&self) -> Option<Rank> {
+    pub(crate) fn lost(&self) -> Option<Rank> {
         self.bootstrap.lost()
     }
 
-    pub(super) fn note_failure(&self) {
+    pub(crate) fn note_failure(&self) {
         self.bootstrap.note_failure();
     }
 
-    pub(super) fn deadline(&self) -> Deadline {
+    pub(crate) fn deadline(&self) -> Deadline {
         self.length.map_or(Deadline::never(), Deadline::after)
     }
 
-    pub(super) fn length(&self) -> Option<Duration> {
+    pub(crate) fn length(&self) -> Option<Duration> {
         self.length
     }
 
-    pub(super) fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError> {
+    pub(crate) fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<(), BootstrapError> {
         self.bootstrap.set(&format!("tilewire/{key}"), value, deadline)
     }
 
-    pub(super) fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
+    pub(crate) fn look(&self, key: &str, look: Deadline, patience: Deadline) -> Result<Vec<u8>, BootstrapError> {
         self.bootstrap.look(&format!("tilewire/{key}"), look, patience)
     }
 
-    pub(super) fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), TransportError> {
+    pub(crate) fn barrier(&self, name: &str, deadline: Deadline) -> Result<(), TransportError> {
         Ok(self.bootstrap.barrier(&format!("tilewire/{name}"), deadline)?)
     }
 
@@ -201,7 +202,7 @@ impl Shared {
     }
 
     /// Step 2. Collective; `bytes` is the same on all ranks.
-    pub(super) fn segments(
+    pub(crate) fn segments(
         &self,
         what: &str,
         bytes: usize,
@@ -233,7 +234,7 @@ impl Shared {
     }
 
     /// Step 3: gives what this rank has, when every rank has it.
-    pub(super) fn all_have<T>(
+    pub(crate) fn all_have<T>(
         &self,
         what: &str,
         have: Result<T, TransportError>,
@@ -283,8 +284,12 @@ pub enum TransportError {
     Bootstrap(BootstrapError),
     /// The memory could not be shared.
     Segment(SegmentError),
-    /// The GPU, or its driver, cannot.
-    Cuda(CudaError),
+    /// There is no memory for what was asked for.
+    NoMemory(NoMemory),
+    /// The device of this rank cannot: the words of its engine, as an error of its own type.
+    Device(Arc<dyn Error + Send + Sync>),
+    /// The transport has no windows.
+    NoWindows,
     /// The transport broke before.
     Broken {
         /// Why.
@@ -331,7 +336,9 @@ impl fmt::Display for TransportError {
             TransportError::Peer { rank, what } => write!(f, "rank {rank} cannot go on: {what}"),
             TransportError::Bootstrap(error) => error.fmt(f),
             TransportError::Segment(error) => error.fmt(f),
-            TransportError::Cuda(error) => error.fmt(f),
+            TransportError::NoMemory(error) => error.fmt(f),
+            TransportError::Device(error) => error.fmt(f),
+            TransportError::NoWindows => write!(f, "this transport has no windows: use staged or packet"),
             TransportError::Broken { cause } => {
                 write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
             }
@@ -387,8 +394,8 @@ impl From<SegmentError> for TransportError {
     }
 }
 
-impl From<CudaError> for TransportError {
-    fn from(error: CudaError) -> Self {
-        TransportError::Cuda(error)
+impl From<NoMemory> for TransportError {
+    fn from(error: NoMemory) -> Self {
+        TransportError::NoMemory(error)
     }
 }

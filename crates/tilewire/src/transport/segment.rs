@@ -129,6 +129,18 @@ impl SegmentSet {
         unsafe { Memory::shared(segment.bytes(), self.bytes, Rc::new(segment)) }
     }
 
+    /// Zeroed memory of this process that could be passed to others: a mapped file without a name. Its owner alone has it so far.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn exportable(bytes: usize) -> Result<Memory, SegmentError> {
+        processes::exportable(bytes)
+    }
+
+    /// As there are no processes to pass it to, ordinary memory.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn exportable(bytes: usize) -> Result<Memory, SegmentError> {
+        Memory::try_zeroed(bytes).map_err(|error| SegmentError::NoMemory { bytes, shortage: error.shortage })
+    }
+
     /// The abort word of a rank.
     ///
     /// # Panics
@@ -180,7 +192,7 @@ impl SegmentSet {
     /// Passes a descriptor to every other rank over its control socket, and takes the one that each passes. Collective; before a monitor
     /// has the sockets. Index: the rank; `None` at one's own.
     #[cfg(target_os = "linux")]
-    pub(super) fn swap_descriptors(
+    pub(crate) fn swap_descriptors(
         &mut self,
         own: std::os::fd::BorrowedFd<'_>,
         deadline: super::deadline::Deadline,
@@ -247,7 +259,8 @@ mod processes {
     use super::super::socket::Heard;
     use super::super::{memfd, reserve_descriptors, socket};
     use super::{
-        Arc, COMPARED, ControlSockets, Exchange, Mapping, MemoryLeft, SegmentError, SegmentOptions, SegmentSet,
+        Arc, COMPARED, ControlSockets, Exchange, Mapping, Memory, MemoryLeft, Rc, SegmentError, SegmentOptions,
+        SegmentSet,
     };
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -306,10 +319,25 @@ mod processes {
         Ok((file, mapping))
     }
 
+    /// Zeroed memory in a file of its own, whose descriptor stays open with it.
+    pub(super) fn exportable(bytes: usize) -> Result<Memory, SegmentError> {
+        let total = Mapping::total(bytes).ok_or(SegmentError::TooLarge { bytes })?;
+        let no_memory = |shortage| SegmentError::NoMemory { bytes: total, shortage: Some(shortage) };
+        if total as u64 >= COMPARED {
+            MemoryLeft::now().check(total as u64).map_err(no_memory)?;
+        }
+        let file = memfd::create(total)?;
+        let mapping = memfd::map(file.as_fd(), total, false)?;
+        let start = mapping.bytes();
+        // SAFETY: the mapping holds a header and at least `bytes` more, initialised (zeros), sealed against shrinking, and lives as long as
+        // the keep-alive that is passed along. It was made here, so nobody else has its address or its descriptor.
+        Ok(unsafe { Memory::foreign(start, bytes, Rc::new((mapping, file))) })
+    }
+
     /// What a passed descriptor comes with.
     const PASSED: &[u8] = b"TWHANDLE";
 
-    pub(super) fn swap_descriptors(
+    pub(crate) fn swap_descriptors(
         sockets: &[Option<OwnedFd>],
         own: BorrowedFd<'_>,
         deadline: Deadline,

@@ -17,27 +17,27 @@ use super::mapping::Mapping;
 pub const DEFAULT_TOTAL: usize = 1 << 30;
 
 /// The sizes of a kind of transport, from what is usual down to what is of use.
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     /// Blocks for one peer.
-    pub(super) blocks: usize,
-    pub(super) least_blocks: usize,
+    pub(crate) blocks: usize,
+    pub(crate) least_blocks: usize,
     /// Staging of a block.
-    pub(super) staging: usize,
-    pub(super) least_staging: usize,
+    pub(crate) staging: usize,
+    pub(crate) least_staging: usize,
     /// Packets of a block; how many are enough for every message that we choose packets for.
-    pub(super) packets: usize,
-    pub(super) enough_packets: usize,
-    pub(super) least_packets: usize,
+    pub(crate) packets: usize,
+    pub(crate) enough_packets: usize,
+    pub(crate) least_packets: usize,
     /// Slots of a block.
-    pub(super) slots: usize,
-    pub(super) least_slots: usize,
+    pub(crate) slots: usize,
+    pub(crate) least_slots: usize,
     /// Copies of a role.
-    pub(super) copies: usize,
+    pub(crate) copies: usize,
 }
 
 impl Sizes {
     /// What a world of `world_size` ranks has.
-    pub(super) fn of_world(&self, world_size: usize) -> Geometry {
+    pub(crate) fn of_world(&self, world_size: usize) -> Geometry {
         let mut now = Block { blocks: self.blocks, staging: self.staging, packets: self.packets, slots: self.slots };
         loop {
             let geometry = now.geometry(world_size, self.copies);
@@ -94,62 +94,4 @@ impl Block {
 fn fits(geometry: Geometry) -> bool {
     let total = Layout::new(geometry).and_then(|layout| Mapping::total(layout.bytes()));
     total.and_then(|total| total.checked_mul(geometry.world_size)).is_some_and(|all| all <= DEFAULT_TOTAL)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{NvlOptions, ShmOptions};
-    use super::*;
-
-    fn all(geometry: Geometry) -> usize {
-        Mapping::total(Layout::new(geometry).unwrap().bytes()).unwrap() * geometry.world_size
-    }
-
-    #[test]
-    fn all_segments_of_a_machine_stay_within_the_bound() {
-        // Of more, each has the least that is of use.
-        for ranks in 1..=100 {
-            let cpu = all(ShmOptions::default().geometry(ranks));
-            assert!(cpu <= DEFAULT_TOTAL, "{ranks} ranks take {cpu} bytes");
-        }
-        for ranks in 1..=64 {
-            let gpu = all(NvlOptions::default().geometry(ranks));
-            assert!(gpu <= DEFAULT_TOTAL, "{ranks} ranks on GPUs take {gpu} bytes");
-        }
-    }
-
-    #[test]
-    fn few_ranks_have_what_is_fast() {
-        for ranks in 1..=7 {
-            let Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, packet_bytes, .. } =
-                ShmOptions::default().geometry(ranks);
-            assert_eq!((per_peer_bytes, max_blocks_per_peer, max_slots, packet_bytes), (16 << 20, 8, 64, 256 << 10));
-        }
-        for ranks in 1..=4 {
-            let Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, .. } = NvlOptions::default().geometry(ranks);
-            assert_eq!((per_peer_bytes, max_blocks_per_peer, max_slots), (32 << 20, 32, 8), "{ranks} ranks");
-        }
-    }
-
-    #[test]
-    fn more_ranks_never_have_more_and_every_world_has_what_is_of_use() {
-        let shm = (1..=300).map(|ranks| ShmOptions::default().geometry(ranks));
-        let nvl = (1..=300).map(|ranks| NvlOptions::default().geometry(ranks));
-        for all in [shm.collect::<Vec<_>>(), nvl.collect()] {
-            for pair in all.windows(2) {
-                let of = |g: Geometry| [g.per_peer_bytes, g.max_blocks_per_peer, g.max_slots, g.packet_bytes];
-                assert!(of(pair[0]).iter().zip(of(pair[1])).all(|(more, less)| *more >= less), "{pair:?}");
-            }
-            let last = all[299];
-            assert!(last.per_peer_bytes >= 8 << 10 && last.packet_bytes >= 8 << 10 && last.max_slots >= 8, "{last:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_said_stays() {
-        let said = ShmOptions { max_slots: Some(5), packet_bytes: Some(0), ..Default::default() }.geometry(64);
-        let usual = ShmOptions::default().geometry(64);
-        assert_eq!((said.max_slots, said.packet_bytes), (5, 0));
-        assert_eq!((said.per_peer_bytes, said.max_blocks_per_peer), (usual.per_peer_bytes, usual.max_blocks_per_peer));
-    }
 }

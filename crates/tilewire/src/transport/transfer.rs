@@ -4,10 +4,10 @@
 #![forbid(unsafe_code)]
 
 use super::abort::Cause;
-use super::layout::{LINE, PACKET, PACKET_DEPTH};
-use super::p2p::P2pTransport;
+use super::endpoint::LinkShape;
+use super::layout::LINE;
 use super::rank::Rank;
-use crate::tensor::{Memory, Type};
+use crate::tensor::Type;
 use std::fmt;
 
 /// What one side wants to send to, or receive from, a peer.
@@ -64,106 +64,23 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Whether this transport can do this transfer with these buffers (input or output, whichever the caller has).
-///
-/// ```
-/// use tilewire::ir::Type;
-/// use tilewire::transport::{Protocol, Rank, ShmOptions, ShmTransport, Transfer, TransferError, World, check_transfer};
-/// use tilewire::Tensor;
-///
-/// World::threads(2).run(|world| {
-///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() })?;
-///     let x = Tensor::<f32>::zeros(1 << 20);
-///     let transfer = Transfer {
-///         peer: world.rank().after(1, 2),
-///         bytes: 4 << 20,
-///         dtype: Type::F32,
-///         blocks: 1,
-///         protocol: Protocol::Staged { slot_bytes: 4096, depth: 2 },
-///     };
-///     check_transfer(&transport, &transfer, &[x.memory()])?; // larger than the staging: it goes step by step
-///
-///     let myself = Transfer { peer: world.rank(), ..transfer };
-///     let error = check_transfer(&transport, &myself, &[x.memory()]).unwrap_err();
-///     assert_eq!(error, TransferError::SelfTransfer { rank: world.rank() });
-///     Ok(transport.close()?)
-/// })?;
-/// # Ok::<(), tilewire::transport::WorldError>(())
-/// ```
-pub fn check_transfer(
-    transport: &dyn P2pTransport,
-    transfer: &Transfer,
-    buffers: &[&Memory],
-) -> Result<(), TransferError> {
-    let &Transfer { peer, bytes, dtype, blocks, protocol } = transfer;
-    if let Some(cause) = transport.broken() {
-        return Err(TransferError::Broken { cause });
-    }
-    let (rank, world_size) = (transport.rank(), transport.world_size());
-    if peer.index() >= world_size {
-        return Err(TransferError::NoSuchPeer { peer, world_size });
-    }
-    if peer == rank {
-        return Err(TransferError::SelfTransfer { rank });
-    }
-    if !transport.reaches(peer) {
-        return Err(TransferError::Unreachable { rank, peer });
-    }
-    let max = transport.max_blocks_per_peer();
-    if blocks == 0 || blocks > max {
-        return Err(TransferError::Blocks { blocks, max });
-    }
-    let size = dtype.size();
-    let of_elements = |what: &'static str, bytes: usize| {
-        if bytes.is_multiple_of(size) { Ok(()) } else { Err(TransferError::NotElements { what, bytes, dtype }) }
-    };
-    of_elements("message", bytes)?;
-    for buffer in buffers {
-        let address = buffer.start().as_ptr() as usize;
-        if !address.is_multiple_of(size) {
-            return Err(TransferError::Unaligned { address, dtype });
-        }
-        if buffer.bytes() < bytes {
-            return Err(TransferError::BufferTooSmall { bytes, buffer: buffer.bytes() });
-        }
-    }
-    let fits = |region: usize| {
-        if bytes <= region { Ok(()) } else { Err(TransferError::TooLarge { protocol, bytes, region }) }
-    };
-    match protocol {
-        Protocol::Packet => {
-            // Packets are dealt out to the blocks in equal parts, so what one block can take bounds all.
-            let packets = transport.block_packet_bytes() / PACKET / PACKET_DEPTH;
-            fits(packets.saturating_mul(PACKET / 2).saturating_mul(blocks))
-        }
-        Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => {
-            check_slots(transport, protocol, slot_bytes, depth)?;
-            of_elements("slot", slot_bytes)
-        }
-        Protocol::Direct { window_bytes } => {
-            of_elements("window", window_bytes)?;
-            fits(window_bytes)
-        }
-    }
-}
-
 /// Whether the slots of a pipeline fit the staging of a block.
 pub(crate) fn check_slots(
-    transport: &dyn P2pTransport,
+    shape: &LinkShape,
     protocol: Protocol,
     slot_bytes: usize,
     depth: usize,
 ) -> Result<(), TransferError> {
-    let (min, max) = (2, transport.max_slots());
+    let (min, max) = (2, shape.max_slots);
     if !(min..=max).contains(&depth) {
         return Err(TransferError::Depth { protocol, depth, min, max });
     }
     if slot_bytes == 0 {
         return Err(TransferError::EmptySlot);
     }
-    let block_bytes = transport.block_bytes();
+    let block_bytes = shape.block_bytes();
     if slot_bytes.checked_mul(depth).is_none_or(|all| all > block_bytes) {
-        let per_peer_bytes = transport.per_peer_bytes();
+        let per_peer_bytes = shape.staging_bytes;
         return Err(TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes });
     }
     Ok(())

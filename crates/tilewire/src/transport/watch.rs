@@ -10,13 +10,13 @@ use super::{abort::Cause, monitor::Monitor};
 
 /// What tells the peers of this rank's end, and this rank of theirs. Ranks that are threads need none: it is their world that tells, once
 /// the cause is noted.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     #[cfg(target_os = "linux")]
     monitor: Option<Monitor>,
 }
 
 impl Watch {
-    pub(super) fn start(segments: &mut SegmentSet, are_threads: bool) -> Result<Watch, TransportError> {
+    pub(crate) fn start(segments: &mut SegmentSet, are_threads: bool) -> Result<Watch, TransportError> {
         #[cfg(target_os = "linux")]
         let monitor =
             if are_threads { None } else { Some(Monitor::start(segments.take_control(), segments.aborts())?) };
@@ -29,7 +29,7 @@ impl Watch {
     }
 
     /// Who has left: of ranks that are threads, whose closure has come to its end.
-    pub(super) fn departures(&self, world: &Shared) -> Departures {
+    pub(crate) fn departures(&self, world: &Shared) -> Departures {
         #[cfg(target_os = "linux")]
         if let Some(monitor) = &self.monitor {
             return monitor.departures();
@@ -38,7 +38,7 @@ impl Watch {
     }
 
     #[cfg(target_os = "linux")]
-    pub(super) fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
+    pub(crate) fn goodbye(self, own: usize, deadline: Deadline) -> Result<(), TransportError> {
         use super::abort::AbortCode;
         use super::monitor::GoodbyeError;
         let Some(monitor) = self.monitor else { return Ok(()) };
@@ -57,7 +57,7 @@ impl Watch {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn goodbye(self, _: usize, _: Deadline) -> Result<(), TransportError> {
+    pub(crate) fn goodbye(self, _: usize, _: Deadline) -> Result<(), TransportError> {
         Ok(())
     }
 }

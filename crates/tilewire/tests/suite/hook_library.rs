@@ -8,9 +8,9 @@ use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::hooks::{self, Compose};
 use tilewire::ir::scalar::{Element, dynamic};
+use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::ptx::Target;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
-use tilewire::transport::{ShmOptions, ShmTransport};
 use tilewire::{
     Bf16, Config, F8E4M3, F8E5M2, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World,
     all_gather, all_to_all, broadcast, check, map, sendrecv,

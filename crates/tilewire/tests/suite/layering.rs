@@ -26,21 +26,23 @@ const FOLDERS: &[Folder] = &[
     Folder { name: "check", uses: &["ir", "tensor"], is_unsafe: false },
     Folder { name: "ptx", uses: &["ir"], is_unsafe: false },
     Folder { name: "cuda", uses: &["ir", "ptx", "tensor"], is_unsafe: true },
-    // Bytes and signals: it must not know what a kernel is. Of `cuda` it knows devices, their memory, and where launches go.
-    Folder { name: "transport", uses: &["cuda", "tensor"], is_unsafe: true },
+    // Bytes and signals: it must know neither what a kernel is nor what a GPU is.
+    Folder { name: "transport", uses: &["tensor"], is_unsafe: true },
     // Device code in the hook language. Of `transport` it knows the memories of an endpoint and how they are numbered.
     Folder { name: "schedule", uses: &["hook", "ir", "tensor", "transport"], is_unsafe: false },
+    // The transports that users hold. Of `hook` and `schedule` it knows how a kernel is bound to a peer, of `cuda` devices and their memory.
+    Folder { name: "link", uses: &["cuda", "hook", "schedule", "tensor", "transport"], is_unsafe: false },
     // `vm` and `cuda` to prepare and launch; what is inside it is private to it. `transport` because a launch that waits for other ranks
     // sleeps on their doorbells, and neither of the two may know the other.
     Folder {
         name: "collective",
-        uses: &["cuda", "hook", "ir", "schedule", "tensor", "transport", "vm"],
+        uses: &["cuda", "hook", "ir", "link", "schedule", "tensor", "transport", "vm"],
         is_unsafe: false,
     },
     // What ships, for the checker: neither of the two may know the other.
     Folder {
         name: "rehearsal",
-        uses: &["check", "collective", "hook", "schedule", "tensor", "transport"],
+        uses: &["check", "collective", "hook", "link", "schedule", "tensor", "transport"],
         is_unsafe: false,
     },
 ];

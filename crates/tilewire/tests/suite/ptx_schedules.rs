@@ -5,10 +5,11 @@ use crate::support;
 use support::ptxas;
 use tilewire::collective::Rounds;
 use tilewire::ir::{Kernel, simplify};
+use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::layout::Geometry;
-use tilewire::transport::{Rank, ShmOptions, ShmTransport, Window, World};
+use tilewire::transport::{Rank, World};
 use tilewire::{
     Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
     send, sendrecv,

@@ -3,7 +3,8 @@
 use crate::untouched;
 use std::time::Duration;
 use tilewire::ir::scalar::Element;
-use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::link::{ShmOptions, ShmTransport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Config, Primitive, Tensor, sendrecv};
 
 /// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in packets.

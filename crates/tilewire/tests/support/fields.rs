@@ -2,9 +2,10 @@
 //! they must have written, whichever algorithm and protocol carried it.
 
 use std::fmt;
-use tilewire::collective::{Link, Reducible, Rounds};
+use tilewire::collective::{Reducible, Rounds};
 use tilewire::hook::Ctx;
-use tilewire::transport::{Rank, Window};
+use tilewire::link::{Transport, Window};
+use tilewire::transport::Rank;
 use tilewire::{
     Algorithm, Config, Primitive, RunError, Tensor, Traced, Value, all_gather, all_reduce, all_to_all, broadcast,
     gather, recv, reduce_scatter, scatter, send, sendrecv,
@@ -167,7 +168,7 @@ impl Form {
     }
 
     /// Builds one rank's part and launches it, or traces it.
-    pub fn part<L: Link, T: Reducible>(
+    pub fn part<L: Transport, T: Reducible>(
         &self,
         link: &L,
         (out, inp): (&Tensor<T>, &Tensor<T>),

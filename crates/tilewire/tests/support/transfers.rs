@@ -3,7 +3,8 @@
 
 use crate::untouched;
 use tilewire::collective::PreparedExchange;
-use tilewire::transport::{P2pTransport, RankError, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::RankError;
 use tilewire::{Config, F8E4M3, Memory, Primitive, Rank, RunError, Tensor, sendrecv};
 
 /// Elements before and after an output; they must stay as they are.

@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tilewire::ir::scalar::Element;
-use tilewire::transport::{RankError, ShmTransport, Window, World};
+use tilewire::link::{ShmTransport, Window};
+use tilewire::transport::{RankError, World};
 use tilewire::{Memory, Tensor};
 
 /// Elements before and after an output.

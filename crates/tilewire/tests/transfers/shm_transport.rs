@@ -10,10 +10,10 @@ use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tilewire::ir::Type;
+use tilewire::link::{ShmOptions, ShmTransport, Transport, Window, check_transfer};
 use tilewire::transport::layout::{LINE, StartWord};
 use tilewire::transport::{
-    AbortCode, Cause, LinkKind, P2pTransport, PeerEndpoint, Protocol, Rank, RankError, ShmOptions, ShmTransport,
-    Transfer, TransferError, TransportError, Window, World, check_transfer,
+    AbortCode, Cause, LinkKind, PeerEndpoint, Protocol, Rank, RankError, Transfer, TransferError, TransportError, World,
 };
 use tilewire::vm::Settings;
 use tilewire::{Memory, Prepared, Tensor, kernel};
@@ -31,13 +31,15 @@ const SMALL: ShmOptions = ShmOptions {
 
 /// What one rank has for sending to a peer, and that peer's for receiving: pairs that must be the same memory, in one order.
 fn ways_out(endpoint: &PeerEndpoint) -> [&Memory; 7] {
-    let PeerEndpoint { send_dst, send_packets, send, .. } = endpoint;
-    [send_dst, send_packets, &send.tail, &send.done, &send.head, &send.packet_head, &send.ready]
+    let there = endpoint.mapped().unwrap();
+    let (here, signals) = (&endpoint.here.signals, &there.signals);
+    [&there.staging, &there.packets, &signals.tail, &signals.done, &here.head, &here.packet_head, &here.ready]
 }
 
 fn ways_in(endpoint: &PeerEndpoint) -> [&Memory; 7] {
-    let PeerEndpoint { recv_src, recv_packets, recv, .. } = endpoint;
-    [recv_src, recv_packets, &recv.tail, &recv.done, &recv.head, &recv.packet_head, &recv.ready]
+    let (here, there) = (&endpoint.here, &endpoint.mapped().unwrap().signals);
+    let signals = &here.signals;
+    [&here.staging, &here.packets, &signals.tail, &signals.done, &there.head, &there.packet_head, &there.ready]
 }
 
 /// Every rank fills every word it sends through, for every peer, with a value of its own, and finds all of its peers'.
@@ -49,10 +51,10 @@ fn everything_arrives(world: &World) -> Result<(), RankError> {
     };
     let me = world.rank();
     for peer in peers(world) {
-        let endpoint = transport.endpoint(peer);
-        assert_eq!(endpoint.send_dst.bytes(), small.per_peer_bytes);
-        assert_eq!(endpoint.send.tail.bytes(), small.max_blocks_per_peer * small.max_slots * LINE);
-        assert_eq!(transport.link_kind(peer), LinkKind::Shm);
+        let endpoint = transport.endpoint(peer).unwrap();
+        assert_eq!(endpoint.mapped().unwrap().staging.bytes(), small.per_peer_bytes);
+        assert_eq!(endpoint.mapped().unwrap().signals.tail.bytes(), small.max_blocks_per_peer * small.max_slots * LINE);
+        assert_eq!(transport.link(peer).kind, LinkKind::Shm);
         for (kind, memory) in ways_out(&endpoint).into_iter().enumerate() {
             words(memory)
                 .iter()
@@ -64,7 +66,7 @@ fn everything_arrives(world: &World) -> Result<(), RankError> {
     }
     world.bootstrap().barrier("written", world.deadline())?;
     for peer in peers(world) {
-        let endpoint = transport.endpoint(peer);
+        let endpoint = transport.endpoint(peer).unwrap();
         for (kind, memory) in ways_in(&endpoint).into_iter().enumerate() {
             for (at, word) in words(memory).iter().enumerate() {
                 assert_eq!(word.load(Ordering::Acquire), value(peer, me, kind, at), "kind {kind} from {peer} to {me}");
@@ -73,16 +75,16 @@ fn everything_arrives(world: &World) -> Result<(), RankError> {
         assert_eq!(words(&endpoint.starts)[0].load(Ordering::Acquire), value(me, peer, 99, 0), "mine alone");
     }
     // The parts of this rank for itself are nobody's.
-    let own = transport.endpoint(me);
-    assert!(own.recv_src.read().iter().chain(&own.recv.tail.read()).all(|&byte| byte == 0));
+    let own = transport.endpoint(me).unwrap();
+    assert!(own.here.staging.read().iter().chain(&own.here.signals.tail.read()).all(|&byte| byte == 0));
     // The table is the same memory, in rank order.
     let (table, layout) = (transport.table(), transport.layout());
     for peer in peers(world) {
         let offset = table.staging_offset(me);
-        let endpoint = transport.endpoint(peer);
-        assert!(table.staging[peer.index()].part(offset, small.per_peer_bytes).is(&endpoint.send_dst));
+        let endpoint = transport.endpoint(peer).unwrap();
+        assert!(table.staging[peer.index()].part(offset, small.per_peer_bytes).is(&endpoint.mapped().unwrap().staging));
         let tail = table.slots[peer.index()].tail.part(layout.slot_index(me.index(), 1, 2) * LINE, 8);
-        assert!(tail.is(&endpoint.send.tail.part((small.max_slots + 2) * LINE, 8)));
+        assert!(tail.is(&endpoint.mapped().unwrap().signals.tail.part((small.max_slots + 2) * LINE, 8)));
     }
     world.bootstrap().barrier("read", world.deadline())?;
     Ok(transport.close()?)
@@ -365,7 +367,7 @@ fn of_several_that_close_nobody_is_told_of_the_others() {
 fn memory_of_a_rank_that_dropped_its_transport_stays_until_the_peer_lets_go() {
     in_threads(2, |world| {
         let transport = ShmTransport::rendezvous(world, SMALL)?;
-        let there = transport.endpoint(world.rank().after(1, 2)).send_dst;
+        let there = transport.endpoint(world.rank().after(1, 2)).unwrap().mapped().unwrap().staging.clone();
         drop(transport);
         world.bootstrap().barrier("dropped", world.deadline())?;
         words(&there)[0].store(1, Ordering::Relaxed);
@@ -382,7 +384,7 @@ fn tiles_travel(world: &World) -> Result<(), RankError> {
     let transport = ShmTransport::rendezvous(world, SMALL)?;
     let (me, size) = (world.rank(), world.size());
     let (to, from) = (me.after(1, size), me.after(size - 1, size));
-    let (out, back) = (transport.endpoint(to), transport.endpoint(from));
+    let (out, back) = (transport.endpoint(to).unwrap(), transport.endpoint(from).unwrap());
     let (x, y) = (Tensor::<f32>::zeros(ELEMENTS), Tensor::<f32>::zeros(ELEMENTS));
     let stride = PeerEndpoint::SLOT_STRIDE;
     for launch in 0..LAUNCHES {
@@ -392,10 +394,15 @@ fn tiles_travel(world: &World) -> Result<(), RankError> {
         let (slot, offset) = ((launch % 2) as usize, (launch % 2) as i64 * ELEMENTS as i64 * 4);
         let traced = kernel("tile", |k| {
             let (x, y) = (k.input(&x), k.output(&y));
-            let (dst, src) = (k.region("dst", from_ref(&out.send_dst)), k.region("src", from_ref(&back.recv_src)));
+            let (dst, src) = (
+                k.region("dst", from_ref(&out.mapped().unwrap().staging)),
+                k.region("src", from_ref(&back.here.staging)),
+            );
             let slots = |name: &str, memory: &Memory| k.slots(name, from_ref(memory), stride);
-            let (sent, credit) = (slots("sent", &out.send.tail), slots("credit", &out.send.head));
-            let (arrived, free) = (slots("arrived", &back.recv.tail), slots("free", &back.recv.head));
+            let (sent, credit) =
+                (slots("sent", &out.mapped().unwrap().signals.tail), slots("credit", &out.here.signals.head));
+            let (arrived, free) =
+                (slots("arrived", &back.here.signals.tail), slots("free", &back.mapped().unwrap().signals.head));
             k.role("send", 1).run(|r| {
                 r.wait(credit.slot(0, slot), (launch + 1).saturating_sub(2));
                 r.each(ELEMENTS, |i| dst.put(0, i * 4 + offset, x.load(i)));
@@ -437,7 +444,7 @@ fn windows_are_written(world: &World) -> Result<(), RankError> {
     let done = table.slot_banks(|of_rank| &of_rank.done);
     let blocks = layout.geometry().max_blocks_per_peer;
     let traced = kernel("gather", |k| {
-        let (x, windows) = (k.input(&x), k.region("window", window.peers()));
+        let (x, windows) = (k.input(&x), k.region("window", &window.banks().unwrap()));
         let done = k.slots("done", &done, PeerEndpoint::SLOT_STRIDE);
         k.main(|r| {
             for peer in 0..size {
@@ -469,7 +476,7 @@ fn windows_may_differ_in_length_but_not_in_type() {
     in_threads(2, |world| {
         let transport = ShmTransport::rendezvous(world, SMALL)?;
         let window = Window::<u8>::allocate(&transport, 10 + 5000 * world.rank().index())?;
-        assert_eq!(window.peers().iter().map(Memory::bytes).collect::<Vec<_>>(), [10, 5010]);
+        assert_eq!(window.peers().iter().flatten().map(Memory::bytes).collect::<Vec<_>>(), [10, 5010]);
         let error = if world.rank().index() == 0 {
             Window::<f32>::allocate(&transport, 1).unwrap_err()
         } else {
@@ -563,7 +570,7 @@ fn what_is_too_large_for_the_transport_is_refused_with_the_number_to_ask_for() {
             Transfer { bytes: 40_000, protocol: Protocol::Packet, ..good },
         );
         let usual = ShmOptions::default();
-        let packet_bytes = asked_for(&refused(packets), "ask for") * link.packet_bytes();
+        let packet_bytes = asked_for(&refused(packets), "ask for") * link.link(link.rank()).packet_bytes;
         let cures = [
             (
                 blocks,

@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::cuda::{Device, Graph, Stream};
-use tilewire::transport::{NvlOptions, NvlTransport};
+use tilewire::link::{NvlOptions, NvlTransport};
 use tilewire::{Config, Primitive};
 
 /// What to measure.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use std::sync::Arc;
 use tilewire::collective::PreparedExchange;
 use tilewire::cuda::{Device, Graph, Stream};
-use tilewire::transport::{NvlOptions, NvlTransport, Window};
+use tilewire::link::{NvlOptions, NvlTransport, Window};
 use tilewire::{Algorithm, Bf16, Config, F8E4M3, Primitive, RunError, Tensor, all_reduce, all_to_all, hooks};
 
 /// Neighbours that share a scale.

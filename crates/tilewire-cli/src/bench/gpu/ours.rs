@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use std::time::Instant;
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::ir::scalar::Element;
-use tilewire::transport::{NvlTransport, Rank, Window};
+use tilewire::link::{NvlTransport, Window};
+use tilewire::transport::Rank;
 use tilewire::{Bf16, Config, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// A prepared transfer between the two ranks.

@@ -15,7 +15,8 @@ use crate::progress::Progress;
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Mutex;
-use tilewire::transport::{AbortCode, Cause, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{AbortCode, Cause, World};
 
 /// This rank's half of all sides of a contest over so many bytes. Collective.
 pub type Sides = for<'l> fn(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>;

@@ -12,8 +12,7 @@ use super::words::{Word, Words};
 use anyhow::{Context, Result};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
-use tilewire::transport::P2pTransport;
-use tilewire::transport::ShmTransport;
+use tilewire::link::{ShmTransport, Transport};
 
 /// Round trips of a probe: so many times so many. The median of the times counts, so that an interrupt spoils one of them and not the
 /// probe. `mpi_peer.c` does the same.

@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 use std::time::{Duration, Instant};
 use tilewire::Memory;
-use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::Rank;
 
 /// Words of one line. Two cache lines, since the prefetcher of the next one would make neighbours meet.
 const STRIDE: usize = 16;
@@ -35,7 +36,11 @@ impl<'l> Words<'l> {
     /// Collective.
     pub fn allocate(link: &'l ShmTransport) -> Result<Words<'l>> {
         let window = Window::<u64>::allocate(link, LINES * STRIDE)?;
-        Ok(Words { link, memory: window.peer(Rank::new(0)).clone(), next: Cell::new(0) })
+        Ok(Words {
+            link,
+            memory: window.peer(Rank::new(0)).expect("ranks of one machine reach each other").clone(),
+            next: Cell::new(0),
+        })
     }
 
     /// A word that nobody has yet.

@@ -180,12 +180,12 @@ impl DeviceSeen {
 
 impl Status {
     /// As [`Status::probe`], for what kernels wait for.
-    pub(in crate::transport) fn device_probe(&self) -> u64 {
+    pub(crate) fn device_probe(&self) -> u64 {
         self.words(self.rank).device.0.probe.load(Ordering::Acquire)
     }
 
     /// Kernels of this rank wait, and looked after the host read `probe`.
-    pub(in crate::transport) fn device_waits(&self, wait: &DeviceWait<'_>, probe: u64) {
+    pub(crate) fn device_waits(&self, wait: &DeviceWait<'_>, probe: u64) {
         let (line, words) = (&self.words(self.rank).device.0, self.words(self.rank));
         let epoch = line.epoch.load(Ordering::Relaxed);
         let is = |word: &AtomicU64, x: u64| word.load(Ordering::Relaxed) == x;
@@ -213,7 +213,7 @@ impl Status {
     }
 
     /// Kernels of this rank no longer wait.
-    pub(in crate::transport) fn device_goes_on(&self) {
+    pub(crate) fn device_goes_on(&self) {
         let line = &self.words(self.rank).device.0;
         let epoch = line.epoch.load(Ordering::Relaxed);
         if epoch % 2 == 1 {
@@ -242,7 +242,7 @@ impl Status {
     }
 
     /// As [`Status::judge`], for kernels of this rank that wait.
-    pub(in crate::transport) fn judge_device(&self) -> Option<Verdict> {
+    pub(crate) fn judge_device(&self) -> Option<Verdict> {
         let mut suspicion = self.device_suspicion.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let Some(DeviceSuspicion { of, closing }) = &*suspicion else {
             *suspicion = self.suspect_device();

@@ -3,8 +3,8 @@
 use crate::checker::clean;
 use tilewire::check::Plan;
 use tilewire::collective::{Config, Primitive, Rounds};
+use tilewire::link::Transport;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
-use tilewire::transport::P2pTransport;
 use tilewire::transport::layout::Geometry;
 use tilewire::{Algorithm, RunError, Tensor, Traced, all_gather, all_reduce, reduce_scatter, sendrecv};
 

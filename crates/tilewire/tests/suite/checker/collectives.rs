@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 use tilewire::check::{Plan, Settings};
-use tilewire::collective::{Algorithm, Link, Rounds};
+use tilewire::collective::{Algorithm, Rounds};
+use tilewire::link::{ShmOptions, ShmTransport, Transport};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
-use tilewire::transport::{Rank, ShmOptions, ShmTransport, World};
+use tilewire::transport::{Rank, World};
 use tilewire::{
     Config, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter,
     scatter,
@@ -81,7 +82,7 @@ impl Form {
     }
 
     /// One rank's part: traced for the checker, or run.
-    fn launch<L: Link>(
+    fn launch<L: Transport>(
         &self,
         link: &L,
         (blocks, launch): (usize, usize),

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 use tilewire::check::{Plan, Settings};
-use tilewire::collective::Link;
+use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::schedule::{Tiling, recv_direct, send_direct};
-use tilewire::transport::{P2pTransport, Protocol, Rank, ShmOptions, ShmTransport, Window, World};
+use tilewire::transport::{Protocol, Rank, World};
 use tilewire::{Config, Memory, Primitive, RunError, Tensor, Traced, kernel, sendrecv};
 
 /// One launch of a ring: every rank sends to the next.
@@ -66,7 +66,8 @@ impl Shift {
                 .consume(|c, x| c.output.store(c.pos(), x - 1.5));
             return traced.trace();
         }
-        let (protocol, max_blocks) = (Protocol::Direct { window_bytes: self.len * 4 }, link.max_blocks_per_peer());
+        let (protocol, max_blocks) =
+            (Protocol::Direct { window_bytes: self.len * 4 }, link.link(link.rank()).max_blocks);
         let tiling = Tiling::flat(self.len, 1, blocks).bands(1);
         Ok(kernel("direct", |k| {
             k.blocks(blocks as u32);

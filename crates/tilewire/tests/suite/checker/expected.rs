@@ -2,8 +2,8 @@
 
 use crate::checker::{clean, expect, kinds};
 use tilewire::check::{Fault, Settings, Values};
-use tilewire::collective::Link;
 use tilewire::hook::Regs;
+use tilewire::link::Transport;
 use tilewire::rehearsal::Rehearsal;
 use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
 use tilewire::transport::Protocol;
@@ -101,7 +101,7 @@ fn the_role_is_named_beside_the_line_of_a_schedule() {
         let (x, y) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
         let (to, from) = link.neighbours();
         let protocol = Protocol::Staged { slot_bytes: 64, depth: 2 };
-        let plan = StagedPlan::new(link, 64, 2, 1)?;
+        let plan = StagedPlan::new(&link.link(link.rank()), 64, 2, 1)?;
         // The receiver expects one tile more than comes.
         let (tiling, more) = (Tiling::flat(64, 16, 1), Tiling::flat(80, 16, 1));
         let packing = Packing::new(<f32 as Regs>::TYPES, 16);

@@ -2,11 +2,11 @@
 
 use crate::checker::{clean, kinds};
 use tilewire::check::Report;
-use tilewire::collective::Link;
 use tilewire::hook::Regs;
+use tilewire::link::Transport;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank, shipped};
 use tilewire::schedule::{Packing, Ring, StagedPlan, Tiling, ring_gather};
-use tilewire::transport::{P2pTransport, Protocol};
+use tilewire::transport::Protocol;
 use tilewire::{RunError, Tensor, Traced, kernel};
 
 /// Neighbours that share a scale, and elements of a tile.
@@ -19,7 +19,8 @@ fn gather(link: &RehearsalRank, depth: usize, packing: Packing) -> Result<Traced
     let (ranks, len) = (link.world_size(), 4 * SHARERS - 3);
     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(ranks * len));
     let ((to, from), protocol) = (link.neighbours(), Protocol::Staged { slot_bytes: SLOT, depth });
-    let (plan, tiling) = (StagedPlan::new(link, SLOT, depth, 1).unwrap(), Tiling::flat(len, SHARERS, 1));
+    let (plan, tiling) =
+        (StagedPlan::new(&link.link(link.rank()), SLOT, depth, 1).unwrap(), Tiling::flat(len, SHARERS, 1));
     let me = link.number() as usize;
     Ok(kernel("ring", |k| {
         let (x, y) = (k.input(&x).named("input"), k.output(&y).named("output"));

@@ -3,7 +3,8 @@
 use crate::case::{Numbers, Way, assert_same, data, poison};
 use tilewire::collective::{Exchange, PreparedExchange, Rounds};
 use tilewire::ir::scalar::Element;
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::{Rank, RankError};
 use tilewire::{RunError, Tensor, all_gather, all_to_all, broadcast, gather, scatter};
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,7 +3,8 @@
 use crate::case::{LONG, Numbers, SMALL, Way, everything, seed, threads};
 use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
 use tilewire::collective::{Exchange, Rounds};
-use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Bf16, Config, F8E4M3, Primitive, RunError, Tensor, all_to_all, barrier};
 
 /// Random cases of all kinds, each built and launched twice.

@@ -4,7 +4,8 @@ use crate::case::{LONG, SMALL, Way};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tilewire::collective::{Rounds, Timeout};
-use tilewire::transport::{AbortCode, Cause, Rank, ShmTransport, TransferError, Window, World};
+use tilewire::link::{ShmTransport, Window};
+use tilewire::transport::{AbortCode, Cause, Rank, TransferError, World};
 use tilewire::{RunError, Tensor, all_reduce, all_to_all, recv, send};
 
 const SHORT: Duration = Duration::from_millis(300);

@@ -5,9 +5,10 @@ use crate::case::threads;
 use crate::collectives::form::{self, Collective, Form, Leg};
 use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Reducible, Rounds};
+use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
-use tilewire::transport::{P2pTransport, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::transport::{RankError, World};
 use tilewire::{
     Algorithm, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, broadcast, map, reduce_scatter,
 };

@@ -3,7 +3,8 @@
 use crate::case::{LONG, SMALL, Way, assert_same, floats, seed, threads};
 use crate::collectives::exchange::{Case, KINDS};
 use tilewire::collective::Rounds;
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{F8E4M3, Tensor, all_to_all};
 
 const GROUP: usize = 32;

@@ -3,7 +3,8 @@
 use crate::case::{SMALL, Way, assert_same, data, seed, threads};
 use crate::collectives::exchange::{Case, Kind};
 use tilewire::collective::Rounds;
-use tilewire::transport::{Rank, ShmTransport, TransferError, Window};
+use tilewire::link::{ShmTransport, Window};
+use tilewire::transport::{Rank, TransferError};
 use tilewire::{RunError, Tensor, all_gather, all_to_all};
 
 const CHUNK: usize = 321;

@@ -3,8 +3,9 @@
 
 use crate::case::{SMALL, threads};
 use tilewire::hook::MisuseKind;
+use tilewire::link::{ShmTransport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
-use tilewire::transport::{Rank, ShmTransport, TransferError, Window};
+use tilewire::transport::{Rank, TransferError};
 use tilewire::{
     Algorithm, Config, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather, map,
     prelude::*, recv, reduce_scatter, scatter, send, sendrecv,

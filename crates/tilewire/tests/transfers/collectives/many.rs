@@ -1,7 +1,8 @@
 //! Many ranks: what is chosen where nobody says anything is small enough for them to meet, and large enough for every collective.
 
 use std::time::Duration;
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport, Transport};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{
     RunError, Tensor, all_gather, all_reduce, all_to_all, barrier, broadcast, gather, reduce_scatter, scatter, sendrecv,
 };
@@ -86,7 +87,7 @@ fn every_collective_works_unconfigured_in_worlds_of_every_size() {
     for (ranks, lens) in [(5, &[1, 100, 70_000][..]), (9, &[64, 5000]), (17, &[300]), (33, &[2])] {
         let result = World::threads(ranks).deadline(PATIENCE).run(|world| {
             let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-            assert_eq!(link.per_peer_bytes(), ShmOptions::default().geometry(ranks).per_peer_bytes);
+            assert_eq!(link.link(link.rank()).staging_bytes, ShmOptions::default().geometry(ranks).per_peer_bytes);
             lens.iter().try_for_each(|&len| every_collective(&world, &link, len))?;
             Ok(link.close()?)
         });

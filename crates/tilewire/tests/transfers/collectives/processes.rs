@@ -7,7 +7,8 @@ use crate::collectives::failures::heard;
 use crate::collectives::reductions;
 use crate::job::Member;
 use crate::ranks::{in_processes, join_within, start};
-use tilewire::transport::{Rank, ShmTransport, World};
+use tilewire::link::ShmTransport;
+use tilewire::transport::{Rank, World};
 use tilewire::{RunError, Tensor, all_to_all, recv, send};
 
 #[test]

@@ -5,7 +5,8 @@ use crate::case::{Numbers, SMALL, Way, assert_same, element, everything, floats,
 use tilewire::collective::{Reducible, Rounds};
 use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::ir::{BinaryOp, Type};
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, Window, World};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Algorithm, Bf16, F8E4M3, F16, ReduceOp, Tensor, all_reduce, all_to_all, reduce_scatter};
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,8 @@ use crate::collectives::exchange::{Case, Kind, Ready};
 use std::time::Duration;
 use tilewire::collective::{Mismatch, Rounds};
 use tilewire::hook::{Misuse, MisuseKind};
-use tilewire::transport::{Protocol, Rank, ShmTransport, TransferError, Window, World};
+use tilewire::link::{ShmTransport, Window};
+use tilewire::transport::{Protocol, Rank, TransferError, World};
 use tilewire::{
     Algorithm, BuildError, Config, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all,
     broadcast, gather, reduce_scatter, scatter,
@@ -357,7 +358,7 @@ fn the_advice_of_a_refused_reduction_leads_to_one_that_is_built() {
 /// A collective, as far as advice changes it.
 struct Advised {
     len: usize,
-    options: tilewire::transport::ShmOptions,
+    options: tilewire::link::ShmOptions,
     algorithm: Option<Algorithm>,
     config: Config,
 }

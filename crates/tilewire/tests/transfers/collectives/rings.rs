@@ -2,8 +2,9 @@
 
 use crate::case::{SMALL, Way, assert_same, data, floats, poison, seed, threads};
 use tilewire::ir::{Op, Region, simplify};
+use tilewire::link::{ShmTransport, Transport};
 use tilewire::rehearsal::Rehearsal;
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_gather, all_reduce};
 
 /// Worlds of all sizes, with some geometries.

@@ -3,7 +3,8 @@
 use crate::case::{SMALL, threads};
 use std::collections::BTreeSet;
 use tilewire::collective::Mismatch;
-use tilewire::transport::{P2pTransport, Rank, ShmTransport};
+use tilewire::link::{ShmTransport, Transport};
+use tilewire::transport::Rank;
 use tilewire::{RunError, Tensor, all_gather, all_reduce, sendrecv};
 
 const WHAT: &str = "the hooks (same_hooks)";

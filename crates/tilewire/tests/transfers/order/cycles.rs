@@ -3,7 +3,8 @@
 use super::{assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Pairing, Rank, ShmOptions, ShmTransport, TransportError, World};
+use tilewire::link::{ShmOptions, ShmTransport, Transport};
+use tilewire::transport::{Pairing, Rank, TransportError, World};
 use tilewire::{RunError, Tensor, all_reduce, recv, send};
 
 #[test]

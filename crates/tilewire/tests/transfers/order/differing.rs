@@ -3,7 +3,8 @@
 use super::outcomes;
 use crate::case::{Numbers, pause, seed};
 use tilewire::collective::Mismatch;
-use tilewire::transport::{P2pTransport, Rank, ShmTransport};
+use tilewire::link::{ShmTransport, Transport};
+use tilewire::transport::Rank;
 use tilewire::{Primitive, RunError, Tensor, all_gather, all_to_all, sendrecv};
 
 /// What each rank hears of it, again and again with other ranks late.
@@ -69,7 +70,8 @@ fn a_collective_is_a_mismatch_on_all_ranks_and_the_transport_can_still_be_used()
 fn a_rank_that_leaves_with_its_error_is_heard_by_the_others() {
     use crate::case::LONG;
     use std::sync::Mutex;
-    use tilewire::transport::{ShmOptions, World};
+    use tilewire::link::ShmOptions;
+    use tilewire::transport::World;
     for turn in 0..20 {
         let heard = Mutex::new(Vec::new());
         let failed = World::threads(3).deadline(LONG).run(|world| {

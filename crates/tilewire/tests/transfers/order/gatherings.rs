@@ -5,9 +5,8 @@ use super::{assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
 use crate::ranks::in_processes;
 use std::time::{Duration, Instant};
-use tilewire::transport::{
-    AbortCode, P2pTransport, Rank, RankError, ShmOptions, ShmTransport, TransportError, Verdict, Window, World,
-};
+use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
+use tilewire::transport::{AbortCode, Rank, RankError, TransportError, Verdict, World};
 use tilewire::{Primitive, RunError, Tensor, all_reduce, all_to_all, recv, sendrecv};
 
 const LEN: usize = 600;

@@ -1,9 +1,10 @@
 //! Tables of a user's own whose banks are counted in two ways are refused; those that are counted in one work, whoever made them.
 
 use super::{assert_all_failed, outcomes};
-use tilewire::collective::Link;
+use tilewire::collective::Launch;
 use tilewire::hook::MisuseKind;
-use tilewire::transport::{P2pTransport, PeerEndpoint, Rank, ShmTransport};
+use tilewire::link::{ShmTransport, Transport};
+use tilewire::transport::{PeerEndpoint, Rank};
 use tilewire::vm::{PrepareError, Prepared};
 use tilewire::{Memory, RunError, Tensor, kernel};
 
@@ -12,11 +13,11 @@ const STRIDE: u32 = PeerEndpoint::SLOT_STRIDE;
 #[test]
 fn a_table_of_credits_and_data_is_refused_when_it_is_built() {
     let refused = outcomes(2, |world, link| {
-        let end = link.endpoint(world.rank().after(1, 2));
-        let own = Tensor::<u64>::zeros(end.recv.tail.bytes() / 8);
+        let end = link.endpoint(world.rank().after(1, 2)).unwrap();
+        let own = Tensor::<u64>::zeros(end.here.signals.tail.bytes() / 8);
         let tables = [
-            ("signals", [end.recv.head.clone(), end.recv.tail.clone()], [1, 0]),
-            ("filled", [end.recv.tail.clone(), own.memory().clone()], [0, 1]),
+            ("signals", [end.mapped().unwrap().signals.head.clone(), end.here.signals.tail.clone()], [1, 0]),
+            ("filled", [end.here.signals.tail.clone(), own.memory().clone()], [0, 1]),
         ];
         for (name, banks, [carries, bare]) in tables {
             let line = line!() + 2;
@@ -46,14 +47,17 @@ fn a_table_of_credits_and_data_is_refused_when_it_is_built() {
 #[test]
 fn arguments_that_were_replaced_are_compared_with_the_kernel() {
     let outcomes = outcomes(2, |world, link| {
-        let end = link.endpoint(world.rank().after(1, 2));
+        let end = link.endpoint(world.rank().after(1, 2)).unwrap();
         let trace = |banks: &[Memory]| {
             kernel("replaced", |k| {
                 let slots = k.slots("signals", banks, STRIDE);
                 k.main(|r| r.wait(slots.slot(1, 0), 1));
             })
         };
-        let (heads, tails) = ([&end.recv.head; 2].map(Memory::clone), [&end.recv.tail; 2].map(Memory::clone));
+        let (heads, tails) = (
+            [&end.mapped().unwrap().signals.head; 2].map(Memory::clone),
+            [&end.here.signals.tail; 2].map(Memory::clone),
+        );
         let mixed = [heads[0].clone(), tails[0].clone()];
         for (traced, banks, words) in [
             (trace(&heads)?, &mixed, "bank 1 carries the number of its operation"),
@@ -68,7 +72,7 @@ fn arguments_that_were_replaced_are_compared_with_the_kernel() {
         }
         assert!(trace(&tails)?.kernel.to_string().contains("matched"));
         // Memory of one's own in place of a peer's: both sides of it are operation 0.
-        let own = Tensor::<u64>::zeros(end.recv.tail.bytes() / 8);
+        let own = Tensor::<u64>::zeros(end.here.signals.tail.bytes() / 8);
         let args = [tilewire::Arg::Slots(vec![own.memory().clone(); 2])];
         Prepared::new(&trace(&tails)?.kernel, &args).expect("plain memory takes any words");
         Ok(())
@@ -80,12 +84,12 @@ fn arguments_that_were_replaced_are_compared_with_the_kernel() {
 #[test]
 fn a_table_of_all_ranks_counts_as_endpoints_do() {
     let signal = |link: &ShmTransport, count: i64| {
-        let tail = link.endpoint(Rank::new(1)).send.tail;
+        let tail = link.endpoint(Rank::new(1)).unwrap().mapped().unwrap().signals.tail.clone();
         let traced = kernel("signal", |k| {
             let tail = k.slots("tail", std::slice::from_ref(&tail), STRIDE);
             k.main(|r| r.signal(tail.slot(0, 0), count));
         })?;
-        link.prepare(&traced)?.run()
+        Launch::new(link, &traced)?.run()
     };
     let wait = |link: &ShmTransport, count: i64| {
         let tails = link.table().slot_banks(|of_rank| &of_rank.tail);
@@ -93,7 +97,7 @@ fn a_table_of_all_ranks_counts_as_endpoints_do() {
             let tails = k.slots("tails", &tails, STRIDE);
             k.main(|r| r.wait(tails.slot(1, link.layout().slot_index(0, 0, 0)), count));
         })?;
-        link.prepare(&traced)?.run()
+        Launch::new(link, &traced)?.run()
     };
     let once = |count| {
         outcomes(2, move |world, link| -> Result<(), RunError> {
@@ -114,7 +118,7 @@ fn packets_of_the_table_carry_what_those_of_endpoints_do() {
             let packets = k.region("packets", banks);
             k.main(|r| r.each(LEN, |i| packets.packet_put(bank, i + first, (i + 70).cast::<u64>(), 9u32)));
         })?;
-        link.prepare(&traced)?.run()
+        Launch::new(link, &traced)?.run()
     };
     let get = |link: &ShmTransport, banks: &[Memory], (bank, first): (i64, i64)| {
         let y = Tensor::<u64>::zeros(LEN as usize);
@@ -122,17 +126,17 @@ fn packets_of_the_table_carry_what_those_of_endpoints_do() {
             let (packets, y) = (k.region("packets", banks), k.output(&y));
             k.main(|r| r.each(LEN, |i| y.store(i, packets.packet_get(bank, i + first, 9u32))));
         })?;
-        link.prepare(&traced)?.run()?;
+        Launch::new(link, &traced)?.run()?;
         assert_eq!(y.to_vec(), [70, 71, 72, 73]);
         Ok(())
     };
     let outcomes = outcomes(2, |world, link| -> Result<(), RunError> {
-        let (table, end) = (link.table(), link.endpoint(world.rank().after(1, 2)));
+        let (table, end) = (link.table(), link.endpoint(world.rank().after(1, 2)).unwrap());
         // Sixteen bytes each.
         let of_rank = |rank: u32| table.packet_offset(Rank::new(rank)) as i64 / 16;
         if world.rank() == Rank::new(0) {
-            put(link, &[end.send_packets], (0, 0))?;
-            get(link, &[end.recv_packets], (0, 0))
+            put(link, &[end.mapped().unwrap().packets.clone()], (0, 0))?;
+            get(link, &[end.here.packets], (0, 0))
         } else {
             get(link, &table.packets, (1, of_rank(0)))?;
             put(link, &table.packets, (0, of_rank(1)))

@@ -10,7 +10,8 @@ mod swapped;
 
 use crate::case::LONG;
 use std::time::{Duration, Instant};
-use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{RunError, Tensor};
 
 /// Far below every deadline here, and far above what a machine with other things to do takes.

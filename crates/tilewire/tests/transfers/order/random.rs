@@ -5,7 +5,8 @@ use super::{OPTIONS, outcomes};
 use crate::case::{LONG, Numbers, seed};
 use crate::ranks::in_worlds;
 use tilewire::collective::PreparedExchange;
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, Window, World};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{
     Algorithm, Config, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, recv,
     reduce_scatter, send, sendrecv,

@@ -2,7 +2,8 @@
 
 use super::{assert_all_failed, outcomes, ramp};
 use tilewire::collective::PreparedExchange;
-use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::Rank;
 use tilewire::{Config, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, kernel, recv, send, sendrecv};
 
 type Op<'l> = PreparedExchange<'l>;
@@ -204,19 +205,19 @@ fn kernels_of_ones_own_take_part_with_the_operation_they_name() {
     let run = |numbers: [u16; 2]| {
         outcomes(2, |world, link| {
             let peer = world.rank().after(1, 2);
-            let endpoint = link.endpoint(peer).operation(numbers[world.rank().index()]);
+            let endpoint = link.endpoint(peer).unwrap().operation(numbers[world.rank().index()]);
             let traced = kernel("bell", |k| {
                 let banks = |memory| std::slice::from_ref(memory);
                 let (tail, arrived) = (
-                    k.slots("tail", banks(&endpoint.send.tail), 128),
-                    k.slots("arrived", banks(&endpoint.recv.tail), 128),
+                    k.slots("tail", banks(&endpoint.mapped().unwrap().signals.tail), 128),
+                    k.slots("arrived", banks(&endpoint.here.signals.tail), 128),
                 );
                 k.main(|r| {
                     r.signal(tail.slot(0, 0), 1);
                     r.wait(arrived.slot(0, 0), 1);
                 });
             })?;
-            tilewire::collective::Link::prepare(link, &traced)?.run()
+            tilewire::collective::Launch::new(link, &traced)?.run()
         })
     };
     assert!(run([7, 7]).iter().all(Result::is_ok));

@@ -1,7 +1,8 @@
 //! Plain copies: every type, size, number of ranks and of blocks, by every protocol.
 
 use crate::case::{Numbers, SMALL, Shift, TYPES, Way, assert_same, data, everything, poison, seed, threads};
-use tilewire::transport::{Rank, ShmOptions, ShmTransport};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::Rank;
 use tilewire::{Tensor, recv, send, sendrecv};
 
 const WAYS: [Way; 6] =

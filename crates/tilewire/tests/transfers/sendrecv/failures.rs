@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tilewire::collective::{Link, Stage, Timeout};
+use tilewire::collective::{Launch, Stage, Timeout};
 use tilewire::ir::matching;
+use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::{
-    AbortCode, Cause, Doorbell, P2pTransport, Pairing, PeerEndpoint, Rank, RankError, ShmTransport, Signals, Ticket,
-    TransportError, Window, World,
+    AbortCode, Cause, Doorbell, Pairing, PeerEndpoint, Rank, RankError, Signals, Ticket, TransportError, World,
 };
 use tilewire::{LaunchError, Memory, RunError, Tensor, kernel, recv, send, sendrecv};
 
@@ -81,7 +81,7 @@ fn receiver_waits(way: Way, blocks: usize, sent: impl Fn(&Signals) + Sync) -> Ti
     let [first, second] = in_vain(
         LONG,
         |link, window| {
-            sent(&link.endpoint(FIRST).send);
+            sent(&link.endpoint(FIRST).unwrap().mapped().unwrap().signals);
             let x = Tensor::<u32>::zeros(100);
             let give = send(link, &x, FIRST).config(way.config(blocks));
             if way == Way::Direct { give.window(window).build() } else { give.build() }
@@ -171,7 +171,7 @@ fn a_wait_of_ones_own_kernel_names_the_line_of_the_user() {
     let result = World::threads(2).deadline(Duration::from_secs(1)).run(|world| {
         let link = ShmTransport::rendezvous(&world, SMALL)?;
         let (peer, line) = (world.rank().after(1, 2), Cell::new(0));
-        let tail = [link.endpoint(peer).recv.tail];
+        let tail = [link.endpoint(peer).unwrap().here.signals.tail];
         let traced = kernel("own", |k| {
             let tail = k.slots("tail", &tail, PeerEndpoint::SLOT_STRIDE);
             k.role("watch", 1).run(|r| {
@@ -180,7 +180,7 @@ fn a_wait_of_ones_own_kernel_names_the_line_of_the_user() {
             });
         })?;
         if world.rank() == FIRST {
-            let error = link.prepare(&traced)?.run().unwrap_err();
+            let error = Launch::new(&link, &traced)?.run().unwrap_err();
             let prepared = line!() - 1;
             let error = timeout(error);
             assert_eq!((error.rank, error.peer, error.slot), (FIRST, Some(SECOND), 5), "{error}");
@@ -336,7 +336,7 @@ fn waits_end_when_a_launch_of_a_rank_fails() {
         use tilewire::hook::Captured;
         let give = send(link, &x, FIRST).produce(|c| c.input.load(index.at(c.pos())));
         let traced = give.trace()?;
-        let error = link.prepare(&traced)?.run().unwrap_err();
+        let error = Launch::new(link, &traced)?.run().unwrap_err();
         let RunError::Launch(LaunchError::OutOfBounds { name, index, len, .. }) = &error else { panic!("{error}") };
         assert_eq!((&**name, *index, *len), ("input", 9, 4));
         assert_broken(&send(link, &x, FIRST).run().unwrap_err(), AbortCode::Failed, SECOND);

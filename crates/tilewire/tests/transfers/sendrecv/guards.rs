@@ -6,7 +6,8 @@ use crate::untouched;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tilewire::ir::scalar::Element;
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, Window, World};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Memory, Tensor, recv, send, sendrecv};
 
 /// Receives into the middle of a tensor.
@@ -131,8 +132,8 @@ fn staging_and_packets_that_are_not_of_the_message_are_untouched() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let me = world.rank();
         let areas = |of: Rank| {
-            let endpoint = link.endpoint(of);
-            [endpoint.recv_src, endpoint.recv_packets]
+            let endpoint = link.endpoint(of).unwrap();
+            [endpoint.here.staging, endpoint.here.packets]
         };
         for from in Rank::all(3) {
             areas(from).iter().for_each(lay);
@@ -152,7 +153,8 @@ fn staging_and_packets_that_are_not_of_the_message_are_untouched() {
             }
         }
         world.bootstrap().barrier("sent", world.deadline())?;
-        let (block, packets) = (link.block_bytes(), link.block_packet_bytes());
+        let shape = link.link(sender);
+        let (block, packets) = (shape.block_bytes(), shape.block_packet_bytes());
         for from in Rank::all(3) {
             let [staging, of_packets] = areas(from);
             if (me, from) == (receiver, sender) {
@@ -183,15 +185,15 @@ fn slots_of_other_peers_and_blocks_are_untouched() {
         world.bootstrap().barrier("done", world.deadline())?;
         let zero = |memory: &Memory| memory.read().iter().all(|&byte| byte == 0);
         for peer in Rank::all(3) {
-            let endpoint = link.endpoint(peer);
-            let all = [&endpoint.recv.tail, &endpoint.send.head, &endpoint.starts];
+            let endpoint = link.endpoint(peer).unwrap();
+            let all = [&endpoint.here.signals.tail, &endpoint.here.signals.head, &endpoint.starts];
             if me == idle || peer == idle || peer == me {
                 assert!(all.into_iter().all(zero), "{me} and {peer}");
                 continue;
             }
             assert!(!all.into_iter().any(zero));
             for slots in &all[..2] {
-                let block = slots.bytes() / link.max_blocks_per_peer();
+                let block = slots.bytes() / link.link(peer).max_blocks;
                 assert!(zero(&slots.part(2 * block, slots.bytes() - 2 * block)), "blocks that took no part");
                 assert!(zero(&slots.part(block / 4, block / 4 * 3)), "slots beyond the depth");
             }

@@ -3,8 +3,9 @@
 use crate::case::{SMALL, Way, assert_same, data, floats, poison, seed, threads};
 use tilewire::check::{Options, evaluate};
 use tilewire::ir::scalar::Element;
+use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::prelude::*;
-use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Config, Traced, recv, send, sendrecv};
 
 const WAYS: [Way; 7] = [

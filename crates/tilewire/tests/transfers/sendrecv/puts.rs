@@ -4,7 +4,8 @@
 //! lines leave the processor long before they are read. That it is there, reviews must see.)
 
 use crate::case::{Numbers, Way, assert_same, data, floats, poison, seed, threads};
-use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::link::{ShmOptions, ShmTransport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::vm::Puts;
 use tilewire::{Tensor, all_to_all, sendrecv};
 

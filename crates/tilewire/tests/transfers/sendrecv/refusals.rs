@@ -4,12 +4,11 @@
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
 use crate::untouched::{self, output};
 use std::time::Duration;
-use tilewire::collective::{Link, Mismatch};
+use tilewire::collective::{Launch, Mismatch};
 use tilewire::hook::MisuseKind;
 use tilewire::ir::{Access, Type};
-use tilewire::transport::{
-    Protocol, Rank, RankError, ShmOptions, ShmTransport, TransferError, TransportError, Window, World,
-};
+use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
+use tilewire::transport::{Protocol, Rank, RankError, TransferError, TransportError, World};
 use tilewire::{
     Bf16, BuildError, Config, F8E4M3, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
 };
@@ -485,7 +484,7 @@ fn memory_that_is_not_aligned_for_its_elements() {
                 r.each(10, |i| _ = x.load(i));
             });
         })?;
-        link.prepare(&traced)?.run()
+        Launch::new(link, &traced)?.run()
     });
     for error in errors {
         let RunError::Prepare(PrepareError::Unaligned { param, ty, align, address }) = error else { panic!("{error}") };
@@ -589,7 +588,7 @@ fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
         packet_bytes: 4096,
     };
     let link = &Rehearsal::new(geometry).ranks()[0];
-    let plan = |slot_bytes, depth, blocks| StagedPlan::new(link, slot_bytes, depth, blocks);
+    let plan = |slot_bytes, depth, blocks| StagedPlan::new(&link.link(Rank::new(1)), slot_bytes, depth, blocks);
     let errors = [plan(1 << 30, 2, 1), plan(0, 2, 1), plan(64, 5, 1), plan(64, 2, 3)].map(|plan| plan.unwrap_err());
     assert!(
         matches!(errors[0], TransferError::SlotTooLarge { slot_bytes: 0x4000_0000, depth: 2, .. }),
@@ -613,7 +612,7 @@ fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
     use tilewire::schedule::StagedPlan;
     let errors = refused(|_, link| {
         let built = kernel("own", |k| {
-            StagedPlan::new(link, 1 << 30, 2, 1).expect("a plan that does not fit");
+            StagedPlan::new(&link.link(Rank::new(1)), 1 << 30, 2, 1).expect("a plan that does not fit");
             k.main(|_| {});
         });
         Ok(_ = built?)

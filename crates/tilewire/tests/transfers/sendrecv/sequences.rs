@@ -2,7 +2,8 @@
 
 use crate::case::{Numbers, SMALL, Shift, Way, assert_same, data, everything, pause, poison, seed, threads};
 use tilewire::collective::PreparedExchange;
-use tilewire::transport::{Rank, RankError, ShmOptions, ShmTransport, Window, World};
+use tilewire::link::{ShmOptions, ShmTransport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Tensor, recv, send, sendrecv};
 
 /// A shift that is built once and launched with new data each time.

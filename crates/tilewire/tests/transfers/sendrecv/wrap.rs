@@ -4,8 +4,9 @@ use crate::case::{SMALL, Way, assert_same, data, poison, seed, threads};
 use crate::ranks::words;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tilewire::link::{ShmTransport, Transport};
 use tilewire::transport::layout::{LINE, Side, StartWord};
-use tilewire::transport::{P2pTransport, Rank, RankError, ShmTransport, World};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Tensor, recv, send, sendrecv};
 
 /// Messages until flags come again.
@@ -15,14 +16,14 @@ const FLAGS: u64 = 1 << 16;
 fn after_messages(world: &World, link: &ShmTransport, peer: Rank, count: u64) -> Result<(), RankError> {
     // The last credits have been given when both are here.
     world.bootstrap().barrier(&format!("before {count} messages"), world.deadline())?;
-    let endpoint = link.endpoint(peer);
-    for block in 0..link.max_blocks_per_peer() {
+    let endpoint = link.endpoint(peer).unwrap();
+    for block in 0..link.link(peer).max_blocks {
         for side in [Side::Send, Side::Receive] {
             let line = block * 2 + side as usize;
             let word = line * (LINE / 8) + StartWord::Packet.index();
             words(&endpoint.starts)[word].store(count, Ordering::Release);
         }
-        words(&endpoint.send.packet_head)[block * (LINE / 8)].store(count, Ordering::Release);
+        words(&endpoint.here.signals.packet_head)[block * (LINE / 8)].store(count, Ordering::Release);
     }
     Ok(world.bootstrap().barrier(&format!("after {count} messages"), world.deadline())?)
 }

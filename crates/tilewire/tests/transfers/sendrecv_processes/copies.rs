@@ -2,7 +2,8 @@
 
 use crate::case::{Numbers, SMALL, Shift, TYPES, Way, everything, pause, seed};
 use crate::ranks::in_worlds;
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{RankError, World};
 
 #[test]
 fn every_type_in_every_small_count_goes_every_way() {

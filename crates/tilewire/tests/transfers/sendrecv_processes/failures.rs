@@ -6,7 +6,8 @@ use crate::ranks::{join, join_hosted, join_within, start, start_hosted};
 use crate::transfers::{Case, Hook, Random, Ready};
 use std::time::{Duration, Instant};
 use tilewire::collective::Timeout;
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, TransportError, World};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{RankError, TransportError, World};
 use tilewire::{Config, Primitive, RunError, Tensor, recv, send};
 
 /// What a survivor tells: its error, and the error of the call after that.

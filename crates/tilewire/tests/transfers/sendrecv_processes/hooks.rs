@@ -4,7 +4,8 @@ use crate::case::{Numbers, everything, pause, seed};
 use crate::job::Member;
 use crate::ranks::{in_threads, in_worlds, join, start};
 use crate::transfers::{Case, Hook, Random, Ready};
-use tilewire::transport::{RankError, ShmOptions, ShmTransport, World};
+use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::transport::{RankError, World};
 use tilewire::{Config, Primitive};
 
 /// Random cases, several of them alive at a time, launched in turns with new data by ranks that come at any time.

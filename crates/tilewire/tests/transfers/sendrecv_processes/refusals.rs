@@ -7,7 +7,8 @@ use crate::ranks::{in_worlds, join, start};
 use crate::untouched::{self, output};
 use std::time::Duration;
 use tilewire::collective::Mismatch;
-use tilewire::transport::{Protocol, Rank, RankError, ShmTransport, TransferError, World};
+use tilewire::link::ShmTransport;
+use tilewire::transport::{Protocol, Rank, RankError, TransferError, World};
 use tilewire::{Bf16, Config, RunError, Tensor, recv, send, sendrecv};
 
 const FIRST: Rank = Rank::new(0);

@@ -17,7 +17,8 @@ use crate::bench::ranks::words::{Word, Words};
 use crate::handwritten as hand;
 use anyhow::Result;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use tilewire::transport::{P2pTransport, ShmTransport, Window};
+use tilewire::ir::scalar::Element;
+use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::{Memory, Tensor};
 
 /// Below this, streamed stores lose by far: the receiver would fetch from memory what could have come from a cache.
@@ -127,7 +128,7 @@ impl<'l> Buffers<'l> {
             mover,
             turns,
             data: self.data(inp, out),
-            outputs: self.outputs.peers().to_vec(),
+            outputs: reached(&self.outputs),
             ready: (0..ranks).map(|_| self.words.next()).collect(),
             done: (0..ranks * ranks).map(|_| self.words.next()).collect(),
         };
@@ -149,7 +150,7 @@ impl<'l> Buffers<'l> {
     fn reducing(&self, copy: Copy, streams: bool, whole: bool) -> Side<'l> {
         let (inp, out) = (self.inputs.tensor(), self.outputs.tensor());
         let words = || (0..self.link.world_size()).map(|_| self.words.next()).collect();
-        let (inputs, outputs) = (self.inputs.peers().to_vec(), self.outputs.peers().to_vec());
+        let (inputs, outputs) = (reached(&self.inputs), reached(&self.outputs));
         let data = self.data(inp, out);
         let reducing = Reducing { data, copy, streams, whole, inputs, outputs, ready: words(), done: words() };
         let name = if whole { "all of it by each" } else { "a shard by each" };
@@ -399,7 +400,8 @@ impl Step for Exchange<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewire::transport::{ShmOptions, World};
+    use tilewire::link::ShmOptions;
+    use tilewire::transport::World;
 
     /// At any size: contests have them only where they take long.
     #[test]
@@ -417,4 +419,9 @@ mod tests {
         });
         worked.unwrap();
     }
+}
+
+/// The windows of all ranks: those of one machine reach each other.
+fn reached<T: Element>(window: &Window<T>) -> Vec<Memory> {
+    window.banks().expect("ranks of one machine reach each other's windows")
 }

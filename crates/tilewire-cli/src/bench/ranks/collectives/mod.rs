@@ -19,7 +19,7 @@ use anyhow::Result;
 use limits::Buffers;
 use ours::Race;
 use tilewire::Primitive;
-use tilewire::transport::{P2pTransport, ShmTransport};
+use tilewire::link::{ShmTransport, Transport};
 use work::{ELEMENT, Work};
 
 const KIB: usize = 1 << 10;

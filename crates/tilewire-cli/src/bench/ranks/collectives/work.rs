@@ -6,7 +6,7 @@ use crate::bench::ranks::words::{Word, Words};
 use anyhow::{Result, bail};
 use std::sync::atomic::Ordering::Release;
 use tilewire::Tensor;
-use tilewire::transport::{P2pTransport, ShmTransport};
+use tilewire::link::{ShmTransport, Transport};
 
 /// Bytes of an element: all are f32.
 pub const ELEMENT: usize = 4;
@@ -282,7 +282,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::SeqCst;
-    use tilewire::transport::{ShmOptions, World};
+    use tilewire::link::ShmOptions;
+    use tilewire::transport::World;
 
     #[test]
     fn chunks_are_about_square_and_whole() {

@@ -18,7 +18,7 @@ use limits::Buffers;
 use messages::Pattern;
 use ours::Race;
 use tilewire::Primitive;
-use tilewire::transport::ShmTransport;
+use tilewire::link::ShmTransport;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -232,7 +232,8 @@ mod tests {
     use super::*;
     use crate::bench::{Bench, Reports, Subject};
     use crate::cli::Command;
-    use tilewire::transport::{ShmOptions, World};
+    use tilewire::link::ShmOptions;
+    use tilewire::transport::World;
 
     fn plan(cases: &[&str], sizes: &[usize]) -> Plan {
         let sizes = (!sizes.is_empty()).then(|| sizes.iter().copied().map(Size).collect());

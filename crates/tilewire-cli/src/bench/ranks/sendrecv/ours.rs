@@ -6,7 +6,8 @@ use super::messages::{Half, Pattern, Patterned, Payload};
 use crate::bench::ranks::side::{Aim, Limit, Part, Run, Side};
 use anyhow::{Result, bail};
 use tilewire::collective::{Exchange, PreparedExchange};
-use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::Rank;
 use tilewire::{F8E4M3, Prepared, Primitive, Tensor, kernel, map, recv, send, sendrecv};
 
 /// What races, and how far it should come.

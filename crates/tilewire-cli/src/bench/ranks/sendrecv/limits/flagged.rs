@@ -12,7 +12,8 @@ use crate::bench::ranks::words::until;
 use anyhow::Result;
 use std::arch::x86_64::*;
 use tilewire::Memory;
-use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::Rank;
 
 /// One rank's half.
 pub struct Flagged<'l> {
@@ -31,7 +32,13 @@ impl<'l> Flagged<'l> {
         let units = payload.bytes().div_ceil(12);
         let window = Window::<u64>::allocate(link, units * 2)?;
         let (own, peer) = (link.rank(), Rank::new(1 - link.rank().number()));
-        Ok(Flagged { link, payload, units, out: window.peer(peer).clone(), inp: window.peer(own).clone() })
+        Ok(Flagged {
+            link,
+            payload,
+            units,
+            out: window.peer(peer).expect("ranks of one machine reach each other").clone(),
+            inp: window.peer(own).expect("ranks of one machine reach each other").clone(),
+        })
     }
 }
 

@@ -23,7 +23,8 @@ use cache_line::CacheLine;
 use one_copy::{OneCopy, Share};
 use ring::Ring;
 use tilewire::Tensor;
-use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::Rank;
 
 /// Slots of the rings that are tried: bytes and number.
 const SLOTS: [(usize, usize); 11] = [
@@ -165,7 +166,7 @@ impl<'l> Buffers<'l> {
         let payload = self.through_windows(share);
         let half = OneCopy::new(self.rank(), words, (copy, share), payload.clone(), |window| {
             let window = if window == one_copy::Of::Source { &self.sources } else { &self.targets };
-            window.peer(peer).clone()
+            window.peer(peer).expect("ranks of one machine reach each other").clone()
         });
         self.side(format!("{share}{}", copy.suffix()), limit, half, payload)
     }

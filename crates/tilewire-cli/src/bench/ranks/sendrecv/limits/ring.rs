@@ -12,7 +12,8 @@ use crate::bench::ranks::words::{Word, until};
 use anyhow::Result;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use tilewire::Memory;
-use tilewire::transport::{P2pTransport, Rank, ShmTransport, Window};
+use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::transport::Rank;
 
 /// The counters of the ring to one rank.
 pub struct Signals<'l> {
@@ -54,7 +55,12 @@ impl<'l> Ring<'l> {
         (copy_in, copy_out): (Copy, Copy),
         payload: Payload,
     ) -> Ring<'l> {
-        let end = |signals, rank| End { signals, memory: staging.peer(rank).clone(), own: 0, seen: 0 };
+        let end = |signals, rank| End {
+            signals,
+            memory: staging.peer(rank).expect("ranks of one machine reach each other").clone(),
+            own: 0,
+            seen: 0,
+        };
         let (own, peer) = (link.rank(), Rank::new(1 - link.rank().number()));
         let [zero, one] = words;
         let (out, inp) = if own.index() == 0 { (one, zero) } else { (zero, one) };

@@ -5,26 +5,24 @@
 //!  host     control segment of every rank: abort word, doorbell ──watcher──▶ abort word on the device, which kernels poll
 //!  device   segment of every rank, cut as `layout` says: slots, counters, packets, staging; mapped by all that can reach it
 //! ```
-#![forbid(unsafe_code)]
 
-use super::abort::{Abort, Cause};
-use super::bootstrap::LocalBootstrap;
-use super::desk::Desk;
-use super::doorbell::Doorbell;
-use super::gpu_memory::{Sharing, share};
-use super::layout::{Geometry, Layout};
-use super::meeting::Meeting;
-use super::p2p::{LinkKind, P2pTransport, PeerEndpoint};
-use super::pairing::{Names, Pairing, Ticket};
-use super::rank::Rank;
-use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
-use super::segment::{SegmentOptions, SegmentSet};
-use super::sizing::Sizes;
-use super::status::{Crossing, Dealings, DeviceWait, Operations, Status, Verdict};
-use super::watch::Watch;
-use super::world::World;
+use super::Transport;
+use super::gpu_memory::{Sharing, own_memory, share};
+use super::window::{WindowCall, WindowParts};
 use crate::cuda::{AbortWord, Buffer, CudaError, Device, Launches, Seat, Stalled, Stopped, Stream, Together};
 use crate::tensor::{Between, Memory};
+use crate::transport::bootstrap::LocalBootstrap;
+use crate::transport::desk::Desk;
+use crate::transport::layout::{Geometry, Layout};
+use crate::transport::meeting::Meeting;
+use crate::transport::pairing::Names;
+use crate::transport::rendezvous::{Parameters, Shared, layout_of};
+use crate::transport::sizing::Sizes;
+use crate::transport::watch::Watch;
+use crate::transport::{
+    Abort, Cause, Crossing, Dealings, DeviceWait, Door, Doorbell, LinkKind, LinkShape, Operations, Pairing,
+    PeerEndpoint, Rank, SegmentOptions, SegmentSet, Status, Ticket, TransportError, Verdict, World,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +32,7 @@ use std::time::Duration;
 /// How large an [`NvlTransport`] is. The same on all ranks.
 ///
 /// What is `None` is chosen by the number of ranks: [`geometry`](NvlOptions::geometry) says what, and that all device memory of a machine's
-/// ranks stays within [`DEFAULT_TOTAL`](super::DEFAULT_TOTAL).
+/// ranks stays within [`DEFAULT_TOTAL`](crate::transport::DEFAULT_TOTAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvlOptions {
     /// Bytes of staging that each sender has at each receiver. Up to 4 ranks 32 MiB, at 8 ranks 8 MiB.
@@ -98,8 +96,8 @@ impl NvlOptions {
 ///
 /// ```no_run
 /// use tilewire::cuda::Device;
-/// use tilewire::sendrecv;
-/// use tilewire::transport::{NvlOptions, NvlTransport, World};
+/// use tilewire::link::{NvlOptions, NvlTransport};
+/// use tilewire::{World, sendrecv};
 ///
 /// // Two virtual ranks: threads of one device, each with its own stream and memory.
 /// World::threads(2).run(|world| {
@@ -127,6 +125,7 @@ pub struct NvlTransport {
     ordinals: Vec<u32>,
     devices: Vec<String>,
     control: SegmentSet,
+    door: Door,
     watch: Watch,
     watcher: Watcher,
 }
@@ -213,8 +212,8 @@ impl NvlTransport {
     ///
     /// ```no_run
     /// use tilewire::cuda::Device;
-    /// use tilewire::transport::{NvlOptions, NvlTransport, Rank};
-    /// use tilewire::{recv, send};
+    /// use tilewire::link::{NvlOptions, NvlTransport};
+    /// use tilewire::{Rank, recv, send};
     ///
     /// let device = Device::open(0)?;
     /// let ranks = NvlTransport::virtual_ranks(&device, 2, NvlOptions::default())?;
@@ -267,9 +266,10 @@ impl NvlTransport {
         let (abort, doorbell) = (control.abort(own), control.doorbell(own));
         let departures = watch.departures(&world);
         let desk = Desk::new(world, format!("nvl/{serial}"), &control, departures);
+        let door = desk.door(&control);
         let stalls = StallWatch::new(own, desk.status.clone(), desk.names().clone());
         let watcher = Watcher::start(abort, doorbell, seat.clone(), stalls)?;
-        Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, watch, watcher })
+        Ok(NvlTransport { desk, layout, copies, seat, segments, ordinals, devices, control, door, watch, watcher })
     }
 
     /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
@@ -311,62 +311,18 @@ impl NvlTransport {
         self.segments[peer.index()].as_ref().map_or(0, |memory| memory.start().addr().get() as u64)
     }
 
-    /// How long a wait may last, as the world was told; `None`: without end.
-    pub fn deadline(&self) -> Option<Duration> {
-        self.desk.world.length()
-    }
-
-    /// As [`ShmTransport::ticket`](super::ShmTransport::ticket).
-    pub fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
-        self.desk.ticket(pairing, peer)
-    }
-
-    /// As [`ShmTransport::tell`](super::ShmTransport::tell).
-    pub fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
-        self.not_capturing("telling a peer of a new transfer")?;
-        self.desk.tell(ticket, card)
-    }
-
-    /// As [`ShmTransport::describe`](super::ShmTransport::describe).
-    pub fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
-        self.desk.describe(peer, operation)
-    }
-
-    /// As [`ShmTransport::status`](super::ShmTransport::status).
-    pub fn status(&self) -> &Status {
-        &self.desk.status
-    }
-
-    /// As [`ShmTransport::hear`](super::ShmTransport::hear).
-    pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        self.not_capturing("comparing a transfer with its peer, at its first launch,")?;
-        self.desk.hear(ticket, deadline)
-    }
-
     pub(super) fn not_capturing(&self, what: &'static str) -> Result<(), TransportError> {
         if self.seat.stream.is_capturing()? { Err(CudaError::Capturing { what }.into()) } else { Ok(()) }
     }
 
-    /// Memory of every rank, all of one size. Collective. A rank that cannot reach another's has its own in its place: it is never
-    /// bound to that one.
-    pub(super) fn shared_memory(&self, what: &'static str, bytes: usize) -> Result<Vec<Memory>, TransportError> {
-        let sharing = Sharing { device: self.device(), ordinals: &self.ordinals, devices: &self.devices, what };
-        let all = share(&self.desk.world, None, &sharing, bytes)?;
-        let own = all[self.rank().index()].clone().expect("a rank reaches itself");
-        Ok(all.into_iter().map(|memory| memory.unwrap_or_else(|| own.clone())).collect())
-    }
-
-    pub(super) fn desk(&self) -> &Desk {
-        &self.desk
-    }
-
-    fn segment(&self, rank: Rank) -> &Memory {
-        let segment = self.segments[rank.index()].as_ref();
-        segment.unwrap_or_else(|| panic!("kernels of rank {} cannot reach the memory of rank {rank}", self.rank()))
+    /// Whether memory can be had now.
+    pub(super) fn may_allocate(&self) -> Result<(), TransportError> {
+        self.not_capturing("allocating a window")?;
+        self.check()
     }
 }
 
-impl P2pTransport for NvlTransport {
+impl Transport for NvlTransport {
     fn rank(&self) -> Rank {
         self.desk.world.rank()
     }
@@ -375,42 +331,64 @@ impl P2pTransport for NvlTransport {
         self.desk.world.size()
     }
 
-    fn per_peer_bytes(&self) -> usize {
-        self.layout.geometry().per_peer_bytes
-    }
-
-    fn max_blocks_per_peer(&self) -> usize {
-        self.layout.geometry().max_blocks_per_peer
-    }
-
-    fn link_kind(&self, peer: Rank) -> LinkKind {
+    fn link(&self, peer: Rank) -> LinkShape {
         let same = self.devices[peer.index()] == self.devices[self.rank().index()];
-        if same { LinkKind::SameDevice } else { LinkKind::Nvlink }
+        let kind = if same { LinkKind::SameDevice } else { LinkKind::Nvlink };
+        LinkShape::of(self.layout.geometry(), kind, self.copies)
     }
 
-    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
-        PeerEndpoint::between(&self.layout, (self.rank(), self.segment(self.rank())), (peer, self.segment(peer)))
-    }
-
-    fn reaches(&self, peer: Rank) -> bool {
-        self.segments[peer.index()].is_some()
-    }
-
-    fn max_slots(&self) -> usize {
-        self.layout.geometry().max_slots
-    }
-
-    fn copies(&self) -> u32 {
-        self.copies
-    }
-
-    fn packet_bytes(&self) -> usize {
-        self.layout.geometry().packet_bytes
+    fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
+        let (mine, theirs) = (self.segments[self.rank().index()].as_ref()?, self.segments[peer.index()].as_ref()?);
+        Some(PeerEndpoint::between(&self.layout, (self.rank(), mine), (peer, theirs)))
     }
 
     #[inline]
-    fn broken(&self) -> Option<Cause> {
-        self.desk.broken()
+    fn door(&self) -> Option<&Door> {
+        Some(&self.door)
+    }
+
+    fn fail(&self, cause: Cause) {
+        self.mark_broken(cause);
+    }
+
+    fn seat(&self) -> Option<&Seat> {
+        Some(&self.seat)
+    }
+
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        self.desk.ticket(pairing, peer)
+    }
+
+    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        self.not_capturing("telling a peer of a new transfer")?;
+        self.desk.tell(ticket, card)
+    }
+
+    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        self.not_capturing("comparing a transfer with its peer, at its first launch,")?;
+        self.desk.hear(ticket, deadline)
+    }
+
+    fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        self.desk.describe(peer, operation)
+    }
+
+    fn memory(&self, bytes: usize) -> Result<Memory, TransportError> {
+        self.not_capturing("allocating memory")?;
+        let threads = self.desk.world.are_threads();
+        let buffer = own_memory(self.device(), &self.ordinals, threads, bytes)?;
+        Ok(buffer.memory())
+    }
+
+    fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
+        self.may_allocate()?;
+        let (device, ordinals, devices) = (self.device(), &self.ordinals, &self.devices);
+        let sharing = Sharing { device, ordinals, devices, what: "window" };
+        call.agree(&self.desk, |world, bytes| share(world, None, &sharing, bytes))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), TransportError> {
+        NvlTransport::close(*self)
     }
 }
 
@@ -536,7 +514,7 @@ impl Watcher {
             }
         };
         let thread = std::thread::Builder::new().name("tilewire-nvl".to_string()).spawn(run);
-        let source = |source| super::SegmentError::System { call: "starting a thread", source };
+        let source = |source| crate::transport::SegmentError::System { call: "starting a thread", source };
         watcher.thread = Some(thread.map_err(source)?);
         Ok(watcher)
     }

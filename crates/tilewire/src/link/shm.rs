@@ -1,22 +1,18 @@
-//! The transport of ranks on one machine: every rank's segment, cut as [`layout`](super::layout) says, mapped by all.
-#![forbid(unsafe_code)]
+//! The transport of ranks on one machine: every rank's segment, cut as [`layout`](crate::transport::layout) says, mapped by all.
 
-use super::abort::{Abort, Cause};
-use super::departures::Departures;
-use super::desk::Desk;
-use super::doorbell::Doorbell;
-use super::layout::{Geometry, Layout};
-use super::local_buffer::{LocalBuffer, LocalBufferError, LocalBuffers};
-use super::p2p::{LinkKind, P2pTransport, PeerEndpoint, Signals};
-use super::pairing::{Pairing, Ticket};
-use super::rank::Rank;
-use super::rendezvous::{Parameters, Shared, TransportError, layout_of};
-use super::segment::{SegmentOptions, SegmentSet};
-use super::sizing::Sizes;
-use super::status::Status;
-use super::watch::Watch;
-use super::world::World;
+use super::Transport;
+use super::window::{WindowCall, WindowParts};
 use crate::tensor::Memory;
+use crate::transport::desk::Desk;
+use crate::transport::layout::{Geometry, Layout};
+use crate::transport::local_buffer::LocalBuffers;
+use crate::transport::rendezvous::{Parameters, Shared, layout_of};
+use crate::transport::sizing::Sizes;
+use crate::transport::watch::Watch;
+use crate::transport::{
+    Abort, Cause, Departures, Door, Doorbell, LinkKind, LinkShape, LocalBuffer, LocalBufferError, Pairing,
+    PeerEndpoint, Rank, SegmentOptions, SegmentSet, Signals, Status, Ticket, TransportError, World,
+};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +21,7 @@ use std::time::Duration;
 /// How large a [`ShmTransport`] is. The same on all ranks.
 ///
 /// What is `None` is chosen by the number of ranks: [`geometry`](ShmOptions::geometry) says what, and that all segments of a machine stay
-/// within [`DEFAULT_TOTAL`](super::DEFAULT_TOTAL).
+/// within [`DEFAULT_TOTAL`](crate::transport::DEFAULT_TOTAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmOptions {
     /// Bytes of staging that each sender has at each receiver. Up to 7 ranks 16 MiB, at 64 ranks 128 KiB.
@@ -78,7 +74,7 @@ impl ShmOptions {
     /// What a world of `world_size` ranks comes to.
     ///
     /// ```
-    /// use tilewire::transport::ShmOptions;
+    /// use tilewire::link::ShmOptions;
     /// let of = |ranks| ShmOptions::default().geometry(ranks);
     /// assert_eq!((of(2).per_peer_bytes, of(64).per_peer_bytes), (16 << 20, 128 << 10));
     /// let said = ShmOptions { per_peer_bytes: Some(1 << 20), ..Default::default() };
@@ -104,14 +100,16 @@ impl ShmOptions {
 /// this rank's segment keeps it until it lets go.
 ///
 /// ```
-/// use tilewire::transport::{P2pTransport, ShmOptions, ShmTransport, World};
+/// use tilewire::World;
+/// use tilewire::link::{ShmOptions, ShmTransport, Transport};
 ///
 /// World::threads(2).run(|world| {
 ///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() })?;
 ///     let peer = world.rank().after(1, 2);
-///     let endpoint = transport.endpoint(peer);
-///     assert_eq!((endpoint.send_dst.bytes(), endpoint.recv_src.bytes()), (1 << 16, 1 << 16));
-///     // Kernels bind `endpoint.send_dst`, `endpoint.send.tail` and so on; see `Block::region` and `Block::slots`.
+///     let endpoint = transport.endpoint(peer).expect("ranks of one machine reach each other");
+///     let there = endpoint.mapped().expect("by loads and stores");
+///     assert_eq!((there.staging.bytes(), endpoint.here.staging.bytes()), (1 << 16, 1 << 16));
+///     // Kernels bind `there.staging`, `there.signals.tail` and so on; see `Block::region` and `Block::slots`.
 ///     Ok(transport.close()?)
 /// })?;
 /// # Ok::<(), tilewire::transport::WorldError>(())
@@ -122,6 +120,7 @@ pub struct ShmTransport {
     table: PeerTable,
     buffers: LocalBuffers,
     segments: SegmentSet,
+    door: Door,
     watch: Watch,
 }
 
@@ -181,7 +180,8 @@ impl ShmTransport {
         let table = PeerTable::new(&layout, &segments);
         let departures = watch.departures(&world);
         let desk = Desk::new(world, format!("shm/{serial}"), &segments, departures);
-        Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, watch })
+        let door = desk.door(&segments);
+        Ok(ShmTransport { desk, layout, table, buffers: LocalBuffers::default(), segments, door, watch })
     }
 
     /// Ends it, when all ranks have come to do so. Collective. When it returns `Ok`, no peer will touch this rank's segment again.
@@ -224,40 +224,9 @@ impl ShmTransport {
         &self.segments
     }
 
-    /// How long a wait may last, as the world was told; `None`: without end.
-    pub fn deadline(&self) -> Option<Duration> {
-        self.desk.world.length()
-    }
-
-    /// The ticket of the next operation of a kind with a peer: the same until it is told. The n-th of this rank is the n-th of the peer.
-    pub fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
-        self.desk.ticket(pairing, peer)
-    }
-
-    /// Tells the peer of a ticket what this rank is about to do with it; the first line of the card says what that is, for people.
-    pub fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
-        self.desk.tell(ticket, card)
-    }
-
-    /// What an operation with a peer is, in words, where this rank has built it.
-    pub fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
-        self.desk.describe(peer, operation)
-    }
-
     /// What all ranks wait for.
     pub fn status(&self) -> &Status {
         &self.desk.status
-    }
-
-    /// Waits for what the peer told, up to the deadline. Once for each ticket.
-    ///
-    /// When the transport breaks it looks once more, so that a card that was told before is heard. That ends immediately if the store
-    /// answers, and otherwise within about two seconds. If it did not answer, no later call on the broken transport looks again.
-    ///
-    /// After [`NotMet`](TransportError::NotMet) the other ranks still see that this one waits. Break the transport and then call
-    /// [`Status::goes_on`], as the collectives do.
-    pub fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
-        self.desk.hear(ticket, deadline)
     }
 
     /// Who has let go of the transport already; of ranks that are threads, who has come to the end of its closure.
@@ -282,7 +251,8 @@ impl ShmTransport {
     /// or the transport is gone. The memory stays alive as long.
     ///
     /// ```
-    /// # use tilewire::transport::{LocalBufferError, ShmOptions, ShmTransport, World};
+    /// # use tilewire::link::{ShmOptions, ShmTransport};
+    /// # use tilewire::transport::{LocalBufferError, World};
     /// # use tilewire::Tensor;
     /// # World::threads(1).run(|world| {
     /// # let transport = ShmTransport::rendezvous(&world, ShmOptions::default())?;
@@ -306,13 +276,9 @@ impl ShmTransport {
     pub fn deregister_local_buffer(&self, handle: u64) -> Result<(), LocalBufferError> {
         self.buffers.deregister(handle)
     }
-
-    pub(super) fn desk(&self) -> &Desk {
-        &self.desk
-    }
 }
 
-impl P2pTransport for ShmTransport {
+impl Transport for ShmTransport {
     fn rank(&self) -> Rank {
         self.desk.world.rank()
     }
@@ -321,34 +287,61 @@ impl P2pTransport for ShmTransport {
         self.desk.world.size()
     }
 
-    fn per_peer_bytes(&self) -> usize {
-        self.layout.geometry().per_peer_bytes
+    fn link(&self, peer: Rank) -> LinkShape {
+        let kind = if peer == self.rank() { LinkKind::SameDevice } else { LinkKind::Shm };
+        LinkShape::of(self.layout.geometry(), kind, 1)
     }
 
-    fn max_blocks_per_peer(&self) -> usize {
-        self.layout.geometry().max_blocks_per_peer
-    }
-
-    fn link_kind(&self, peer: Rank) -> LinkKind {
-        if peer == self.rank() { LinkKind::SameDevice } else { LinkKind::Shm }
-    }
-
-    fn endpoint(&self, peer: Rank) -> PeerEndpoint {
+    fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint> {
         let of = |rank: Rank| self.segments.segment(rank.index());
-        PeerEndpoint::between(&self.layout, (self.rank(), &of(self.rank())), (peer, &of(peer)))
-    }
-
-    fn max_slots(&self) -> usize {
-        self.layout.geometry().max_slots
-    }
-
-    fn packet_bytes(&self) -> usize {
-        self.layout.geometry().packet_bytes
+        Some(PeerEndpoint::between(&self.layout, (self.rank(), &of(self.rank())), (peer, &of(peer))))
     }
 
     #[inline]
-    fn broken(&self) -> Option<Cause> {
-        self.desk.broken()
+    fn door(&self) -> Option<&Door> {
+        Some(&self.door)
+    }
+
+    fn fail(&self, cause: Cause) {
+        self.mark_broken(cause);
+    }
+
+    fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket {
+        self.desk.ticket(pairing, peer)
+    }
+
+    fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError> {
+        self.desk.tell(ticket, card)
+    }
+
+    /// When the transport breaks it looks once more, so that a card that was told before is heard. That ends immediately if the store
+    /// answers, and otherwise within about two seconds. If it did not answer, no later call on the broken transport looks again.
+    ///
+    /// After [`NotMet`](TransportError::NotMet) the other ranks still see that this one waits. Break the transport and then call
+    /// [`Status::goes_on`], as the collectives do.
+    fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError> {
+        self.desk.hear(ticket, deadline)
+    }
+
+    fn describe(&self, peer: Rank, operation: u16) -> Option<String> {
+        self.desk.describe(peer, operation)
+    }
+
+    fn memory(&self, bytes: usize) -> Result<Memory, TransportError> {
+        Ok(if self.desk.world.are_threads() { Memory::try_zeroed(bytes)? } else { SegmentSet::exportable(bytes)? })
+    }
+
+    fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError> {
+        self.check()?;
+        call.agree(&self.desk, |world, bytes| {
+            // The sockets of these segments are closed here: it is the transport's monitor that sees a peer die.
+            let segments = world.segments("window", bytes, SegmentOptions::default(), world.deadline())?;
+            Ok((0..world.size()).map(|rank| Some(segments.segment(rank))).collect())
+        })
+    }
+
+    fn close(self: Box<Self>) -> Result<(), TransportError> {
+        ShmTransport::close(*self)
     }
 }
 

@@ -1,10 +1,9 @@
 //! Device memory of every rank, mapped by all that can reach it.
-#![forbid(unsafe_code)]
 
-use super::rendezvous::{Shared, TransportError};
-use super::segment::{SegmentOptions, SegmentSet};
 use crate::cuda::{Buffer, Device};
 use crate::tensor::Memory;
+use crate::transport::rendezvous::Shared;
+use crate::transport::{SegmentOptions, SegmentSet, TransportError};
 use std::sync::Arc;
 
 /// Who shares.
@@ -26,9 +25,10 @@ pub(super) fn share(
     sharing: &Sharing<'_>,
     bytes: usize,
 ) -> Result<Vec<Option<Memory>>, TransportError> {
-    let Sharing { device, devices, what, .. } = *sharing;
-    // Who has no memory says so before anybody waits for it.
-    let own = world.all_have(&format!("{what}/memory"), own(world, sharing, bytes), world.deadline())?;
+    let Sharing { device, ordinals, devices, what } = *sharing;
+    // A rank that has no memory says so before another waits for it.
+    let own = own_memory(device, ordinals, world.are_threads(), bytes);
+    let own = world.all_have(&format!("{what}/memory"), own, world.deadline())?;
     if world.are_threads() {
         let all = world.show(what, own, world.deadline())?.expect("threads show each other");
         let reach = |buffer: &Arc<Buffer>| Ok(device.reaches(buffer.device())?.then(|| buffer.memory()));
@@ -48,10 +48,16 @@ pub(super) fn share(
     handed.into_iter().enumerate().map(map).collect()
 }
 
-/// The memory of this rank, which kernels of those that are threads of this process may use, where their devices can.
-fn own(world: &Shared, sharing: &Sharing<'_>, bytes: usize) -> Result<Arc<Buffer>, TransportError> {
-    let (device, mut peers) = (sharing.device, Vec::new());
-    for &ordinal in sharing.ordinals.iter().filter(|_| world.are_threads()) {
+/// Zeroed memory of this rank, which can be exported. Where ranks are threads of this process, kernels of those whose devices can reach it
+/// may use it.
+pub(super) fn own_memory(
+    device: &Arc<Device>,
+    ordinals: &[u32],
+    are_threads: bool,
+    bytes: usize,
+) -> Result<Arc<Buffer>, TransportError> {
+    let mut peers = Vec::new();
+    for &ordinal in ordinals.iter().filter(|_| are_threads) {
         let peer = Device::open(ordinal)?;
         if peer.reaches(device)? {
             peers.push(peer);
@@ -93,10 +99,10 @@ fn hand_over(
 
 #[cfg(not(target_os = "linux"))]
 fn import(_: &Arc<Device>, _: usize, (): &Handed) -> Result<Buffer, TransportError> {
-    Err(super::SegmentError::Unsupported.into())
+    Err(crate::transport::SegmentError::Unsupported.into())
 }
 
 #[cfg(not(target_os = "linux"))]
 fn hand_over(_: &Shared, _: Option<&mut SegmentSet>, _: &Buffer) -> Result<Vec<Option<Handed>>, TransportError> {
-    Err(super::SegmentError::Unsupported.into())
+    Err(crate::transport::SegmentError::Unsupported.into())
 }

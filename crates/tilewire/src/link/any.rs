@@ -1,0 +1,85 @@
+//! A transport whose type is chosen at run time.
+
+use super::window::{WindowCall, WindowParts};
+use super::{NvlTransport, ShmTransport, Transport};
+use crate::cuda::Seat;
+use crate::hook::Block;
+use crate::schedule::Peer;
+use crate::tensor::Memory;
+use crate::transport::{Cause, Door, LinkShape, Pairing, PeerEndpoint, Protocol, Rank, Ticket, TransportError};
+use std::time::Duration;
+
+/// Any [`Transport`]: one type for programs that choose between CPUs, GPUs and networks when they start.
+///
+/// ```
+/// use tilewire::link::{AnyTransport, ShmOptions, ShmTransport, Tensors};
+/// use tilewire::{World, all_gather};
+///
+/// World::threads(2).run(|world| {
+///     let link = AnyTransport::from(ShmTransport::rendezvous(&world, ShmOptions::default())?); // or an NvlTransport
+///     let (inp, out) = (link.tensor(&[world.rank().number()])?, link.zeros::<u32>(2)?);
+///     all_gather(&link, &out, &inp).run()?;
+///     assert_eq!(out.to_vec(), [0, 1]);
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+pub struct AnyTransport(Box<dyn Transport>);
+
+impl AnyTransport {
+    /// Erases the type of a transport, for instance of one of your own.
+    pub fn new(transport: impl Transport + 'static) -> AnyTransport {
+        AnyTransport(Box::new(transport))
+    }
+
+    /// As [`Transport::close`].
+    pub fn close(self) -> Result<(), TransportError> {
+        self.0.close()
+    }
+}
+
+impl From<ShmTransport> for AnyTransport {
+    fn from(transport: ShmTransport) -> Self {
+        AnyTransport::new(transport)
+    }
+}
+
+impl From<NvlTransport> for AnyTransport {
+    fn from(transport: NvlTransport) -> Self {
+        AnyTransport::new(transport)
+    }
+}
+
+/// Every method asks the transport inside: a default here would hide what that one says.
+macro_rules! delegate {
+    ($(fn $name:ident $(<$brand:lifetime>)? (&self $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)*) => {
+        $(#[inline] fn $name $(<$brand>)? (&self $(, $arg: $ty)*) $(-> $out)? { self.0.$name($($arg),*) })*
+    };
+}
+
+impl Transport for AnyTransport {
+    delegate! {
+        fn rank(&self) -> Rank;
+        fn world_size(&self) -> usize;
+        fn link(&self, peer: Rank) -> LinkShape;
+        fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;
+        fn door(&self) -> Option<&Door>;
+        fn fail(&self, cause: Cause);
+        fn seat(&self) -> Option<&Seat>;
+        fn ticket(&self, pairing: Pairing, peer: Rank) -> Ticket;
+        fn tell(&self, ticket: &Ticket, card: &[u8]) -> Result<(), TransportError>;
+        fn hear(&self, ticket: &Ticket, deadline: Option<Duration>) -> Result<Vec<u8>, TransportError>;
+        fn describe(&self, peer: Rank, operation: u16) -> Option<String>;
+        fn sender<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol, window: Option<&Memory>) -> Peer<'t>;
+        fn receiver<'t>(&self, k: &Block<'t>, peer: Rank, protocol: Protocol) -> Peer<'t>;
+        fn memory(&self, bytes: usize) -> Result<Memory, TransportError>;
+        fn window_memory(&self, call: &WindowCall) -> Result<WindowParts, TransportError>;
+        fn broken(&self) -> Option<Cause>;
+        fn deadline(&self) -> Option<Duration>;
+        fn copies(&self) -> u32;
+    }
+
+    fn close(self: Box<Self>) -> Result<(), TransportError> {
+        self.0.close()
+    }
+}

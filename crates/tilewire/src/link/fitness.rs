@@ -1,0 +1,93 @@
+//! Whether a transport can do what one side of a transfer wants.
+//!
+//! Everything refused here would otherwise silently corrupt the next peer's region, or hang.
+
+use super::Transport;
+use crate::tensor::Memory;
+use crate::transport::layout::{PACKET, PACKET_DEPTH};
+use crate::transport::{Protocol, Transfer, TransferError, check_slots};
+
+/// Whether this transport can do this transfer with these buffers (input or output, whichever the caller has).
+///
+/// ```
+/// use tilewire::ir::Type;
+/// use tilewire::link::{ShmOptions, ShmTransport, check_transfer};
+/// use tilewire::transport::{Protocol, Transfer, TransferError};
+/// use tilewire::{Tensor, World};
+///
+/// World::threads(2).run(|world| {
+///     let transport = ShmTransport::rendezvous(&world, ShmOptions { per_peer_bytes: Some(1 << 16), ..Default::default() })?;
+///     let x = Tensor::<f32>::zeros(1 << 20);
+///     let transfer = Transfer {
+///         peer: world.rank().after(1, 2),
+///         bytes: 4 << 20,
+///         dtype: Type::F32,
+///         blocks: 1,
+///         protocol: Protocol::Staged { slot_bytes: 4096, depth: 2 },
+///     };
+///     check_transfer(&transport, &transfer, &[x.memory()])?; // larger than the staging: it goes step by step
+///
+///     let myself = Transfer { peer: world.rank(), ..transfer };
+///     let error = check_transfer(&transport, &myself, &[x.memory()]).unwrap_err();
+///     assert_eq!(error, TransferError::SelfTransfer { rank: world.rank() });
+///     Ok(transport.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+pub fn check_transfer(
+    transport: &dyn Transport,
+    transfer: &Transfer,
+    buffers: &[&Memory],
+) -> Result<(), TransferError> {
+    let &Transfer { peer, bytes, dtype, blocks, protocol } = transfer;
+    if let Some(cause) = transport.broken() {
+        return Err(TransferError::Broken { cause });
+    }
+    let (rank, world_size) = (transport.rank(), transport.world_size());
+    if peer.index() >= world_size {
+        return Err(TransferError::NoSuchPeer { peer, world_size });
+    }
+    if peer == rank {
+        return Err(TransferError::SelfTransfer { rank });
+    }
+    if transport.endpoint(peer).is_none() {
+        return Err(TransferError::Unreachable { rank, peer });
+    }
+    let shape = transport.link(peer);
+    let max = shape.max_blocks;
+    if blocks == 0 || blocks > max {
+        return Err(TransferError::Blocks { blocks, max });
+    }
+    let size = dtype.size();
+    let of_elements = |what: &'static str, bytes: usize| {
+        if bytes.is_multiple_of(size) { Ok(()) } else { Err(TransferError::NotElements { what, bytes, dtype }) }
+    };
+    of_elements("message", bytes)?;
+    for buffer in buffers {
+        let address = buffer.start().as_ptr() as usize;
+        if !address.is_multiple_of(size) {
+            return Err(TransferError::Unaligned { address, dtype });
+        }
+        if buffer.bytes() < bytes {
+            return Err(TransferError::BufferTooSmall { bytes, buffer: buffer.bytes() });
+        }
+    }
+    let fits = |region: usize| {
+        if bytes <= region { Ok(()) } else { Err(TransferError::TooLarge { protocol, bytes, region }) }
+    };
+    match protocol {
+        Protocol::Packet => {
+            // Packets are dealt out to the blocks in equal parts, so what one block can take bounds all.
+            let packets = shape.block_packet_bytes() / PACKET / PACKET_DEPTH;
+            fits(packets.saturating_mul(PACKET / 2).saturating_mul(blocks))
+        }
+        Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => {
+            check_slots(&shape, protocol, slot_bytes, depth)?;
+            of_elements("slot", slot_bytes)
+        }
+        Protocol::Direct { window_bytes } => {
+            of_elements("window", window_bytes)?;
+            fits(window_bytes)
+        }
+    }
+}

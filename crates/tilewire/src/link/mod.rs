@@ -1,0 +1,41 @@
+//! The transports that users hold, and the one trait they implement.
+//!
+//! ```text
+//!            transport/ (segments, doors, pairing)      cuda/ (devices, streams)      schedule/ (how a peer is reached)
+//!                     └──────────────┬──────────────────────┴───────────────┬──────────────┘
+//!   World ──rendezvous──▶  ShmTransport   NvlTransport   a user's own  ──▶  dyn Transport, AnyTransport ──▶ collective/
+//!                                          └── Window: a tensor that peers write
+//! ```
+//! - **In**: a [`World`](crate::transport::World), and for GPUs a device. **Out**: a [`Transport`], which collectives, schedules and
+//!   launches take; memory where its kernels run ([`Tensors`]); [`Window`]s.
+//! - **Invariants**: one collective call makes a transport, the user holds it, and dropping it releases everything. A peer that cannot be
+//!   reached has no endpoint and no window: it is never given this rank's own memory instead.
+//! - **Must not know**: what a kernel contains, schedules other than how they reach a peer, collectives.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `contract.rs` | [`Transport`], the trait; [`Tensors`]: memory for its kernels |
+//! | `any.rs` | [`AnyTransport`]: a transport whose type is chosen at run time |
+//! | `shm.rs` | [`ShmTransport`]: ranks on CPUs of one machine |
+//! | `nvl.rs` | [`NvlTransport`]: ranks on GPUs that load and store in each other's memory |
+//! | `gpu_memory.rs` | device memory of every rank, mapped by all that can reach it |
+//! | `window.rs` | [`Window`] |
+//! | `fitness.rs` | [`check_transfer`]: whether a transport can do a transfer |
+#![forbid(unsafe_code)]
+
+mod any;
+mod contract;
+#[cfg(test)]
+mod default_sizes;
+mod fitness;
+mod gpu_memory;
+mod nvl;
+mod shm;
+mod window;
+
+pub use any::AnyTransport;
+pub use contract::{Tensors, Transport};
+pub use fitness::check_transfer;
+pub use nvl::{NvlOptions, NvlTransport};
+pub use shm::{PeerTable, ShmOptions, ShmTransport};
+pub use window::{Window, WindowCall, WindowParts};

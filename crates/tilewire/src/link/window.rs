@@ -1,0 +1,215 @@
+//! Windows: tensors that peers write in one hop, without staging.
+//!
+//! **Why a window allocates.** The memory of an ordinary tensor is kept alive by handles that never leave their thread, and, where
+//! ranks are processes, nobody else can map it. A peer's handle could neither keep it alive nor reach it. So a window makes its
+//! tensor itself, in a segment, which every rank's handle keeps alive for itself.
+
+use super::Transport;
+use super::nvl::NvlTransport;
+use crate::cuda::Buffer;
+use crate::tensor::{Element, Memory, Tensor, Type};
+use crate::transport::desk::Desk;
+use crate::transport::rendezvous::{Parameters, Shared};
+use crate::transport::{Rank, TransportError};
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A tensor of every rank that every rank can write.
+///
+/// ```
+/// use tilewire::World;
+/// use tilewire::link::{ShmOptions, ShmTransport, Window};
+///
+/// World::threads(2).run(|world| {
+///     let transport = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let window = Window::<f32>::allocate(&transport, 1000)?;
+///     // This rank's elements, for hooks, kernels and the host:
+///     window.tensor().fill(1.0);
+///     // Where a kernel here writes to reach those of the other rank:
+///     let peer = world.rank().after(1, 2);
+///     assert_eq!(window.peer(peer).map(|memory| memory.bytes()), Some(4000));
+///     Ok(transport.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+///
+/// The handles keep the memory alive, on every rank for itself: a window may be dropped at any time, in any order.
+pub struct Window<T: Element> {
+    tensor: Tensor<T>,
+    peers: Vec<Option<Memory>>,
+    /// Which window of rank 0 it is: so that two sides that mean different ones do not take one for the other.
+    number: String,
+}
+
+/// A rank's call for a window: what [`Transport::window_memory`] is asked for.
+#[derive(Clone, Debug)]
+pub struct WindowCall {
+    /// The call in words, with the user's line.
+    pub what: String,
+    /// The type of an element; the same on all ranks.
+    pub ty: Type,
+    /// Elements of this rank's window; ranks may differ.
+    pub len: usize,
+}
+
+/// What a transport gives for a window.
+#[derive(Clone, Debug)]
+pub struct WindowParts {
+    /// What names this window on all ranks, so that two sides that mean different ones do not take one for the other.
+    pub number: String,
+    /// The window of every rank, in rank order, as this rank reaches it. `None` where it cannot; never this rank's own in its place.
+    pub peers: Vec<Option<Memory>>,
+}
+
+/// The number of the next window of this process.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+impl WindowCall {
+    /// Agrees with all ranks of a desk on a window, and makes it: `space` gives memory of every rank, all of one size.
+    pub(super) fn agree(
+        &self,
+        desk: &Desk,
+        space: impl FnOnce(&Shared, usize) -> Result<Vec<Option<Memory>>, TransportError>,
+    ) -> Result<WindowParts, TransportError> {
+        let (world, size, WindowCall { what, ty, len }) = (&desk.world, self.ty.size(), self);
+        let deadline = world.deadline();
+        let fits = |len: usize| len.checked_mul(size).is_some_and(|bytes| bytes <= isize::MAX as usize);
+        let gathering = desk.gather(what, deadline)?;
+        let said = Parameters::new("window")
+            .with("transport", &desk.name)
+            .with("element type", ty)
+            // Relaxed: only its being different each time matters.
+            .with("number", NUMBER.fetch_add(1, Ordering::Relaxed))
+            .with("length", len)
+            .object((!fits(*len)).then_some(TransportError::TooLarge))
+            .agree(world, &["number", "length"], deadline);
+        let said = gathering.agreed(said)?;
+        let number = said[0][said[0].len() - 2].clone();
+        let lens = said.iter().enumerate().map(|(rank, values)| {
+            // Every rank of this version has checked its own length; another rank's is checked here.
+            let len = values.last().and_then(|len| len.parse::<usize>().ok()).filter(|len| fits(*len));
+            let what = || format!("it says a length of {:?}", values.last());
+            len.ok_or_else(|| TransportError::Peer { rank: Rank::new(rank as u32), what: what() })
+        });
+        let lens = lens.collect::<Result<Vec<usize>, _>>()?;
+        // Segments are of one size.
+        let bytes = lens.iter().max().map_or(0, |longest| longest * size);
+        let space = world.all_have("window", space(world, bytes), deadline)?;
+        let part = |(len, memory): (&usize, &Option<Memory>)| memory.as_ref().map(|memory| memory.part(0, len * size));
+        Ok(WindowParts { number, peers: lens.iter().zip(&space).map(part).collect() })
+    }
+}
+
+impl<T: Element> Window<T> {
+    /// Makes a window of `len` zeros. Collective: every rank of the transport calls it, with the same element type; the lengths may
+    /// differ.
+    ///
+    /// Host access to the tensor is atomic, element by element: a peer may be writing. What tells that it has finished is the
+    /// signal that follows the bytes (`DONE` of `direct`), and a wait for that is inside a launch.
+    ///
+    /// A rank that launches instead, asks for no window or closes is found, within about a second: that is an error on all ranks
+    /// ([`TransportError::Judged`]) which names the calls and their lines.
+    #[track_caller]
+    pub fn allocate(transport: &dyn Transport, len: usize) -> Result<Window<T>, TransportError> {
+        let what = format!("Window::allocate of {len} {} at {}", T::TYPE, Location::caller());
+        let WindowParts { number, peers } = transport.window_memory(&WindowCall { what, ty: T::TYPE, len })?;
+        let rank = transport.rank();
+        let own = peers.get(rank.index()).and_then(Clone::clone);
+        // Host access to what peers write is atomic, and only shared memory says that it must be.
+        let own = own.filter(|own| own.is_shared() || own.device().is_some());
+        let what = || "its transport gives it no memory for a window that peers may write".to_string();
+        let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
+        Ok(Window { tensor: Tensor::over(own, len), peers, number })
+    }
+
+    /// A window on the ranks that one thread plays, by [`NvlTransport::virtual_ranks`].
+    pub fn on_virtual_ranks(ranks: &[NvlTransport], len: usize) -> Result<Vec<Window<T>>, TransportError> {
+        let bytes = len.checked_mul(T::TYPE.size()).ok_or(TransportError::TooLarge)?;
+        let mut peers = Vec::new();
+        for rank in ranks {
+            rank.may_allocate()?;
+            peers.push(Some(Arc::new(Buffer::shareable(rank.device(), bytes, &[])?).memory()));
+        }
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
+        let window = |memory: &Memory| {
+            let tensor = Tensor::over(memory.clone(), len);
+            Window { tensor, peers: peers.clone(), number: number.clone() }
+        };
+        Ok(peers.iter().flatten().map(window).collect())
+    }
+
+    /// What names this window on all ranks.
+    pub fn number(&self) -> &str {
+        &self.number
+    }
+
+    /// This rank's elements.
+    pub fn tensor(&self) -> &Tensor<T> {
+        &self.tensor
+    }
+
+    /// The window of a rank, as this rank reaches it; `None` where it cannot.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn peer(&self, rank: Rank) -> Option<&Memory> {
+        self.peers[rank.index()].as_ref()
+    }
+
+    /// The windows of all ranks, in rank order, as this rank reaches them.
+    pub fn peers(&self) -> &[Option<Memory>] {
+        &self.peers
+    }
+
+    /// The windows of all ranks, in rank order, as banks of a kernel's parameter, which must all have one length. `None` where this rank
+    /// cannot reach one of them.
+    pub fn banks(&self) -> Option<Vec<Memory>> {
+        self.peers.iter().cloned().collect()
+    }
+}
+
+impl<T: Element> fmt::Debug for Window<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({:?} of {} ranks)", self.tensor, self.peers.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ShmOptions, ShmTransport};
+    use super::*;
+    use crate::transport::World;
+
+    fn keeps_what_is_set<T: Element + PartialEq>(transport: &ShmTransport, value: T) {
+        let window = Window::<T>::allocate(transport, 5).unwrap();
+        window.tensor().slice(1..4).fill(value);
+        let zero = T::default();
+        assert_eq!(window.tensor().to_vec(), [zero, value, value, value, zero]);
+        assert_eq!((window.tensor().get(1), window.tensor().get(4)), (value, zero));
+    }
+
+    #[test]
+    fn elements_of_every_size_keep_what_is_set() {
+        let body = |world: World| {
+            let transport = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            keeps_what_is_set(&transport, true);
+            keeps_what_is_set(&transport, -3i8);
+            keeps_what_is_set(&transport, 60_000u16);
+            keeps_what_is_set(&transport, 1.5f32);
+            keeps_what_is_set(&transport, -1e300f64);
+            Ok(transport.close()?)
+        };
+        World::threads(2).run(body).unwrap();
+    }
+
+    #[test]
+    fn a_window_has_no_cells() {
+        let result = World::threads(1).run(|world| {
+            let transport = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            Ok(Window::<u32>::allocate(&transport, 1)?.tensor().cells().len())
+        });
+        assert!(result.unwrap_err().to_string().contains("a window has no cells"));
+    }
+}

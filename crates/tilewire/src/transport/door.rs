@@ -1,0 +1,113 @@
+//! How the launches of a rank wait, and how they end: the one door of a rank to all its peers.
+#![forbid(unsafe_code)]
+
+use super::abort::{Abort, Cause};
+use super::departures::Departures;
+use super::doorbell::Doorbell;
+use super::segment::SegmentSet;
+use super::status::Status;
+use std::ops::Range;
+use std::time::Duration;
+
+/// The abort word and the doorbell of a rank, and what it knows of the ranks whose memory is mapped here: whose doorbell to ring after
+/// a signal, whose waits to end when this rank fails, who has left, what each waits for.
+#[derive(Clone)]
+pub struct Door {
+    own: usize,
+    ranks: Vec<Mapped>,
+    departures: Option<Departures>,
+    status: Option<Status>,
+    deadline: Option<Duration>,
+}
+
+/// A rank whose segment is mapped here.
+#[derive(Clone)]
+struct Mapped {
+    abort: Abort,
+    doorbell: Doorbell,
+    place: Range<usize>,
+}
+
+impl Door {
+    /// The door of a rank over these segments. Waits last 30 s at most, and nobody's leaving is noticed.
+    ///
+    /// ```
+    /// use tilewire::transport::{AbortCode, Cause, Door, SegmentSet};
+    /// let ranks = SegmentSet::threads(2, 64)?;
+    /// let doors = [Door::of(&ranks[0]), Door::of(&ranks[1])];
+    /// let cause = Cause { code: AbortCode::Failed, rank: 1, reason: 0 };
+    /// doors[1].fail(cause);
+    /// assert_eq!(doors[0].broken(), Some(cause));
+    /// # Ok::<(), tilewire::transport::SegmentError>(())
+    /// ```
+    pub fn of(segments: &SegmentSet) -> Door {
+        let rank = |rank| {
+            let segment = segments.segment(rank);
+            let start = segment.start().as_ptr() as usize;
+            Mapped {
+                abort: segments.abort(rank),
+                doorbell: segments.doorbell(rank),
+                place: start..start + segment.bytes(),
+            }
+        };
+        Door {
+            own: segments.rank(),
+            ranks: (0..segments.world_size()).map(rank).collect(),
+            departures: None,
+            status: None,
+            deadline: Some(Duration::from_secs(30)),
+        }
+    }
+
+    /// With a deadline for waits; `None`: they last as long as it takes.
+    pub fn with_deadline(self, deadline: Option<Duration>) -> Door {
+        Door { deadline, ..self }
+    }
+
+    /// With what is known of ranks that have left, and with what all ranks wait for.
+    pub(crate) fn with_news(self, departures: Departures, status: Status) -> Door {
+        Door { departures: Some(departures), status: Some(status), ..self }
+    }
+
+    /// This rank's abort word: what its waits poll.
+    #[inline]
+    pub fn abort(&self) -> &Abort {
+        &self.ranks[self.own].abort
+    }
+
+    /// Why waits of this rank are to end, if they are.
+    #[inline]
+    pub fn broken(&self) -> Option<Cause> {
+        self.abort().get()
+    }
+
+    /// Ends the waits of all ranks that are mapped here, this one's included.
+    pub fn fail(&self, cause: Cause) {
+        self.ranks.iter().for_each(|rank| _ = rank.abort.set(cause));
+    }
+
+    /// How long a wait may last; `None`: without end.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.deadline
+    }
+
+    /// Who has let go of the transport already, where that is noticed: waits for what they have not sent end immediately.
+    pub fn departures(&self) -> Option<&Departures> {
+        self.departures.as_ref()
+    }
+
+    /// What all ranks wait for, where they can see it of each other. Without it only a deadline ends a wait for a rank that waits itself.
+    pub fn status(&self) -> Option<&Status> {
+        self.status.as_ref()
+    }
+
+    /// Which of [`doorbells`](Self::doorbells) is this rank's.
+    pub(crate) fn own(&self) -> usize {
+        self.own
+    }
+
+    /// The doorbells of the ranks that are mapped here, and where the segment of each lies.
+    pub(crate) fn doorbells(&self) -> impl Iterator<Item = (&Doorbell, &Range<usize>)> {
+        self.ranks.iter().map(|rank| (&rank.doorbell, &rank.place))
+    }
+}

@@ -1,0 +1,231 @@
+//! What lies between this rank and one peer: the kind and size of the link, and the memories a kernel binds to use it.
+#![forbid(unsafe_code)]
+
+use super::layout::{Geometry, LINE, Layout, block_share};
+use super::rank::Rank;
+use crate::tensor::{Between, Memory};
+use std::fmt;
+use std::ops::Range;
+
+/// The constants of the link to one peer, the same on both sides and in all launches: plans of schedules are made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkShape {
+    /// What lies between the two ranks.
+    pub kind: LinkKind,
+    /// Bytes of staging that a sender has at the receiver.
+    pub staging_bytes: usize,
+    /// Blocks that may talk to the peer in one launch.
+    pub max_blocks: usize,
+    /// Slots of a block: the largest depth of a pipeline.
+    pub max_slots: usize,
+    /// Bytes of packets that a sender has at the receiver; 0: this link carries no packets.
+    pub packet_bytes: usize,
+    /// Copies of a role that take the slots of `staged` in turn. One number for the whole world, since each copy keeps counters.
+    pub copies: u32,
+}
+
+impl LinkShape {
+    /// A link of this kind in a transport with these constants.
+    pub fn of(geometry: &Geometry, kind: LinkKind, copies: u32) -> LinkShape {
+        let &Geometry { per_peer_bytes, max_blocks_per_peer, max_slots, packet_bytes, .. } = geometry;
+        LinkShape {
+            kind,
+            staging_bytes: per_peer_bytes,
+            max_blocks: max_blocks_per_peer,
+            max_slots,
+            packet_bytes,
+            copies,
+        }
+    }
+
+    /// Bytes of staging of one block: the map from blocks to bytes is the same in all launches.
+    pub fn block_bytes(&self) -> usize {
+        block_share(self.staging_bytes, self.max_blocks)
+    }
+
+    /// Bytes of packets of one block.
+    pub fn block_packet_bytes(&self) -> usize {
+        block_share(self.packet_bytes, self.max_blocks)
+    }
+}
+
+/// What lies between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkKind {
+    /// Nothing: the same device, or the same rank.
+    SameDevice,
+    /// A link between GPUs that loads and stores go over.
+    Nvlink,
+    /// Memory of one machine.
+    Shm,
+    /// A network.
+    Fabric,
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkKind::SameDevice => "same device",
+            LinkKind::Nvlink => "NVLink",
+            LinkKind::Shm => "shared memory",
+            LinkKind::Fabric => "fabric",
+        })
+    }
+}
+
+/// The memories between this rank and one peer, resolved on the host: what a kernel binds to talk to that peer.
+///
+/// ```text
+///            this rank, as sender                                        the peer, as receiver
+///  put ─────────────────── bytes ────────────────▶ there.staging ═ its ═ here.staging ──▶ get
+///  signal ──────────────── step + 1 ─────────────▶ there.tail    ═ its ═ here.tail ─────▶ wait
+///  wait ◀── here.head ═ its ═ there.head ◀──────── step + 1 ───────────────────── signal_credit
+///
+///  "A ═ its ═ B": A here and B in the peer's endpoint for this rank are the same memory.
+/// ```
+/// Everything in `here` lies in this rank's memory, is written by the peer and polled by this rank. Everything in `there` lies in the
+/// peer's, is written by this rank and polled by the peer. `starts` is this rank's own.
+///
+/// Slots are [`PeerEndpoint::SLOT_STRIDE`] bytes apart. Slot `s` of block `b` is number `b * max_slots + s` of `tail` and `head`, and
+/// block `b` is number `b` of `packet_head`, `ready` and `done`.
+#[derive(Clone, Debug)]
+pub struct PeerEndpoint {
+    /// What the peer writes, in this rank's memory.
+    pub here: PeerMemory,
+    /// What this rank writes, at the peer.
+    pub there: There,
+    /// This rank's own counters for the peer, kept across launches: a line per (block, side, copy), its words as
+    /// [`StartWord`](super::layout::StartWord) says.
+    pub starts: Memory,
+}
+
+/// How this rank reaches the peer's memory.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum There {
+    /// By loads and stores: the peer's memory is mapped here.
+    Mapped(PeerMemory),
+    /// By posts: a proxy carries what is put into an outbox. No transport gives this yet.
+    Posted(PostedPeer),
+}
+
+/// One rank's part of what lies between two: bytes and signals that the other rank writes.
+#[derive(Clone, Debug)]
+pub struct PeerMemory {
+    /// Staging for what the other rank sends.
+    pub staging: Memory,
+    /// Packets that the other rank sends.
+    pub packets: Memory,
+    /// Slots that the other rank signals.
+    pub signals: Signals,
+}
+
+/// A peer that a proxy carries bytes to.
+#[derive(Clone, Debug)]
+pub struct PostedPeer {
+    /// The ring that kernels append descriptors to.
+    pub ring: Memory,
+    /// What the proxy calls the peer's staging.
+    pub target: u32,
+    /// Where puts go until they are posted, at the offsets they will have in the peer's staging.
+    pub outbox: Memory,
+}
+
+impl PeerEndpoint {
+    /// Bytes from one slot to the next.
+    pub const SLOT_STRIDE: u32 = LINE as u32;
+
+    /// Numbers of operations for kernels of your own. The others are the collectives'.
+    pub const OWN_OPERATIONS: u16 = Between::OWN;
+
+    /// The peer's memory, where it is mapped here.
+    pub fn mapped(&self) -> Option<&PeerMemory> {
+        match &self.there {
+            There::Mapped(memory) => Some(memory),
+            There::Posted(_) => None,
+        }
+    }
+
+    /// What this rank waits at for the peer: it lies here, and nobody but the peer signals there.
+    pub fn waited(&self) -> [&Memory; 6] {
+        let PeerMemory { packets, signals: Signals { tail, head, packet_head, ready, done }, .. } = &self.here;
+        [head, packet_head, ready, tail, done, packets]
+    }
+
+    /// The same memories for a kernel of your own that is operation `operation` of this pair, from 0; both ranks give the same number to
+    /// launches that belong together. A launch that meets one of another number ends with an error on both, instead of taking its data.
+    /// Kernels that say nothing are operation 0.
+    ///
+    /// # Panics
+    /// From [`OWN_OPERATIONS`](Self::OWN_OPERATIONS) on.
+    pub fn operation(self, operation: u16) -> PeerEndpoint {
+        assert!(operation < Self::OWN_OPERATIONS, "operation {operation}: the largest is {}", Self::OWN_OPERATIONS - 1);
+        let there = match self.there {
+            There::Mapped(memory) => There::Mapped(memory.numbered(operation)),
+            posted => posted,
+        };
+        PeerEndpoint { here: self.here.numbered(operation), there, starts: self.starts }
+    }
+
+    /// The memories between two ranks whose segments are cut as `layout` says: `mine` is that of `rank`, `theirs` that of `peer`.
+    ///
+    /// # Panics
+    /// When there is no such rank, or a segment is smaller than its layout.
+    pub fn between(layout: &Layout, (rank, mine): (Rank, &Memory), (peer, theirs): (Rank, &Memory)) -> PeerEndpoint {
+        let starts = layout.of_peer(&layout.starts(), peer.index());
+        PeerEndpoint {
+            here: PeerMemory::of(layout, (rank, mine), peer),
+            there: There::Mapped(PeerMemory::of(layout, (peer, theirs), rank)),
+            starts: mine.part(starts.start, starts.len()),
+        }
+    }
+}
+
+impl PeerMemory {
+    /// The part of `owner`'s segment that `writer` writes. In a segment it stands under the writer's number.
+    fn of(layout: &Layout, (owner, segment): (Rank, &Memory), writer: Rank) -> PeerMemory {
+        let (own, other) = (owner.number(), writer.number());
+        let at = |range: Range<usize>| segment.part(range.start, range.len());
+        let slots = |area: Range<usize>| at(layout.of_peer(&area, writer.index()));
+        // What says that something of a launch is there says of which operation it is. Credits are older than the launch.
+        let of = |from, to, operation, in_step| {
+            move |memory: Memory| memory.crossing(Between { from, to, operation, in_step })
+        };
+        let (arrives, in_step) = (of(other, own, Some(0), false), of(other, own, Some(0), true));
+        let (permits, credits) = (of(own, other, Some(0), false), of(own, other, None, false));
+        PeerMemory {
+            staging: at(layout.peer_staging(writer.index())),
+            packets: arrives(at(layout.peer_packets(writer.index()))),
+            signals: Signals {
+                tail: in_step(slots(layout.tails())),
+                head: credits(slots(layout.heads())),
+                packet_head: credits(slots(layout.packet_heads())),
+                ready: permits(slots(layout.ready())),
+                done: arrives(slots(layout.done())),
+            },
+        }
+    }
+
+    fn numbered(self, operation: u16) -> PeerMemory {
+        let of = |memory: Memory| memory.for_operation(operation);
+        let Signals { tail, head, packet_head, ready, done } = self.signals;
+        let signals = Signals { tail: of(tail), head, packet_head, ready: of(ready), done: of(done) };
+        PeerMemory { staging: self.staging, packets: of(self.packets), signals }
+    }
+}
+
+/// The slots at one rank that one other rank signals. Each has exactly one writer.
+#[derive(Clone, Debug)]
+pub struct Signals {
+    /// TAIL of every (block, slot): data has arrived in the staging here.
+    pub tail: Memory,
+    /// HEAD of every (block, slot): the slot at the other rank is free again.
+    pub head: Memory,
+    /// Of every block: the other rank has read the packets.
+    pub packet_head: Memory,
+    /// READY of every block, for `direct`: the other rank's window may be written.
+    pub ready: Memory,
+    /// DONE of every block, for `direct`: the window here has been written.
+    pub done: Memory,
+}
