@@ -110,7 +110,7 @@ pub struct Binding {
     pub world_size: u32,
     /// One entry per parameter.
     pub params: Vec<Bound>,
-    /// By parameter and bank: the operation of the launch, for matched ones ([`Kernel::matched`]). Those that are not given are 0.
+    /// By parameter and bank: the operation of the launch, for matched ones ([`Kernel::is_matched`]). Those that are not given are 0.
     pub operations: Vec<Vec<u16>>,
 }
 

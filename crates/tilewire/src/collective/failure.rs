@@ -4,7 +4,7 @@
 //!   LaunchError::Aborted   CudaError::Aborted   TransferError::Broken   TransportError::Broken, ::Peer   ──▶ RunError::PeerFailed
 //!   LaunchError::Timeout   CudaError::Timeout   TransportError::NotMet, ::NotClosed                      ──▶ RunError::Timeout
 //! ```
-//! Nothing else in this folder looks at the left column. What a stage's error does not know (the peer, the user's call) is added by the
+//! Nothing else in this folder looks at the left column. What a stage's error does not know (the late rank, the user's call) is added by the
 //! launch or the meeting that it ended.
 
 use super::call::Call;
@@ -101,9 +101,10 @@ impl From<Timeout> for RunError {
 impl From<LaunchError> for RunError {
     fn from(error: LaunchError) -> Self {
         match error {
-            LaunchError::Timeout { what, bank, index, expected, seen, after, by, at } => {
+            LaunchError::Timeout { what, bank, peer, index, expected, seen, after, by, at } => {
                 let (rank, slot) = (Rank::new(by.rank as u32), index.unwrap_or(0));
-                let timeout = Timeout::new(Stage::Launch, rank, None, what, after);
+                let peer = peer.map(|peer| Rank::new(peer as u32));
+                let timeout = Timeout::new(Stage::Launch, rank, peer, what, after);
                 let (block, role, at) = (by.block, by.role, Some(at));
                 Timeout { block, role, bank, slot, expected, seen, at, ..timeout }.into()
             }
@@ -119,9 +120,9 @@ impl From<CudaError> for RunError {
     fn from(error: CudaError) -> Self {
         match error {
             CudaError::Timeout(stopped) => {
-                let Stopped { rank, block, role, param, bank, index, expected, seen, at, .. } = *stopped;
+                let Stopped { rank, block, role, param, bank, index, expected, seen, at, peer, .. } = *stopped;
                 let op = format!("{param}[{index}]");
-                let timeout = Timeout::new(Stage::Launch, Rank::new(rank), None, op, Duration::ZERO);
+                let timeout = Timeout::new(Stage::Launch, Rank::new(rank), peer.map(Rank::new), op, Duration::ZERO);
                 let (block, slot, bank, at) = (block as usize, index as i64, Some(bank as i64), Some(at));
                 Timeout { block, role, bank, slot, expected, seen, at, ..timeout }.into()
             }
@@ -252,17 +253,28 @@ mod tests {
             expected: 7,
             seen: 5,
             at: at.clone(),
-            between: None,
+            peer: Some(3),
             launch: String::new(),
         };
         let launches: [RunError; 2] = [
-            LaunchError::Timeout { what, bank: None, index: Some(4), expected: 7, seen: 5, after, by, at }.into(),
+            LaunchError::Timeout {
+                what,
+                bank: None,
+                peer: Some(3),
+                index: Some(4),
+                expected: 7,
+                seen: 5,
+                after,
+                by,
+                at,
+            }
+            .into(),
             CudaError::Timeout(Box::new(stopped)).into(),
         ];
         for error in launches {
             let RunError::Timeout(it) = &error else { panic!("{error}") };
             assert_eq!((it.stage, it.rank, it.block, &*it.role), (Stage::Launch, Rank::new(1), 0, "receive"));
-            assert_eq!((it.slot, it.expected, it.seen), (4, 7, 5));
+            assert_eq!((it.peer, it.slot, it.expected, it.seen), (Some(Rank::new(3)), 4, 7, 5));
         }
         let ticket = Ticket { rank: Rank::new(1), peer: Rank::new(3), pairing: Pairing::Send, number: 9 };
         let late = BootstrapError::Timeout {

@@ -2,14 +2,12 @@
 
 use super::RunError;
 use super::call::Call;
-use super::peers::Awaited;
 use super::wait_host::waits_of;
-use crate::cuda::{self, CudaError, LegEnd};
+use crate::cuda::{self, CudaError};
 use crate::hook::Traced;
 use crate::ir::{Kernel, SourceLine, simplify, verify};
 use crate::link::Transport;
-use crate::tensor::{Arg, Between, Memory};
-use crate::transport::{Abort, AbortCode, Cause, Door, PeerMemory, Rank, Signals, TransferError, Verdict};
+use crate::transport::{Abort, AbortCode, Cause, Door, Rank, TransferError, Verdict};
 use crate::vm::{LaunchError, PrepareError, Prepared, Puts, Settings};
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +24,6 @@ pub struct Launch<'l> {
     /// What the user called, for errors.
     call: Call,
     deadline: Option<Duration>,
-    awaited: Awaited,
     /// The abort words of this rank: polled before every launch, and so found once.
     aborts: Vec<Abort>,
 }
@@ -111,11 +108,10 @@ impl<'l> Launch<'l> {
         let first = hosts.first().expect("a launch over at least one transport");
         let Traced { kernel, args } = traced;
         let mut kernel = Box::new(kernel);
-        let awaited = Awaited::name(&mut kernel, &args, hosts);
+        kernel.name_peers(first.rank().number());
         let (waits, name) = (waits_of(if watched { hosts } else { &[] }, &call), call.to_string());
         let aborts = hosts.iter().filter_map(|host| Some(host.door()?.abort().clone())).collect();
-        let ready =
-            |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, awaited, aborts });
+        let ready = |engine, kernel| Ok(Launch { hosts: hosts.to_vec(), engine, kernel, call, deadline, aborts });
         if let Some(seat) = first.seat() {
             // A launch has one stream, one abort word and one order of launches.
             let same =
@@ -129,8 +125,7 @@ impl<'l> Launch<'l> {
                 world_size: first.world_size() as u32,
                 deadline: deadline.filter(|_| watched),
             };
-            let ends = leg_ends(*first, &args);
-            let launch = cuda::Launch::new(&simplify(&kernel), &args, seat, settings, &ends)?;
+            let launch = cuda::Launch::new(&simplify(&kernel), &args, seat, settings)?;
             launch.name(name);
             return ready(Engine::Gpu(Box::new(launch)), kernel);
         }
@@ -224,7 +219,6 @@ impl<'l> Launch<'l> {
         };
         self.hosts.iter().for_each(|host| host.fail(cause));
         if let RunError::Timeout(timeout) = &mut error {
-            timeout.peer = self.awaited.by(timeout);
             timeout.late = late.or(timeout.peer);
             timeout.after = self.deadline.unwrap_or(timeout.after);
         }
@@ -239,8 +233,7 @@ impl<'l> Launch<'l> {
     /// The rank at the end of the chain of those that wait, when a wait has expired. Looked for before anybody is told, and goes on.
     fn late(&self, error: &RunError) -> Option<Rank> {
         let RunError::Timeout(timeout) = error else { return None };
-        let peer = self.awaited.by(timeout)?;
-        let late = self.hosts[0].door()?.status()?.late(peer.index());
+        let late = self.hosts[0].door()?.status()?.late(timeout.peer?.index());
         Some(Rank::new(late as u32))
     }
 
@@ -248,15 +241,11 @@ impl<'l> Launch<'l> {
     fn other_operation(&self, error: &RunError) -> Option<Verdict> {
         let (host, me) = (self.hosts[0], self.hosts[0].rank());
         let (peer, seen, here) = match error {
-            RunError::Launch(LaunchError::OtherOperation { what, bank, seen, .. }) => {
-                (self.awaited.of(what, *bank)?, *seen, self.call.to_string())
+            RunError::Launch(LaunchError::OtherOperation { peer, seen, .. }) => {
+                (Rank::new((*peer)? as u32), *seen, self.call.to_string())
             }
             // It may be another launch that found out than the one that is asked.
-            RunError::Cuda(CudaError::OtherOperation(by)) => {
-                let Between { from, to, .. } = by.between?;
-                let peer = Rank::new(if from == me.number() { to } else { from });
-                (peer, by.seen as u16, by.launch.clone())
-            }
+            RunError::Cuda(CudaError::OtherOperation(by)) => (Rank::new(by.peer?), by.seen as u16, by.launch.clone()),
             _ => return None,
         };
         let there = host.describe(peer, seen).unwrap_or_else(|| format!("its operation {seen}"));
@@ -269,35 +258,6 @@ pub(super) fn judged(host: &dyn Transport, error: RunError) -> RunError {
     let RunError::PeerFailed { cause, .. } = &error else { return error };
     let verdict = host.door().and_then(Door::status).and_then(|status| status.verdict(*cause));
     verdict.map_or(error, RunError::from)
-}
-
-/// Whom a kernel talks to, as the memory it is bound to says.
-fn leg_ends(host: &dyn Transport, args: &[Arg]) -> Vec<LegEnd> {
-    let me = host.rank();
-    let bound: Vec<&Memory> = args
-        .iter()
-        .filter_map(|arg| match arg {
-            Arg::Slots(banks) | Arg::Buffer(banks) => Some(banks),
-            _ => None,
-        })
-        .flatten()
-        .filter(|memory| memory.bytes() > 0)
-        .collect();
-    let uses = |memories: &[&Memory]| memories.iter().any(|memory| bound.iter().any(|bound| bound.overlaps(memory)));
-    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me);
-    let endpoints = peers.filter_map(|peer| Some((peer, host.endpoint(peer)?)));
-    let ends = endpoints.flat_map(|(peer, endpoint)| {
-        let to = LegEnd { from: me.number(), to: peer.number(), sends: true };
-        let from = LegEnd { from: peer.number(), to: me.number(), sends: false };
-        let PeerMemory { staging, packets, signals: Signals { tail, head, packet_head, ready, done } } = &endpoint.here;
-        let (mut sends, mut receives) = (uses(&[head, packet_head, ready]), uses(&[staging, packets, tail, done]));
-        if let Some(PeerMemory { staging, packets, signals }) = endpoint.mapped() {
-            sends |= uses(&[staging, packets, &signals.tail, &signals.done]);
-            receives |= uses(&[&signals.head, &signals.packet_head, &signals.ready]);
-        }
-        [sends.then_some(to), receives.then_some(from)].into_iter().flatten()
-    });
-    ends.collect()
 }
 
 impl fmt::Debug for Launch<'_> {

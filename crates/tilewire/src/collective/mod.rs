@@ -22,7 +22,6 @@
 //! | `algorithm.rs` | [`Algorithm`], [`ReduceOp`], [`Reducible`] |
 //! | `launch_exchange.rs` | [`PreparedExchange`]: compared with the peers, then launched |
 //! | `pair.rs` | what ranks tell each other before the first launch |
-//! | `peers.rs` | for which rank a wait is |
 //! | `terms.rs` | link, knobs, window and deadline, as builders collect them |
 //! | `config.rs` | [`Config`]: the knobs, and what is chosen without |
 //! | `hooks.rs` | hooks and shapes, as builders collect them |
@@ -50,7 +49,6 @@ mod link;
 mod map;
 mod pair;
 mod pattern;
-mod peers;
 mod prepare;
 mod reduction;
 mod reduction_kernel;

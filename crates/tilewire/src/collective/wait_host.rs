@@ -5,8 +5,8 @@
 
 use super::call::Call;
 use crate::link::Transport;
-use crate::transport::{Abort, AbortCode, Cause, Departures, Door, Doorbell, Rank, SegmentSet, Status, WaitKind};
-use crate::vm::{Bell, WaitHost, Waits};
+use crate::transport::{Abort, AbortCode, Cause, Departures, Door, Doorbell, SegmentSet, Status, WaitKind};
+use crate::vm::{Awaited, Bell, WaitHost, Waits};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,76 +55,40 @@ pub(super) fn waits_of(hosts: &[&dyn Transport], call: &Call) -> Waits {
         return Waits::alone();
     }
     let mut waits = SegmentWaits::new(&doors);
-    for host in hosts {
-        let by: SignalledBy = signalled_by(*host).into();
-        waits.signalled.extend(Signalled::of(*host, &by));
-        waits.told = host.door().and_then(Door::status).filter(|_| hosts.len() == 1).map(|status| {
-            let (status, by, call) = (status.clone(), by.clone(), call.to_string());
-            Told { status, by, call }
-        });
+    waits.leaving = doors.iter().filter_map(|door| Leaving::of(door)).collect();
+    if let ([_], [door]) = (hosts, &doors[..]) {
+        waits.told = door.status().map(|status| Told { status: status.clone(), call: call.to_string() });
     }
     Waits::on(Arc::new(waits))
 }
 
-/// What of this rank's memory is signalled by whom, in one transport: see the table of [`PeerEndpoint`](crate::transport::PeerEndpoint).
-struct Signalled {
+/// Who has left a transport, and where this rank waits for those who have not.
+struct Leaving {
     departures: Departures,
-    by: SignalledBy,
+    own_segment: Range<usize>,
 }
 
-/// Where of this rank's memory each peer signals.
-type SignalledBy = Arc<[(Range<usize>, Rank)]>;
-
-impl Signalled {
+impl Leaving {
     /// `None` where nobody's leaving would be noticed.
-    fn of(host: &dyn Transport, by: &SignalledBy) -> Option<Signalled> {
-        let departures = host.door()?.departures().filter(|departures| departures.are_noticed())?.clone();
-        Some(Signalled { departures, by: by.clone() })
+    fn of(door: &Door) -> Option<Leaving> {
+        let departures = door.departures().filter(|departures| departures.are_noticed())?.clone();
+        let (_, own_segment) = door.doorbells().nth(door.own())?;
+        Some(Leaving { departures, own_segment: own_segment.clone() })
     }
 
     #[cold]
-    fn in_vain(&self, address: usize) -> Option<u64> {
-        let (_, peer) = self.by.iter().find(|(place, _)| place.contains(&address))?;
-        let cause = Cause { code: AbortCode::Left, rank: peer.index(), reason: 0 };
-        self.departures.has_left(peer.index()).then(|| cause.to_word())
+    fn in_vain(&self, at: Awaited) -> Option<u64> {
+        let cause = Cause { code: AbortCode::Left, rank: at.rank, reason: 0 };
+        // A rank may have left one transport of a launch and not the other.
+        (self.own_segment.contains(&at.address) && self.departures.has_left(at.rank)).then(|| cause.to_word())
     }
-}
-
-/// What of this rank's memory each peer signals.
-fn signalled_by(host: &dyn Transport) -> Vec<(Range<usize>, Rank)> {
-    let me = host.rank();
-    let peers = Rank::all(host.world_size()).filter(|&peer| peer != me);
-    let endpoints = peers.filter_map(|peer| Some((peer, host.endpoint(peer)?)));
-    let by = endpoints.flat_map(|(peer, endpoint)| {
-        let places = endpoint.waited().map(|memory| {
-            let start = memory.start().as_ptr() as usize;
-            start..start + memory.bytes()
-        });
-        places.map(|place| (place, peer))
-    });
-    by.collect()
 }
 
 /// How others can see what a launch waits for. A kernel over several transports tells nobody.
 struct Told {
     status: Status,
-    by: SignalledBy,
     /// What the launch is, in words.
     call: String,
-}
-
-impl Told {
-    /// The ranks that would have to signal at these addresses; `None` where that cannot be told of one.
-    fn peers(&self, at: &[Option<usize>]) -> Option<Vec<usize>> {
-        let of = |address: &Option<usize>| {
-            let address = (*address)?;
-            self.by.iter().find(|(place, _)| place.contains(&address)).map(|(_, peer)| peer.index())
-        };
-        let mut peers = at.iter().map(of).collect::<Option<Vec<usize>>>()?;
-        peers.sort_unstable();
-        peers.dedup();
-        Some(peers)
-    }
 }
 
 /// The wait host of a rank with some [`Door`]s. A rank behind a door is known to the engine by its place in the lists below.
@@ -137,7 +101,7 @@ struct SegmentWaits {
     doorbells: Vec<Doorbell>,
     /// Where the segment of each is mapped here.
     places: Vec<Range<usize>>,
-    signalled: Vec<Signalled>,
+    leaving: Vec<Leaving>,
     told: Option<Told>,
 }
 
@@ -152,7 +116,7 @@ impl SegmentWaits {
             aborts: doors.iter().map(|door| door.abort().clone()).collect(),
             doorbells: ranks().map(|(doorbell, _)| doorbell.clone()).collect(),
             places: ranks().map(|(_, place)| place.clone()).collect(),
-            signalled: Vec::new(),
+            leaving: Vec::new(),
             told: None,
         }
     }
@@ -167,22 +131,24 @@ impl WaitHost for SegmentWaits {
     }
 
     #[inline]
-    fn in_vain(&self, address: usize) -> Option<u64> {
-        let known = self.signalled.iter().filter(|signalled| signalled.departures.any());
-        known.filter_map(|signalled| signalled.in_vain(address)).next()
+    fn in_vain(&self, at: Awaited) -> Option<u64> {
+        let known = self.leaving.iter().filter(|leaving| leaving.departures.any());
+        known.filter_map(|leaving| leaving.in_vain(at)).next()
     }
 
     fn probe(&self) -> u64 {
         self.told.as_ref().map_or(0, |told| told.status.probe())
     }
 
-    fn stalled(&self, at: &[Option<usize>], probe: u64) -> Option<u64> {
+    fn stalled(&self, ranks: &[Option<usize>], probe: u64) -> Option<u64> {
         let told = self.told.as_ref()?;
-        // Who waits for what nobody of this world signals may be woken by anybody.
-        let Some(peers) = told.peers(at) else {
+        // A wait for memory that no rank is known to signal may be ended by anybody.
+        let Some(mut peers) = ranks.iter().copied().collect::<Option<Vec<usize>>>() else {
             told.status.goes_on();
             return None;
         };
+        peers.sort_unstable();
+        peers.dedup();
         told.status.waits(WaitKind::Launch, &peers, &told.call, probe);
         told.status.tell_all(&told.status.judge()?);
         self.aborted()

@@ -48,7 +48,7 @@ pub fn evaluate_world(
         let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline };
         let args: Vec<Arg> = args.iter().map(|arg| copies.arg(arg)).collect();
         let seat = Seat { abort: abort.clone(), ..Seat::new(device)? };
-        launches.push(Launch::new(&ir::simplify(kernel), &args, &seat, settings, &[])?);
+        launches.push(Launch::new(&ir::simplify(kernel), &args, &seat, settings)?);
     }
     let mut started = Ok(());
     for (k, launch) in launches.iter_mut().enumerate() {

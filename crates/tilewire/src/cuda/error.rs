@@ -2,7 +2,6 @@
 
 use crate::ir::SourceLine;
 use crate::ptx::PtxError;
-use crate::tensor::Between;
 use cudarc::driver::DriverError;
 use std::fmt;
 
@@ -108,8 +107,8 @@ pub struct Stopped {
     pub seen: u64,
     /// Where the user wrote the wait.
     pub at: SourceLine,
-    /// Between which ranks what was waited for travels, where that is known.
-    pub between: Option<Between>,
+    /// The rank that signals what was waited for, where the purpose of the parameter says it.
+    pub peer: Option<u32>,
     /// What the launch is, in words; empty where nobody said.
     pub launch: String,
 }

@@ -10,7 +10,7 @@ use super::report::Report;
 use super::residency::Need;
 use super::stall::{Eye, Launches};
 use super::stream::Stream;
-use crate::ir::{Base, Kernel, Op, Param, ParamId, Type};
+use crate::ir::{Kernel, Op, Param, Type};
 use crate::ptx::abi;
 use crate::tensor::{Arg, Memory, MixedBanks};
 use cudarc::driver::{result, sys};
@@ -189,15 +189,8 @@ thread_local! {
 }
 
 impl Launch {
-    /// Binds a kernel, which is assembled if it was not before, to memory of the seat's device. `ends`: whom it talks to, for a seat
-    /// whose rank starts together with others.
-    pub fn new(
-        kernel: &Kernel,
-        args: &[Arg],
-        seat: &Seat,
-        settings: Settings,
-        ends: &[LegEnd],
-    ) -> Result<Launch, CudaError> {
+    /// Binds a kernel, which is assembled if it was not before, to memory of the seat's device.
+    pub fn new(kernel: &Kernel, args: &[Arg], seat: &Seat, settings: Settings) -> Result<Launch, CudaError> {
         let device = seat.stream.device();
         let program = Program::load(device, kernel)?;
         let need = if waits(kernel) {
@@ -220,10 +213,11 @@ impl Launch {
         ] {
             block[offset as usize / 8] = word;
         }
-        let scalars = bind(&program, kernel, args, &mut block)?;
         let (rank, abort) = (settings.rank, seat.abort.clone());
+        let scalars = bind(&program, kernel, args, &mut block)?;
         let stream = seat.stream.clone();
-        let (muster, ends) = (stream.muster().filter(|_| !ends.is_empty()).cloned(), ends.to_vec());
+        let ends = LegEnd::of(kernel, rank);
+        let muster = stream.muster().filter(|_| !ends.is_empty()).cloned();
         let eye = Arc::new(Eye::new(report, kernel, rank, args));
         seat.launches.watch(&eye);
         let kept = Kept { program, abort, eye, ends, muster, _args: args.to_vec() };
@@ -355,7 +349,7 @@ fn bind(
     if args.len() != kernel.params.len() {
         return wrong(&kernel.name, format!("{} arguments for {} parameters", args.len(), kernel.params.len()));
     }
-    let (packets, device, mut scalars) = (packet_areas(kernel), program.device().ordinal(), Vec::new());
+    let (packets, device, mut scalars) = (kernel.packet_areas(), program.device().ordinal(), Vec::new());
     for ((id, param), arg) in kernel.params.iter().zip(args) {
         let (name, first) = (param.name(), program.module().params.offset(id) as usize / 8);
         let (banks, bytes, align) = match param {
@@ -383,7 +377,7 @@ fn bind(
         if places.len() != banks as usize {
             return wrong(name, format!("{} memories for {banks} banks", places.len()));
         }
-        if let Some(what) = MixedBanks::objection(places, kernel.matched.contains(&id)) {
+        if let Some(what) = MixedBanks::objection(places, kernel.is_matched(id)) {
             return wrong(name, what);
         }
         for (k, memory) in places.iter().enumerate() {
@@ -416,21 +410,6 @@ fn bind(
 /// Whether a kernel waits for anybody.
 fn waits(kernel: &Kernel) -> bool {
     kernel.insts.values().any(|inst| matches!(inst.op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. }))
-}
-
-/// The parameters that packets go to: both halves of one are read at once.
-fn packet_areas(kernel: &Kernel) -> Vec<ParamId> {
-    let mut found = Vec::new();
-    for role in kernel.roles.values() {
-        kernel.walk(role.body, &mut |inst| {
-            if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[inst].op
-                && let Base::Param(p) = at.base
-            {
-                found.push(p);
-            }
-        });
-    }
-    found
 }
 
 /// The bits of a scalar, zero-extended.

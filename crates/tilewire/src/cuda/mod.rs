@@ -51,7 +51,6 @@ pub use event::Event;
 pub use foreign::{Foreign, ForeignEntry, Grid};
 pub use graph::Graph;
 pub use launch::{AbortWord, Launch, Seat, Settings};
-pub use muster::LegEnd;
 pub use program::Program;
 pub use residency::{Need, all_resident};
 pub use stall::{Launches, Stalled};

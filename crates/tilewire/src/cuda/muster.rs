@@ -24,13 +24,14 @@
 
 use super::device::held;
 use super::error::CudaError;
+use crate::ir::{Kernel, Purpose};
 use crate::sync::{Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, PoisonError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 /// A direction between two ranks, and which end of it a launch is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct LegEnd {
+pub(super) struct LegEnd {
     /// Who sends.
     pub from: u32,
     /// Who receives.
@@ -40,6 +41,20 @@ pub struct LegEnd {
 }
 
 impl LegEnd {
+    /// Those of a kernel of rank `me`, by peer, as the purposes of its parameters say.
+    pub(super) fn of(kernel: &Kernel, me: u32) -> Vec<LegEnd> {
+        let end = |purpose: &Purpose| match *purpose {
+            Purpose::Transfer { from, to, .. } if from == me || to == me => {
+                Some(LegEnd { from, to, sends: from == me })
+            }
+            _ => None,
+        };
+        let mut ends: Vec<LegEnd> = kernel.purposes.values().flatten().filter_map(end).collect();
+        ends.sort_unstable_by_key(|end| (if end.sends { end.to } else { end.from }, !end.sends));
+        ends.dedup();
+        ends
+    }
+
     fn other(self) -> LegEnd {
         LegEnd { sends: !self.sends, ..self }
     }
@@ -331,6 +346,7 @@ impl<O: Order> State<O> {
 mod tests {
     use super::super::device::Calls;
     use super::*;
+    use crate::ir::{Builder, Param, Part};
 
     type Log = Arc<Mutex<Vec<usize>>>;
 
@@ -566,6 +582,24 @@ mod tests {
         ranks.muster.withdraw(0);
         ranks.run(1, None, Some(0));
         assert_eq!(ranks.started(), [1]);
+    }
+
+    #[test]
+    fn a_kernel_has_an_end_of_every_transfer_that_it_has_a_part_of() {
+        let mut builder = Builder::new("a ring of three", 1);
+        let of = |part, from, to| Purpose::Transfer { part, from, to };
+        let banks = [
+            vec![of(Part::Staging, 1, 2), of(Part::Staging, 0, 1)],
+            vec![of(Part::Head, 1, 2)],
+            vec![Purpose::Tensor, Purpose::Own, Purpose::Starts { peer: 2 }, of(Part::Tail, 0, 2)],
+        ];
+        for purposes in banks {
+            let slots = Param::Slots { name: "words".into(), len: 1, stride: 8, banks: purposes.len() as u32 };
+            let param = builder.param(slots);
+            builder.set_purposes(param, purposes);
+        }
+        let [receive, send] = [(0, 1, false), (1, 2, true)].map(|(from, to, sends)| LegEnd { from, to, sends });
+        assert_eq!(LegEnd::of(&builder.finish(), 1), [receive, send]);
     }
 
     #[test]

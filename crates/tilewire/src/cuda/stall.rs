@@ -2,7 +2,7 @@
 
 use super::error::{CudaError, Stopped};
 use super::report::Report;
-use crate::ir::{Entity, Inst, Kernel, Param, RoleId, matching};
+use crate::ir::{Entity, Inst, Kernel, Param, Purpose, RoleId, matching};
 use crate::ptx::abi;
 use crate::tensor::{Arg, Between};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -68,7 +68,7 @@ impl Eye {
         let &[state, role, block, copy, inst, param, bank, index, expected, seen] = words;
         let bound = kernel.params.iter().nth(param as usize);
         let name = bound.map_or("scratch", |(_, param)| param.name());
-        let is_matched = bound.is_some_and(|(id, _)| kernel.matched.contains(&id));
+        let is_matched = bound.is_some_and(|(id, _)| kernel.is_matched(id));
         let of_packets = bound.is_some_and(|(_, param)| matches!(param, Param::Buffer { .. }));
         let operation = |word: u64| match of_packets {
             true => matching::operation_of_flag(word as u32).into(),
@@ -91,7 +91,7 @@ impl Eye {
             expected,
             seen,
             at: kernel.line(Inst::new(inst as usize)).clone(),
-            between: self.params.get(param as usize).copied().flatten(),
+            peer: bound.and_then(|(id, param)| self.signaller(kernel.purpose(id, bank as usize), param, index)),
             launch: self.name.get().cloned().unwrap_or_default(),
         });
         match state {
@@ -99,6 +99,16 @@ impl Eye {
             abi::OTHER_OPERATION => CudaError::OtherOperation(stopped),
             _ => CudaError::Timeout(stopped),
         }
+    }
+
+    /// The rank that a wait for a slot or packet of a parameter is for.
+    fn signaller(&self, purpose: Purpose, param: &Param, index: u64) -> Option<u32> {
+        let len = match param {
+            Param::Slots { len, .. } => *len,
+            Param::Buffer { ty, len, .. } => len * ty.size() as u64 / 16,
+            _ => return None,
+        };
+        purpose.signaller(index, len).filter(|&by| by != self.rank)
     }
 
     fn stalled(&self) -> Option<Stalled> {
@@ -142,17 +152,18 @@ impl Launches {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::Memory;
+    use crate::tensor::{Memory, Part};
 
     #[test]
     fn a_launch_has_its_credits_and_all_banks_of_its_tables() {
-        let memory = |from, to, operation| Memory::zeroed(8).crossing(Between { from, to, operation, in_step: false });
-        let table = vec![memory(0, 1, Some(4)), memory(0, 2, Some(4))];
+        let memory =
+            |part, from, to| Memory::zeroed(8).for_purpose(Purpose::Transfer { part, from, to }).for_operation(4);
+        let table = vec![memory(Part::Packets, 0, 1), memory(Part::Packets, 0, 2)];
         let args = [
-            Arg::Slots(vec![memory(1, 0, None)]),
+            Arg::Slots(vec![memory(Part::Head, 1, 0)]),
             Arg::Scalar(Memory::zeroed(8)),
             Arg::Buffer(table),
-            Arg::Buffer(vec![Memory::zeroed(8)]),
+            Arg::Buffer(vec![memory(Part::Staging, 0, 1)]),
         ];
         let found: Vec<_> = crossings(&args).iter().map(|it| (it.from, it.to, it.operation)).collect();
         assert_eq!(found, [(1, 0, None), (0, 1, Some(4)), (0, 2, Some(4))]);

@@ -9,7 +9,8 @@ use super::value::Value;
 use super::view::Touch;
 use crate::ir::scalar::Element;
 use crate::ir::{
-    self, Access, Builder, Const, Entity, GroupOp, Inst, Op, Param, ParamId, Region, RoleId, Shape, SourceLine, Type,
+    self, Access, Builder, Const, Entity, GroupOp, Inst, Op, Param, ParamId, Purpose, Region, RoleId, Shape,
+    SourceLine, Type,
 };
 use crate::tensor::{Arg, Memory};
 use std::borrow::Cow;
@@ -360,7 +361,7 @@ impl Trace {
 
     /// A buffer is a tensor of the caller.
     pub(crate) fn mark_tensor(&self, param: ParamId) {
-        self.state().builder.set_tensor(param);
+        self.state().builder.set_purposes(param, vec![Purpose::Tensor]);
     }
 
     pub(crate) fn scalar(&self, ty: Type, memory: &Memory) -> ParamId {
@@ -386,12 +387,7 @@ impl Trace {
     }
 
     pub(crate) fn rename(&self, param: ParamId, to: &str) {
-        match self.state().builder.param_mut(param) {
-            Param::Buffer { name, .. }
-            | Param::Scalar { name, .. }
-            | Param::Slots { name, .. }
-            | Param::Queue { name } => *name = to.to_string(),
-        }
+        *self.state().builder.param_mut(param).name_mut() = to.to_string();
     }
 
     pub(super) fn set_blocks(&self, blocks: u32) {
@@ -508,11 +504,11 @@ impl State {
             Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
             _ => &[],
         };
-        let is_matched = banks.iter().any(|bank| bank.operation().is_some());
+        let purposes: Vec<Purpose> = banks.iter().map(Memory::purpose).collect();
         self.args.push(arg);
         let id = self.builder.param(param);
-        if is_matched {
-            self.builder.set_matched(id);
+        if purposes.iter().any(|&purpose| purpose != Purpose::Own) {
+            self.builder.set_purposes(id, purposes);
         }
         id
     }

@@ -4,10 +4,11 @@
 use super::entity::{Region, RoleId, ScratchId, Site, Table, Value, VarId};
 use super::kernel::{Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
 use super::op::{Const, Op};
+use super::purpose::Purpose;
 use super::quick_map::QuickMap;
 use super::types::{Shape, Type};
 use super::{Inst, ParamId, typing};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A kernel under construction: an insertion point and the open regions around it.
 #[derive(Debug)]
@@ -38,8 +39,7 @@ impl Builder {
                 insts: Table::with_capacity(USUAL),
                 regions: Table::new(),
                 sites: Table::new(),
-                matched: BTreeSet::new(),
-                tensors: BTreeSet::new(),
+                purposes: BTreeMap::new(),
                 declared: BTreeMap::new(),
             },
             open: Vec::new(),
@@ -68,19 +68,14 @@ impl Builder {
         self.kernel.params.push(param)
     }
 
-    /// Says that words and flags of a parameter carry the operation's number.
-    pub fn set_matched(&mut self, param: ParamId) {
-        self.kernel.matched.insert(param);
+    /// Says what every bank of a parameter is for.
+    pub fn set_purposes(&mut self, param: ParamId, banks: Vec<Purpose>) {
+        self.kernel.purposes.insert(param, banks);
     }
 
     /// Says where a buffer was declared.
     pub fn set_declared(&mut self, param: ParamId, at: SourceLine) {
         self.kernel.declared.entry(param).or_insert(at);
-    }
-
-    /// Says that a buffer is a tensor of the caller.
-    pub fn set_tensor(&mut self, param: ParamId) {
-        self.kernel.tensors.insert(param);
     }
 
     /// The parameter, to change it while tracing (an input that turns out to be written, say).

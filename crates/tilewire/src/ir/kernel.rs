@@ -2,8 +2,9 @@
 
 use super::entity::{Inst, ParamId, Region, RoleId, ScratchId, Site, Table, Value, VarId};
 use super::op::{Base, Const, Mask, Op, Place, Slot};
+use super::purpose::Purpose;
 use super::types::{Shape, Type};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A whole kernel: what every block of a launch runs. Plain data: build it with [`super::Builder`], check it with
 /// [`super::verify`], print it with `Display`.
@@ -29,12 +30,8 @@ pub struct Kernel {
     pub regions: Table<Region, Vec<Inst>>,
     /// Source lines the instructions refer to.
     pub sites: Table<Site, SourceLine>,
-    /// Slots and packet areas whose words and flags carry the number of the launch's operation, which is an argument
-    /// ([`matching`](super::matching)): a launch that waits for this operation ends with an error if it finds a signal or packet of another one.
-    pub matched: BTreeSet<ParamId>,
-    /// Buffers that are the caller's own tensors, which its host reads and writes between launches. All others are memory between ranks, or
-    /// between launches. It says nothing to engines; the checker has the host do so.
-    pub tensors: BTreeSet<ParamId>,
+    /// What every bank of a parameter is for; all are [`Purpose::Own`] where nothing is said. Of the text only `matched` shows it.
+    pub purposes: BTreeMap<ParamId, Vec<Purpose>>,
     /// Where buffers were declared, as far as it is known. It says nothing to engines; the checker names it.
     pub declared: BTreeMap<ParamId, SourceLine>,
 }
@@ -85,6 +82,16 @@ pub enum Param {
 impl Param {
     /// Name, for messages.
     pub fn name(&self) -> &str {
+        match self {
+            Param::Buffer { name, .. }
+            | Param::Scalar { name, .. }
+            | Param::Slots { name, .. }
+            | Param::Queue { name } => name,
+        }
+    }
+
+    /// Name, to be changed.
+    pub fn name_mut(&mut self) -> &mut String {
         match self {
             Param::Buffer { name, .. }
             | Param::Scalar { name, .. }
@@ -256,6 +263,43 @@ impl Kernel {
             },
             Base::Scratch(s) => Some(self.scratches.get(s)?.len),
         }
+    }
+
+    /// What a bank of a parameter is for.
+    pub fn purpose(&self, param: ParamId, bank: usize) -> Purpose {
+        self.purposes.get(&param).and_then(|banks| banks.get(bank)).copied().unwrap_or_default()
+    }
+
+    /// Whether words and flags of a parameter carry the number of the launch's operation, which is an argument
+    /// ([`matching`](super::matching)): a launch that waits for this operation ends with an error if it finds a signal or packet of another one.
+    pub fn is_matched(&self, param: ParamId) -> bool {
+        self.purposes.get(&param).is_some_and(|banks| banks.iter().any(|bank| bank.is_matched()))
+    }
+
+    /// Adds to the name of every parameter in which rank `me` waits for one other rank which one that is: for messages.
+    pub fn name_peers(&mut self, me: u32) {
+        for (&param, banks) in &self.purposes {
+            if let [Purpose::Transfer { .. }] = banks[..]
+                && let Some(peer) = banks[0].signaller(0, 1).filter(|&by| by != me)
+            {
+                self.params[param].name_mut().push_str(&format!(" of rank {peer}"));
+            }
+        }
+    }
+
+    /// The parameters that packets go to. Both halves of a packet are read together, so these must be aligned to it whatever they are for.
+    pub fn packet_areas(&self) -> Vec<ParamId> {
+        let mut found = Vec::new();
+        for role in self.roles.values() {
+            self.walk(role.body, &mut |inst| {
+                if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &self.insts[inst].op
+                    && let Base::Param(p) = at.base
+                {
+                    found.push(p);
+                }
+            });
+        }
+        found
     }
 
     /// Source line of an instruction.

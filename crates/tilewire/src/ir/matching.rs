@@ -1,4 +1,4 @@
-//! Words and flags that carry the number of an operation: what [`Kernel::matched`](super::Kernel::matched) means, for all engines.
+//! Words and flags that carry the number of an operation: what [`Kernel::is_matched`](super::Kernel::is_matched) means, for all engines.
 //!
 //! ```text
 //!   slot      63 ──────────── count ──────────── 16 │ 15: in step │ 14 ── operation ── 0

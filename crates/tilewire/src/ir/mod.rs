@@ -11,8 +11,7 @@
 //! - **Invariants**: a verified kernel needs no further check by any stage; control flow is on uniform values only; there is
 //!   no barrier wider than a role copy; every op states its meaning and its ordering at [`Op`]; two traces of one program
 //!   print alike.
-//! - **Must not know**: every other stage. Nothing here knows who traces, which engine runs, or what a peer is beyond a bank
-//!   number.
+//! - **Must not know**: every other stage. Nothing here knows who traces, which engine runs, or what a peer is beyond a number.
 //!
 //! | file | holds |
 //! |---|---|
@@ -21,6 +20,7 @@
 //! | `entity.rs` | typed indices and the tables they index |
 //! | `kernel.rs` | [`Kernel`]: parameters, roles and the arenas of their code |
 //! | `builder.rs`, `typing.rs` | building kernels; what type an op's result has |
+//! | `purpose.rs` | [`Purpose`]: what the memory of a parameter is for |
 //! | `matching.rs` | words and flags that carry the number of an operation |
 //! | `verify/` | [`verify`]: which kernels are legal |
 //! | `names.rs`, `literal.rs`, `print.rs` | the text form |
@@ -54,6 +54,7 @@ pub mod matching;
 mod names;
 mod op;
 mod print;
+mod purpose;
 mod quick_map;
 pub mod scalar;
 mod simplify;
@@ -70,6 +71,7 @@ pub use op::{
     Base, BinaryOp, BulkDone, CompareOp, Const, GroupOp, Mask, Op, Order, Place, Scope, Slot, Special, UnaryOp,
 };
 pub use print::{fingerprint, inst_text};
+pub use purpose::{Part, Purpose};
 pub(crate) use quick_map::QuickMap;
 pub use simplify::simplify;
 pub use types::{Shape, Type};

@@ -364,7 +364,7 @@ pub enum Op {
 
     // ---- signals ------------------------------------------------------------------------------------------------
     /// Sets the slot to `x` (u64), after everything this role copy did before is visible to whoever observes it. In a matched parameter
-    /// ([`Kernel::matched`](super::Kernel::matched)) the word that is stored carries the launch's operation beside `x`. Ordering:
+    /// ([`Kernel::is_matched`](super::Kernel::is_matched)) the word that is stored carries the launch's operation beside `x`. Ordering:
     /// release, system scope, cumulative. PTX: role barrier, then one lane's `st.release.sys`. CPU: `sfence` if non-temporal
     /// stores were used, then a release store. Not in an `each`.
     Signal {

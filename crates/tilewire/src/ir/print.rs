@@ -30,7 +30,7 @@ impl fmt::Display for Kernel {
         let names = Names::of(self);
         writeln!(f, "kernel {} blocks {}", word(&self.name), self.blocks)?;
         for (id, param) in self.params.iter() {
-            let matched = if self.matched.contains(&id) { " matched" } else { "" };
+            let matched = if self.is_matched(id) { " matched" } else { "" };
             writeln!(f, "param {id} {}{matched}", declaration(param))?;
         }
         let lines = f.alternate();

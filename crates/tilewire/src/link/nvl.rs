@@ -429,8 +429,7 @@ impl StallWatch {
 
     /// Tells all ranks of a kernel that found another operation: the host may be waiting for another rank's.
     fn tell_of(&self, by: &Stopped) {
-        let Some(Between { from, to, .. }) = by.between else { return };
-        let peer = if from as usize == self.rank { to } else { from };
+        let Some(peer) = by.peer else { return };
         let there = self.names.of(Rank::new(peer), by.seen as u16);
         let there = there.unwrap_or_else(|| format!("its operation {}", by.seen));
         let (here, there) = ((self.rank, by.launch.clone()), (peer as usize, there));
@@ -539,7 +538,7 @@ mod tests {
     use super::*;
 
     fn between(from: u32, to: u32, operation: Option<u16>) -> Between {
-        Between { from, to, operation, in_step: false }
+        Between { from, to, operation }
     }
 
     #[test]

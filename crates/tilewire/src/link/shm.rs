@@ -2,7 +2,7 @@
 
 use super::Transport;
 use super::window::{WindowCall, WindowParts};
-use crate::tensor::Memory;
+use crate::tensor::{Memory, Purpose};
 use crate::transport::desk::Desk;
 use crate::transport::layout::{Geometry, Layout};
 use crate::transport::local_buffer::LocalBuffers;
@@ -361,11 +361,13 @@ impl PeerTable {
         let area = |rank: usize, range: Range<usize>| segments.segment(rank).part(range.start, range.len());
         let ranks = || 0..segments.world_size();
         // As in endpoints: one side may use the table where the other uses its endpoint.
-        let data = |rank: usize, range: Range<usize>| area(rank, range).carrying(0);
+        let all = |credits| Purpose::AllRanks { ranks: segments.world_size() as u32, credits };
+        let data = |rank: usize, range: Range<usize>| area(rank, range).for_purpose(all(false));
+        let credits = |rank: usize, range: Range<usize>| area(rank, range).for_purpose(all(true));
         let slots = |rank: usize| Signals {
             tail: data(rank, layout.tails()),
-            head: area(rank, layout.heads()),
-            packet_head: area(rank, layout.packet_heads()),
+            head: credits(rank, layout.heads()),
+            packet_head: credits(rank, layout.packet_heads()),
             ready: data(rank, layout.ready()),
             done: data(rank, layout.done()),
         };

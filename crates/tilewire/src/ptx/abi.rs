@@ -102,7 +102,7 @@ impl ParamBlock {
                 Param::Scalar { .. } | Param::Queue { .. } => 1,
             };
             bytes += entries;
-            let is_matched = kernel.matched.contains(&id);
+            let is_matched = kernel.is_matched(id);
             stamps.push(is_matched.then(|| offset(bytes)));
             bytes += if is_matched { entries } else { 0 };
         }

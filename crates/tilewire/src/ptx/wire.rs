@@ -86,7 +86,7 @@ impl RoleCode<'_> {
     /// Waits for all of these, side by side: a look takes as long as several, so lane k polls for the k-th. Those that are matched are
     /// looked at in another way than the others, and after them.
     pub fn wait(&mut self, waits: &[SlotWait<'_>]) {
-        let is_matched = |wait: &&SlotWait<'_>| self.kernel.matched.contains(&wait.slot.slots);
+        let is_matched = |wait: &&SlotWait<'_>| self.kernel.is_matched(wait.slot.slots);
         let (matched, bare): (Vec<SlotWait<'_>>, Vec<_>) = waits.iter().partition(is_matched);
         for (waits, matched) in [(bare, false), (matched, true)] {
             if !waits.is_empty() {
@@ -199,7 +199,7 @@ impl RoleCode<'_> {
         let seen = self.t.d("ld.acquire.sys.global.u64", &[&format_args!("[{address}]")]);
         let state = self.t.d_const(abi::GAVE_UP);
         let tell = self.t.label();
-        if self.kernel.matched.contains(&slot.slots) {
+        if self.kernel.is_matched(slot.slots) {
             let [count, least] = self.counts(seen, expected);
             let reached = self.t.p("setp.ge.u64", &[&count, &least]);
             let fine = self.is_fine(seen, expected);
@@ -278,7 +278,7 @@ impl RoleCode<'_> {
                 // Of each op one look per lane will do: all packets of a message are of one operation, and the first lane's first is there
                 // in every message.
                 let is_first = k == 0 || packets[k - 1].0.inst != want.inst;
-                if is_first && code.kernel.matched.contains(&param) {
+                if is_first && code.kernel.is_matched(param) {
                     let differs = code.t.r("xor.b32", &[&last[k], flag]);
                     let bits = code.t.r("and.b32", &[&differs, &Hex(FLAG_BITS.into())]);
                     let same = code.t.p("setp.eq.u32", &[&bits, &0]);

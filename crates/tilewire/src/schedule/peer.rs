@@ -2,7 +2,7 @@
 
 use crate::hook::{AnyValue, Block, Lines, Region, RoleCtx, Slots, Value, View};
 use crate::ir::scalar::Element;
-use crate::ir::{Access, SourceLine, Type};
+use crate::ir::{Access, Part, SourceLine, Type};
 use crate::tensor::Memory;
 use crate::transport::{PeerEndpoint, PeerMemory, Protocol};
 use std::rc::Rc;
@@ -250,7 +250,10 @@ impl<'t> LoadStore<'t> {
             Protocol::Staged { .. } | Protocol::Bulk { .. } => (("tail", &there.tail), ("head", &here.head)),
         };
         let bytes = match window {
-            Some(window) => k.region("window", std::slice::from_ref(window)),
+            Some(window) => {
+                let purpose = staging.purpose().with_part(Part::Window);
+                k.region("window", &[window.clone().for_purpose(purpose)])
+            }
             None => k.region("staging of the peer", std::slice::from_ref(staging)),
         };
         Self::bind(k, bytes, ("packets of the peer", packets), gives, takes, &endpoint.starts)

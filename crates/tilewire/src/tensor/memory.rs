@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::memory_left::{MemoryLeft, NoMemory};
-use crate::ir::matching;
+use crate::ir::{Part, Purpose, matching};
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
@@ -21,9 +21,9 @@ pub struct Memory {
     bytes: usize,
     /// Whether other threads or processes may write the bytes at any time.
     shared: bool,
-    between: Option<Between>,
-    /// The operation that its words carry, where they travel between more than two ranks.
-    carried: Option<u16>,
+    purpose: Purpose,
+    /// The operation that its words or packets carry, where the purpose says that they carry one.
+    operation: u16,
     keep: Keep,
 }
 
@@ -35,10 +35,8 @@ pub struct Between {
     /// The rank that receives it.
     pub to: u32,
     /// The operation that they carry, fewer than [`Between::OPERATIONS`]: so that a launch which waits for another one's words finds out (see
-    /// [`Kernel::matched`](crate::ir::Kernel::matched)). None of credits, which may be older than the launch.
+    /// [`Purpose::is_matched`]). None of credits, which may be older than the launch.
     pub operation: Option<u16>,
-    /// Whether no word runs ahead of who waits for it ([`matching::IN_STEP`]), in schedules of the collectives.
-    pub in_step: bool,
 }
 
 impl Between {
@@ -104,8 +102,8 @@ impl Memory {
             start: block.start(),
             bytes,
             shared: false,
-            between: None,
-            carried: None,
+            purpose: Purpose::Own,
+            operation: 0,
             keep: Keep::Host(Rc::new(block)),
         })
     }
@@ -116,7 +114,7 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped, and while a kernel that has it
     /// runs nobody else may touch it except by the protocols of tilewire.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: false, between: None, carried: None, keep: Keep::Host(keep) }
+        Memory { start, bytes, shared: false, purpose: Purpose::Own, operation: 0, keep: Keep::Host(keep) }
     }
 
     /// As [`Memory::foreign`], for memory that peers (other threads or processes) may write at any time.
@@ -125,7 +123,7 @@ impl Memory {
     /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped; nobody may hold a
     /// reference to it.
     pub unsafe fn shared(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: true, between: None, carried: None, keep: Keep::Host(keep) }
+        Memory { start, bytes, shared: true, purpose: Purpose::Own, operation: 0, keep: Keep::Host(keep) }
     }
 
     /// Memory of a device: the host never follows its address, `keep` copies for it.
@@ -137,7 +135,7 @@ impl Memory {
     /// At address 0.
     pub unsafe fn on_device(address: u64, bytes: usize, keep: Rc<dyn DeviceBytes>) -> Memory {
         let start = NonNull::new(std::ptr::without_provenance_mut(address as usize)).expect("memory is not at 0");
-        Memory { start, bytes, shared: false, between: None, carried: None, keep: Keep::Device(keep) }
+        Memory { start, bytes, shared: false, purpose: Purpose::Own, operation: 0, keep: Keep::Device(keep) }
     }
 
     /// The device that has the bytes; none: the host.
@@ -168,21 +166,13 @@ impl Memory {
             Keep::Host(_) => unsafe { self.start.add(offset) },
             Keep::Device(_) => self.start.map_addr(|start| start.saturating_add(offset)),
         };
-        let Memory { shared, between, carried, .. } = *self;
-        Memory { start, bytes, shared, between, carried, keep: self.keep.clone() }
+        let Memory { shared, purpose, operation, .. } = *self;
+        Memory { start, bytes, shared, purpose, operation, keep: self.keep.clone() }
     }
 
-    /// This memory, as what travels between two ranks.
-    pub fn crossing(self, between: Between) -> Memory {
-        let fits = between.operation.is_none_or(|operation| operation < Between::OPERATIONS);
-        assert!(fits, "{between:?}: there are {} operations", Between::OPERATIONS);
-        Memory { between: Some(between), ..self }
-    }
-
-    /// This memory, as words of an operation that travel between any ranks: all that one rank is signalled at, say.
-    pub(crate) fn carrying(self, operation: u16) -> Memory {
-        assert!(operation < Between::OPERATIONS, "operation {operation}: there are {}", Between::OPERATIONS);
-        Memory { carried: Some(operation), ..self }
+    /// This memory, for a purpose: a parameter that is bound to it says so.
+    pub fn for_purpose(self, purpose: Purpose) -> Memory {
+        Memory { purpose, ..self }
     }
 
     /// The same memory with the number of another operation, where it carries one.
@@ -190,37 +180,40 @@ impl Memory {
     /// # Panics
     /// When there is no such number: see [`Between::OPERATIONS`].
     pub fn for_operation(self, operation: u16) -> Memory {
-        match self.between {
-            Some(between) if between.operation.is_some() => {
-                self.crossing(Between { operation: Some(operation), ..between })
-            }
-            _ if self.carried.is_some() => self.carrying(operation),
-            _ => self,
-        }
+        assert!(operation < Between::OPERATIONS, "operation {operation}: there are {}", Between::OPERATIONS);
+        Memory { operation, ..self }
     }
 
     /// Other memory that is to be used in place of this: what travels in it is the same.
     pub(crate) fn stands_for(self, other: &Memory) -> Memory {
-        Memory { between: other.between, carried: other.carried, ..self }
+        Memory { purpose: other.purpose, operation: other.operation, ..self }
     }
 
-    /// Between which ranks what lies in it travels, where that is so.
+    /// What it is for.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
+    }
+
+    /// Between which ranks the words or packets that lie in it travel, where that is so.
     pub fn between(&self) -> Option<Between> {
-        self.between
+        let Purpose::Transfer { from, to, .. } = self.purpose else { return None };
+        let operation = self.purpose.is_matched().then_some(self.operation);
+        (operation.is_some() || self.purpose.is_credit()).then_some(Between { from, to, operation })
     }
 
     /// What its words or packets carry, if they do: the operation, and whether words are in step.
     pub fn operation(&self) -> Option<u16> {
-        let Some(Between { operation, in_step, .. }) = self.between else { return self.carried };
-        operation.map(|number| if in_step && number >= Between::OWN { number | matching::IN_STEP } else { number })
+        let is_in_step = matches!(self.purpose, Purpose::Transfer { part: Part::Tail, .. });
+        let mark = if is_in_step && self.operation >= Between::OWN { matching::IN_STEP } else { 0 };
+        self.purpose.is_matched().then_some(self.operation | mark)
     }
 
     /// What travels in it, in words.
     fn what(&self) -> String {
-        match self.between {
-            Some(Between { from, to, operation: Some(_), .. }) => format!("data from rank {from} to rank {to}"),
+        match self.between() {
+            Some(Between { from, to, operation: Some(_) }) => format!("data from rank {from} to rank {to}"),
             Some(Between { from, to, .. }) => format!("credits for data from rank {from} to rank {to}"),
-            None if self.carried.is_some() => "data of all ranks".to_string(),
+            None if self.purpose.is_matched() => "data of all ranks".to_string(),
             None => "no signals of a transport's endpoint".to_string(),
         }
     }
@@ -311,7 +304,7 @@ impl MixedBanks {
         if let Some(mixed) = MixedBanks::of(banks) {
             return Some(mixed.to_string());
         }
-        let is_credit = |bank: &Memory| bank.between.is_some_and(|between| between.operation.is_none());
+        let is_credit = |bank: &Memory| bank.purpose.is_credit();
         let why = match is_matched {
             false if banks.iter().any(|bank| bank.operation().is_some()) => {
                 "its signals carry the number of an operation, and the kernel was traced without: trace it with this memory"

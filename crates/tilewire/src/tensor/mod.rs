@@ -10,9 +10,9 @@ mod memory_left;
 pub(crate) use block::Block;
 pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
 pub use memory_left::{MemoryLeft, NoMemory, Shortage};
-// What a tensor's elements are, for folders that see tensors but no kernels.
+// What a tensor's elements are and what memory is for, for folders that see tensors but no kernels.
 #[doc(no_inline)]
-pub use crate::ir::{Type, scalar::Element};
+pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 
 use crate::ir::scalar::AnyBits;
 use std::cell::Cell;

@@ -3,7 +3,7 @@
 
 use super::layout::{Geometry, LINE, Layout, block_share};
 use super::rank::Rank;
-use crate::tensor::{Between, Memory};
+use crate::tensor::{Between, Memory, Part, Purpose};
 use std::fmt;
 use std::ops::Range;
 
@@ -147,12 +147,6 @@ impl PeerEndpoint {
         }
     }
 
-    /// What this rank waits at for the peer: it lies here, and nobody but the peer signals there.
-    pub fn waited(&self) -> [&Memory; 6] {
-        let PeerMemory { packets, signals: Signals { tail, head, packet_head, ready, done }, .. } = &self.here;
-        [head, packet_head, ready, tail, done, packets]
-    }
-
     /// The same memories for a kernel of your own that is operation `operation` of this pair, from 0; both ranks give the same number to
     /// launches that belong together. A launch that meets one of another number ends with an error on both, instead of taking its data.
     /// Kernels that say nothing are operation 0.
@@ -177,7 +171,7 @@ impl PeerEndpoint {
         PeerEndpoint {
             here: PeerMemory::of(layout, (rank, mine), peer),
             there: There::Mapped(PeerMemory::of(layout, (peer, theirs), rank)),
-            starts: mine.part(starts.start, starts.len()),
+            starts: mine.part(starts.start, starts.len()).for_purpose(Purpose::Starts { peer: peer.number() }),
         }
     }
 }
@@ -188,21 +182,18 @@ impl PeerMemory {
         let (own, other) = (owner.number(), writer.number());
         let at = |range: Range<usize>| segment.part(range.start, range.len());
         let slots = |area: Range<usize>| at(layout.of_peer(&area, writer.index()));
-        // What says that something of a launch is there says of which operation it is. Credits are older than the launch.
-        let of = |from, to, operation, in_step| {
-            move |memory: Memory| memory.crossing(Between { from, to, operation, in_step })
-        };
-        let (arrives, in_step) = (of(other, own, Some(0), false), of(other, own, Some(0), true));
-        let (permits, credits) = (of(own, other, Some(0), false), of(own, other, None, false));
+        // The writer sends what arrives here, and receives what this rank is permitted to send.
+        let arrives = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: other, to: own });
+        let permits = |part, memory: Memory| memory.for_purpose(Purpose::Transfer { part, from: own, to: other });
         PeerMemory {
-            staging: at(layout.peer_staging(writer.index())),
-            packets: arrives(at(layout.peer_packets(writer.index()))),
+            staging: arrives(Part::Staging, at(layout.peer_staging(writer.index()))),
+            packets: arrives(Part::Packets, at(layout.peer_packets(writer.index()))),
             signals: Signals {
-                tail: in_step(slots(layout.tails())),
-                head: credits(slots(layout.heads())),
-                packet_head: credits(slots(layout.packet_heads())),
-                ready: permits(slots(layout.ready())),
-                done: arrives(slots(layout.done())),
+                tail: arrives(Part::Tail, slots(layout.tails())),
+                head: permits(Part::Head, slots(layout.heads())),
+                packet_head: permits(Part::PacketHead, slots(layout.packet_heads())),
+                ready: permits(Part::Ready, slots(layout.ready())),
+                done: arrives(Part::Done, slots(layout.done())),
             },
         }
     }

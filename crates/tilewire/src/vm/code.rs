@@ -5,7 +5,7 @@
 //! into the instance's own strip memory or, for a bound access, straight into the tensor. [`Opcode::signature`] says what each operand is;
 //! the verifier and the disassembly read nothing else.
 
-use crate::ir::{BinaryOp, CompareOp, GroupOp, SourceLine, Type, UnaryOp};
+use crate::ir::{BinaryOp, CompareOp, GroupOp, Purpose, SourceLine, Type, UnaryOp};
 use std::fmt;
 
 /// One instruction before it is bound to a handler.
@@ -428,6 +428,30 @@ pub(crate) struct RoleCode {
     /// Bytes of role scratch, and entries of the base addresses that point into it: (entry, offset).
     pub scratch_bytes: usize,
     pub scratch: Vec<(u16, usize)>,
+    /// The rank that it is compiled for.
+    pub rank: u32,
+    /// By entry of the base addresses, what the memory is for.
+    pub purposes: Vec<Purpose>,
+}
+
+impl RoleCode {
+    /// The rank that signals a slot that is waited for.
+    pub(crate) fn signaller(&self, slot: u32, bank: i64, index: i64) -> Option<usize> {
+        let SlotRef { first, len, .. } = self.slots[slot as usize];
+        self.awaited(first, bank, index, len)
+    }
+
+    /// The rank that writes a packet that is waited for.
+    pub(crate) fn sender(&self, access: u32, bank: Option<i64>, packet: i64) -> Option<usize> {
+        let Access { first, bytes, .. } = self.accesses[access as usize];
+        self.awaited(first, bank.unwrap_or(0), packet, bytes / 16)
+    }
+
+    fn awaited(&self, first: u16, bank: i64, index: i64, len: u64) -> Option<usize> {
+        let purpose = self.purposes.get(usize::from(first) + bank as usize)?;
+        let by = purpose.signaller(index as u64, len).filter(|&by| by != self.rank);
+        by.map(|by| by as usize)
+    }
 }
 
 /// What a register holds when an instance starts.

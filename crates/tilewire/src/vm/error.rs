@@ -138,8 +138,10 @@ pub enum LaunchError {
     Timeout {
         /// What was waited for: the op and the slot, packet or queue.
         what: String,
-        /// The bank of the slot or packet, where there are several: in the tables of a transport, the peer.
+        /// The bank of the slot or packet, where there are several.
         bank: Option<i64>,
+        /// The rank that signals there, where the purpose of the parameter says it.
+        peer: Option<usize>,
         /// The index of the slot or packet; none where the wait was for room in a queue, or a loop that polls.
         index: Option<i64>,
         /// Value that was waited for.
@@ -159,6 +161,8 @@ pub enum LaunchError {
         what: String,
         /// The bank of the slot or packet, where there are several.
         bank: Option<i64>,
+        /// The rank that signals there, where the purpose of the parameter says it.
+        peer: Option<usize>,
         /// The operation of this launch.
         expected: u16,
         /// The operation of the peer's.

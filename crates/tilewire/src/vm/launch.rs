@@ -103,7 +103,7 @@ impl Prepared {
         let kernel = simplified.as_ref().unwrap_or(kernel);
         let level = settings.level.min(Level::checked()?);
         let mut machines = Vec::new();
-        let programs = lower(kernel, args, settings.stream_from)?
+        let programs = lower(kernel, args, settings.rank as u32, settings.stream_from)?
             .into_iter()
             .zip(kernel.roles.values())
             .map(|(role, ir::Role { body, .. })| {
@@ -203,16 +203,16 @@ impl Prepared {
             let mut abort = None;
             let over = match machine.stop {
                 Stop::Blocked(_) => {
-                    let watch = machine.watch;
+                    let (watch, at) = (machine.watch, machine.awaited());
                     // SAFETY: the machine is blocked, and outlives this call.
                     let is_ready = || unsafe { watch.is_ready() };
-                    let in_vain = if backoff.spins() { None } else { waits.in_vain(watch.address()) };
+                    let in_vain = if backoff.spins() { None } else { waits.in_vain(at) };
                     // After the word: what was signalled before is there.
                     abort = waits.aborted().or_else(|| in_vain.filter(|_| !is_ready()));
                     if abort.is_none() && backoff.is_stalled() {
-                        abort = participant.waits(std::iter::once(watch.address()));
+                        abort = participant.waits(std::iter::once(at.map(|at| at.rank)));
                     }
-                    let mut ready = || is_ready() || waits.aborted().or(waits.in_vain(watch.address())).is_some();
+                    let mut ready = || is_ready() || waits.aborted().or(waits.in_vain(at)).is_some();
                     abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)
                 }
                 _ => true,
@@ -275,23 +275,24 @@ impl Prepared {
                     LaunchError::OutOfBounds { name, index, len: slot.len, by, at }
                 }
                 Fault::OtherSignal { slot, bank, index, expected, seen } => {
-                    let slot = &role.slots[slot as usize];
+                    let (peer, slot) = (role.signaller(slot, bank, index), &role.slots[slot as usize]);
                     let bank = slot.bank.map(|_| bank);
                     let (what, at) = (format!("{} {}[{index}]", slot.op, slot.name), slot.at.clone());
                     let [expected, seen] = [expected, seen].map(matching::operation_of_word);
-                    LaunchError::OtherOperation { what, bank, expected, seen, by, at }
+                    LaunchError::OtherOperation { what, bank, peer, expected, seen, by, at }
                 }
                 Fault::OtherPacket { access: k, bank, packet, expected, seen } => {
-                    let access = access(k);
+                    let (peer, access) = (role.sender(k, bank, packet), access(k));
                     let (what, at) = (format!("packet {packet} of {}", access.name), access.at.clone());
                     let [expected, seen] = [expected, seen].map(matching::operation_of_flag);
-                    LaunchError::OtherOperation { what, bank, expected, seen, by, at }
+                    LaunchError::OtherOperation { what, bank, peer, expected, seen, by, at }
                 }
                 Fault::Count { access: k, count } => LaunchError::NegativeCount { count, by, at: access(k).at.clone() },
             },
             Stop::Blocked(blocked) => {
                 let after = self.settings.deadline.unwrap_or_default();
                 let of_bank = |bank: Option<i64>| bank.map_or(String::new(), |bank| format!("[bank {bank}]"));
+                let peer = machine.awaited().map(|at| at.rank);
                 let (what, bank, index, expected, seen, at) = match blocked {
                     Blocked::Slot { slot, bank, index, expected, seen } => {
                         let slot = &role.slots[slot as usize];
@@ -316,7 +317,7 @@ impl Prepared {
                 if let (Some(word), Some(host)) = (abort, self.settings.waits.host()) {
                     return LaunchError::Aborted { cause: host.explain(word), word, what, by, at };
                 }
-                LaunchError::Timeout { what, bank, index, expected, seen, after, by, at }
+                LaunchError::Timeout { what, bank, peer, index, expected, seen, after, by, at }
             }
             Stop::Running | Stop::Done => unreachable!("a launch that ended well needs no explanation"),
         }
@@ -355,7 +356,7 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
     if entries > MAX_ENTRIES {
         return Err(wrong(&kernel.name, format!("{entries} banks in all; at most {MAX_ENTRIES} fit the bytecode")));
     }
-    let packets = packet_areas(kernel);
+    let packets = kernel.packet_areas();
     for ((id, param), arg) in kernel.params.iter().zip(args) {
         let name = param.name();
         let (banks, bytes, align, ty) = match (param, arg) {
@@ -379,7 +380,7 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
         if memories.len() != banks as usize {
             return Err(wrong(name, format!("{} memories for {banks} banks", memories.len())));
         }
-        if let Some(what) = MixedBanks::objection(memories, kernel.matched.contains(&id)) {
+        if let Some(what) = MixedBanks::objection(memories, kernel.is_matched(id)) {
             return Err(wrong(name, what));
         }
         for memory in memories {
@@ -405,20 +406,5 @@ fn puts(kernel: &Kernel, body: ir::Region) -> bool {
     kernel.walk(body, &mut |inst| {
         found |= matches!(&kernel.insts[inst].op, Op::Put { at, .. } if matches!(at.base, ir::Base::Param(_)));
     });
-    found
-}
-
-/// The parameters that packets go to: their halves are atomic, so they must be aligned.
-fn packet_areas(kernel: &Kernel) -> Vec<ir::ParamId> {
-    let mut found = Vec::new();
-    for role in kernel.roles.values() {
-        kernel.walk(role.body, &mut |inst| {
-            if let Op::PacketPut { at, .. } | Op::PacketGet { at, .. } = &kernel.insts[inst].op
-                && let ir::Base::Param(p) = at.base
-            {
-                found.push(p);
-            }
-        });
-    }
     found
 }

@@ -11,7 +11,7 @@ use super::level::Level;
 use super::pace::{AROUND_FROM, Pace};
 use super::shortcut::Shortcut;
 use super::stamp::{FlagStamp, WordStamp};
-use super::waits::{WaitHost, Waits};
+use super::waits::{Awaited, WaitHost, Waits};
 use crate::ir::matching::Look;
 use crate::ir::{Special, Type};
 use std::sync::Arc;
@@ -498,6 +498,16 @@ impl Machine {
             }
         }
         matches!(self.stop, Stop::Done)
+    }
+
+    /// What it waits for, where it is blocked in memory that a rank is known to signal.
+    pub(crate) fn awaited(&self) -> Option<Awaited> {
+        let rank = match self.stop {
+            Stop::Blocked(Blocked::Slot { slot, bank, index, .. }) => self.role().signaller(slot, bank, index)?,
+            Stop::Blocked(Blocked::Packet { access, bank, packet, .. }) => self.role().sender(access, bank, packet)?,
+            _ => return None,
+        };
+        Some(Awaited { rank, address: self.watch.address()? })
     }
 
     /// The program this machine runs.

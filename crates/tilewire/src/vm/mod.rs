@@ -46,4 +46,4 @@ pub(crate) use machine::tests::fuzz;
 pub use pace::Puts;
 pub(crate) use processor::{is_intel, second_level};
 pub use queue::{Descriptor, Queue, Work};
-pub use waits::{Bell, WaitHost, Waits};
+pub use waits::{Awaited, Bell, WaitHost, Waits};

@@ -5,7 +5,7 @@
 use super::machine::{Machine, Stop, Watch};
 use super::rounding::Rounding;
 use super::stall::Stalls;
-use super::waits::{Backoff, Waits};
+use super::waits::{Awaited, Backoff, Waits};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, sleep, yield_now};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -137,7 +137,7 @@ impl Job {
                 participant.goes_on();
             } else if backoff.is_stalled()
                 && let Some(index) = stuck
-                && let abort @ Some(_) = participant.waits(self.blocked(first).map(|(_, watch)| watch.address()))
+                && let abort @ Some(_) = participant.waits(self.blocked(first).map(|(.., at)| at.map(|at| at.rank)))
             {
                 return self.fail(Failure { index, stop: stop_of(index), abort });
             } else if !backoff.spins()
@@ -153,20 +153,23 @@ impl Job {
     }
 
     /// The chained instances from this one on, which are blocked, with what each waits for.
-    fn blocked(&self, first: usize) -> impl Iterator<Item = (usize, Watch)> {
+    fn blocked(&self, first: usize) -> impl Iterator<Item = (usize, Watch, Option<Awaited>)> {
         let next = |&index: &usize| {
             // SAFETY: the chain holds indices that `take` gave to this participant alone; no reference to them is held here.
             let next = unsafe { self.machine(index) }.next;
             (next != NONE).then_some(next)
         };
-        // SAFETY: as above.
-        std::iter::successors((first != NONE).then_some(first), next).map(|k| (k, unsafe { self.machine(k) }.watch))
+        std::iter::successors((first != NONE).then_some(first), next).map(|k| {
+            // SAFETY: as above.
+            let machine = unsafe { self.machine(k) };
+            (k, machine.watch, machine.awaited())
+        })
     }
 
     /// A chained instance that waits for what will not come, if there is one: with it the launch cannot come to its end.
     fn in_vain(&self, first: usize) -> Option<(usize, u64)> {
-        self.blocked(first).find_map(|(index, watch)| {
-            let word = self.waits.in_vain(watch.address())?;
+        self.blocked(first).find_map(|(index, watch, at)| {
+            let word = self.waits.in_vain(at)?;
             // After the word: what was signalled before is there. SAFETY: blocked, and the memory it waits for lives as long as it does.
             let ready = unsafe { watch.is_ready() };
             // Who gives up says why before it leaves.
@@ -176,12 +179,12 @@ impl Job {
 
     /// Waits a little, at most until one of the chained instances can go on or the launch is to end; true at the deadline.
     fn pause(&self, backoff: &mut Backoff, first: usize) -> bool {
-        let polls = self.blocked(first).any(|(_, watch)| watch.is_polled());
+        let polls = self.blocked(first).any(|(_, watch, _)| watch.is_polled());
         backoff.pause(&self.waits, polls, &mut || {
             self.failed.load(Ordering::Relaxed)
                 || self.waits.aborted().is_some()
-                || self.blocked(first).any(|(_, watch)| {
-                    let in_vain = self.waits.in_vain(watch.address()).is_some();
+                || self.blocked(first).any(|(_, watch, at)| {
+                    let in_vain = self.waits.in_vain(at).is_some();
                     // SAFETY: these instances are blocked, and the memory they wait for lives as long as they do.
                     in_vain || unsafe { watch.is_ready() }
                 })

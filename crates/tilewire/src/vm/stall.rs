@@ -18,7 +18,7 @@ pub(crate) struct Stalls {
 
 #[derive(Default)]
 struct Waiting {
-    /// Participants that wait, where, and the probe that each read before it looked.
+    /// Participants that wait, for which ranks, and the probe that each read before it looked.
     of: Vec<(usize, Vec<Option<usize>>, u64)>,
     /// Whether the host was told.
     told: bool,
@@ -57,21 +57,21 @@ impl Participant<'_> {
         }
     }
 
-    /// All its instances wait, at these addresses, and none had what it waits for since [`Participant::looks`]. Gives the word that ends the
+    /// All its instances wait, for these ranks, and none had what it waits for since [`Participant::looks`]. Gives the word that ends the
     /// launch, if the host knows that it waits in vain.
     #[cold]
-    pub(crate) fn waits(&mut self, at: impl Iterator<Item = Option<usize>>) -> Option<u64> {
+    pub(crate) fn waits(&mut self, ranks: impl Iterator<Item = Option<usize>>) -> Option<u64> {
         self.waits.host()?;
         let mut waiting = self.stalls.waiting();
         waiting.of.retain(|(number, ..)| *number != self.number);
-        waiting.of.push((self.number, at.collect(), self.probe));
+        waiting.of.push((self.number, ranks.collect(), self.probe));
         self.waiting = true;
         if waiting.of.len() < self.stalls.inside.load(Ordering::Relaxed) {
             return None;
         }
         waiting.told = true;
         let probe = waiting.of.iter().map(|(.., probe)| *probe).min().unwrap_or(0);
-        let all: Vec<Option<usize>> = waiting.of.iter().flat_map(|(_, at, _)| at.iter().copied()).collect();
+        let all: Vec<Option<usize>> = waiting.of.iter().flat_map(|(_, ranks, _)| ranks.iter().copied()).collect();
         self.waits.stalled(&all, probe)
     }
 

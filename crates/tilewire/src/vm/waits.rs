@@ -35,9 +35,9 @@ pub trait WaitHost: Send + Sync {
     /// The word that says why this rank's waits are to end, if they are. Called in every round of a wait: one relaxed load.
     fn aborted(&self) -> Option<u64>;
 
-    /// The word that says why a wait for memory at `address` is in vain, if it is known to be: nobody will signal there any more. What
+    /// The word that says why a wait is in vain, if it is known to be: that rank will not signal there any more. What
     /// was signalled before is there: the engine looks once more before it gives up. Asked in every round of a wait that does not spin any more.
-    fn in_vain(&self, _address: usize) -> Option<u64> {
+    fn in_vain(&self, _at: Awaited) -> Option<u64> {
         None
     }
 
@@ -47,9 +47,9 @@ pub trait WaitHost: Send + Sync {
         0
     }
 
-    /// All of a launch waits, at these addresses (`None`: for what has none), and looked there after it read `probe`. Gives the word
-    /// that says why it waits in vain, if that is known. Called every few milliseconds by a launch that has waited for some.
-    fn stalled(&self, _at: &[Option<usize>], _probe: u64) -> Option<u64> {
+    /// All of a launch waits, for these ranks (`None`: for memory that no rank is known to signal), and looked after it read `probe`. Gives the
+    /// word that says why it waits in vain, if that is known. Called every few milliseconds by a launch that has waited for some.
+    fn stalled(&self, _ranks: &[Option<usize>], _probe: u64) -> Option<u64> {
         None
     }
 
@@ -77,6 +77,15 @@ pub trait WaitHost: Send + Sync {
 
     /// Wakes the sleepers of this rank.
     fn wake(&self);
+}
+
+/// What a wait is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Awaited {
+    /// The rank that signals there, as the purpose of the parameter says.
+    pub rank: usize,
+    /// Where it looks.
+    pub address: usize,
 }
 
 /// How signallers see whether a rank sleeps, at the cost of one load: a call per signal would cost three times as much.
@@ -115,8 +124,8 @@ impl Waits {
 
     /// The word of a wait that will never be satisfied, if that is known.
     #[inline]
-    pub(crate) fn in_vain(&self, address: Option<usize>) -> Option<u64> {
-        self.0.as_ref().zip(address).and_then(|(host, address)| host.in_vain(address))
+    pub(crate) fn in_vain(&self, at: Option<Awaited>) -> Option<u64> {
+        self.0.as_ref().zip(at).and_then(|(host, at)| host.in_vain(at))
     }
 
     pub(crate) fn probe(&self) -> u64 {
@@ -124,8 +133,8 @@ impl Waits {
     }
 
     /// See [`WaitHost::stalled`].
-    pub(crate) fn stalled(&self, at: &[Option<usize>], probe: u64) -> Option<u64> {
-        self.0.as_ref().and_then(|host| host.stalled(at, probe))
+    pub(crate) fn stalled(&self, ranks: &[Option<usize>], probe: u64) -> Option<u64> {
+        self.0.as_ref().and_then(|host| host.stalled(ranks, probe))
     }
 
     /// See [`WaitHost::resumed`].

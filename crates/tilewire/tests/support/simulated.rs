@@ -119,7 +119,7 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<R
                 launch.words.push(place.address);
                 of_arg.push(place);
             }
-            if traced.kernel.matched.contains(&id) {
+            if traced.kernel.is_matched(id) {
                 let operation = |bank: &tilewire::Memory| bank.operation().unwrap_or(0);
                 launch.words.extend(banks.iter().map(|bank| abi::stamp(param, operation(bank))));
             }

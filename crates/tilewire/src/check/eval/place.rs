@@ -175,7 +175,7 @@ impl Instance<'_> {
 
     /// The operation that words or flags in a bank carry, if they do.
     pub(super) fn operation(&self, param: ParamId, bank: u32) -> Option<u16> {
-        self.kernel.matched.contains(&param).then(|| self.binding.operation(param, bank as usize))
+        self.kernel.is_matched(param).then(|| self.binding.operation(param, bank as usize))
     }
 
     pub(super) fn signal(

@@ -6,7 +6,7 @@ use crate::check::error::EvalError;
 use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
 use crate::check::model::{Promise, SlotPlaces};
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
-use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId};
+use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId, Purpose};
 use crate::tensor::{Arg, Memory};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -330,7 +330,7 @@ impl Stage {
                         (Param::Buffer { access, .. }, Bound::Buffer(banks)) => uses.extend(banks.iter().map(|bank| {
                             let (access, span) = (*access, span(bank));
                             let (wire, copied) = (wires.contains(&param), copied.contains(&param));
-                            let own = access != Access::InOut || job.kernel.tensors.contains(&param);
+                            let own = access != Access::InOut || job.kernel.purpose(param, 0) == Purpose::Tensor;
                             Use { launch, rank, param, access, wire, copied, own, span }
                         })),
                         (Param::Slots { stride, .. }, Bound::Slots(banks)) => {

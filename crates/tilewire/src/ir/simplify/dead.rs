@@ -20,8 +20,7 @@ pub(super) fn compact(mut kernel: Kernel) -> Kernel {
         insts: Table::with_capacity(kernel.insts.len()),
         regions: Table::with_capacity(kernel.regions.len()),
         sites: std::mem::take(&mut kernel.sites),
-        matched: std::mem::take(&mut kernel.matched),
-        tensors: std::mem::take(&mut kernel.tensors),
+        purposes: std::mem::take(&mut kernel.purposes),
         declared: std::mem::take(&mut kernel.declared),
     };
     let mut copy = Copy { live, values: vec![None; kernel.values.len()], old: &kernel, kernel: new };

@@ -17,9 +17,14 @@ use crate::ir::{
 };
 use crate::tensor::{Arg, Memory};
 
-/// Lowers every role of a verified kernel. `stream_from`: bytes from which on an `each` will store around the cache.
-pub(crate) fn lower(kernel: &Kernel, args: &[Arg], stream_from: usize) -> Result<Vec<RoleCode>, PrepareError> {
-    kernel.roles.keys().map(|role| RoleLowering::new(kernel, args, role, stream_from).lower()).collect()
+/// Lowers every role of a verified kernel, for one rank. `stream_from`: bytes from which on an `each` will store around the cache.
+pub(crate) fn lower(
+    kernel: &Kernel,
+    args: &[Arg],
+    rank: u32,
+    stream_from: usize,
+) -> Result<Vec<RoleCode>, PrepareError> {
+    kernel.roles.keys().map(|role| RoleLowering::new(kernel, args, rank, role, stream_from).lower()).collect()
 }
 
 /// The first entry of each parameter in the machine's base addresses, and the number of entries.
@@ -65,9 +70,12 @@ struct RoleLowering<'k> {
 }
 
 impl<'k> RoleLowering<'k> {
-    fn new(kernel: &'k Kernel, args: &'k [Arg], role: RoleId, stream_from: usize) -> Self {
+    fn new(kernel: &'k Kernel, args: &'k [Arg], rank: u32, role: RoleId, stream_from: usize) -> Self {
         let (first, entries) = entries(args);
-        let mut code = RoleCode { name: kernel.roles[role].name.clone(), ..RoleCode::default() };
+        let banks = kernel.params.keys().zip(args).flat_map(|(p, arg)| (0..memories(arg).len()).map(move |k| (p, k)));
+        let purposes = banks.map(|(param, bank)| kernel.purpose(param, bank)).collect();
+        let name = kernel.roles[role].name.clone();
+        let mut code = RoleCode { name, rank, purposes, ..RoleCode::default() };
         let mut scratch_entries = QuickMap::default();
         for (id, scratch) in kernel.scratches.iter().filter(|(_, s)| s.role == role) {
             let entry = (entries + scratch_entries.len()) as u16;
@@ -403,7 +411,7 @@ impl<'k> RoleLowering<'k> {
     /// The operation of every bank of a parameter, where its words or flags carry one.
     fn operations(&self, param: ParamId) -> Option<Box<[u16]>> {
         let of = |memory: &Memory| memory.operation().unwrap_or(0);
-        self.kernel.matched.contains(&param).then(|| memories(&self.args[param.index()]).iter().map(of).collect())
+        self.kernel.is_matched(param).then(|| memories(&self.args[param.index()]).iter().map(of).collect())
     }
 
     /// An access at a uniform index.

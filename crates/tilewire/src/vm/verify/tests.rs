@@ -200,7 +200,7 @@ pub(in super::super) fn sample(control: bool) -> Sample {
     let mut args: Vec<Arg> =
         sizes.iter().map(|banks| Arg::Buffer(banks.iter().map(|size| memory(size * LEN)).collect())).collect();
     args.extend([Arg::Slots(vec![memory(64)]), Arg::Scalar(memory(8)), Arg::Scalar(memory(8))]);
-    let role = lower(&kernel, &args, usize::MAX).expect("lowers").remove(0);
+    let role = lower(&kernel, &args, 0, usize::MAX).expect("lowers").remove(0);
     let mut entries: Vec<u64> = args.iter().flat_map(memories).map(|m| m.bytes() as u64).collect();
     entries.push(4 * LEN as u64);
     Sample { args, role, entries, whole }

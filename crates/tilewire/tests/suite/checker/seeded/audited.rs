@@ -4,8 +4,7 @@
 use super::Expect::{AnyFault, Clean, CleanDecided, Fault};
 use super::{Seen, Shared, check, one, plan, settings};
 use tilewire::hook::Block;
-use tilewire::ir::{Order, Scope};
-use tilewire::tensor::Between;
+use tilewire::ir::{Order, Part, Purpose, Scope};
 use tilewire::{Memory, Tensor, Traced, kernel};
 
 seeds! {
@@ -347,7 +346,7 @@ fn signal_of_another_operation_before_one_of_the_right_one() -> Seen {
 }
 /// By launch: the operation of the rank that signals, and of the one that waits.
 fn operations(launches: &[(u16, u16)]) -> Seen {
-    let slots = Memory::zeroed(128).crossing(Between { from: 0, to: 1, operation: Some(0), in_step: false });
+    let slots = Memory::zeroed(128).for_purpose(Purpose::Transfer { part: Part::Done, from: 0, to: 1 });
     let launch = |(n, &(told, awaited)): (i64, &(u16, u16))| {
         let tell = kernel("tell", |k| {
             let s = k.slots("slots", one(&slots.clone().for_operation(told)), 128);
