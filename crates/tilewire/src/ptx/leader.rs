@@ -3,7 +3,7 @@
 //! Loads are only begun where they stand. What the leader has loaded **lands** where somebody needs it, or before whatever others could
 //! see: until then more loads are begun, and scratch is filled.
 
-use super::role::{RoleCode, is_pure};
+use super::role::{RoleCode, is_lane_local};
 use super::text::Reg;
 use crate::ir::access::{SCRATCH_ALIGN, place};
 use crate::ir::{Access, Base, Entity, Inst, Mask, Op, Param, Place, Type, Value};
@@ -23,7 +23,7 @@ impl RoleCode<'_> {
                 Op::Store { at, .. } | Op::Put { at, .. } => in_scratch(at),
                 Op::Load { .. } | Op::Get { .. } | Op::Each { .. } | Op::For { .. } | Op::If { .. } => true,
                 Op::Group { .. } => true,
-                op => is_pure(op),
+                op => is_lane_local(op),
             };
             quiet && !self.needs_pending(op)
         };

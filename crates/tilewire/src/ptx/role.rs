@@ -269,7 +269,7 @@ impl<'k> RoleCode<'k> {
         self.kernel.walk(region, &mut |inst| {
             let data = &self.kernel.insts[inst];
             let uniform = data.result.is_some_and(|v| self.kernel.shape(v) == Shape::Uniform);
-            found |= uniform && !is_pure(&data.op);
+            found |= uniform && !is_lane_local(&data.op);
         });
         found
     }
@@ -321,7 +321,7 @@ impl<'k> RoleCode<'k> {
         if !insts.first().is_some_and(is_wait) {
             return &[];
         }
-        let run = insts.iter().take_while(|inst| is_wait(inst) || is_pure(&self.kernel.insts[**inst].op));
+        let run = insts.iter().take_while(|inst| is_wait(inst) || is_lane_local(&self.kernel.insts[**inst].op));
         let waits: Vec<usize> = run.enumerate().filter(|(_, inst)| is_wait(inst)).map(|(k, _)| k).take(32).collect();
         match waits[..] {
             [_, .., last] => &insts[..=last],
@@ -341,7 +341,7 @@ impl<'k> RoleCode<'k> {
             (self.pending, self.entry) = (pending, entry);
             return Ok(());
         }
-        if !(loads || is_pure(&data.op)) || self.pending.len() >= MOST_PENDING || self.needs_pending(&data.op) {
+        if !(loads || is_lane_local(&data.op)) || self.pending.len() >= MOST_PENDING || self.needs_pending(&data.op) {
             self.land();
         }
         self.op(inst)
@@ -351,7 +351,7 @@ impl<'k> RoleCode<'k> {
     fn op(&mut self, inst: Inst) -> Result<(), PtxError> {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
-        if !(is_pure(&data.op) || matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. })) {
+        if !(is_lane_local(&data.op) || matches!(data.op, Op::Signal { .. } | Op::SignalCredit { .. })) {
             self.clean = false;
         }
         match &data.op {
@@ -657,8 +657,8 @@ impl<'k> RoleCode<'k> {
     }
 }
 
-/// Whether an op only computes, on registers of a lane.
-pub(super) fn is_pure(op: &Op) -> bool {
+/// Whether a lane computes an op alone, in registers. Unlike for [`Op::is_pure`], a variable is a register, and a group is several lanes.
+pub(super) fn is_lane_local(op: &Op) -> bool {
     matches!(
         op,
         Op::Const(_)
