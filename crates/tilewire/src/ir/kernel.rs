@@ -279,8 +279,9 @@ impl Kernel {
     /// Adds to the name of every parameter in which rank `me` waits for one other rank which one that is: for messages.
     pub fn name_peers(&mut self, me: u32) {
         for (&param, banks) in &self.purposes {
-            if let [Purpose::Transfer { .. }] = banks[..]
-                && let Some(peer) = banks[0].signaller(0, 1).filter(|&by| by != me)
+            if let [purpose @ Purpose::Transfer { .. }] = banks[..]
+                && let Some(peer) = purpose.signaller(0, 1).filter(|&by| by != me)
+                && self.params.get(param).is_some()
             {
                 self.params[param].name_mut().push_str(&format!(" of rank {peer}"));
             }
