@@ -7,8 +7,8 @@ use std::time::Instant;
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::ir::scalar::Element;
 use tilewire::link::{NvlTransport, Window};
-use tilewire::transport::Rank;
 use tilewire::tensor::bytes_of;
+use tilewire::transport::Rank;
 use tilewire::{Bf16, Config, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// A prepared transfer between the two ranks.
