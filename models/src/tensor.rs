@@ -27,7 +27,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    pub fn zeroed(bytes: usize) -> Memory {
+    pub fn zeroed_shared(bytes: usize) -> Memory {
         // Nothing is ever read there: only addresses are computed.
         let start = 1 << 20;
         let make = |k: usize| {
@@ -46,15 +46,15 @@ impl Memory {
         self.words.len() * 8
     }
 
-    pub fn device(&self) -> Option<u32> {
-        None
+    pub fn is_shared(&self) -> bool {
+        true
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
         for word in &self.words {
-            // SAFETY: made by `zeroed`, freed once.
+            // SAFETY: made by `zeroed_shared`, freed once.
             drop(unsafe { Box::from_raw(word.as_ptr()) });
         }
     }

@@ -6,6 +6,7 @@ use tilewire::collective::{Launch, RunError};
 use tilewire::hook::Regs;
 use tilewire::link::{AnyTransport, ShmOptions, ShmTransport, Tensors, Transport, Window};
 use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
+use tilewire::tensor::bytes_of;
 use tilewire::transport::{AbortCode, Protocol, Rank, RankError, WorldError};
 use tilewire::{
     Bf16, Config, Primitive, Tensor, World, all_gather, all_reduce, all_to_all, barrier, broadcast, gather, kernel,
@@ -68,12 +69,12 @@ fn what_is_put_waits_in_the_outbox() {
         fill(&x, Rank::new(0), 0);
         if me.index() == 0 {
             send(link, &x, peer).config(staged).run()?;
-            assert_eq!(link.outbox(peer).read()[..400], x.memory().read());
+            assert_eq!(bytes_of(link.outbox(peer)).unwrap()[..400], bytes_of(x.memory()).unwrap());
         } else {
             x.fill(0.0);
             recv(link, &x, peer).config(staged).run()?;
             assert_from(&x, peer, 0, 1.0);
-            assert!(link.outbox(peer).read().iter().all(|&byte| byte == 0));
+            assert!(bytes_of(link.outbox(peer)).unwrap().iter().all(|&byte| byte == 0));
         }
         Ok(())
     })

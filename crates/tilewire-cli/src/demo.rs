@@ -143,7 +143,7 @@ fn element(rank: usize, i: usize, side: usize) -> f32 {
 /// Compares with plain loops, then wipes the output for the next way.
 fn check(me: usize, out: &Tensor<f32>, side: usize) -> Result<(), RankError> {
     let chunk = side * side;
-    for (from, received) in out.to_vec().chunks(chunk).enumerate() {
+    for (from, received) in out.try_to_vec()?.chunks(chunk).enumerate() {
         for (i, got) in received.iter().enumerate() {
             let must = element(from, me * chunk + i % side * side + i / side, side);
             if got.to_bits() != must.to_bits() {
@@ -151,8 +151,7 @@ fn check(me: usize, out: &Tensor<f32>, side: usize) -> Result<(), RankError> {
             }
         }
     }
-    out.fill(f32::NAN);
-    Ok(())
+    Ok(out.try_fill(f32::NAN)?)
 }
 
 /// The medians over the samples of the slowest rank's time, in milliseconds, and a bar for each.
@@ -245,7 +244,7 @@ fn gpu_rank(world: &World, device: &Arc<Device>, rounds: usize) -> Result<Times,
     let me = world.rank().index();
     let len = elements(GPU_SIDE) / RANKS;
     let (inp, out) = (device.zeros::<f32>(len)?, device.zeros::<f32>(len)?);
-    inp.copy_from(&matrices(me, GPU_SIDE));
+    inp.try_copy_from(&matrices(me, GPU_SIDE))?;
     let mut fused = transposed(&link, &out, &inp, (GPU_SIDE, GPU_SIDE)).build()?;
     let mut plain = all_to_all(&link, &out, &inp).build()?;
     let mut times = Times::default();

@@ -29,6 +29,7 @@ debug_is_display! {
     crate::ir::VerifyError;
     crate::ir::VerifyErrors;
     crate::ptx::PtxError;
+    crate::tensor::AccessError;
     crate::tensor::NoMemory;
     crate::tensor::Shortage;
     crate::transport::BootstrapError;

@@ -58,7 +58,7 @@
 //! // The CPU engine gives the same bytes.
 //! Prepared::new(&traced.kernel, &traced.args)?.run()?;
 //! assert_eq!(y.get(999), 500.0);
-//! assert_eq!(bytes[1][0], y.memory().read());
+//! assert_eq!(bytes[1][0], tilewire::tensor::bytes_of(y.memory())?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -2,6 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
+use std::sync::Arc;
 use tilewire::Tensor;
 use tilewire::ir::scalar::Number;
 
@@ -32,7 +33,7 @@ impl<T: Number> Buffer<T> {
         let (start, len) = (own.memory().start().cast::<U>(), own.len());
         // SAFETY: the memory is aligned to 64 bytes and holds `len` elements; of a number every bit pattern is a value. The
         // clone keeps it alive, and sides take turns.
-        unsafe { Tensor::from_raw(start, len, Rc::new(own)) }
+        unsafe { Tensor::from_raw(start, len, Arc::new(own.memory().clone())) }
     }
 }
 

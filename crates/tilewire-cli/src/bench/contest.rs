@@ -6,6 +6,7 @@ use super::report::Row;
 use anyhow::{Context, Result, bail};
 use std::time::Duration;
 use tilewire::ir::scalar::Number;
+use tilewire::tensor::bytes_of;
 use tilewire::vm::Prepared;
 use tilewire::{Memory, RunError, Traced};
 
@@ -65,7 +66,7 @@ impl Contest {
     fn check(&mut self) -> Result<()> {
         self.outputs.iter().for_each(|output| (output.reset)());
         self.ours.run()?;
-        let ours: Vec<Vec<u8>> = self.outputs.iter().map(|output| output.memory.read()).collect();
+        let ours = self.outputs.iter().map(|output| bytes_of(&output.memory)).collect::<Result<Vec<_>, _>>()?;
         for side in &mut self.baselines {
             self.outputs.iter().for_each(|output| (output.reset)());
             (side.run)();
@@ -79,7 +80,7 @@ impl Contest {
 
 impl Output {
     fn compare(&self, ours: &[u8], side: &str) -> Result<()> {
-        let theirs = self.memory.read();
+        let theirs = bytes_of(&self.memory)?;
         if ours == theirs {
             return Ok(());
         }

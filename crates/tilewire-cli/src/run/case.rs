@@ -8,6 +8,7 @@ use tilewire::collective::{Exchange, PreparedExchange, Rounds};
 use tilewire::ir::Type;
 use tilewire::ir::scalar::Element;
 use tilewire::link::{AnyTransport, Tensors, Transport, Window};
+use tilewire::tensor::AccessError;
 use tilewire::transport::Rank;
 use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Tensor, recv, send, sendrecv};
 
@@ -75,7 +76,7 @@ pub struct Peers {
 /// A transfer that is ready. A turn is fill, launch, check.
 pub trait Transfer {
     /// New data for this turn; poisons the output.
-    fn fill(&self, turn: u64);
+    fn fill(&self, turn: u64) -> Result<(), AccessError>;
     /// Sends and receives.
     fn launch(&mut self) -> Result<(), RunError>;
     /// Compares what has arrived, and what stands around it.
@@ -85,18 +86,28 @@ pub trait Transfer {
 }
 
 /// The first thing that is not as it must be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong {
-    pub(super) what: &'static str,
-    pub(super) at: usize,
-    pub(super) is: u64,
-    pub(super) must: u64,
+#[derive(Debug)]
+pub enum Wrong {
+    /// An element.
+    Bits { what: &'static str, at: usize, is: u64, must: u64 },
+    /// The output cannot be read.
+    Unread(AccessError),
+}
+
+impl From<AccessError> for Wrong {
+    fn from(error: AccessError) -> Self {
+        Wrong::Unread(error)
+    }
 }
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Wrong { what, at, is, must } = self;
-        write!(f, "{what} {at} has the bits {is:#x}, and should have {must:#x}")
+        match self {
+            Wrong::Bits { what, at, is, must } => {
+                write!(f, "{what} {at} has the bits {is:#x}, and should have {must:#x}")
+            }
+            Wrong::Unread(error) => error.fmt(f),
+        }
     }
 }
 
@@ -218,10 +229,10 @@ impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
 }
 
 impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
-    fn fill(&self, turn: u64) {
+    fn fill(&self, turn: u64) -> Result<(), AccessError> {
         let data = self.data(turn, self.me);
-        self.inp.copy_from(&data.sent::<In>());
-        prepare_output(&self.around, self.guard, data, 1);
+        self.inp.try_copy_from(&data.sent::<In>())?;
+        prepare_output(&self.around, self.guard, data, 1)
     }
 
     fn launch(&mut self) -> Result<(), RunError> {
@@ -231,7 +242,7 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
     }
 
     fn check(&self, turn: u64) -> Result<(), Wrong> {
-        let around = self.around.to_vec();
+        let around = self.around.try_to_vec()?;
         let out = inside(&around, self.guard)?;
         match self.from {
             None => untouched("element of an output nobody writes", out),
@@ -245,12 +256,18 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
 }
 
 /// An output of some chunks as it must be before a launch: poison, or what is added to.
-pub(super) fn prepare_output<Out: Element>(around: &Tensor<Out>, guard: usize, data: Data, chunks: usize) {
-    around.fill(Out::from_bits(POISON));
+pub(super) fn prepare_output<Out: Element>(
+    around: &Tensor<Out>,
+    guard: usize,
+    data: Data,
+    chunks: usize,
+) -> Result<(), AccessError> {
+    around.try_fill(Out::from_bits(POISON))?;
     if data.accumulates() {
         let before = data.before::<Out>().repeat(chunks);
-        around.slice(guard..guard + before.len()).copy_from(&before);
+        around.slice(guard..guard + before.len()).try_copy_from(&before)?;
     }
+    Ok(())
 }
 
 /// The output between its guards, which must be as they were.
@@ -266,7 +283,7 @@ pub(super) fn inside<T: Element>(around: &[T], guard: usize) -> Result<&[T], Wro
 pub(super) fn untouched<T: Element>(what: &'static str, part: &[T]) -> Result<(), Wrong> {
     let must = T::from_bits(POISON).to_bits();
     let at = part.iter().position(|x| x.to_bits() != must);
-    at.map_or(Ok(()), |at| Err(Wrong { what, at, is: part[at].to_bits(), must }))
+    at.map_or(Ok(()), |at| Err(Wrong::Bits { what, at, is: part[at].to_bits(), must }))
 }
 
 /// A chunk of the output, which starts at this element of it, must be what comes of this data.
@@ -277,7 +294,7 @@ pub(super) fn chunk<In: Sample, Out: Sample>(
     data: Data,
 ) -> Result<(), Wrong> {
     let differs = data.differs(out, data.arrives::<In, Out>(), data.is_exact());
-    differs.map_or(Ok(()), |(i, must)| Err(Wrong { what, at: start + i, is: out[i].to_bits(), must }))
+    differs.map_or(Ok(()), |(i, must)| Err(Wrong::Bits { what, at: start + i, is: out[i].to_bits(), must }))
 }
 
 #[cfg(test)]
@@ -298,9 +315,9 @@ mod tests {
             let op = Some(f32::exchange(sendrecv(&link, &out, &inp, peer, peer), &Given { link: &link, case: &case })?);
             let mut turn =
                 Typed::<f32, f32> { case, seed: 1, me: world.rank(), from: peers.from, op, inp, around, guard: GUARD };
-            turn.fill(7);
+            turn.fill(7)?;
             turn.launch()?;
-            assert_eq!(turn.check(7), Ok(()));
+            turn.check(7).unwrap();
             assert!(turn.check(8).is_err(), "another turn has other data");
             let flip = |i: usize| turn.around.set(i, f32::from_bits(turn.around.get(i).to_bits() ^ 1));
             for (i, what) in [(GUARD + 99, "element 99"), (GUARD - 1, "guard before"), (GUARD + 100, "guard after")] {

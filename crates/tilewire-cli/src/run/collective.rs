@@ -10,6 +10,7 @@ use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{BinaryOp, Type};
 use tilewire::link::Transport;
 use tilewire::link::{AnyTransport, Tensors, Window};
+use tilewire::tensor::AccessError;
 use tilewire::transport::Rank;
 use tilewire::{
     Algorithm, Bf16, F8E4M3, F8E5M2, F16, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all,
@@ -276,7 +277,7 @@ impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
             (0..self.ranks).map(|rank| self.data(turn, rank, k).arrives::<In, Out>()).collect();
         let whole = |at| Out::from_bits(self.reduced(shard(at), |rank| of_ranks[rank][at].to_bits()));
         let differs = self.data(turn, 0, k).differs(out, (0..out.len()).map(whole).collect(), false);
-        differs.map_or(Ok(()), |(at, must)| Err(Wrong { what: "element", at, is: out[at].to_bits(), must }))
+        differs.map_or(Ok(()), |(at, must)| Err(Wrong::Bits { what: "element", at, is: out[at].to_bits(), must }))
     }
 
     /// What the ranks have for a position of shard `s`: in the order `s + 1`, …, `s`, narrow floats in f32.
@@ -304,15 +305,15 @@ impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
 }
 
 impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
-    fn fill(&self, turn: u64) {
+    fn fill(&self, turn: u64) -> Result<(), AccessError> {
         // In one piece: memory of a device is written by a copy, and a copy for each element takes minutes.
         let mut sent = Vec::with_capacity(self.inp.len());
         let [chunks, received] = self.chunks;
         (0..chunks).for_each(|k| sent.extend(self.data(turn, self.me.index(), k).sent::<In>()));
-        self.inp.copy_from(&sent);
+        self.inp.try_copy_from(&sent)?;
         // Where a rank receives nothing, nothing is to be added to.
         let writes = self.plan.collective != Collective::Gather || self.me == self.root;
-        prepare_output(&self.around, self.guard, self.data(turn, 0, 0), if writes { received } else { 0 });
+        prepare_output(&self.around, self.guard, self.data(turn, 0, 0), if writes { received } else { 0 })
     }
 
     fn launch(&mut self) -> Result<(), RunError> {
@@ -325,7 +326,7 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
     }
 
     fn check(&self, turn: u64) -> Result<(), Wrong> {
-        let around = self.around.to_vec();
+        let around = self.around.try_to_vec()?;
         let out = inside(&around, self.guard)?;
         let (me, root, len) = (self.me.index(), self.root.index(), self.plan.case.len);
         match self.plan.collective {

@@ -20,9 +20,7 @@ pub(super) struct Given<'a> {
 impl Given<'_> {
     /// A tensor where the kernels want it.
     fn tensor<T: Element>(&self, len: usize, of: impl Fn(usize) -> T) -> Result<Tensor<T>, RunError> {
-        let tensor = self.link.zeros(len)?;
-        tensor.copy_from(&(0..len).map(of).collect::<Vec<T>>());
-        Ok(tensor)
+        Ok(self.link.tensor(&(0..len).map(of).collect::<Vec<T>>())?)
     }
 }
 

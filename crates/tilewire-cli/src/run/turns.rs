@@ -57,7 +57,7 @@ pub fn text_of(run: &Run, text: impl Fn(&PreparedExchange<'_>) -> Result<String,
     let mut texts = ranks.run(|world| {
         let link = link_of(&world, run)?;
         let mut op = prepared(&link, &world, run)?;
-        op.fill(0);
+        op.fill(0)?;
         op.launch()?;
         let text = op.prepared().filter(|_| world.rank().index() == 0).map_or(Ok(String::new()), &text)?;
         drop(op);
@@ -121,7 +121,7 @@ fn turns_over(link: &AnyTransport, world: &World, run: &Run) -> Result<bool, Ran
     let (me, mut op) = (world.rank(), prepared(link, world, run)?);
     let (mut times, mut wrong) = (Vec::new(), None);
     for turn in 0..run.launches {
-        op.fill(turn);
+        op.fill(turn)?;
         // So that a launch is timed, and not how long the others take to fill and to check.
         world.bootstrap().barrier("run/filled", world.deadline())?;
         let start = Instant::now();

@@ -143,7 +143,7 @@ fn batch(
         for again in [vec![newest; round.launches], vec![round.again % kept.len()]].concat() {
             let Kept { case, round, turn, moves, transfer } = &mut kept[again];
             let what = |error| format!("seed {seed}, round {round}, launch {turn}, rank {me}: {case}: {error}");
-            transfer.fill(*turn);
+            transfer.fill(*turn).map_err(|error| what(error.to_string()))?;
             transfer.launch().map_err(|error| what(error.to_string()))?;
             transfer.check(*turn).map_err(|wrong| what(wrong.to_string()))?;
             *turn += 1;

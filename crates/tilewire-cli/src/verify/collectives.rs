@@ -184,7 +184,7 @@ fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &AnyTransport) -
         };
         let mut verdict = Verdict::Agrees;
         for turn in 0..2 {
-            op.fill(turn);
+            op.fill(turn)?;
             op.launch().map_err(|error| {
                 // The world reports who fails first; who waited in vain, and where, another rank may know.
                 _ = writeln!(stderr(), "rank {me}, {plan}: {error}");

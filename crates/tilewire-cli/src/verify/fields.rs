@@ -69,7 +69,7 @@ fn compare(world: &World, link: &AnyTransport, form: &Form) -> Result<(), RankEr
     };
     let (inp, out) = (tensor(reads, sent)?, tensor(!reads, received)?);
     form.part(link, (&out, &inp), window.as_ref(), true).map_err(|error| format!("{form}: {error}"))?;
-    match form.fault(me, ranks, &out.to_vec()) {
+    match form.fault(me, ranks, &out.try_to_vec()?) {
         Some(fault) => Err(format!("fields of a hook: {fault}").into()),
         None => Ok(()),
     }

@@ -32,10 +32,10 @@ pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
     for turn in 0..replays {
         let data = |k: usize| (0..len as u64).map(move |i| (turn * 7919 + i * 31 + k as u64 * 101) as u32);
         for (k, (x, y)) in tensors.iter().enumerate() {
-            x.copy_from(&data(k).collect::<Vec<_>>());
+            x.try_copy_from(&data(k).collect::<Vec<_>>())?;
             // Often enough to see a launch that does nothing.
             if turn % 16 == 0 {
-                y.fill(u32::MAX);
+                y.try_fill(u32::MAX)?;
             }
         }
         if turn % 100 == 99 {
@@ -44,7 +44,7 @@ pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
             graph.replay(stream)?;
         }
         for (k, (_, y)) in tensors.iter().enumerate() {
-            ensure!(y.to_vec().into_iter().eq(data(k ^ 1)), "replay {turn}: transfer {k} gave something else");
+            ensure!(y.try_to_vec()?.into_iter().eq(data(k ^ 1)), "replay {turn}: transfer {k} gave something else");
         }
     }
     Ok(())

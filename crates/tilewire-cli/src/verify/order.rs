@@ -97,7 +97,7 @@ pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> 
     for number in 0..specs.len() {
         made.iter_mut().try_for_each(|of| of[number].op.run())?;
         made.iter_mut().try_for_each(|of| of[number].op.sync())?;
-        made.iter().for_each(|of| of[number].out.fill(0));
+        made.iter().try_for_each(|of| of[number].out.try_fill(0))?;
     }
     let what = format!("seed {seed}, captured {captured}: {specs:?} by {orders:?}");
     let start = Instant::now();
@@ -137,7 +137,7 @@ pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> 
     if failed == 0 {
         for (rank, of) in made.iter().enumerate() {
             for number in &orders[rank] {
-                ensure!(of[*number].out.to_vec() == of[*number].expected, "{what}: wrong bytes on rank {rank}");
+                ensure!(of[*number].out.try_to_vec()? == of[*number].expected, "{what}: wrong bytes on rank {rank}");
             }
         }
     }

@@ -57,7 +57,7 @@ pub fn shift(device: &Arc<Device>, ranks: usize, case: &Case, seed: u64) -> Resu
         let mut ring = prepare(&link, case, peers, seed)?;
         let mut wrong = None;
         for turn in 0..LAUNCHES {
-            ring.fill(turn);
+            ring.fill(turn)?;
             ring.launch()?;
             if let (Err(error), None) = (ring.check(turn), &wrong) {
                 wrong = Some(format!("rank {me}, launch {turn}: {error}"));

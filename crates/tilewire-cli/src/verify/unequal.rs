@@ -26,11 +26,11 @@ pub fn unequal(world: &World, link: &AnyTransport, seed: u64) -> Result<(), Rank
         let (inp, out) = (link.zeros::<u32>(len(me.index()))?, link.zeros::<u32>(len(previous.index()))?);
         let mut exchange = sendrecv(link, &out, &inp, next, previous).build()?;
         for launch in 0..LAUNCHES {
-            inp.copy_from(&data(me.index(), launch));
-            out.fill(0);
+            inp.try_copy_from(&data(me.index(), launch))?;
+            out.try_fill(0)?;
             exchange.run()?;
             exchange.sync()?;
-            let (is, must) = (out.to_vec(), data(previous.index(), launch));
+            let (is, must) = (out.try_to_vec()?, data(previous.index(), launch));
             if let Some(at) = (0..must.len()).find(|&at| is[at] != must[at]) {
                 let (sent, got) = (len(me.index()), must.len());
                 return Err(format!(

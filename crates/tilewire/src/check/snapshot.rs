@@ -4,7 +4,7 @@ use super::error::EvalError;
 use super::memory::{Bank, Binding, Bound, Memories, MemoryId};
 use super::run::{Options, run};
 use crate::ir::{Kernel, Param};
-use crate::tensor::{Arg, Memory};
+use crate::tensor::{AccessError, Arg, Memory, bytes_of};
 
 /// Runs one launch of `kernel` on a copy of what `args` name and gives the bytes afterwards: for every parameter one vector
 /// per bank (a scalar has one bank, a queue has none). The tensors themselves are not touched. Arguments that share
@@ -17,7 +17,8 @@ pub fn evaluate(
     rank: (u32, u32),
     options: Options,
 ) -> Result<Vec<Vec<Vec<u8>>>, EvalError> {
-    let snapshot = Snapshot::take(args);
+    let unread = |error: AccessError| EvalError::Binding { kernel: kernel.name.clone(), message: error.to_string() };
+    let snapshot = Snapshot::of(args.iter().flat_map(memories_of).collect()).map_err(unread)?;
     let mut banks_of = Vec::new();
     let mut params = Vec::new();
     for (i, arg) in args.iter().enumerate() {
@@ -60,13 +61,8 @@ struct Piece {
 }
 
 impl Snapshot {
-    /// Copies what these arguments name.
-    pub(super) fn take<'a>(args: impl IntoIterator<Item = &'a Arg>) -> Self {
-        Snapshot::of(args.into_iter().flat_map(memories_of).collect())
-    }
-
     /// Copies these memories.
-    pub(super) fn of(mut all: Vec<Memory>) -> Self {
+    pub(super) fn of(mut all: Vec<Memory>) -> Result<Self, AccessError> {
         all.sort_by_key(address);
         let mut memories = Memories::new();
         let mut pieces = Vec::new();
@@ -78,12 +74,12 @@ impl Snapshot {
             while let Some((memory, others)) = rest.split_first().filter(|(memory, _)| address(memory) <= end) {
                 end = end.max(address(memory) + memory.bytes());
                 bytes.resize(end - base, 0);
-                bytes[address(memory) - base..][..memory.bytes()].copy_from_slice(&memory.read());
+                bytes[address(memory) - base..][..memory.bytes()].copy_from_slice(&bytes_of(memory)?);
                 rest = others;
             }
             pieces.push(Piece { start, end, base, copy: memories.add(bytes) });
         }
-        Snapshot { memories, pieces }
+        Ok(Snapshot { memories, pieces })
     }
 
     /// Where a memory that was copied lies in the copy.

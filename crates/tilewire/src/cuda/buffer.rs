@@ -8,7 +8,6 @@ use crate::tensor::{DeviceBytes, Element, Memory, Tensor};
 use cudarc::driver::{result, sys};
 use std::error::Error;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Bytes on a device, freed with the last handle. Aligned to 256 bytes.
@@ -34,14 +33,14 @@ impl Device {
     /// ```
     pub fn zeros<T: Element>(self: &Arc<Self>, len: usize) -> Result<Tensor<T>, CudaError> {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
-        Ok(Tensor::on_device(Arc::new(Buffer::zeroed(self, bytes)?).memory(), len))
+        Ok(Tensor::over(Arc::new(Buffer::zeroed(self, bytes)?).memory(), len))
     }
 
     /// A copy of a slice on this device.
     pub fn tensor<T: Element>(self: &Arc<Self>, data: &[T]) -> Result<Tensor<T>, CudaError> {
-        let tensor = self.zeros(data.len())?;
-        tensor.copy_from(data);
-        Ok(tensor)
+        let bytes: Vec<u8> =
+            data.iter().flat_map(|x| x.to_bits().to_le_bytes().into_iter().take(size_of::<T>())).collect();
+        Ok(Tensor::over(Arc::new(Buffer::from_bytes(self, &bytes)?).memory(), data.len()))
     }
 }
 
@@ -109,8 +108,10 @@ impl Buffer {
 
     /// All of it, for arguments of kernels and tensors.
     pub fn memory(self: &Arc<Self>) -> Memory {
-        // SAFETY: the bytes are this buffer's, which the handle keeps.
-        unsafe { Memory::on_device(self.address, self.bytes, Rc::new(Handle(self.clone()))) }
+        let devices =
+            self.mapped.as_ref().map_or_else(|| vec![self.device.ordinal()], |mapped| mapped.devices().to_vec());
+        // SAFETY: the bytes are this buffer's, which the handle keeps; these are the devices that it is mapped for.
+        unsafe { Memory::on_device(self.address, self.bytes, devices, Arc::new(Handle(self.clone()))) }
     }
 
     /// Overwrites bytes from `offset`; waits for the copy, not for launches.
@@ -159,20 +160,12 @@ impl Handle {
 }
 
 impl DeviceBytes for Handle {
-    fn device(&self) -> u32 {
-        self.0.device.ordinal()
-    }
-
-    fn is_reached_from(&self, device: u32) -> bool {
-        self.device() == device || self.0.mapped.as_ref().is_some_and(|mapped| mapped.lets(device))
-    }
-
-    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error>> {
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
         settle_launches(&self.0.device)?;
         Ok(self.0.read_into(self.offset(address), out)?)
     }
 
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
         settle_launches(&self.0.device)?;
         Ok(self.0.write(self.offset(address), bytes)?)
     }

@@ -4,8 +4,8 @@ use super::buffer::Buffer;
 use super::device::Device;
 use super::error::CudaError;
 use super::launch::{AbortWord, Launch, Seat, Settings};
-use crate::ir::{self, Kernel};
-use crate::tensor::{Arg, Memory};
+use crate::ir::{self, Kernel, Param};
+use crate::tensor::{Arg, Memory, bytes_of};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,20 +88,26 @@ const ALIGN: usize = 256;
 
 impl Copies {
     fn take(device: &Arc<Device>, ranks: &[RankLaunch<'_>]) -> Result<Self, CudaError> {
-        let mut all: Vec<Memory> = ranks.iter().flat_map(|rank| rank.args).flat_map(memories).collect();
-        all.sort_by_key(address);
+        let named = ranks.iter().flat_map(|RankLaunch { kernel, args }| {
+            kernel.params.values().map(Param::name).chain(std::iter::repeat("beyond the last")).zip(*args)
+        });
+        let mut all: Vec<(&str, Memory)> =
+            named.flat_map(|(param, arg)| memories(arg).into_iter().map(move |memory| (param, memory))).collect();
+        all.sort_by_key(|(_, memory)| address(memory));
         let mut pieces: Vec<Piece> = Vec::new();
         let mut rest = &all[..];
-        while let Some(first) = rest.first() {
+        while let Some((_, first)) = rest.first() {
             let start = address(first);
             let (mut end, skew) = (start + first.bytes(), start % ALIGN);
             let mut bytes = vec![0; skew];
-            while let Some((memory, others)) =
-                rest.split_first().filter(|(m, _)| address(m) < end || address(m) == start)
+            while let Some(((param, memory), others)) =
+                rest.split_first().filter(|((_, m), _)| address(m) < end || address(m) == start)
             {
                 end = end.max(address(memory) + memory.bytes());
                 bytes.resize(end - start + skew, 0);
-                bytes[address(memory) - start + skew..][..memory.bytes()].copy_from_slice(&memory.read());
+                let copy = bytes_of(memory)
+                    .map_err(|error| CudaError::Argument { param: param.to_string(), what: error.to_string() })?;
+                bytes[address(memory) - start + skew..][..memory.bytes()].copy_from_slice(&copy);
                 rest = others;
             }
             pieces.push(Piece { start, end, skew, buffer: Arc::new(Buffer::from_bytes(device, &bytes)?) });

@@ -8,7 +8,6 @@ use super::muster::{LegEnd, Muster, open_ends};
 use super::stream::Stream;
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// What [`Stream::capture`] recorded. Counters live in device memory, so it may be replayed any number of times, mixed with plain
@@ -17,7 +16,7 @@ pub struct Graph {
     device: Arc<Device>,
     graph: sys::CUgraph,
     exec: sys::CUgraphExec,
-    kept: Vec<Rc<Kept>>,
+    kept: Vec<Arc<Kept>>,
     /// What its launches have to do with ranks outside of it: those start together with plain launches.
     open: Vec<(Arc<Muster<KernelOrder>>, Vec<LegEnd>)>,
     /// The streams whose launches it holds: none of theirs may run beside it, since counters are shared.
@@ -33,7 +32,7 @@ impl Graph {
     pub(super) fn own(
         device: &Arc<Device>,
         graph: sys::CUgraph,
-        kept: Vec<Rc<Kept>>,
+        kept: Vec<Arc<Kept>>,
         parts: Vec<Arc<Stream>>,
     ) -> Result<Graph, CudaError> {
         let (exec, streams, done) = (std::ptr::null_mut(), RefCell::default(), Arc::new(Event::untimed(device)?));
@@ -81,7 +80,7 @@ impl Graph {
 }
 
 /// The legs of launches that lead out of them, by where the ranks meet.
-fn open(kept: &[Rc<Kept>]) -> Vec<(Arc<Muster<KernelOrder>>, Vec<LegEnd>)> {
+fn open(kept: &[Arc<Kept>]) -> Vec<(Arc<Muster<KernelOrder>>, Vec<LegEnd>)> {
     let mut all: Vec<(Arc<Muster<KernelOrder>>, Vec<LegEnd>)> = Vec::new();
     for (muster, ends) in kept.iter().filter_map(|kept| kept.together()) {
         match all.iter_mut().find(|(known, _)| Arc::ptr_eq(known, muster)) {

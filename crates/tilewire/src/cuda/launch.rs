@@ -12,11 +12,10 @@ use super::stall::{Eye, Launches};
 use super::stream::Stream;
 use crate::ir::{Kernel, Op, Param, Type};
 use crate::ptx::abi;
-use crate::tensor::{Arg, Memory, MixedBanks};
+use crate::tensor::{Arg, Memory, MixedBanks, bytes_of};
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,23 +92,33 @@ impl Seat {
     }
 }
 
-/// A program bound to memory: start it any number of times.
+/// A program bound to memory: start it any number of times, from any thread if no scalar is another thread's own.
 ///
+/// Host access to tensors waits for the launches of its own thread only: a thread that starts one for another also calls [`Launch::sync`].
 /// Dropping it waits until its launches are done.
 pub struct Launch {
     stream: Arc<Stream>,
     /// The parameters, as the driver takes them.
     block: Vec<u64>,
-    /// Scalars, read when a launch starts: which word, from where.
-    scalars: Vec<(usize, Type, Memory)>,
+    scalars: Vec<ScalarWord>,
     /// What must run at once, for kernels that wait.
     need: Option<Need>,
     deadline: Option<Duration>,
     /// How starting with others went.
     fate: Arc<Fate>,
-    kept: Rc<Kept>,
+    kept: Arc<Kept>,
     launches: Launches,
     in_flight: bool,
+}
+
+/// A scalar, read when a launch starts.
+struct ScalarWord {
+    /// Name of the parameter.
+    param: String,
+    /// Which word of the parameter block it becomes.
+    word: usize,
+    ty: Type,
+    memory: Memory,
 }
 
 /// What must live until the launches are done.
@@ -173,7 +182,7 @@ impl Order for KernelOrder {
 }
 
 /// Lets the capture of this thread keep what a launch or replay in it uses.
-pub(super) fn keep_captured(kept: &[Rc<Kept>]) -> Result<(), CudaError> {
+pub(super) fn keep_captured(kept: &[Arc<Kept>]) -> Result<(), CudaError> {
     CAPTURED.with_borrow_mut(|captured| match captured {
         Some(captured) => {
             captured.extend_from_slice(kept);
@@ -185,7 +194,7 @@ pub(super) fn keep_captured(kept: &[Rc<Kept>]) -> Result<(), CudaError> {
 
 thread_local! {
     /// What the launches of a capture on this thread keep; `None` outside of one.
-    pub(super) static CAPTURED: RefCell<Option<Vec<Rc<Kept>>>> = const { RefCell::new(None) };
+    pub(super) static CAPTURED: RefCell<Option<Vec<Arc<Kept>>>> = const { RefCell::new(None) };
 }
 
 impl Launch {
@@ -229,7 +238,7 @@ impl Launch {
             need,
             deadline,
             fate,
-            kept: Rc::new(kept),
+            kept: Arc::new(kept),
             launches: seat.launches.clone(),
             in_flight: false,
         })
@@ -239,8 +248,8 @@ impl Launch {
     pub fn start(&mut self) -> Result<(), CudaError> {
         self.fate.check()?;
         self.kept.reported()?;
-        for (word, ty, memory) in &self.scalars {
-            self.block[*word] = scalar(*ty, memory);
+        for scalar in &self.scalars {
+            self.block[scalar.word] = scalar.bits()?;
         }
         let (program, stream) = (&self.kept.program, &self.stream);
         let module = program.module();
@@ -339,12 +348,7 @@ impl Drop for Launch {
 }
 
 /// Checks that memory fits the parameters, and writes its addresses into the parameter block; gives the scalars.
-fn bind(
-    program: &Program,
-    kernel: &Kernel,
-    args: &[Arg],
-    block: &mut [u64],
-) -> Result<Vec<(usize, Type, Memory)>, CudaError> {
+fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> Result<Vec<ScalarWord>, CudaError> {
     let wrong = |param: &str, what: String| Err(CudaError::Argument { param: param.to_string(), what });
     if args.len() != kernel.params.len() {
         return wrong(&kernel.name, format!("{} arguments for {} parameters", args.len(), kernel.params.len()));
@@ -363,8 +367,9 @@ fn bind(
                 8,
             ),
             Param::Scalar { ty, .. } => match arg {
-                Arg::Scalar(memory) if memory.device().is_none() && memory.bytes() >= ty.size() => {
-                    scalars.push((first, *ty, memory.clone()));
+                Arg::Scalar(memory) if memory.reachable_from().host && memory.bytes() >= ty.size() => {
+                    let memory = memory.part(0, ty.size());
+                    scalars.push(ScalarWord { param: name.to_string(), word: first, ty: *ty, memory });
                     continue;
                 }
                 arg => return wrong(name, format!("{arg:?} is bound to a scalar")),
@@ -384,13 +389,13 @@ fn bind(
             if (memory.bytes() as u64) < bytes {
                 return wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes()));
             }
-            if let Some(other) = memory.device().filter(|_| !memory.is_reached_from(device)) {
-                return wrong(name, format!("it is on GPU {other}, where kernels of GPU {device} cannot reach it"));
-            }
-            if memory.device().is_none() {
+            let reach = memory.reachable_from();
+            if !reach.is_device(device) {
                 return wrong(
                     name,
-                    format!("it is the host's: make it on the device, as by Device::tensor (GPU {device})"),
+                    format!(
+                        "it is reached from {reach}, not from kernels of GPU {device}: make it on that device, as by Device::tensor"
+                    ),
                 );
             }
             let address = memory.start().addr().get() as u64;
@@ -412,11 +417,15 @@ fn waits(kernel: &Kernel) -> bool {
     kernel.insts.values().any(|inst| matches!(inst.op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. }))
 }
 
-/// The bits of a scalar, zero-extended.
-fn scalar(ty: Type, memory: &Memory) -> u64 {
-    let bytes = memory.read();
-    let mut bits = [0; 8];
-    bits[..ty.size()].copy_from_slice(&bytes[..ty.size()]);
-    let bits = u64::from_le_bytes(bits);
-    if ty == Type::Bool { u64::from(bits != 0) } else { bits }
+impl ScalarWord {
+    /// Its bits now, zero-extended.
+    fn bits(&self) -> Result<u64, CudaError> {
+        let bytes = bytes_of(&self.memory);
+        let bytes =
+            bytes.map_err(|error| CudaError::Argument { param: self.param.clone(), what: error.to_string() })?;
+        let mut bits = [0; 8];
+        bits[..bytes.len()].copy_from_slice(&bytes);
+        let bits = u64::from_le_bytes(bits);
+        Ok(if self.ty == Type::Bool { u64::from(bits != 0) } else { bits })
+    }
 }

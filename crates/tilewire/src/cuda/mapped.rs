@@ -93,9 +93,9 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Whether kernels of a device may use it.
-    pub(super) fn lets(&self, device: u32) -> bool {
-        self.devices.contains(&device)
+    /// The devices whose kernels may use it.
+    pub(super) fn devices(&self) -> &[u32] {
+        &self.devices
     }
 
     pub(super) fn address(&self) -> sys::CUdeviceptr {

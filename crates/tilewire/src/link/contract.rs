@@ -160,7 +160,7 @@ pub trait Tensors: Transport {
     /// A tensor with these elements.
     fn tensor<T: Element>(&self, data: &[T]) -> Result<Tensor<T>, TransportError> {
         let tensor = self.zeros(data.len())?;
-        tensor.copy_from(data);
+        tensor.try_copy_from(data).map_err(|error| TransportError::Device(Arc::new(error)))?;
         Ok(tensor)
     }
 }

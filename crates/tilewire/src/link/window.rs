@@ -118,7 +118,7 @@ impl<T: Element> Window<T> {
         let rank = transport.rank();
         let own = peers.get(rank.index()).and_then(Clone::clone);
         // Host access to what peers write is atomic, and only shared memory says that it must be.
-        let own = own.filter(|own| own.is_shared() || own.device().is_some());
+        let own = own.filter(|own| own.is_shared() || !own.reachable_from().host);
         let what = || "its transport gives it no memory for a window that peers may write".to_string();
         let own = own.ok_or_else(|| TransportError::Peer { rank, what: what() })?;
         Ok(Window { tensor: Tensor::over(own, len), peers, number })

@@ -23,6 +23,12 @@ pub(crate) struct Block {
     mapped: Option<(NonNull<u8>, usize)>,
 }
 
+// SAFETY: a block owns its bytes and gives out their address only, through a shared reference; freeing or unmapping them may happen on
+// any thread.
+unsafe impl Send for Block {}
+// SAFETY: as above; what writes the bytes, `touch`, takes the block exclusively.
+unsafe impl Sync for Block {}
+
 impl Block {
     /// So many bytes, aligned at least as asked; `None` when there is not as much memory or address space.
     pub(crate) fn zeroed(bytes: usize, align: usize) -> Option<Block> {
@@ -30,7 +36,7 @@ impl Block {
         let layout = Layout::from_size_align(bytes.max(1), align).ok()?;
         // SAFETY: the layout has a size of at least one byte.
         let start = NonNull::new(unsafe { alloc(layout) })?;
-        let block = Block {
+        let mut block = Block {
             start,
             layout,
             #[cfg(target_os = "linux")]
@@ -52,7 +58,7 @@ impl Block {
     }
 
     /// Touches every page. Before anybody else knows the block: it writes zeros.
-    pub(crate) fn touch(&self) {
+    pub(crate) fn touch(&mut self) {
         // SAFETY: the block has that many bytes, valid for writes, and nobody else knows them yet.
         unsafe { self.start.write_bytes(0, self.layout.size()) };
     }
@@ -159,7 +165,7 @@ mod tests {
             pages.iter().filter(|page| **page & 1 == 1).count()
         };
         for (huge, most) in [(true, HUGE / 4096), (false, 1)] {
-            let block = Block::untouched(16 * HUGE, 4096, huge).unwrap();
+            let mut block = Block::untouched(16 * HUGE, 4096, huge).unwrap();
             assert_eq!(resident(&block), 0);
             // SAFETY: inside the block, which nobody else knows.
             unsafe { block.start().add(3 * HUGE).write(1) };

@@ -1,31 +1,56 @@
 //! A handle to memory that stays alive as long as the handle.
 
+use super::access::HomeThread;
 use super::block::Block;
 use super::memory_left::{MemoryLeft, NoMemory};
+use super::reach::ReachableFrom;
 use crate::ir::{Part, Purpose, matching};
 use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::ptr::NonNull;
-use std::rc::Rc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
 
-/// Bytes in host memory or on a device, shared by every clone of the handle and freed (or the keep-alive dropped) with the last.
+/// Bytes that kernels use, in host memory or on devices, shared by every clone of the handle and freed (or the keep-alive dropped) with
+/// the last.
 ///
-/// The handle is neither `Send` nor `Sync`: a rank's tensors, and the prepared kernels that hold them, live on the rank's
-/// thread. That is what makes host access to a tensor sound without a lock: a launch from this thread has returned before
-/// the next line runs.
+/// Handles go to any thread: they name bytes and keep them, and touch none. A [`Tensor`](super::Tensor) is what host code reads and writes
+/// elements by; [`bytes_of`](super::bytes_of) copies the bytes of any memory.
 #[derive(Clone)]
 pub struct Memory {
     start: NonNull<u8>,
     bytes: usize,
-    /// Whether other threads or processes may write the bytes at any time.
-    shared: bool,
     purpose: Purpose,
     /// The operation that its words or packets carry, where the purpose says that they carry one.
     operation: u16,
-    keep: Keep,
+    keep: Arc<Keep>,
 }
+
+// SAFETY: of the fields only the address is not `Send` by itself. No method follows it; the functions of `access`, `Tensor` and the engines,
+// which do, see to it that bytes of one thread are touched on that thread alone (`access`). `Keep` is `Send` and `Sync`, so the bytes may be
+// freed wherever the last handle is dropped, and `Arc` orders that after all uses of the others.
+unsafe impl Send for Memory {}
+// SAFETY: nothing changes in a handle that is shared; for the bytes as above.
+unsafe impl Sync for Memory {}
+
+/// What all handles to the same bytes have in common.
+struct Keep {
+    reach: ReachableFrom,
+    held: Held,
+}
+
+/// What keeps the bytes alive, and how host code may touch them: see `access`.
+pub(super) enum Held {
+    /// The bytes are one thread's own.
+    Own(HomeThread, #[expect(dead_code, reason = "dropped with the last handle")] Alive),
+    /// Other threads, processes or devices may write them at any time.
+    Shared(#[expect(dead_code, reason = "dropped with the last handle")] Alive),
+    /// They are out of the host's reach.
+    Device(Arc<dyn DeviceBytes>),
+}
+
+/// Keeps bytes alive until it is dropped.
+type Alive = Arc<dyn Any + Send + Sync>;
 
 /// Between which ranks words or packets travel that lie in memory of a transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,28 +71,13 @@ impl Between {
     pub const OWN: u16 = Self::OPERATIONS / 2;
 }
 
-/// What keeps the bytes alive.
-#[derive(Clone)]
-enum Keep {
-    Host(#[expect(dead_code, reason = "dropped with the last handle")] Rc<dyn Any>),
-    Device(Rc<dyn DeviceBytes>),
-}
-
 /// Bytes that host code cannot touch, only copy: those of a GPU. Dropped with the last handle to them.
-pub trait DeviceBytes {
-    /// Number of the device.
-    fn device(&self) -> u32;
-
-    /// Whether kernels of a device may use the bytes.
-    fn is_reached_from(&self, device: u32) -> bool {
-        self.device() == device
-    }
-
+pub trait DeviceBytes: Send + Sync {
     /// Copies from the device, after what this thread has launched there.
-    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error>>;
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
 
     /// Copies to the device, after what this thread has launched there; the bytes are there when it returns.
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error>>;
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>>;
 }
 
 impl Memory {
@@ -95,62 +105,85 @@ impl Memory {
     /// Requests of this size or more are compared with what is left.
     const COMPARED: usize = 1 << 20;
 
+    /// Fresh zeroed memory that every thread may touch, by atomics.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(crate) fn zeroed_shared(bytes: usize) -> Memory {
+        let block = Memory::block(bytes).unwrap_or_else(|| panic!("{}", NoMemory { bytes, shortage: None }));
+        Memory::of(block.start(), bytes, ReachableFrom::HOST, Held::Shared(Arc::new(block)))
+    }
+
     fn fresh(bytes: usize) -> Option<Memory> {
-        let align = if bytes >= Memory::ALIGN { Memory::ALIGN } else { 64 };
-        let block = Block::zeroed(bytes, align)?;
-        Some(Memory {
-            start: block.start(),
-            bytes,
-            shared: false,
-            purpose: Purpose::Own,
-            operation: 0,
-            keep: Keep::Host(Rc::new(block)),
-        })
+        let block = Memory::block(bytes)?;
+        Some(Memory::of(block.start(), bytes, ReachableFrom::HOST, Held::Own(HomeThread::here(), Arc::new(block))))
     }
 
-    /// Memory of somebody else, kept alive by `keep`.
-    ///
-    /// # Safety
-    /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped, and while a kernel that has it
-    /// runs nobody else may touch it except by the protocols of tilewire.
-    pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: false, purpose: Purpose::Own, operation: 0, keep: Keep::Host(keep) }
+    fn block(bytes: usize) -> Option<Block> {
+        Block::zeroed(bytes, if bytes >= Memory::ALIGN { Memory::ALIGN } else { 64 })
     }
 
-    /// As [`Memory::foreign`], for memory that peers (other threads or processes) may write at any time.
-    ///
-    /// # Safety
-    /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped; nobody may hold a
-    /// reference to it.
-    pub unsafe fn shared(start: NonNull<u8>, bytes: usize, keep: Rc<dyn Any>) -> Memory {
-        Memory { start, bytes, shared: true, purpose: Purpose::Own, operation: 0, keep: Keep::Host(keep) }
+    fn of(start: NonNull<u8>, bytes: usize, reach: ReachableFrom, held: Held) -> Memory {
+        Memory { start, bytes, purpose: Purpose::Own, operation: 0, keep: Arc::new(Keep { reach, held }) }
     }
 
-    /// Memory of a device: the host never follows its address, `keep` copies for it.
+    /// Memory of somebody else in the host's reach, kept alive by `keep`. It becomes this thread's own: only here may tensors of it be
+    /// made, and the CPU engine run kernels that use it.
     ///
     /// # Safety
-    /// `address..address + bytes` must be memory of `keep`'s device, valid for kernels there until `keep` is dropped.
+    /// `start..start + bytes` must be valid for reads and writes, and initialised, until `keep` is dropped. While a handle exists nobody
+    /// may touch it from another thread, and while a kernel that has it runs nobody but that kernel.
+    pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Any + Send + Sync>) -> Memory {
+        Memory::of(start, bytes, ReachableFrom::HOST, Held::Own(HomeThread::here(), keep))
+    }
+
+    /// Memory of somebody else that peers (other threads, processes or devices) may write at any time, kept alive by `keep`. `reach` says
+    /// from where, the host included: pinned memory is reached from devices too.
+    ///
+    /// # Safety
+    /// `start..start + bytes` must be valid for reads and writes from all of `reach`, by the same addresses, and initialised, until `keep` is
+    /// dropped. Nobody may hold a reference to it.
+    ///
+    /// # Panics
+    /// When the host does not reach it.
+    pub unsafe fn shared(
+        start: NonNull<u8>,
+        bytes: usize,
+        reach: ReachableFrom,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Memory {
+        assert!(reach.host, "memory that is reached from {reach} only: Memory::on_device makes a handle of it");
+        Memory::of(start, bytes, reach, Held::Shared(keep))
+    }
+
+    /// Memory of devices: the host never follows its address, `keep` copies for it.
+    ///
+    /// # Safety
+    /// `address..address + bytes` must be valid for kernels of `devices`, and for copies by `keep`, until `keep` is dropped.
     ///
     /// # Panics
     /// At address 0.
-    pub unsafe fn on_device(address: u64, bytes: usize, keep: Rc<dyn DeviceBytes>) -> Memory {
+    pub unsafe fn on_device(address: u64, bytes: usize, devices: Vec<u32>, keep: Arc<dyn DeviceBytes>) -> Memory {
         let start = NonNull::new(std::ptr::without_provenance_mut(address as usize)).expect("memory is not at 0");
-        Memory { start, bytes, shared: false, purpose: Purpose::Own, operation: 0, keep: Keep::Device(keep) }
+        Memory::of(start, bytes, ReachableFrom { host: false, devices }, Held::Device(keep))
     }
 
-    /// The device that has the bytes; none: the host.
-    pub fn device(&self) -> Option<u32> {
-        match &self.keep {
-            Keep::Host(_) => None,
-            Keep::Device(bytes) => Some(bytes.device()),
-        }
+    /// From where loads and stores reach the bytes.
+    pub fn reachable_from(&self) -> &ReachableFrom {
+        &self.keep.reach
     }
 
-    /// Whether kernels of a device may use the bytes.
-    pub fn is_reached_from(&self, device: u32) -> bool {
-        match &self.keep {
-            Keep::Host(_) => false,
-            Keep::Device(bytes) => bytes.is_reached_from(device),
+    /// How host code may touch the bytes. Private to `tensor`, which does.
+    #[inline]
+    pub(super) fn held(&self) -> &Held {
+        &self.keep.held
+    }
+
+    /// The one thread whose calls may run kernels of the CPU engine on the bytes; none: calls of any thread.
+    pub(crate) fn home(&self) -> Option<HomeThread> {
+        match &self.keep.held {
+            Held::Own(home, _) => Some(*home),
+            Held::Shared(_) | Held::Device(_) => None,
         }
     }
 
@@ -161,13 +194,9 @@ impl Memory {
     pub fn part(&self, offset: usize, bytes: usize) -> Memory {
         let end = offset.checked_add(bytes).expect("part fits the address space");
         assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
-        let start = match self.keep {
-            // SAFETY: `offset` is at most `self.bytes`, so the result is inside or one past the same allocation.
-            Keep::Host(_) => unsafe { self.start.add(offset) },
-            Keep::Device(_) => self.start.map_addr(|start| start.saturating_add(offset)),
-        };
-        let Memory { shared, purpose, operation, .. } = *self;
-        Memory { start, bytes, shared, purpose, operation, keep: self.keep.clone() }
+        // Inside or one past the end: as good as the start, on the host and on a device.
+        let start = NonNull::new(self.start.as_ptr().wrapping_add(offset)).expect("memory does not wrap");
+        Memory { start, bytes, ..self.clone() }
     }
 
     /// This memory, for a purpose: a parameter that is bound to it says so.
@@ -228,42 +257,9 @@ impl Memory {
         self.bytes
     }
 
-    /// Whether other threads or processes may write the bytes at any time.
+    /// Whether other threads, processes or devices may write the bytes at any time: host code touches them by atomics only.
     pub fn is_shared(&self) -> bool {
-        self.shared
-    }
-
-    /// A copy of the bytes. (To write bytes, use a `Tensor<u8>` and its memory: writing any byte through an untyped handle could
-    /// make an invalid `bool` of a `Tensor<bool>`.) Of shared memory, bytes that a peer writes meanwhile are the old or the new ones.
-    ///
-    /// # Panics
-    /// When a copy from a device fails.
-    pub fn read(&self) -> Vec<u8> {
-        if let Keep::Device(device) = &self.keep {
-            let mut out = vec![0; self.bytes];
-            copied(device.read(self.start.addr().get() as u64, &mut out), "from");
-            return out;
-        }
-        if self.shared {
-            // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference to them
-            // exists, so peers' writes meet only atomic loads here.
-            let byte = |at| unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(at)) }.load(Ordering::Relaxed);
-            return (0..self.bytes).map(byte).collect();
-        }
-        // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`) and the handle keeps
-        // them alive. Nobody writes during the copy: handles never leave this thread, and kernels run only inside calls made
-        // on this thread. The borrow ends with the copy, so no reference outlives a later write through another handle.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }.to_vec()
-    }
-
-    /// Overwrites bytes on a device. Private to `tensor`, which knows what elements are.
-    ///
-    /// # Panics
-    /// When they do not lie inside, the memory is the host's, or the copy fails.
-    pub(super) fn write_device(&self, offset: usize, bytes: &[u8]) {
-        let to = self.part(offset, bytes.len());
-        let Keep::Device(device) = &self.keep else { panic!("{self:?} is the host's") };
-        copied(device.write(to.start.addr().get() as u64, bytes), "to");
+        matches!(self.keep.held, Held::Shared(_))
     }
 
     /// Whether two handles share a byte.
@@ -327,13 +323,6 @@ impl fmt::Display for MixedBanks {
              counted wrongly. Declare a table for each kind: tail, ready, done and packets carry it, head, packet_head, staging and memory \
              of your own do not"
         )
-    }
-}
-
-/// A copy that fails leaves nothing to go on with: the device or its driver is gone, and every later launch says so too.
-fn copied(result: Result<(), Box<dyn Error>>, direction: &str) {
-    if let Err(error) = result {
-        panic!("a copy {direction} a device failed: {error}");
     }
 }
 

@@ -1,29 +1,42 @@
 //! Tensors and scalars: the memory a kernel's arguments name.
 //!
 //! In: host data or foreign memory. Out: [`Memory`] handles that the hook language turns into parameters and the engines into
-//! addresses. Invariant: a handle keeps its memory alive. Knows the element types; must not know kernels or engines.
+//! addresses. Invariants: a handle keeps its memory alive; bytes that are a thread's own are touched on that thread alone (`access.rs`).
+//! Knows the element types; must not know kernels or engines.
 
+mod access;
 mod block;
 mod memory;
 mod memory_left;
+mod reach;
 
+pub(crate) use access::HomeThread;
+pub use access::{AccessError, bytes_of};
 pub(crate) use block::Block;
 pub use memory::{Between, DeviceBytes, Memory, MixedBanks};
 pub use memory_left::{MemoryLeft, NoMemory, Shortage};
+pub use reach::ReachableFrom;
 // What a tensor's elements are and what memory is for, for folders that see tensors but no kernels.
 #[doc(no_inline)]
 pub use crate::ir::{Part, Purpose, Type, scalar::Element};
 
 use crate::ir::scalar::AnyBits;
+use memory::Held;
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A one-dimensional array of elements, shared by every clone of the handle.
+///
+/// Host code reads and writes its elements on the thread that made it: a launch from this thread has returned before the next line runs, so
+/// host access needs no lock. Elements on a device are copied for it. The methods that return no error panic when such a copy fails; those
+/// that begin with `try_` return it.
 ///
 /// ```
 /// use tilewire::Tensor;
@@ -32,11 +45,23 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Rel
 /// same.set(0, 10.0);
 /// assert_eq!(x.to_vec(), [10.0, 2.0, 3.0]);
 /// ```
+///
+/// It stays on its thread, where its [`memory`](Tensor::memory) does not have to:
+/// ```compile_fail,E0277
+/// let x = tilewire::Tensor::<f32>::zeros(4);
+/// std::thread::scope(|threads| _ = threads.spawn(|| x.get(0))); // not `Sync`
+/// ```
+/// ```compile_fail,E0277
+/// let x = tilewire::Tensor::<f32>::zeros(4);
+/// std::thread::spawn(move || x.get(0)); // not `Send`
+/// ```
 pub struct Tensor<T> {
     memory: Memory,
     len: usize,
     name: Option<Rc<str>>,
     element: PhantomData<T>,
+    /// Neither `Send` nor `Sync`: plain host access rests on it (`access.rs`).
+    on_this_thread: PhantomData<*const ()>,
 }
 
 /// A tensor whose element type is a value: what collectives work with below their builders.
@@ -128,8 +153,8 @@ impl<T: Element> Tensor<T> {
     /// # Safety
     /// `start` must be aligned for `T` and `len` elements from it valid (initialised, readable, writable) until `keep` is
     /// dropped; while tilewire runs a kernel that has it nobody else may touch it, nor from another thread at any time
-    /// a handle on this thread exists.
-    pub unsafe fn from_raw(start: NonNull<T>, len: usize, keep: Rc<dyn std::any::Any>) -> Self {
+    /// a handle exists.
+    pub unsafe fn from_raw(start: NonNull<T>, len: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert!(start.is_aligned(), "tensor start {start:p} is not aligned for {}", T::TYPE);
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         // SAFETY: the caller promises what `foreign` asks.
@@ -137,25 +162,17 @@ impl<T: Element> Tensor<T> {
         Tensor::whole(memory, len)
     }
 
-    /// A tensor in memory of a device, whose bytes are elements: the elements at its start. Host access copies, and waits for what
-    /// this thread has launched on the device.
+    /// A tensor over memory of a transport, on a device or in the host's reach: the elements at its start. Host access to memory that is
+    /// shared with peers is atomic, element by element, so an element that a peer writes meanwhile is the old or the new one. Host access to
+    /// memory of a device copies, and waits for what this thread has launched there.
     ///
     /// # Panics
-    /// When the memory is not on a device, too small, or not aligned for `T`.
-    pub(crate) fn on_device(memory: Memory, len: usize) -> Self {
-        let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
-        assert!(memory.device().is_some() && memory.start().cast::<T>().is_aligned(), "{memory:?} is no device memory");
-        Tensor::whole(memory.part(0, bytes), len)
-    }
-
-    /// A tensor over memory of a transport, on a device or the host's: the elements at its start. Host access to memory that is shared with
-    /// peers is atomic, element by element, so an element that a peer writes meanwhile is the old or the new one.
-    ///
-    /// # Panics
-    /// When the memory is too small, or not aligned for `T`.
+    /// When the memory is another thread's own, too small, or not aligned for `T`.
     pub(crate) fn over(memory: Memory, len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<T>()).expect("tensor fits the address space");
         assert!(memory.start().cast::<T>().is_aligned(), "{memory:?} is not aligned for {}", T::TYPE);
+        // A transport of the user's own may give out a handle that came from elsewhere.
+        assert!(memory.home().is_none_or(HomeThread::is_here), "{memory:?} is another thread's own");
         Tensor::whole(memory.part(0, bytes), len)
     }
 
@@ -174,8 +191,9 @@ impl<T: Element> Tensor<T> {
         Tensor { memory, len: range.len(), ..self.clone() }
     }
 
+    /// A tensor of memory that is no other thread's own.
     fn whole(memory: Memory, len: usize) -> Self {
-        Tensor { memory, len, name: None, element: PhantomData }
+        Tensor { memory, len, name: None, element: PhantomData, on_this_thread: PhantomData }
     }
 
     /// This handle with a name, for messages and for the text of a kernel: that of a tensor which a hook captures.
@@ -210,81 +228,121 @@ impl<T: Element> Tensor<T> {
     /// Element `i`.
     ///
     /// # Panics
-    /// When there is no such element.
+    /// When there is no such element, or a copy from a device fails.
     pub fn get(&self, i: usize) -> T {
+        copied(self.try_get(i))
+    }
+
+    /// As [`get`](Tensor::get), with the error of a copy from a device.
+    ///
+    /// # Panics
+    /// When there is no such element.
+    pub fn try_get(&self, i: usize) -> Result<T, AccessError> {
         assert!(i < self.len, "element {i} of a tensor of {}", self.len);
-        // SAFETY: the element is inside.
-        unsafe { self.read(i) }
+        match self.memory.held() {
+            // SAFETY: the element is inside, in memory of this thread.
+            Held::Own(..) => Ok(unsafe { self.read_own(i) }),
+            // SAFETY: the element is inside, in shared memory.
+            Held::Shared(_) => Ok(unsafe { self.read_shared(i) }),
+            Held::Device(_) => Ok(element(&bytes_of(self.slice(i..i + 1).memory())?)),
+        }
     }
 
     /// Sets element `i`.
     ///
     /// # Panics
-    /// When there is no such element.
+    /// When there is no such element, or a copy to a device fails.
     pub fn set(&self, i: usize, value: T) {
+        copied(self.try_set(i, value));
+    }
+
+    /// As [`set`](Tensor::set), with the error of a copy to a device.
+    ///
+    /// # Panics
+    /// When there is no such element.
+    pub fn try_set(&self, i: usize, value: T) -> Result<(), AccessError> {
         assert!(i < self.len, "element {i} of a tensor of {}", self.len);
-        if self.memory.device().is_some() {
-            let size = size_of::<T>();
-            return self.memory.write_device(i * size, &value.to_bits().to_le_bytes()[..size]);
+        match self.memory.held() {
+            // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` gives `Cell`s, which allow writes
+            // through other handles of this thread. Tensors never leave it, and it is the only one whose calls run kernels on the memory.
+            Held::Own(..) => unsafe { self.start().add(i).write(value) },
+            // SAFETY: the element is inside, in shared memory.
+            Held::Shared(_) => unsafe { self.write_shared(i, value.to_bits()) },
+            Held::Device(_) => return self.slice(i..i + 1).try_write([value].into_iter()),
         }
-        if self.memory.is_shared() {
-            // SAFETY: the element is inside.
-            return unsafe { self.write_shared(i, value.to_bits()) };
-        }
-        // SAFETY: the element is inside and aligned for T. Nobody holds a reference to it: `cells` gives `Cell`s, which
-        // allow writes through other handles of this thread; handles never leave the thread, and kernels run only
-        // inside calls made on this thread.
-        unsafe { self.start().add(i).write(value) }
+        Ok(())
     }
 
     /// Sets every element.
+    ///
+    /// # Panics
+    /// When a copy to a device fails.
     pub fn fill(&self, value: T) {
-        if self.memory.device().is_some() {
-            return self.write_device(std::iter::repeat_n(value, self.len));
-        }
-        if self.memory.is_shared() {
-            // SAFETY: every element is inside.
-            return (0..self.len).for_each(|i| unsafe { self.write_shared(i, value.to_bits()) });
-        }
-        // SAFETY: as in `set`, for every element.
-        (0..self.len).for_each(|i| unsafe { self.start().add(i).write(value) });
+        copied(self.try_fill(value));
+    }
+
+    /// As [`fill`](Tensor::fill), with the error of a copy to a device.
+    pub fn try_fill(&self, value: T) -> Result<(), AccessError> {
+        self.try_write(std::iter::repeat_n(value, self.len))
     }
 
     /// A copy of all elements.
+    ///
+    /// # Panics
+    /// When a copy from a device fails.
     pub fn to_vec(&self) -> Vec<T> {
-        if self.memory.device().is_some() {
-            return self.memory.read().chunks_exact(size_of::<T>()).map(element).collect();
+        copied(self.try_to_vec())
+    }
+
+    /// As [`to_vec`](Tensor::to_vec), with the error of a copy from a device.
+    pub fn try_to_vec(&self) -> Result<Vec<T>, AccessError> {
+        match self.memory.held() {
+            // SAFETY: every element is inside, in memory of this thread.
+            Held::Own(..) => Ok((0..self.len).map(|i| unsafe { self.read_own(i) }).collect()),
+            // SAFETY: every element is inside, in shared memory.
+            Held::Shared(_) => Ok((0..self.len).map(|i| unsafe { self.read_shared(i) }).collect()),
+            Held::Device(_) => Ok(bytes_of(&self.memory)?.chunks_exact(size_of::<T>()).map(element).collect()),
         }
-        if self.memory.is_shared() {
-            // SAFETY: every element is inside, and the memory is shared.
-            return (0..self.len).map(|i| unsafe { self.read_shared(i) }).collect();
-        }
-        // SAFETY: every element is inside, and the memory is this rank's alone.
-        (0..self.len).map(|i| unsafe { self.read_own(i) }).collect()
     }
 
     /// Overwrites all elements.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// When the lengths differ, or a copy to a device fails.
     pub fn copy_from(&self, data: &[T]) {
-        assert_eq!(data.len(), self.len, "copy of {} elements into a tensor of {}", data.len(), self.len);
-        if self.memory.device().is_some() {
-            return self.write_device(data.iter().copied());
-        }
-        if self.memory.is_shared() {
-            // SAFETY: every element is inside: the lengths are equal.
-            return data.iter().enumerate().for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) });
-        }
-        // SAFETY: as in `set`, for every element: the lengths are equal. Foreign memory may be where `data` is.
-        unsafe { std::ptr::copy(data.as_ptr(), self.start(), self.len) }
+        copied(self.try_copy_from(data));
     }
 
-    /// Overwrites all elements of a tensor on a device, in one copy.
-    fn write_device(&self, elements: impl Iterator<Item = T>) {
-        let mut bytes = Vec::with_capacity(self.memory.bytes());
-        elements.for_each(|x| bytes.extend_from_slice(&x.to_bits().to_le_bytes()[..size_of::<T>()]));
-        self.memory.write_device(0, &bytes);
+    /// As [`copy_from`](Tensor::copy_from), with the error of a copy to a device.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn try_copy_from(&self, data: &[T]) -> Result<(), AccessError> {
+        assert_eq!(data.len(), self.len, "copy of {} elements into a tensor of {}", data.len(), self.len);
+        if let Held::Own(..) = self.memory.held() {
+            // SAFETY: as in `try_set`, for every element: the lengths are equal. Foreign memory may be where `data` is.
+            unsafe { std::ptr::copy(data.as_ptr(), self.start(), self.len) };
+            return Ok(());
+        }
+        self.try_write(data.iter().copied())
+    }
+
+    /// Overwrites all elements, of which there are `len`; on a device in one copy.
+    fn try_write(&self, elements: impl Iterator<Item = T>) -> Result<(), AccessError> {
+        match self.memory.held() {
+            // SAFETY: as in `try_set`: `zip` ends with the tensor.
+            Held::Own(..) => (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.start().add(i).write(x) }),
+            // SAFETY: every element is inside, in shared memory: `zip` ends with the tensor.
+            Held::Shared(_) => {
+                (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) })
+            }
+            Held::Device(device) => {
+                let mut bytes = Vec::with_capacity(self.memory.bytes());
+                elements.for_each(|x| bytes.extend_from_slice(&x.to_bits().to_le_bytes()[..size_of::<T>()]));
+                access::write_to_device(&self.memory, &**device, &bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// The elements in place, for host code: a cell can be read and written through any handle. Not for `bool`, of which not every byte
@@ -296,38 +354,27 @@ impl<T: Element> Tensor<T> {
     where
         T: AnyBits,
     {
-        assert!(!self.memory.is_shared(), "a window has no cells, since peers may write it: use get, set or to_vec");
-        assert!(self.memory.device().is_none(), "a tensor on a device has no cells: use get, set or to_vec");
-        // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and any bytes
-        // are elements; the handle keeps them alive for the borrow. `Cell<T>` has T's layout and allows writes through
-        // other handles of this thread; handles never leave the thread, and kernels run only inside calls made on it.
-        unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len) }
+        match self.memory.held() {
+            // SAFETY: `memory` holds `len` initialised elements (zeroed, or promised by `from_raw`), aligned for T, and any bytes are
+            // elements; the handle keeps them alive for the borrow. `Cell<T>` has T's layout and allows writes through other handles of this
+            // thread, which a reference to cells cannot leave either; it is the only one whose calls run kernels on the memory.
+            Held::Own(..) => unsafe { std::slice::from_raw_parts(self.start().cast::<Cell<T>>(), self.len) },
+            Held::Shared(_) => panic!("a window has no cells, since peers may write it: use get, set or to_vec"),
+            Held::Device(_) => panic!("a tensor on a device has no cells: use get, set or to_vec"),
+        }
     }
 
     fn start(&self) -> *mut T {
         self.memory.start().as_ptr().cast()
     }
 
-    /// Element `i`, from its bits: a kernel may have left any byte where a `bool` is.
+    /// Element `i` of a tensor in memory of this thread, from its bits: a kernel may have left any byte where a `bool` is.
     ///
     /// # Safety
-    /// There is such an element.
-    unsafe fn read(&self, i: usize) -> T {
-        if self.memory.device().is_some() {
-            let size = size_of::<T>();
-            return element(&self.memory.part(i * size, size).read());
-        }
-        // SAFETY: the element is inside, and of the one kind or the other.
-        unsafe { if self.memory.is_shared() { self.read_shared(i) } else { self.read_own(i) } }
-    }
-
-    /// Element `i` of a tensor in memory that nobody else writes.
-    ///
-    /// # Safety
-    /// There is such an element, in memory of the host that is not shared.
+    /// There is such an element, in memory that is this thread's own.
     unsafe fn read_own(&self, i: usize) -> T {
         let at = self.start().wrapping_add(i);
-        // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size.
+        // SAFETY: the element is inside, initialised and aligned, and read as an integer of its size; nobody writes it now, as in `try_set`.
         T::from_bits(unsafe {
             match size_of::<T>() {
                 1 => u64::from(at.cast::<u8>().read()),
@@ -359,7 +406,7 @@ impl<T: Element> Tensor<T> {
     /// Sets the bits of element `i` of a tensor in shared memory.
     ///
     /// # Safety
-    /// There is such an element.
+    /// There is such an element, in shared memory.
     unsafe fn write_shared(&self, i: usize, bits: u64) {
         let at = self.start().wrapping_add(i);
         // SAFETY: as in `read_shared`.
@@ -379,6 +426,11 @@ impl<T: Element> Tensor<T> {
     }
 }
 
+/// What a copy gave, for those who do not ask whether it failed.
+fn copied<R>(result: Result<R, AccessError>) -> R {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// The element of these bytes.
 fn element<T: Element>(bytes: &[u8]) -> T {
     let mut bits = [0; 8];
@@ -388,7 +440,8 @@ fn element<T: Element>(bytes: &[u8]) -> T {
 
 impl<T> Clone for Tensor<T> {
     fn clone(&self) -> Self {
-        Tensor { memory: self.memory.clone(), len: self.len, name: self.name.clone(), element: PhantomData }
+        let (memory, name) = (self.memory.clone(), self.name.clone());
+        Tensor { memory, len: self.len, name, element: PhantomData, on_this_thread: PhantomData }
     }
 }
 
@@ -445,3 +498,6 @@ pub enum Arg {
     /// The descriptor ring of a network proxy.
     Queue(Memory),
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,7 +64,7 @@ impl Mapping {
     /// is not enough.
     pub(super) fn own(total: usize, populate: bool, huge: bool) -> Option<Mapping> {
         assert!(total >= HEADER, "a segment has a header");
-        let block = Block::untouched(total, HEADER, huge)?;
+        let mut block = Block::untouched(total, HEADER, huge)?;
         if populate {
             block.touch();
         }

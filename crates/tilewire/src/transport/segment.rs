@@ -11,10 +11,9 @@ use super::abort::{Abort, Cause, PanicGuard};
 use super::doorbell::Doorbell;
 use super::error::SegmentError;
 use super::mapping::Mapping;
-use crate::tensor::{Memory, MemoryLeft};
+use crate::tensor::{Memory, MemoryLeft, ReachableFrom};
 use std::error::Error;
 use std::fmt;
-use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -126,7 +125,7 @@ impl SegmentSet {
         let segment = self.segments[rank].clone();
         // SAFETY: the mapping holds a header and at least `bytes` more, initialised, and lives as long as the handle that is passed along.
         // Nobody holds references into the bytes: they are only given out as `Memory`.
-        unsafe { Memory::shared(segment.bytes(), self.bytes, Rc::new(segment)) }
+        unsafe { Memory::shared(segment.bytes(), self.bytes, ReachableFrom::HOST, segment) }
     }
 
     /// Zeroed memory of this process that could be passed to others: a mapped file without a name. Its owner alone has it so far.
@@ -259,8 +258,7 @@ mod processes {
     use super::super::socket::Heard;
     use super::super::{memfd, reserve_descriptors, socket};
     use super::{
-        Arc, COMPARED, ControlSockets, Exchange, Mapping, Memory, MemoryLeft, Rc, SegmentError, SegmentOptions,
-        SegmentSet,
+        Arc, COMPARED, ControlSockets, Exchange, Mapping, Memory, MemoryLeft, SegmentError, SegmentOptions, SegmentSet,
     };
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -331,7 +329,7 @@ mod processes {
         let start = mapping.bytes();
         // SAFETY: the mapping holds a header and at least `bytes` more, initialised (zeros), sealed against shrinking, and lives as long as
         // the keep-alive that is passed along. It was made here, so nobody else has its address or its descriptor.
-        Ok(unsafe { Memory::foreign(start, bytes, Rc::new((mapping, file))) })
+        Ok(unsafe { Memory::foreign(start, bytes, Arc::new((mapping, file))) })
     }
 
     /// What a passed descriptor comes with.

@@ -185,6 +185,11 @@ pub enum LaunchError {
         /// Source line of the wait.
         at: SourceLine,
     },
+    /// The launch was made on another thread than the one whose memory the kernel uses. Nothing was run.
+    OtherThread {
+        /// The rank.
+        rank: usize,
+    },
 }
 
 /// A running (rank, block, role).
@@ -240,6 +245,10 @@ impl fmt::Display for LaunchError {
                 f,
                 "aborted, because {cause}: {by} stopped in {what}, at {at}; counters are undefined now: look into the \
                  cause, then connect the ranks anew"
+            ),
+            LaunchError::OtherThread { rank } => write!(
+                f,
+                "rank {rank} launches a kernel over another thread's own memory: launch it on the thread that made its tensors"
             ),
         }
     }

@@ -15,7 +15,7 @@ use super::stall::Stalls;
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type, matching};
-use crate::tensor::{Arg, MixedBanks};
+use crate::tensor::{Arg, HomeThread, Memory, MixedBanks};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +72,7 @@ impl Default for Settings {
 /// A kernel with its arguments, compiled for the CPU: launch it any number of times.
 ///
 /// It keeps its arguments alive. A launch allocates nothing; it runs on the calling thread, and with several blocks the process's worker threads help.
+/// It may go to another thread, but memory that is a thread's own, as that of tensors is, binds its launches to that thread.
 pub struct Prepared {
     machines: Vec<Machine>,
     job: Arc<Job>,
@@ -79,8 +80,18 @@ pub struct Prepared {
     stalls: Stalls,
     blocks: usize,
     settings: Settings,
+    /// The only thread that may launch it, where an argument is a thread's own memory.
+    home: Option<HomeThread>,
+    /// The thread that prepared it: `home`, where there is one. Launches from elsewhere take no shortcut.
+    prepared_on: HomeThread,
     _args: Vec<Arg>,
 }
+
+// SAFETY: only the pointers in `machines` are not `Send` by themselves. They lead into what the machine owns, into its program, which never
+// changes, to the words of its host, which are atomic and which it keeps by an `Arc`, and into the arguments, which `_args` keeps. All but
+// the arguments goes wherever the machine goes: that is what lets the workers of a launch run machines (`pool.rs`). Arguments are touched by
+// `run_through` and `takes_shortcut` alone, which find out first whether this thread may.
+unsafe impl Send for Prepared {}
 
 impl Prepared {
     /// Prepares a kernel for a world of one.
@@ -145,8 +156,11 @@ impl Prepared {
             machine.shortcut = Shortcut::of(machine);
         }
         let job = Job::new(&mut machines, settings.waits.clone());
-        let stalls = Stalls::default();
-        Ok(Prepared { machines, job, stalls, blocks: kernel.blocks as usize, settings, _args: args.to_vec() })
+        let (stalls, blocks) = (Stalls::default(), kernel.blocks as usize);
+        // Those that have one have the same: this thread.
+        let home = args.iter().flat_map(memories).find_map(Memory::home);
+        let prepared_on = HomeThread::here();
+        Ok(Prepared { machines, job, stalls, blocks, settings, home, prepared_on, _args: args.to_vec() })
     }
 
     /// Runs the kernel to the end.
@@ -160,14 +174,20 @@ impl Prepared {
     #[inline]
     pub(crate) fn takes_shortcut(&mut self) -> bool {
         match &self.machines[..] {
-            // SAFETY: it is the machine's own, nobody else runs it, and `_args` keeps its memory alive.
-            [machine] => machine.shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(machine) }),
+            [machine] if self.prepared_on.is_here() => {
+                // SAFETY: it is the machine's own, nobody else runs it, and `_args` keeps its memory alive.
+                machine.shortcut.as_ref().is_some_and(|shortcut| unsafe { shortcut.run(machine) })
+            }
             _ => false,
         }
     }
 
     /// Runs the kernel to the end by its code.
     pub(crate) fn run_through(&mut self) -> Result<(), LaunchError> {
+        // Elsewhere it would race with plain accesses of the home thread to its tensors.
+        if !self.home.is_none_or(HomeThread::is_here) {
+            return Err(LaunchError::OtherThread { rank: self.settings.rank });
+        }
         let _nearest = Rounding::nearest();
         if let [machine] = &mut self.machines[..] {
             // The common small case: nothing to share, no table to walk.
@@ -384,8 +404,18 @@ fn check_arguments(kernel: &Kernel, args: &[Arg]) -> Result<(), PrepareError> {
             return Err(wrong(name, what));
         }
         for memory in memories {
-            if let Some(device) = memory.device() {
-                return Err(wrong(name, format!("it is on GPU {device}, where the CPU engine cannot reach it")));
+            let reach = memory.reachable_from();
+            if !reach.host {
+                return Err(wrong(
+                    name,
+                    format!("it is reached from {reach}, not from the host: the CPU engine cannot use it"),
+                ));
+            }
+            if memory.home().is_some_and(|home| !home.is_here()) {
+                return Err(wrong(
+                    name,
+                    "it is another thread's own: prepare the kernel on the thread that made it".into(),
+                ));
             }
             if (memory.bytes() as u64) < bytes {
                 return Err(wrong(name, format!("{} bytes of memory where the kernel uses {bytes}", memory.bytes())));

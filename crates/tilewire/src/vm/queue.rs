@@ -47,7 +47,7 @@ pub enum Work {
     },
 }
 
-/// The consumer's end of a ring, and its owner.
+/// The consumer's end of a ring, and its owner. It may be another thread than the one that launches kernels.
 #[derive(Debug)]
 pub struct Queue {
     memory: Memory,
@@ -59,8 +59,8 @@ impl Queue {
     /// An empty ring that holds at least `capacity` descriptors.
     pub fn new(capacity: usize) -> Queue {
         let capacity = capacity.max(1).next_power_of_two();
-        let memory = Memory::zeroed(ENTRIES + capacity * ENTRY);
-        // SAFETY: the memory is at least `ENTRIES` bytes, 64-byte aligned, and not shared yet.
+        let memory = Memory::zeroed_shared(ENTRIES + capacity * ENTRY);
+        // SAFETY: the memory is at least `ENTRIES` bytes and 64-byte aligned.
         unsafe { word(memory.start().as_ptr(), CAPACITY) }.store(capacity as u64, Ordering::Relaxed);
         Queue { memory, capacity: capacity as u64 }
     }
@@ -94,8 +94,8 @@ impl Queue {
 
 /// The capacity of the ring in a memory; `None` where it is no ring.
 pub(crate) fn capacity(memory: &Memory) -> Option<u64> {
-    // The host cannot look into memory of a device.
-    if memory.device().is_some() {
+    // A thread's own memory, which host code writes plainly, is no place for words that a proxy's thread reads.
+    if !memory.is_shared() {
         return None;
     }
     let entries = memory.bytes().checked_sub(ENTRIES)? / ENTRY;

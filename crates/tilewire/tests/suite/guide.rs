@@ -8,6 +8,7 @@ const ERRORS: &[(&str, &str)] = &[
     ("MisuseKind", "hook/error.rs"),
     ("PrepareError", "vm/error.rs"),
     ("LaunchError", "vm/error.rs"),
+    ("AccessError", "tensor/access.rs"),
     ("RunError", "collective/error.rs"),
     ("TransferError", "transport/transfer.rs"),
     ("TransportError", "transport/rendezvous.rs"),

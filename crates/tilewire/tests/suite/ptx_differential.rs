@@ -15,6 +15,7 @@ use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::{Access, Inst, Kernel, Op, Param, Type, simplify};
 use tilewire::ptx::{Options, PtxError, Target, abi, emit};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::tensor::bytes_of;
 use tilewire::transport::layout::Geometry;
 use tilewire::{Algorithm, Arg, Bf16, Memory as HostMemory, Primitive, Tensor, Traced, all_reduce, kernel};
 
@@ -277,7 +278,8 @@ fn hooks_know_as_ptx_what_their_definition_says() {
             let traced: Vec<Traced> = links.iter().map(trace).collect();
             let results = simulate_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{form}: {}", fault.0));
             for (me, (output, result)) in outputs.iter().zip(&results).enumerate() {
-                let (start, mut bytes) = (output.memory().start().as_ptr() as usize, output.memory().read());
+                let (start, mut bytes) =
+                    (output.memory().start().as_ptr() as usize, bytes_of(output.memory()).unwrap());
                 for (arg, banks) in traced[me].args.iter().zip(result) {
                     // Chunks of the output are parameters of their own.
                     let Arg::Buffer(memories) = arg else { continue };

@@ -5,6 +5,7 @@ use super::ptx_machine::{self, Access, Fault, Memory, Space, Trace};
 use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::simplify;
 use tilewire::ptx::{Module, Options, Target, abi, emit};
+use tilewire::tensor::bytes_of;
 use tilewire::{Arg, Traced};
 
 /// Runs a program's module; gives the bytes of every parameter's banks afterwards, made comparable.
@@ -103,7 +104,8 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<R
                 Arg::Buffer(banks) | Arg::Slots(banks) => &banks[..],
                 // A scalar travels in the parameter block.
                 Arg::Scalar(memory) => {
-                    let word = memory.read().iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                    let word =
+                        bytes_of(memory).unwrap().iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
                     launch.words.push(word);
                     &[]
                 }
@@ -113,7 +115,7 @@ fn run_ranks(ranks: &[Traced], target: Target, trace: Option<Trace>) -> Result<R
                 let address = bank.start().as_ptr() as usize;
                 let place = match known.iter().find(|(at, _)| *at == address) {
                     Some((_, place)) => *place,
-                    None => put(&mut memory, 0, &bank.read()),
+                    None => put(&mut memory, 0, &bytes_of(bank).unwrap()),
                 };
                 known.push((address, place));
                 launch.words.push(place.address);

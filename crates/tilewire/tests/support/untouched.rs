@@ -5,10 +5,11 @@
 
 use crate::ranks::words;
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tilewire::ir::scalar::Element;
 use tilewire::link::{ShmTransport, Window};
+use tilewire::tensor::{ReachableFrom, bytes_of};
 use tilewire::transport::{RankError, World};
 use tilewire::{Memory, Tensor};
 
@@ -27,7 +28,7 @@ thread_local! {
 
 /// From now on these bytes are to stay as they are.
 pub fn watch(what: impl Into<String>, memory: &Memory) {
-    WATCHED.with_borrow_mut(|watched| watched.push((what.into(), memory.clone(), memory.read())));
+    WATCHED.with_borrow_mut(|watched| watched.push((what.into(), memory.clone(), bytes_of(memory).unwrap())));
 }
 
 /// An output of poison within more poison, watched.
@@ -74,7 +75,7 @@ pub fn transport(world: &World, link: &ShmTransport) -> Result<(), RankError> {
 #[track_caller]
 pub fn assert_untouched(context: impl std::fmt::Debug) {
     for (what, memory, before) in WATCHED.take() {
-        let now = memory.read();
+        let now = bytes_of(&memory).unwrap();
         if let Some(at) = (0..now.len()).find(|&at| now[at] != before[at]) {
             panic!("byte {at} of {what} is {:#x}, was {:#x}: {context:?}", now[at], before[at]);
         }
@@ -108,7 +109,7 @@ pub fn behind(window: &Memory) -> Memory {
     let bytes = window.bytes().next_multiple_of(PAGE) - window.bytes();
     // SAFETY: a window begins on a page of a segment, which is whole pages (`Mapping::total`) and initialised, so these bytes are valid as
     // long as the handle that is passed along. They are given out as `Memory` only: nobody holds references to them.
-    unsafe { Memory::shared(window.start().add(window.bytes()), bytes, Rc::new(window.clone())) }
+    unsafe { Memory::shared(window.start().add(window.bytes()), bytes, ReachableFrom::HOST, Arc::new(window.clone())) }
 }
 
 /// Fills shared memory with poison.
@@ -122,5 +123,5 @@ pub fn poison(memory: &Memory) {
 
 /// The first byte of shared memory that is no longer poison.
 pub fn spoilt(memory: &Memory) -> Option<usize> {
-    memory.read().iter().position(|&byte| byte != POISON)
+    bytes_of(memory).unwrap().iter().position(|&byte| byte != POISON)
 }

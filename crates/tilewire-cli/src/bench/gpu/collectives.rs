@@ -80,16 +80,16 @@ impl Group {
         }
         let graphs = all.iter_mut().map(|(ops, _)| self.graph(ops)).collect::<Result<Vec<_>>>()?;
         let side = Side { name: format!("{way:?}").to_lowercase(), graphs };
-        tensors.iter().for_each(|(_, y)| y.fill(Bf16::from_bits(0)));
+        tensors.iter().try_for_each(|(_, y)| y.try_fill(Bf16::from_bits(0)))?;
         self.replay_all(&side)?;
         for of_ranks in tensors.chunks(ranks) {
-            let sent: Vec<Vec<Bf16>> = of_ranks.iter().map(|(x, _)| x.to_vec()).collect();
+            let sent = of_ranks.iter().map(|(x, _)| x.try_to_vec()).collect::<Result<Vec<_>, _>>()?;
             for (me, (_, y)) in of_ranks.iter().enumerate() {
                 let close = |(i, y): (usize, &Bf16)| {
                     let x = sent[i / len][me * len + i % len];
                     if way == Way::Quantised { (x.to_f32() - y.to_f32()).abs() <= x.to_f32() / 16.0 } else { x == *y }
                 };
-                ensure!(y.to_vec().iter().enumerate().all(close), "ours gives something else to rank {me}");
+                ensure!(y.try_to_vec()?.iter().enumerate().all(close), "ours gives something else to rank {me}");
             }
         }
         Ok(side)
@@ -107,13 +107,13 @@ impl Group {
         let mut ops = ops.collect::<Result<Vec<_>, RunError>>()?;
         run_all(&mut ops)?;
         let side = Side { name: "ours".into(), graphs: vec![self.graph(&mut ops)?] };
-        tensors.iter().for_each(|(_, y)| y.fill(-1.0));
+        tensors.iter().try_for_each(|(_, y)| y.try_fill(-1.0))?;
         self.replay_all(&side)?;
-        let sent: Vec<Vec<f32>> = tensors.iter().map(|(x, _)| x.to_vec()).collect();
+        let sent = tensors.iter().map(|(x, _)| x.try_to_vec()).collect::<Result<Vec<_>, _>>()?;
         for (_, y) in &tensors {
             // Whole numbers: their sum is the same in any order.
             let right = |(i, y): (usize, &f32)| *y == sent.iter().map(|x| x[i]).sum::<f32>();
-            ensure!(y.to_vec().iter().enumerate().all(right), "ours gives something else");
+            ensure!(y.try_to_vec()?.iter().enumerate().all(right), "ours gives something else");
         }
         Ok(side)
     }

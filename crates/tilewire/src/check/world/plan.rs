@@ -7,7 +7,7 @@ use crate::check::memory::{Bank, Binding, Bound, MemoryId, PeerRoute};
 use crate::check::model::{Promise, SlotPlaces};
 use crate::check::snapshot::{Snapshot, memories_of, operations_of};
 use crate::ir::{Access, Base, Builder, Kernel, Op, Param, ParamId, Purpose};
-use crate::tensor::{Arg, Memory};
+use crate::tensor::{AccessError, Arg, Memory, bytes_of};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ pub(in crate::check) struct Job {
     pub kernel: Kernel,
     pub args: Vec<Arg>,
     /// The bytes of scalars when the launch was planned.
-    scalars: Vec<Option<Vec<u8>>>,
+    scalars: Vec<Option<Result<Vec<u8>, AccessError>>>,
     /// What copy engines do beside the kernel.
     pub streams: Vec<CopyStream>,
 }
@@ -95,7 +95,7 @@ impl Plan {
         assert_eq!(ranks.len(), self.ranks as usize, "one kernel for each of {} ranks", self.ranks);
         let job = |&(kernel, args): &(&Kernel, &[Arg])| {
             let scalars = args.iter().map(|arg| match arg {
-                Arg::Scalar(memory) => Some(memory.read()),
+                Arg::Scalar(memory) => Some(bytes_of(memory)),
                 _ => None,
             });
             let scalars = scalars.collect();
@@ -197,7 +197,9 @@ impl Plan {
         all.extend(self.routes.iter().flat_map(|route| [route.region.clone(), route.slots.clone()]));
         let values = self.sets.iter().chain(&self.expected).flatten().flatten();
         all.extend(values.map(|values| values.memory.clone()));
-        let snapshot = Snapshot::of(all);
+        let kernel = || jobs().next().map_or_else(String::new, |job| job.kernel.name.clone());
+        let snapshot =
+            Snapshot::of(all).map_err(|error| EvalError::Binding { kernel: kernel(), message: error.to_string() })?;
         let bind = |rank: u32, job: &Job| {
             let params = job.args.iter().enumerate().map(|(i, arg)| self.bound(&snapshot, job, i, arg));
             let operations = operations_of(&job.args);
@@ -239,12 +241,16 @@ impl Plan {
             Arg::Slots(_) => Bound::Slots(banks()),
             Arg::Scalar(_) => {
                 let mut bits = [0; 8];
-                let bytes = job.scalars[i].as_deref().unwrap_or_default();
+                let wrong = |message| EvalError::Binding { kernel: job.kernel.name.clone(), message };
+                let bytes = match &job.scalars[i] {
+                    Some(Ok(bytes)) => &bytes[..],
+                    Some(Err(error)) => return Err(wrong(error.to_string())),
+                    None => &[],
+                };
                 let size = match job.kernel.params.values().nth(i) {
                     Some(Param::Scalar { ty, .. }) if ty.size() <= bytes.len() => ty.size(),
                     _ => {
-                        let message = format!("argument {i} is a scalar; the parameter is not, or is wider");
-                        return Err(EvalError::Binding { kernel: job.kernel.name.clone(), message });
+                        return Err(wrong(format!("argument {i} is a scalar; the parameter is not, or is wider")));
                     }
                 };
                 bits[..size].copy_from_slice(&bytes[..size]);

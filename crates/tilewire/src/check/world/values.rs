@@ -24,7 +24,7 @@ impl Values {
         let elements: Vec<T> = elements.into_iter().collect();
         assert!(elements.len() <= tensor.len(), "{} values for a tensor of {}", elements.len(), tensor.len());
         let memory = tensor.slice(0..elements.len()).memory().clone();
-        let bytes = Tensor::from_slice(&elements).memory().read();
+        let bytes = elements.iter().flat_map(|x| x.to_bits().to_le_bytes().into_iter().take(size_of::<T>())).collect();
         Values { memory, ty: T::TYPE, bytes, at: SourceLine::caller() }
     }
 }

@@ -9,6 +9,7 @@ use super::super::verify::tests::{LEN, MARGIN, Sample, sample};
 use super::super::verify::verify;
 use super::{Blocked, Identity, Level, Machine, Program, Stop};
 use crate::ir::{BinaryOp, SourceLine, Type};
+use crate::tensor::bytes_of;
 use std::sync::Arc;
 
 const GUARD: u8 = 0xcc;
@@ -157,7 +158,7 @@ fn fill(sample: &Sample) {
 
 fn check_guards(sample: &Sample, what: &dyn std::fmt::Debug) {
     for (entry, whole) in sample.whole.iter().enumerate() {
-        let bytes = whole.read();
+        let bytes = bytes_of(whole).unwrap();
         let outside = bytes[..MARGIN].iter().chain(&bytes[bytes.len() - MARGIN..]);
         assert!(outside.into_iter().all(|&byte| byte == GUARD), "memory beside entry {entry} was written: {what:?}");
     }

@@ -51,7 +51,7 @@ fn a_bool_of_any_byte_is_read_as_true() {
             let (y, z, len) = (bench.output::<f32>(n), bench.output::<bool>(n), Scalar::new(n as i64));
             // SAFETY: the bytes live as long as `keep`; a bool tensor is read through its bits.
             let x = unsafe {
-                let keep = std::rc::Rc::new(bytes.clone());
+                let keep = std::sync::Arc::new(bytes.memory().clone());
                 Tensor::<bool>::from_raw(bytes.memory().start().cast(), n, keep)
             };
             kernel("bools", |k| {

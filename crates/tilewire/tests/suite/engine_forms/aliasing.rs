@@ -133,7 +133,7 @@ fn narrow_and_wide_names_of_one_memory_do_not_mix() {
             let (x, len) = (bench.numbers(n), Scalar::new(n as i64));
             // SAFETY: the memory of `x`, which `keep` holds; every bit pattern is a bf16.
             let y = unsafe {
-                let keep = std::rc::Rc::new(x.clone());
+                let keep = std::sync::Arc::new(x.memory().clone());
                 Tensor::<Bf16>::from_raw(x.memory().start().cast(), 2 * n, keep)
             };
             kernel("narrow in place", |k| {

@@ -19,6 +19,7 @@ use tilewire::check::{self, Options};
 use tilewire::hook::Traced;
 use tilewire::ir::Param;
 use tilewire::ir::scalar::{Element, dynamic};
+use tilewire::tensor::bytes_of;
 use tilewire::vm::{Level, Prepared, Settings};
 use tilewire::{Memory, Tensor};
 
@@ -79,7 +80,7 @@ impl Bench {
     /// When a byte beside a tensor has changed.
     fn check(&self, what: &str) {
         for (memory, inside, guard) in self.whole.borrow().iter() {
-            let outside = memory.read().into_iter().enumerate().filter(|(k, _)| !inside.contains(k));
+            let outside = bytes_of(memory).unwrap().into_iter().enumerate().filter(|(k, _)| !inside.contains(k));
             for (k, byte) in outside {
                 assert_eq!(byte, *guard, "{what}: byte {k} beside the tensor at {inside:?} was written");
             }
@@ -102,10 +103,12 @@ fn comparable(traced: &Traced, mut results: Vec<Vec<Vec<u8>>>) -> Vec<Vec<Vec<u8
     results
 }
 
-fn bytes_of(traced: &Traced) -> Vec<Vec<Vec<u8>>> {
+fn results_of(traced: &Traced) -> Vec<Vec<Vec<u8>>> {
     let banks = traced.args.iter().map(|arg| match arg {
-        tilewire::Arg::Buffer(banks) | tilewire::Arg::Slots(banks) => banks.iter().map(Memory::read).collect(),
-        tilewire::Arg::Scalar(memory) => vec![memory.read()],
+        tilewire::Arg::Buffer(banks) | tilewire::Arg::Slots(banks) => {
+            banks.iter().map(|bank| bytes_of(bank).unwrap()).collect()
+        }
+        tilewire::Arg::Scalar(memory) => vec![bytes_of(memory).unwrap()],
         _ => Vec::new(),
     });
     banks.collect()
@@ -127,7 +130,7 @@ pub fn agree_from(stream_from: usize, make: impl Fn(&Bench) -> Traced) -> String
         let mut op = Prepared::with(&traced.kernel, &traced.args, settings).expect("the engine takes it");
         text = op.disassembly();
         op.run().unwrap_or_else(|e| panic!("the launch failed: {e}\n{}\n{text}", traced.kernel));
-        let got = comparable(&traced, bytes_of(&traced));
+        let got = comparable(&traced, results_of(&traced));
         for (p, (got, expected)) in got.iter().zip(&expected).enumerate() {
             for (bank, (got, expected)) in got.iter().zip(expected).enumerate() {
                 let at = (0..expected.len().max(got.len())).find(|&k| got.get(k) != expected.get(k));

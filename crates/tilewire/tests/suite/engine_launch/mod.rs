@@ -5,6 +5,7 @@ mod faults;
 mod refusals;
 mod roles;
 mod rounding;
+mod threads;
 
 use std::time::Duration;
 use tilewire::hook::Traced;

@@ -3,8 +3,12 @@
 use super::{bind, bytes};
 use crate::support::programs::Writer;
 use crate::support::programs::writer::at;
-use tilewire::check::{self, Awaited, Bank, Binding, Bound, EvalError, Memories, Options};
+use std::error::Error;
+use std::sync::Arc;
+use tilewire::check::{self, Awaited, Bank, Binding, Bound, EvalError, Memories, Options, Plan, Settings};
 use tilewire::ir::{Access, Kernel, Op, Special, Type};
+use tilewire::tensor::DeviceBytes;
+use tilewire::{Arg, Memory, Tensor, kernel};
 
 fn fail(kernel: &Kernel, all: &[Vec<u8>]) -> EvalError {
     let (binding, memories) = bind(all, kernel);
@@ -154,4 +158,46 @@ fn what_does_not_fit_the_kernel_is_refused() {
     assert!(check(vec![bank(2, 8)]).is_err(), "misaligned");
     assert!(check(vec![bank(8, 8)]).is_err(), "outside of the memory");
     assert!(check(vec![Bound::Buffer(vec![])]).is_err(), "no bank");
+}
+
+/// Bytes of a device whose driver copies nothing.
+struct Gone;
+
+impl DeviceBytes for Gone {
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Err("the driver is gone".into())
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        Err("the driver is gone".into())
+    }
+}
+
+#[test]
+fn arguments_that_cannot_be_read() {
+    let (x, y) = (Tensor::<u32>::zeros(4), Tensor::<u32>::zeros(4));
+    let traced = kernel("copy", |k| {
+        let (x, y) = (k.input(&x), k.output(&y));
+        k.main(|r| r.each(4, |i| y.store(i, x.load(i))));
+    })
+    .unwrap();
+    // SAFETY: no kernel gets it, and nothing is ever copied.
+    let gone = unsafe { Memory::on_device(4096, 16, vec![0], Arc::new(Gone)) };
+    let args = [Arg::Buffer(vec![gone]), traced.args[1].clone()];
+    let messages = [
+        check::evaluate(&traced.kernel, &args, (0, 1), Options::default()).unwrap_err(),
+        Plan::new(1).launch(&[(&traced.kernel, &args)]).run(&Settings::default(), None).err().unwrap(),
+        // The tensors are this thread's own.
+        std::thread::spawn(move || check::evaluate(&traced.kernel, &traced.args, (0, 1), Options::default()))
+            .join()
+            .unwrap()
+            .unwrap_err(),
+    ]
+    .map(|error| match error {
+        EvalError::Binding { kernel, message } => format!("{kernel}: {message}"),
+        other => panic!("{other}"),
+    });
+    assert!(messages[0].starts_with("copy: a copy of 16 bytes from GPU 0 failed: the driver is gone"), "{messages:?}");
+    assert_eq!(messages[0], messages[1]);
+    assert!(messages[2].starts_with("copy: memory of 16 bytes is another thread's own"), "{messages:?}");
 }

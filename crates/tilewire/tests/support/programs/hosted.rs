@@ -1,6 +1,7 @@
 //! A program's arguments in host memory, for the engines that run on it.
 
 use super::{BufferSpec, ParamSpec, Program};
+use tilewire::tensor::bytes_of;
 use tilewire::{Arg, Tensor};
 
 /// Host memory for one launch of a program.
@@ -48,7 +49,7 @@ impl Hosted {
             }
         }
         let bytes = self.args.iter().map(|arg| match arg {
-            Arg::Buffer(banks) | Arg::Slots(banks) => banks.iter().map(|bank| bank.read()).collect(),
+            Arg::Buffer(banks) | Arg::Slots(banks) => banks.iter().map(|bank| bytes_of(bank).unwrap()).collect(),
             _ => Vec::new(),
         });
         program.comparable(bytes.collect())

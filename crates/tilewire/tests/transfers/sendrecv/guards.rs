@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tilewire::ir::scalar::Element;
 use tilewire::link::{ShmTransport, Transport, Window};
+use tilewire::tensor::bytes_of;
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Memory, Tensor, recv, send, sendrecv};
 
@@ -183,7 +184,7 @@ fn slots_of_other_peers_and_blocks_are_untouched() {
             sendrecv(&link, &out, &inp, peer, peer).config(Way::staged(128, 2).config(2)).run()?;
         }
         world.bootstrap().barrier("done", world.deadline())?;
-        let zero = |memory: &Memory| memory.read().iter().all(|&byte| byte == 0);
+        let zero = |memory: &Memory| bytes_of(memory).unwrap().iter().all(|&byte| byte == 0);
         for peer in Rank::all(3) {
             let endpoint = link.endpoint(peer).unwrap();
             let all = [&endpoint.here.signals.tail, &endpoint.here.signals.head, &endpoint.starts];

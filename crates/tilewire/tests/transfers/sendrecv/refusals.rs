@@ -492,7 +492,7 @@ fn memory_that_is_not_aligned_for_its_elements() {
     }
     // A tensor says so when it is made, before any rank can wait for it.
     let result = World::threads(2).run(|_| -> Result<(), RankError> {
-        let bytes: std::rc::Rc<[u64; 4]> = std::rc::Rc::new([0; 4]);
+        let bytes = std::sync::Arc::new([0u64; 4]);
         let start = std::ptr::NonNull::from(&*bytes).cast::<u8>();
         // SAFETY: 24 bytes from the first are inside what `bytes` keeps alive, and nobody else has it. That they are not aligned is what
         // the call is to refuse.

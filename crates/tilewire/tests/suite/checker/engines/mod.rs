@@ -17,6 +17,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 use tilewire::check::{Report, Settings};
 use tilewire::collective::waits_over;
+use tilewire::tensor::bytes_of;
 use tilewire::transport::SegmentSet;
 use tilewire::vm::{self, Prepared};
 use tilewire::{Memory, Traced};
@@ -96,7 +97,7 @@ fn engine(make: &Make, ranks: usize, late: usize) -> Result<Bytes, String> {
             let ended = prepared.map_err(|error| error.to_string()).and_then(|mut launches| {
                 launches.iter_mut().try_for_each(Prepared::run).map_err(|error| error.to_string())
             });
-            let own = ended.map(|()| case.own[rank].iter().map(Memory::read).collect::<Vec<_>>());
+            let own = ended.map(|()| case.own[rank].iter().map(|own| bytes_of(own).unwrap()).collect::<Vec<_>>());
             // Nobody listens any more where another rank has failed.
             _ = done.send((rank, own));
         });
@@ -109,7 +110,7 @@ fn engine(make: &Make, ranks: usize, late: usize) -> Result<Bytes, String> {
         let (rank, own) = ended.map_err(|_| "the engine hangs beyond its deadline, or panicked".to_string())?;
         bytes[rank + 1] = own.map_err(|error| format!("rank {rank}: {error}"))?;
     }
-    bytes[0] = make(&room).shared.iter().map(Memory::read).collect();
+    bytes[0] = make(&room).shared.iter().map(|shared| bytes_of(shared).unwrap()).collect();
     Ok(bytes)
 }
 

@@ -1,0 +1,144 @@
+//! Host access to the bytes of a memory: from which thread it is allowed, how it is done, and why it can fail.
+//!
+//! Handles travel between threads, but not all bytes do. One rule keeps plain loads and stores of host code free of data races:
+//!
+//! ```text
+//!  bytes                                host code                          kernels of the CPU engine
+//!  a thread's own (zeroed, foreign)     plain accesses on the home thread  run in calls made on the home thread
+//!  shared (with ranks or a device)      atomic accesses on any thread      run in calls made on any thread
+//!  on a device, out of the host's reach copies by the driver               none
+//! ```
+//! The home thread is the one that made the memory. A `Tensor` never leaves its thread, so its accesses are made there. [`bytes_of`] and the
+//! CPU engine take handles, which may come from elsewhere: they compare threads.
+
+use super::memory::{DeviceBytes, Held, Memory};
+use super::reach::ReachableFrom;
+use std::cell::Cell;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// A thread: a number that no other thread of the process ever has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HomeThread(u64);
+
+thread_local! {
+    /// The number of this thread; 0: it has none yet, so that it is nothing's home.
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
+}
+
+impl HomeThread {
+    /// The calling thread.
+    pub(crate) fn here() -> HomeThread {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        if NUMBER.get() == 0 {
+            NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        HomeThread(NUMBER.get())
+    }
+
+    /// Whether it is the calling thread. Small launches ask too: one comparison.
+    #[inline]
+    pub(crate) fn is_here(self) -> bool {
+        NUMBER.get() == self.0
+    }
+}
+
+/// Why host code did not get at elements or bytes.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A copy from or to a device failed.
+    #[non_exhaustive]
+    Copy {
+        /// True for a copy to the device.
+        to_device: bool,
+        /// How many bytes were to be copied.
+        bytes: usize,
+        /// Where the memory is.
+        memory: ReachableFrom,
+        /// What the device's driver says.
+        source: Arc<dyn Error + Send + Sync>,
+    },
+    /// The memory is another thread's own, whose tensors may be reading or writing it now.
+    #[non_exhaustive]
+    OtherThread {
+        /// How many bytes it has.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AccessError::Copy { to_device, bytes, memory, source } => {
+                let direction = if *to_device { "to" } else { "from" };
+                write!(
+                    f,
+                    "a copy of {bytes} bytes {direction} {memory} failed: {source}; look for the first error of a launch there, and start \
+                     the process again"
+                )
+            }
+            AccessError::OtherThread { bytes } => write!(
+                f,
+                "memory of {bytes} bytes is another thread's own: read it on the thread that made it, or use a window, which threads share"
+            ),
+        }
+    }
+}
+
+impl Error for AccessError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            AccessError::Copy { source, .. } => Some(&**source),
+            AccessError::OtherThread { .. } => None,
+        }
+    }
+}
+
+/// A copy of a memory's bytes. Of shared memory, a byte that somebody writes meanwhile is the old or the new one. A copy from a device comes
+/// after what this thread has launched there.
+///
+/// ```
+/// use tilewire::{Tensor, tensor::bytes_of};
+/// let x = Tensor::from_slice(&[1u16, 0x203]);
+/// assert_eq!(bytes_of(x.memory())?, [1, 0, 3, 2]);
+/// let memory = x.memory().clone();
+/// let elsewhere = std::thread::spawn(move || bytes_of(&memory)).join().unwrap();
+/// assert!(elsewhere.unwrap_err().to_string().contains("another thread's own"));
+/// # Ok::<(), tilewire::tensor::AccessError>(())
+/// ```
+pub fn bytes_of(memory: &Memory) -> Result<Vec<u8>, AccessError> {
+    let (start, bytes) = (memory.start(), memory.bytes());
+    match memory.held() {
+        Held::Device(device) => {
+            let mut out = vec![0; bytes];
+            let copied = device.read(start.addr().get() as u64, &mut out);
+            copied.map(|()| out).map_err(|source| failed(memory, false, source))
+        }
+        Held::Shared(_) => {
+            // SAFETY: the bytes are valid for reads and initialised while the handle lives (`shared`), and no reference to them
+            // exists, so writes of others meet only atomic loads here.
+            let byte = |at| unsafe { AtomicU8::from_ptr(start.as_ptr().add(at)) }.load(Ordering::Relaxed);
+            Ok((0..bytes).map(byte).collect())
+        }
+        Held::Own(home, _) if !home.is_here() => Err(AccessError::OtherThread { bytes }),
+        // SAFETY: the bytes are valid for reads and initialised (zeroed at first, or promised by `foreign`) and the handle keeps them alive.
+        // Nobody writes during the copy: this is the home thread, the only one where tensors of the memory are and where calls run kernels
+        // on it, and it is here now. The borrow ends with the copy, so no reference outlives a later write through another handle.
+        Held::Own(..) => Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }.to_vec()),
+    }
+}
+
+/// Overwrites the bytes of a memory that a device copies. For tensors, which know what bytes are elements.
+pub(super) fn write_to_device(memory: &Memory, device: &dyn DeviceBytes, bytes: &[u8]) -> Result<(), AccessError> {
+    assert_eq!(bytes.len(), memory.bytes(), "a copy to {memory:?}");
+    device.write(memory.start().addr().get() as u64, bytes).map_err(|source| failed(memory, true, source))
+}
+
+#[cold]
+fn failed(memory: &Memory, to_device: bool, source: Box<dyn Error + Send + Sync>) -> AccessError {
+    let (bytes, memory) = (memory.bytes(), memory.reachable_from().clone());
+    AccessError::Copy { to_device, bytes, memory, source: source.into() }
+}
