@@ -174,7 +174,8 @@ fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
         meet("given")?;
         take.as_mut().map_or(Ok(()), |take| take.run())?;
         meet("taken")?;
-        while me == 0 && link.status().late(1) != 2 {
+        // On a busy machine that of rank 1 may be over by now.
+        while me == 0 && link.status().late(1) != 2 && link.broken().is_none() {
             std::thread::yield_now();
         }
         let error = take.as_mut().map(|take| take.run().unwrap_err());
@@ -188,7 +189,7 @@ fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
 fn of_ranks_whose_launches_expire_in_a_chain_at_the_same_time_none_blames_one_in_the_middle() {
     for run in 0..200 {
         // Rank 1 tells others that it waits after some 5 ms; from then on rank 0 waits, now a little shorter and now a little longer.
-        let errors = chain_of_launches([30_000 + 50 * run, 40_000].map(Duration::from_micros));
+        let errors = chain_of_launches([5_000 + 50 * run, 15_000].map(Duration::from_micros));
         for (rank, error) in errors.iter().enumerate() {
             let late = match error {
                 RunError::Timeout(timeout) => timeout.late,
