@@ -115,7 +115,10 @@ mod waits {
             Some(7)
         }
 
-        pub(crate) fn resumed(&self) {}
+        /// No machine that waits here ever gets on.
+        pub(crate) fn resumed(&self) {
+            panic!("the host is told that a launch which fails goes on");
+        }
 
         pub(crate) fn wake(&self) {}
     }

@@ -316,6 +316,13 @@ fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
         let what = format!("three ranks that wait for each other in a ring, captured {captured}");
         tally.count("cuda, launches in other orders", outcome(&what, order::ring(device, captured)));
     }
+    for (waits, captured) in order::HOST_WAITS.into_iter().filter(|_| request.orders > 0) {
+        let what = format!("a kernel and a host that wait for each other, {waits:?}, captured {captured}");
+        tally.count("cuda, kernels and hosts", outcome(&what, order::host(device, waits, captured)));
+    }
+    for _ in 0..request.orders.min(5) {
+        tally.count("cuda, kernels and hosts", outcome("a rank that is late", order::late(device)));
+    }
     for &ranks in &request.ranks {
         for blocks in [1, 4] {
             let what = format!("ring of {ranks} ranks, {blocks} blocks");

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::collective::PreparedExchange;
 use tilewire::cuda::Device;
-use tilewire::link::{NvlOptions, NvlTransport, Transport};
+use tilewire::link::{NvlOptions, NvlTransport, Transport, Window};
+use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, send, sendrecv};
 
 /// Only what hangs waits for it.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Longer than it takes to find out.
 const SOON: Duration = Duration::from_secs(15);
+/// What is found is found within a second; more where a machine has other things to do.
+const FOUND: Duration = Duration::from_secs(3);
 
 /// An operation. Few of them: every text is assembled once.
 #[derive(Clone, Copy, Debug)]
@@ -185,6 +188,93 @@ pub fn ring(device: &Arc<Device>, captured: bool) -> Result<()> {
         };
         let all = (0..RANKS).all(|rank| deadlock.waiting.iter().any(|waiting| waiting.rank == rank));
         ensure!(all, "a ring, captured {captured}: rank {rank}: {deadlock}");
+    }
+    Ok(())
+}
+
+/// What the host of rank 1 waits in while a kernel of rank 0 waits for rank 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostWait {
+    /// The first launch of an operation that rank 0 has not built.
+    Meeting,
+    /// A window that rank 0 has not called for.
+    Window,
+}
+
+/// What there is of them, plain and captured.
+pub const HOST_WAITS: [(HostWait, bool); 4] =
+    [(HostWait::Meeting, false), (HostWait::Meeting, true), (HostWait::Window, false), (HostWait::Window, true)];
+
+/// A kernel of rank 0 waits for a launch of rank 1, whose host waits for rank 0: the same error on both that names them, and no deadline.
+pub fn host(device: &Arc<Device>, waits: HostWait, captured: bool) -> Result<()> {
+    let what = format!("{waits:?}, captured {captured}");
+    let body = |world: World| -> Result<(RunError, Duration), RankError> {
+        let link = NvlTransport::rendezvous(&world, device, NvlOptions::default())?;
+        let (x, me, peer) = (device.zeros::<u32>(700)?, world.rank().index(), world.rank().after(1, 2));
+        let mut op = if me == 0 { recv(&link, &x, peer).build()? } else { send(&link, &x, peer).build()? };
+        // Built while nothing runs: loading a program waits for kernels.
+        let second = (me == 1 && waits == HostWait::Meeting).then(|| send(&link, &x, peer).build()).transpose()?;
+        op.run()?;
+        op.sync()?;
+        world.bootstrap().barrier("once", world.deadline())?;
+        let start = Instant::now();
+        let ended = match waits {
+            _ if me == 0 && captured => {
+                let stream = &link.seat().stream;
+                let graph = stream.capture::<RunError>(&[], || op.run())?;
+                graph.replay(stream)?;
+                op.sync()
+            }
+            _ if me == 0 => op.run().and_then(|()| op.sync()),
+            HostWait::Meeting => second.map_or(Ok(()), |mut second| second.run()),
+            HostWait::Window => Window::<u32>::allocate(&link, 8).map(|_| ()).map_err(RunError::from),
+        };
+        let after = start.elapsed();
+        // Neither lets go of its transport before the other has heard.
+        world.bootstrap().barrier("ended", world.deadline())?;
+        Ok((ended.err().ok_or("it ended well")?, after))
+    };
+    let ends = World::threads(2).deadline(DEADLINE).run(body)?;
+    for (rank, (error, after)) in ends.iter().enumerate() {
+        let RunError::Deadlock(deadlock) = error else { bail!("{what}: rank {rank}: {error}") };
+        let all = (0..2).all(|rank| deadlock.waiting.iter().any(|waiting| waiting.rank == rank));
+        ensure!(all && error.to_string() == ends[0].0.to_string(), "{what}: rank {rank}: {error}");
+        ensure!(*after < FOUND, "{what}: rank {rank}: it took {after:?}");
+    }
+    Ok(())
+}
+
+/// Kernels of ranks 0 and 1 wait in a chain for rank 2, which does not come, and their deadlines pass at the same time: both name rank 2.
+pub fn late(device: &Arc<Device>) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_millis(300);
+    let body = |world: World| -> Result<Option<RunError>, RankError> {
+        let link = NvlTransport::rendezvous(&world, device, NvlOptions::default())?;
+        let (x, y, me) = (device.zeros::<u32>(700)?, device.zeros::<u32>(700)?, world.rank());
+        let take = (me.index() < 2).then(|| recv(&link, &y, me.after(1, 3)).deadline(PATIENCE).build());
+        let give = (me.index() > 0).then(|| send(&link, &x, me.after(2, 3)).build());
+        let (mut take, mut give) = (take.transpose()?, give.transpose()?);
+        let meet = |name: &str| world.bootstrap().barrier(name, world.deadline());
+        meet("built")?;
+        // Once with all: a first launch compares the sides.
+        for op in [&mut give, &mut take] {
+            op.as_mut().map_or(Ok(()), |op| op.run())?;
+        }
+        for op in [&mut give, &mut take] {
+            op.as_mut().map_or(Ok(()), |op| op.sync())?;
+        }
+        meet("once")?;
+        let error = take.as_mut().and_then(|take| take.run().and_then(|()| take.sync()).err());
+        meet("ended")?;
+        Ok(error)
+    };
+    let errors = World::threads(3).deadline(DEADLINE).run(body)?;
+    for (rank, error) in errors.iter().enumerate().take(2) {
+        let late = match error {
+            Some(RunError::Timeout(timeout)) => timeout.late.map(Rank::index),
+            Some(RunError::PeerFailed { cause, .. }) => cause.late(),
+            _ => bail!("rank {rank}: {error:?}"),
+        };
+        ensure!(late == Some(2), "rank {rank} blames another rank than 2: {error:?}");
     }
     Ok(())
 }

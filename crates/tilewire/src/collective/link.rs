@@ -200,6 +200,11 @@ impl<'l> Launch<'l> {
     fn failed(&self, mut error: RunError) -> RunError {
         let own = |code| Cause { code, rank: self.hosts[0].rank().index(), reason: 0 };
         let late = self.late(&error);
+        // After the lines: a rank whose launch failed shows that it waits until it has set the abort words, so if its line (acquire) was gone,
+        // the cause is there, and `late` may be that rank.
+        if let (RunError::Timeout(_), Some(cause)) = (&error, self.broken_by_others()) {
+            error = TransferError::Broken { cause }.into();
+        }
         if let Some(verdict) = self.other_operation(&error) {
             let host = self.hosts[0];
             match host.door().and_then(Door::status) {
@@ -218,11 +223,22 @@ impl<'l> Launch<'l> {
             _ => own(AbortCode::Failed),
         };
         self.hosts.iter().for_each(|host| host.fail(cause));
+        // Only now: until the abort words are set, the others are to see that this rank waits, and is not the late one.
+        self.hosts.iter().filter_map(|host| host.door()?.status()).for_each(|status| status.goes_on());
         if let RunError::Timeout(timeout) = &mut error {
             timeout.late = late.or(timeout.peer);
             timeout.after = self.deadline.unwrap_or(timeout.after);
         }
         self.judged(error).during(&self.call)
+    }
+
+    /// Why a transport is broken, if that is not an earlier failure of this rank.
+    fn broken_by_others(&self) -> Option<Cause> {
+        let is_verdict = |cause: &Cause| matches!(cause.code, AbortCode::Deadlocked | AbortCode::Mismatched);
+        let by_others = |host: &&dyn Transport| {
+            host.broken().filter(|cause| is_verdict(cause) || cause.rank != host.rank().index())
+        };
+        self.hosts.iter().find_map(by_others)
     }
 
     /// What was found of all ranks, where that ended this one's wait.

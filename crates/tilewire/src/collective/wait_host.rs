@@ -189,6 +189,9 @@ impl WaitHost for SegmentWaits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hook::kernel;
+    use crate::ir::{Part, Purpose};
+    use crate::vm::{LaunchError, Prepared, Settings};
 
     #[test]
     fn memory_belongs_to_the_rank_whose_segment_it_is_in_and_the_rest_to_oneself() {
@@ -201,5 +204,33 @@ mod tests {
         }
         let elsewhere = 0u64;
         assert_eq!(waits.owner(&raw const elsewhere as usize), 1);
+    }
+
+    /// Rank 1 waits for rank 2 in a launch of `blocks` blocks; its deadline passes. Another rank may look for the late one before rank 1 has
+    /// set the abort words.
+    #[test]
+    fn a_launch_that_expires_is_seen_to_wait_until_its_caller_says_otherwise() {
+        for blocks in [1, 3] {
+            let ranks = SegmentSet::threads(3, 4096).unwrap();
+            let purpose = Purpose::Transfer { part: Part::Done, from: 2, to: 1 };
+            let own = ranks[1].segment(1).for_purpose(purpose);
+            let traced = kernel("patient", |k| {
+                k.blocks(blocks);
+                let slots = k.slots("ready", &[own.clone()], 64);
+                k.main(|r| r.wait(slots.slot(0i64, 0i64), 1i64));
+            });
+            let mut waits = SegmentWaits::new(&[&Door::of(&ranks[1])]);
+            waits.told = Some(Told { status: Status::of(&ranks[1]), call: "a launch".to_string() });
+            let waits = Waits::on(Arc::new(waits));
+            let deadline = Some(Duration::from_millis(50));
+            let settings = Settings { rank: 1, world_size: 3, deadline, waits, ..Settings::default() };
+            let traced = traced.unwrap();
+            let error = Prepared::with(&traced.kernel, &traced.args, settings).unwrap().run().unwrap_err();
+            assert!(matches!(error, LaunchError::Timeout { .. }), "{error}");
+            let seen_by_others = Status::of(&ranks[0]);
+            assert_eq!(seen_by_others.late(1), 2, "{blocks} blocks");
+            Status::of(&ranks[1]).goes_on();
+            assert_eq!(seen_by_others.late(1), 1);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::error::{Called, CudaError};
-use super::stream::Stream;
+use super::stream::{Stream, ended};
 use cudarc::driver::{result, sys};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +39,13 @@ impl Event {
         self.device.bind()?;
         // SAFETY: the event lives.
         unsafe { result::event::synchronize(self.handle) }.called("cuEventSynchronize")
+    }
+
+    /// Whether it has happened; one that was never recorded has.
+    pub(super) fn has_happened(&self) -> Result<bool, CudaError> {
+        self.device.bind()?;
+        // SAFETY: the event lives.
+        ended(unsafe { result::event::query(self.handle) }).called("cuEventQuery")
     }
 
     pub(super) fn handle(&self) -> sys::CUevent {

@@ -55,7 +55,7 @@ impl Graph {
         self.device.bind()?;
         let capturing = stream.is_capturing()?;
         if capturing {
-            keep_captured(&self.kept)?;
+            keep_captured(&self.kept, &self.parts)?;
         } else {
             stream.join(&self.parts, &self.done)?;
         }

@@ -181,20 +181,30 @@ impl Order for KernelOrder {
     }
 }
 
-/// Lets the capture of this thread keep what a launch or replay in it uses.
-pub(super) fn keep_captured(kept: &[Arc<Kept>]) -> Result<(), CudaError> {
+/// Lets the capture of this thread keep what a launch or replay in it uses, and know of which streams the launches are.
+pub(super) fn keep_captured(kept: &[Arc<Kept>], streams: &[Arc<Stream>]) -> Result<(), CudaError> {
     CAPTURED.with_borrow_mut(|captured| match captured {
         Some(captured) => {
-            captured.extend_from_slice(kept);
+            captured.kept.extend_from_slice(kept);
+            captured.streams.extend_from_slice(streams);
             Ok(())
         }
         None => Err(CudaError::Capturing { what: "another thread launches on the stream" }),
     })
 }
 
+/// What a capture has recorded so far.
+#[derive(Default)]
+pub(super) struct Captured {
+    /// What its launches keep.
+    pub(super) kept: Vec<Arc<Kept>>,
+    /// Where they would have been put: no other launch of these streams may run beside the graph, since counters are shared.
+    pub(super) streams: Vec<Arc<Stream>>,
+}
+
 thread_local! {
-    /// What the launches of a capture on this thread keep; `None` outside of one.
-    pub(super) static CAPTURED: RefCell<Option<Vec<Arc<Kept>>>> = const { RefCell::new(None) };
+    /// The capture of this thread; `None` outside of one.
+    pub(super) static CAPTURED: RefCell<Option<Captured>> = const { RefCell::new(None) };
 }
 
 impl Launch {
@@ -254,9 +264,10 @@ impl Launch {
         let (program, stream) = (&self.kept.program, &self.stream);
         let module = program.module();
         program.device().bind()?;
+        stream.own();
         let capturing = stream.is_capturing()?;
         if capturing {
-            keep_captured(std::slice::from_ref(&self.kept))?;
+            keep_captured(std::slice::from_ref(&self.kept), std::slice::from_ref(stream))?;
         } else {
             stream.catch_up()?;
             self.in_flight = true;

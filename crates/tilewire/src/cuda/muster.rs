@@ -223,6 +223,29 @@ impl<O: Order> Muster<O> {
         }
     }
 
+    /// Whether launches of a stream wait to start.
+    pub(super) fn has_pending(&self, stream: usize) -> bool {
+        self.state().streams.contains_key(&stream)
+    }
+
+    /// The first launch of a stream that waits to start, and a rank that has not come for it.
+    pub(super) fn lacks(&self, stream: usize) -> Option<(u64, u32)> {
+        let state = self.state();
+        let (number, _) = state.first(stream)?;
+        Some((number, *state.needed_by(number).missing.first()?))
+    }
+
+    /// Nobody comes for this launch of a stream, if it still waits: starts it with what is there.
+    pub(super) fn start_without(&self, stream: usize, number: u64) {
+        let mut state = self.state();
+        if state.first(stream).is_some_and(|(first, _)| first == number) {
+            let needed = state.needed_by(number);
+            state.start(needed.pending);
+            state.start_ready();
+            self.tell(&state);
+        }
+    }
+
     /// Forgets the launches of a stream that have not started.
     pub(super) fn withdraw(&self, stream: usize) {
         let mut state = self.state();
@@ -564,6 +587,26 @@ mod tests {
         assert_eq!(ranks.started(), [1, 0]);
         ranks.run_until(0, None, Some(1), None);
         assert_eq!(ranks.started(), [0]);
+    }
+
+    #[test]
+    fn a_launch_for_which_nobody_comes_starts_when_it_is_told_so() {
+        let ranks = Ranks::new();
+        ranks.run(0, Some(1), None);
+        ranks.run(0, Some(1), None);
+        let (first, missing) = ranks.muster.lacks(0).unwrap();
+        assert!(missing == 1 && ranks.muster.has_pending(0) && !ranks.muster.has_pending(1));
+        ranks.muster.start_without(0, first + 1);
+        ranks.muster.start_without(1, first);
+        assert_eq!(ranks.started(), [], "neither is the first of its stream");
+        ranks.muster.start_without(0, first);
+        assert_eq!(ranks.started(), [0]);
+        assert_eq!(ranks.muster.lacks(0), Some((first + 1, 1)));
+        ranks.run(1, None, Some(0));
+        assert_eq!(ranks.started(), [1], "it belongs to the first");
+        ranks.run(1, None, Some(0));
+        assert_eq!(ranks.started(), [0, 1]);
+        assert_eq!((ranks.muster.lacks(0), ranks.muster.has_pending(0)), (None, false));
     }
 
     #[test]

@@ -4,11 +4,11 @@ use super::device::{Device, held};
 use super::error::{Called, CudaError};
 use super::event::Event;
 use super::graph::Graph;
-use super::launch::{CAPTURED, KernelOrder};
+use super::launch::{CAPTURED, Captured, KernelOrder};
 use super::muster::Muster;
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Launches on one stream run one after the other; on different streams they run side by side.
@@ -21,7 +21,14 @@ pub struct Stream {
     behind: Mutex<Vec<Arc<Event>>>,
     /// Where launches wait for those of other ranks before they are put on the stream.
     together: Option<Together>,
+    /// The thread that launches here, by its number; see [`Stream::own`].
+    owner: AtomicU64,
+    /// Odd while that thread waits for the stream; another number in every wait.
+    waits: AtomicU64,
 }
+
+/// Numbers of threads, from 1; none is used again.
+static THREADS: AtomicU64 = AtomicU64::new(1);
 
 /// Ranks of this process that share a device: their launches start together.
 #[derive(Clone)]
@@ -47,6 +54,8 @@ unsafe impl Sync for Stream {}
 thread_local! {
     /// Streams that this thread has put launches on since it last waited for them: what host access to device memory waits for.
     static BUSY: RefCell<Vec<Weak<Stream>>> = const { RefCell::new(Vec::new()) };
+    /// The number of this thread.
+    static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Stream {
@@ -64,7 +73,10 @@ impl Stream {
         device.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
         let (ahead, behind) = (AtomicBool::new(false), Mutex::default());
-        Ok(Arc::new(Stream { device: device.clone(), handle, ahead, behind, together }))
+        let (owner, waits) = (AtomicU64::new(0), AtomicU64::new(0));
+        let stream = Stream { device: device.clone(), handle, ahead, behind, together, owner, waits };
+        stream.own();
+        Ok(Arc::new(stream))
     }
 
     /// The device it is on.
@@ -72,15 +84,64 @@ impl Stream {
         &self.device
     }
 
+    /// This thread launches here, and no other does at the same time.
+    pub(super) fn own(&self) {
+        THREAD.with(|&thread| self.owner.store(thread, Ordering::Relaxed));
+    }
+
+    /// The wait for this stream that the thread which launches here is in, by its number; 0: it is in none.
+    pub(crate) fn host_waits(&self) -> u64 {
+        // Acquire and release (`HostWait`): whatever is seen of launches between two looks that give the same number was launched before that wait.
+        Some(self.waits.load(Ordering::Acquire)).filter(|number| number % 2 == 1).unwrap_or(0)
+    }
+
+    /// From now on this thread waits for the stream, until the guard is gone, if it is the one that launches here.
+    fn host_wait(&self) -> Option<HostWait<'_>> {
+        // Relaxed: a thread reads its own number, or one that is not its own.
+        let is_owner = THREAD.with(|&thread| self.owner.load(Ordering::Relaxed) == thread);
+        (is_owner && self.host_waits() == 0).then(|| {
+            self.waits.fetch_add(1, Ordering::AcqRel);
+            HostWait(self)
+        })
+    }
+
+    /// Whether all that was launched here has ended, in replays on other streams too. Of use while the thread that launches here does not.
+    pub(crate) fn is_idle(&self) -> Result<bool, CudaError> {
+        // In this order: what waits to be put on the stream leaves that list for the stream.
+        if self.muster().is_some_and(|muster| muster.has_pending(self.handle as usize)) {
+            return Ok(false);
+        }
+        self.device.bind()?;
+        // SAFETY: the stream lives.
+        let is_empty = ended(unsafe { sys::cuStreamQuery(self.handle) }.result()).called("cuStreamQuery")?;
+        let behind = held(&self.behind).clone();
+        let over = behind.iter().map(|replayed| replayed.has_happened()).collect::<Result<Vec<_>, _>>()?;
+        Ok(is_empty && over.into_iter().all(|is_over| is_over))
+    }
+
+    /// The first launch that waits for other ranks before it is put here, by its number, and a rank that has not come.
+    pub(crate) fn lacks(&self) -> Option<(u64, u32)> {
+        self.muster()?.lacks(self.handle as usize)
+    }
+
+    /// Puts that launch here with what is there: nobody comes.
+    pub(crate) fn start_without(&self, number: u64) {
+        if let Some(muster) = self.muster() {
+            muster.start_without(self.handle as usize, number);
+        }
+    }
+
     /// Waits until all that was put on the stream is done.
     pub fn sync(&self) -> Result<(), CudaError> {
         if self.is_capturing()? {
             return Err(CudaError::Capturing { what: "waiting for a stream" });
         }
+        let _waits = self.host_wait();
         self.ordered();
-        for replayed in std::mem::take(&mut *held(&self.behind)) {
-            replayed.wait()?;
-        }
+        // They stay in the list until they have happened: `is_idle` looks there, whichever thread waits here.
+        let behind = held(&self.behind).clone();
+        behind.iter().try_for_each(|replayed| replayed.wait())?;
+        held(&self.behind).retain(|replayed| !replayed.has_happened().unwrap_or(false));
         self.wait()
     }
 
@@ -162,14 +223,19 @@ impl Stream {
         // SAFETY: the stream lives.
         unsafe { result::stream::begin_capture(self.handle, mode) }.called("cuStreamBeginCapture")?;
         let recording = Recording { stream: self };
-        CAPTURED.set(Some(Vec::new()));
+        CAPTURED.set(Some(Captured::default()));
         let fork = || others.iter().try_for_each(|other| other.after(self));
         let join = || others.iter().try_for_each(|other| self.after(other));
         let body = fork().map_err(E::from).and_then(|()| body()).and_then(|()| Ok(join()?));
-        let kept = CAPTURED.take().unwrap_or_default();
+        let Captured { kept, streams } = CAPTURED.take().unwrap_or_default();
         let graph = recording.end();
         body?;
-        let parts = others.iter().map(|&other| other.clone()).chain([self.clone()]).collect();
+        let mut parts: Vec<Arc<Stream>> = others.iter().map(|&other| other.clone()).chain([self.clone()]).collect();
+        for stream in streams {
+            if !parts.iter().any(|part| Arc::ptr_eq(part, &stream)) {
+                parts.push(stream);
+            }
+        }
         Ok(Graph::own(&self.device, graph?, kept, parts)?)
     }
 
@@ -205,6 +271,23 @@ impl Stream {
 
     pub(super) fn muster(&self) -> Option<&Arc<Muster<KernelOrder>>> {
         self.together.as_ref().map(|Together(muster)| muster)
+    }
+}
+
+/// The thread that launches on a stream waits for it; see [`Stream::host_waits`].
+struct HostWait<'s>(&'s Stream);
+
+impl Drop for HostWait<'_> {
+    fn drop(&mut self) {
+        self.0.waits.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether a query of the driver says that all has ended.
+pub(super) fn ended(query: Result<(), result::DriverError>) -> Result<bool, result::DriverError> {
+    match query {
+        Err(result::DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
+        query => query.map(|()| true),
     }
 }
 
@@ -244,8 +327,11 @@ pub(super) fn settle_launches(device: &Device) -> Result<(), CudaError> {
         *busy = others;
         mine
     });
+    let mine: Vec<Arc<Stream>> = mine.iter().filter_map(Weak::upgrade).collect();
+    // While it waits for one, it waits for all: it comes back when all have ended.
+    let _waits: Vec<_> = mine.iter().map(|stream| stream.host_wait()).collect();
     // All are waited for, whatever the first says.
-    let ends: Vec<_> = mine.iter().filter_map(Weak::upgrade).map(|stream| stream.sync()).collect();
+    let ends: Vec<_> = mine.iter().map(|stream| stream.sync()).collect();
     ends.into_iter().collect()
 }
 

@@ -20,7 +20,7 @@ use crate::transport::rendezvous::{Parameters, Shared, layout_of};
 use crate::transport::sizing::Sizes;
 use crate::transport::watch::Watch;
 use crate::transport::{
-    Abort, Cause, Crossing, Dealings, DeviceWait, Door, Doorbell, LinkKind, LinkShape, Operations, Pairing,
+    Abort, Cause, Crossing, Dealings, DeviceWait, Door, Doorbell, Found, LinkKind, LinkShape, Operations, Pairing,
     PeerEndpoint, Rank, SegmentOptions, SegmentSet, Status, Ticket, TransportError, Verdict, World,
 };
 use std::fmt;
@@ -436,12 +436,48 @@ impl StallWatch {
         self.status.tell_all(&Verdict::OtherOperation { here, there });
     }
 
-    fn look(&mut self, launches: &Launches) {
-        if let Some(CudaError::OtherOperation(by)) = launches.reported() {
-            return self.tell_of(&by);
+    fn look(&mut self, seat: &Seat) {
+        let Seat { stream, launches, .. } = seat;
+        // Where the device is gone, nothing is known of it.
+        if let Some(since) = self.status.host_waits_since()
+            && stream.is_idle().unwrap_or(false)
+        {
+            self.status.device_is_idle(since);
         }
-        let probe = self.status.device_probe();
-        let Some(stalled) = launches.stalled() else { return self.goes_on() };
+        let (host_waits, probe) = (stream.host_waits(), self.status.device_probe());
+        let stalled = launches.stalled();
+        // After the mark, which a wait that gives up takes back when it has reported.
+        match launches.reported() {
+            Some(CudaError::OtherOperation(by)) => return self.tell_of(&by),
+            // The line stands until the abort words are set, since others with the same deadline look for the late rank.
+            Some(CudaError::Timeout(_)) => return,
+            _ => {}
+        }
+        // The same before and after: the host waits for this launch.
+        let host_waits = Some(host_waits).filter(|&number| number == stream.host_waits()).unwrap_or(0);
+        match stalled {
+            Some(stalled) => self.lasts(stalled, host_waits, probe),
+            None => match stream.lacks().filter(|_| host_waits != 0) {
+                Some(lacks) => self.waits_to_start(stream, lacks, host_waits, probe),
+                None => self.goes_on(),
+            },
+        }
+    }
+
+    /// A launch is not put on the stream before that of a peer comes, and the host waits for it.
+    fn waits_to_start(&mut self, stream: &Stream, (number, peer): (u64, u32), host_waits: u64, probe: u64) {
+        (self.seen, self.told, self.looks) = ([(0, 0); 2], None, 0);
+        // No launch that runs has this number: theirs are addresses.
+        let (peer, since) = (peer as usize, (0, number));
+        let doing = "a launch that has not started";
+        self.status.device_waits(&DeviceWait { peer, needs: None, has: &[], doing, since, host_waits }, probe);
+        if let Some(Found::NobodyComes) = self.status.judge_device() {
+            stream.start_without(number);
+        }
+    }
+
+    /// A wait of a launch that runs lasts.
+    fn lasts(&mut self, stalled: Stalled, host_waits: u64, probe: u64) {
         let Stalled { at, has, name, mark, since } = stalled;
         self.looks += 1;
         match self.told {
@@ -460,11 +496,11 @@ impl StallWatch {
             self.seen = [(mark, probe), last];
         }
         let peer = if at.from as usize == self.rank { at.to } else { at.from };
-        let needs = Crossing { from: at.from as usize, operation: at.operation };
+        let needs = Some(Crossing { from: at.from as usize, operation: at.operation });
         let has = dealings(self.rank, peer as usize, &has);
-        let wait = DeviceWait { peer: peer as usize, needs, has: &has, doing: &name, since };
+        let wait = DeviceWait { peer: peer as usize, needs, has: &has, doing: &name, since, host_waits };
         self.status.device_waits(&wait, looked);
-        if let Some(verdict) = self.status.judge_device() {
+        if let Some(Found::Forever(verdict)) = self.status.judge_device() {
             self.status.tell_all(&verdict);
         }
     }
@@ -505,7 +541,7 @@ impl Watcher {
             // Relaxed: the words say all there is.
             let over = || own.get().is_some() || stop.load(Ordering::Relaxed);
             while !doorbell.sleep(over, StallWatch::PERIOD) {
-                stalls.look(&seat.launches);
+                stalls.look(&seat);
             }
             if let Some(cause) = own.get() {
                 // Where the device is gone, its kernels are too.

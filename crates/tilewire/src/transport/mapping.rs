@@ -20,7 +20,8 @@ pub(super) const HEADER: usize = 4096;
 /// segment: two builds of one version may differ. 3: windows that a rank has called for, in its status line; what a kernel has with
 /// all its peers. 4: whether that is credits alone. 5: a window that
 /// a rank called for in vain. 6: the rank that is late, in the reason of a wait that expired; two ranks that differ, as a verdict.
-pub(super) const LAYOUT: u32 = 6;
+/// 7: whether a rank's host waits for its kernels, and whether its GPU has something to do.
+pub(super) const LAYOUT: u32 = 7;
 
 /// What stands at the head of every segment. All zeros is its first state: no abort, nobody asleep.
 #[repr(C)]

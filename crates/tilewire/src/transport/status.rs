@@ -17,7 +17,7 @@
 //! 1. A rank that waits reads all lines. Of the ranks that wait it strikes out who waits for a rank that does not, until none is left to
 //!    strike out. If it remains itself, it suspects the others that remain. Any of its peers may end the wait of a launch, so it is struck out
 //!    for one that does not wait. A call that all ranks make needs every rank that is missing, so it is struck out only when none of these
-//!    remains.
+//!    remains. On a GPU hosts and kernels are struck out by themselves, see below.
 //! 2. It raises the probe of each of them. A rank reads its probe, *then* looks at what it waits for, and if nothing is there says that it
 //!    has looked since that probe. When all have, and no epoch has changed, it is a deadlock: every one of them has waited
 //!    without a break since before the first probe, and every one has looked after it and found nothing. What a rank waits for does not
@@ -43,26 +43,51 @@
 //! begins after the end of another. A launch that may have what is needed breaks the chain: the part of it that gives it may still be at
 //! work, whatever other parts wait for. Probes confirm it as above.
 //!
+//! **Kernels and hosts** are judged together (`judge.rs`). A kernel of rank i may wait for a rank j whose *host* waits, in a first launch or in
+//! a call for a window. What it needs is then in a launch that j's host has yet to make, if two things hold. Each is a fact in the lines, and
+//! together they join the two kinds of waits:
+//! - *Nothing of j is on its GPU.* The thread that watches j's kernels sees the host in a wait, asks the driver whether all launches have ended,
+//!   replays and launches that wait to start included, and if the host is still in that wait writes its epoch into the line (`idle_in`). The
+//!   thread that waits is the only one that can launch on the transport. So from that moment nothing is on the GPU until that wait ends, and
+//!   this needs no probe: the epoch of the host's wait says it. What ended before gave what it gave before any probe was raised.
+//! - *The host of i waits for its kernels* (`host_waits`: it is in `sync`, in `close`, or reads a tensor), and so cannot do what j's host waits for.
+//!   Each such wait has a number, which the line of i's kernels tells. The watching thread reads it before and after the mark of the kernel,
+//!   and tells it if it is the same: the host could launch nothing in between, so its wait covers that kernel, and ends after it. It is read
+//!   again before a probe is answered. Where it has changed, the line changes, and with it the epoch.
+//!
+//! So a host in `sync` hangs on its own kernels, a kernel on the host of its peer if that has nothing on its GPU, and the argument stays what it
+//! was: all parties of the cycle have waited without a break since before the first probe, each in one wait, and the first to go on would
+//! need something that another does after it has gone on. A host that computes says none of this, nor does one that waits for a graph on a
+//! stream of the user's own, or in a call of the driver that happens to wait for kernels: there only the deadline tells.
+//!
+//! Ranks of one process that share a GPU start their launches together (`cuda/muster.rs`). A launch that waits to start is such a party, too,
+//! and hangs on the host that has to come. A cycle through it is no verdict, since its kernel may need nobody: its rank starts it.
+//!
 //! A rank that closes ([`Kind::Closing`]) cannot answer probes, and need not: it never launches again on the transport, nor asks for a window,
 //! so whoever waits for it waits in vain, whatever others do.
 //!
+//! **Who is late.** When a wait expires, its rank follows the lines from the rank it waits for to the one that does not wait. So a line stands, if
+//! its wait has failed, until the rank has set all abort words: a rank whose wait expires at the same time would otherwise stop at this one.
+//! If it finds the line gone, it finds the cause, because it looks for that afterwards.
+//!
 //! **What is not judged.** A rank that makes a second transport says nothing in the lines of the first. That call belongs to the world, not
 //! to a transport, and any thread of the peer may make it: a thread of the peer that waits in a launch does not show that no other will
-//! come. There, and in a bootstrap's own barriers, only the deadline tells. Nor are kernels judged together with hosts: a kernel waits, and its
-//! peer's host waits in a first launch or in a call for a window. For that one would have to know that no launch of the peer is on its stream,
-//! which could give what is needed, and that the host of the kernel's rank waits for the kernel and would not come otherwise. No line says either.
+//! come. There, and in a bootstrap's own barriers, only the deadline tells.
 
 mod device;
+mod judge;
 mod verdict;
 
 pub use device::{Crossing, Dealings, DeviceWait, Operations};
+pub(crate) use judge::Found;
 pub use verdict::{Difference, Verdict, Waiting};
 pub(crate) use verdict::{deadlock, mismatch, other_operation};
 
 use super::abort::{Abort, AbortCode, Cause};
 use super::mapping::{Line, Mapping};
 use super::segment::SegmentSet;
-use device::{DeviceLine, DeviceSuspicion};
+use device::DeviceLine;
+use judge::Suspicion;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
@@ -159,15 +184,6 @@ impl Kind {
     fn answers(self) -> bool {
         self != Kind::Closing
     }
-
-    /// Whether a rank in such a wait for these peers may be stuck, of whom some may be.
-    fn is_stuck(self, peers: &[usize], may_be: &[bool]) -> bool {
-        match self {
-            Kind::Closing => true,
-            Kind::Gathering => peers.iter().any(|&peer| may_be[peer]),
-            Kind::Launch | Kind::Meeting => !peers.is_empty() && peers.iter().all(|&peer| may_be[peer]),
-        }
-    }
 }
 
 /// The status lines of a world, as one rank sees them. A handle; clones are the same lines.
@@ -176,13 +192,7 @@ pub struct Status {
     rank: usize,
     segments: Arc<[Arc<Mapping>]>,
     suspicion: Arc<Mutex<Option<Suspicion>>>,
-    device_suspicion: Arc<Mutex<Option<DeviceSuspicion>>>,
-}
-
-/// Ranks that may wait for each other for ever.
-struct Suspicion {
-    /// Rank, epoch, kind, and the probe it has to answer.
-    of: Vec<(usize, u64, Kind, u64)>,
+    device_suspicion: Arc<Mutex<Option<Suspicion>>>,
 }
 
 /// What a line said at one moment.
@@ -190,6 +200,8 @@ struct Seen {
     epoch: u64,
     kind: Kind,
     peers: Vec<usize>,
+    /// Whether nothing of the rank was on its GPU at some moment of this wait, and so nothing is until it ends.
+    is_idle: bool,
 }
 
 impl Status {
@@ -337,7 +349,9 @@ impl Status {
         let kind = *Kind::ALL.get(words.line.0.kind.load(Ordering::Relaxed) as usize)?;
         let mask: Vec<u64> = words.peers.0.iter().map(|word| word.load(Ordering::Relaxed)).collect();
         let peers = (0..self.segments.len().min(MOST_RANKS)).filter(|&peer| mask[peer / 64] >> (peer % 64) & 1 == 1);
-        let seen = Seen { epoch, kind, peers: peers.collect() };
+        // Acquire: what was on the GPU before has ended, and what it gave is there.
+        let is_idle = words.device.0.idle_in.load(Ordering::Acquire) == epoch;
+        let seen = Seen { epoch, kind, peers: peers.collect(), is_idle };
         self.is_still(rank, epoch).then_some(seen)
     }
 
@@ -347,85 +361,16 @@ impl Status {
         self.words(rank).line.0.epoch.load(Ordering::Relaxed) == epoch
     }
 
-    /// Looks for a deadlock that this rank, which waits, is part of. A first call may suspect one, and a later one confirm it.
-    pub fn judge(&self) -> Option<Verdict> {
-        let mut suspicion = self.suspicion.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(suspects) = &*suspicion else {
-            *suspicion = self.suspect();
-            return None;
-        };
-        let is_same = |(rank, epoch, ..): &(usize, u64, Kind, u64)| self.is_still(*rank, *epoch);
-        if !suspects.of.iter().all(is_same) {
-            *suspicion = None;
-            return None;
-        }
-        let answered = |&(rank, _, kind, probe): &(usize, u64, Kind, u64)| {
-            // Acquire: the epochs that are read again below are not read before.
-            !kind.answers() || self.words(rank).line.0.looked.load(Ordering::Acquire) >= probe
-        };
-        if !suspects.of.iter().all(answered) {
-            return None;
-        }
-        let mut waiting = Vec::new();
-        for &(rank, epoch, kind, _) in &suspects.of {
-            let seen = self.seen(rank).filter(|seen| seen.epoch == epoch);
-            let doing = self.words(rank).text.read();
-            let Some(seen) = seen.filter(|_| self.is_still(rank, epoch)) else {
-                *suspicion = None;
-                return None;
-            };
-            let peers = if kind.answers() { seen.peers } else { Vec::new() };
-            waiting.push(Waiting { rank, peers, doing });
-        }
-        *suspicion = None;
-        Some(Verdict::Deadlock(waiting))
-    }
-
-    /// The ranks that may wait for each other for ever, if this rank is one, with the probes they have to answer.
-    fn suspect(&self) -> Option<Suspicion> {
-        let all: Vec<Option<Seen>> = (0..self.segments.len()).map(|rank| self.seen(rank)).collect();
-        let mut remain: Vec<bool> = all.iter().map(Option::is_some).collect();
-        loop {
-            let before = remain.clone();
-            for (rank, seen) in all.iter().enumerate() {
-                let Some(seen) = seen.as_ref().filter(|_| remain[rank]) else { continue };
-                remain[rank] = seen.kind.is_stuck(&seen.peers, &before);
-            }
-            if remain == before {
-                break;
-            }
-        }
-        let own = all[self.rank].as_ref().filter(|seen| remain[self.rank] && seen.kind.answers())?;
-        // Only those that this rank's wait hangs on: others may have a deadlock of their own, which they find.
-        let hangs_on = |seen: &Seen| {
-            let peers = if seen.kind.answers() { &seen.peers[..] } else { &[] };
-            peers.iter().copied().filter(|&peer| remain[peer]).collect::<Vec<usize>>()
-        };
-        let mut of = vec![self.rank];
-        let mut next = hangs_on(own);
-        while let Some(rank) = next.pop() {
-            if !of.contains(&rank) {
-                of.push(rank);
-                next.extend(hangs_on(all[rank].as_ref().expect("it remains")));
-            }
-        }
-        of.sort_unstable();
-        let probed = of.into_iter().map(|rank| {
-            let Seen { epoch, kind, .. } = all[rank].as_ref().expect("it remains");
-            // Release and acquire: all lines were read before, and what the rank looks at, it looks at after.
-            let probe = self.words(rank).line.0.probe.fetch_add(1, Ordering::AcqRel) + 1;
-            (rank, *epoch, *kind, probe)
-        });
-        Some(Suspicion { of: probed.collect() })
-    }
-
     /// The rank at the end of the chain of those that wait: the one that is late. `peer`, if that does not wait itself.
     pub fn late(&self, peer: usize) -> usize {
         let (mut late, mut passed) = (peer, vec![self.rank]);
         while !passed.contains(&late) {
             passed.push(late);
-            let seen = self.seen(late).filter(|seen| seen.kind.answers());
-            match seen.and_then(|seen| seen.peers.into_iter().find(|next| !passed.contains(next))) {
+            let peers = match self.seen(late).filter(|seen| seen.kind.answers()) {
+                Some(seen) => seen.peers,
+                None => self.device_seen(late).map(|seen| seen.peer).into_iter().collect(),
+            };
+            match peers.into_iter().find(|next| *next < self.segments.len() && !passed.contains(next)) {
                 Some(next) => late = next,
                 None => break,
             }

@@ -17,6 +17,7 @@ use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type, matching};
 use crate::tensor::{Arg, HomeThread, Memory, MixedBanks};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How many times the wait of a lone machine looks before it lets go, on the short way and again on the long one: longer than a small message takes from a peer that is at work. Between two
@@ -204,6 +205,7 @@ impl Prepared {
     fn finish_alone(&mut self) -> Result<(), LaunchError> {
         // From here on the backoff says how long to look: a machine that looks long in every one of its rounds would hardly ever sleep.
         self.machines[0].looks = 0;
+        self.stalls.failed.store(false, Ordering::Relaxed);
         let result = self.back_off();
         let machine = &mut self.machines[0];
         machine.looks = LOOKS;
@@ -239,6 +241,7 @@ impl Prepared {
             };
             if over {
                 let stop = machine.stop;
+                self.stalls.failed.store(true, Ordering::Relaxed);
                 return Err(self.explain(Failure { index: 0, stop, abort }));
             }
             let before = machine.passed;

@@ -6,7 +6,7 @@ use super::machine::{Machine, Stop, Watch};
 use super::rounding::Rounding;
 use super::stall::Stalls;
 use super::waits::{Awaited, Backoff, Waits};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, sleep, yield_now};
+use crate::sync::{Arc, AtomicUsize, Condvar, Mutex, Ordering, sleep, yield_now};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -22,7 +22,6 @@ pub(crate) struct Job {
     next: AtomicUsize,
     /// Workers inside; guarded by the pool's lock when it grows.
     helpers: AtomicUsize,
-    failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
     deadline: Mutex<Option<Duration>>,
     waits: Waits,
@@ -60,7 +59,6 @@ impl Job {
             machines: Machines { first: machines.as_mut_ptr(), len: machines.len() },
             next: AtomicUsize::new(0),
             helpers: AtomicUsize::new(0),
-            failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             deadline: Mutex::new(None),
             waits,
@@ -71,13 +69,13 @@ impl Job {
     /// Runs all instances to the end; the workers of `pool` may help. Gives the instance that failed and why.
     pub(crate) fn launch(job: &Arc<Job>, pool: Option<&Pool>, deadline: Option<Duration>) -> Result<(), Failure> {
         *job.deadline.lock().expect("no participant panics") = deadline;
-        job.failed.store(false, Ordering::Relaxed);
+        job.stalls.failed.store(false, Ordering::Relaxed);
         job.next.store(0, Ordering::Relaxed);
         {
             let _shared = pool.map(|pool| Shared::new(job, pool));
             job.participate(deadline);
         }
-        if job.failed.load(Ordering::Relaxed) {
+        if job.stalls.failed.load(Ordering::Relaxed) {
             let failure = job.failure.lock().expect("no participant panics").take();
             return Err(failure.expect("a failed job says why"));
         }
@@ -123,7 +121,7 @@ impl Job {
                     *link = machine.next;
                 }
             }
-            if self.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
+            if self.stalls.failed.load(Ordering::Relaxed) || (taken.is_none() && first == NONE) {
                 return;
             }
             // In every round, also one that got on: instances that only signal each other are to end as well.
@@ -181,7 +179,7 @@ impl Job {
     fn pause(&self, backoff: &mut Backoff, first: usize) -> bool {
         let polls = self.blocked(first).any(|(_, watch, _)| watch.is_polled());
         backoff.pause(&self.waits, polls, &mut || {
-            self.failed.load(Ordering::Relaxed)
+            self.stalls.failed.load(Ordering::Relaxed)
                 || self.waits.aborted().is_some()
                 || self.blocked(first).any(|(_, watch, at)| {
                     let in_vain = self.waits.in_vain(at).is_some();
@@ -215,7 +213,7 @@ impl Job {
         let mut failure = self.failure.lock().expect("no participant panics");
         // Relaxed: `failure` is read under its lock, or after everybody has left. A sleeper that misses the ring, because this
         // store passed the bell's load, looks again after a nap.
-        if !self.failed.swap(true, Ordering::Relaxed) {
+        if !self.stalls.failed.swap(true, Ordering::Relaxed) {
             *failure = Some(why);
             self.waits.wake();
         }
@@ -238,7 +236,7 @@ impl<'j> Shared<'j> {
 impl Drop for Shared<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.job.failed.store(true, Ordering::Relaxed);
+            self.job.stalls.failed.store(true, Ordering::Relaxed);
             self.job.waits.wake();
         }
         self.pool.withdraw(self.job);

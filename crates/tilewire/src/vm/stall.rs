@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::waits::Waits;
-use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// The participants of one launch.
 #[derive(Default)]
@@ -13,6 +13,8 @@ pub(crate) struct Stalls {
     inside: AtomicUsize,
     /// Numbers them.
     next: AtomicUsize,
+    /// Whether the launch has failed: what the host was told of it stands then, see [`WaitHost::resumed`](super::WaitHost::resumed).
+    pub(crate) failed: AtomicBool,
     waiting: Mutex<Waiting>,
 }
 
@@ -88,7 +90,9 @@ impl Participant<'_> {
         let mut waiting = self.stalls.waiting();
         waiting.of.retain(|(number, ..)| *number != self.number);
         (self.waiting, self.probe) = (false, 0);
-        if std::mem::take(&mut waiting.told) {
+        // Relaxed: a participant that leaves because of a failure has seen the flag, or set it. One that gets on meanwhile may miss it, and
+        // then it is true that not all wait.
+        if std::mem::take(&mut waiting.told) && !self.stalls.failed.load(Ordering::Relaxed) {
             self.waits.resumed();
         }
     }

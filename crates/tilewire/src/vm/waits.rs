@@ -53,7 +53,8 @@ pub trait WaitHost: Send + Sync {
         None
     }
 
-    /// A launch that was stalled goes on, or has ended.
+    /// A launch that was stalled goes on. Not called for one that fails: the caller of the launch tells the other ranks why, and until it has,
+    /// they must see that this rank waited. Otherwise one whose wait expires at the same time would take this rank for the late one.
     fn resumed(&self) {}
 
     /// What such a word means, for people.

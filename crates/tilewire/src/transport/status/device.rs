@@ -1,6 +1,6 @@
 //! Lines of kernels on a GPU, and what is judged of them.
 
-use super::{Kind, Status, Verdict, Waiting};
+use super::Status;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// What crosses from one rank to another in a launch: an operation's data, or a credit for data.
@@ -110,14 +110,16 @@ impl Dealings {
 pub struct DeviceWait<'a> {
     /// The rank that would have to give it.
     pub peer: usize,
-    /// What is needed.
-    pub needs: Crossing,
+    /// What is needed. None: a launch of that rank must come before this one starts.
+    pub needs: Option<Crossing>,
     /// What their launch has with all its peers.
     pub has: &'a [Dealings],
     /// What the launch is.
     pub doing: &'a str,
     /// Which launch it is, and how many of its waits have gone on before.
     pub since: (u64, u64),
+    /// Which of its waits for this launch the host is in; 0: it is in none, or not known to be.
+    pub host_waits: u64,
 }
 
 /// What the kernels of a rank wait for.
@@ -128,10 +130,14 @@ pub(super) struct DeviceLine {
     peer: AtomicU64,
     /// Which launch, and how many of its waits have gone on: what is seen of two launches is never taken for one wait.
     since: [AtomicU64; 2],
-    /// What is needed: see [`Crossing`].
+    /// What is needed: see [`Crossing`]; 0: that the launch starts.
     needs: AtomicU64,
-    probe: AtomicU64,
-    looked: AtomicU64,
+    /// In which of its waits for the launch the host is, if it is in one.
+    host_waits: AtomicU64,
+    pub(super) probe: AtomicU64,
+    pub(super) looked: AtomicU64,
+    /// The last wait of the host, by its epoch, in which nothing of the rank was on its GPU.
+    pub(super) idle_in: AtomicU64,
     /// With how many peers the launch has dealings, of which as many as there is room for are told.
     peers: AtomicU64,
     has: [AtomicU64; MOST_PEERS],
@@ -140,28 +146,13 @@ pub(super) struct DeviceLine {
 /// Peers of a launch that its line has room for. With more, what it has with the rest is not told, and it is taken to have everything.
 const MOST_PEERS: usize = 32;
 
-/// Kernels that may wait for each other for ever.
-pub(super) struct DeviceSuspicion {
-    of: Vec<Suspect>,
-    /// The rank at the end of the chain, where that closes.
-    closing: Option<usize>,
-}
-
-struct Suspect {
-    rank: usize,
-    /// Of its line.
-    epoch: u64,
-    /// For whom its kernels wait.
-    peer: usize,
-    /// What it has to answer.
-    probe: u64,
-}
-
 /// What a line of kernels said at one moment.
-struct DeviceSeen {
-    epoch: u64,
-    peer: usize,
-    needs: Crossing,
+pub(super) struct DeviceSeen {
+    pub(super) epoch: u64,
+    pub(super) peer: usize,
+    pub(super) needs: Option<Crossing>,
+    /// Whether the host of the rank waits until its kernels have ended.
+    pub(super) host_waits: bool,
     /// With how many peers it has dealings, and those that it tells of.
     peers: usize,
     has: Vec<Dealings>,
@@ -169,12 +160,17 @@ struct DeviceSeen {
 
 impl DeviceSeen {
     /// Whether this launch, of rank `own`, may give what the launch of another rank needs.
-    fn may_give(&self, own: usize, to: usize, needs: Crossing) -> bool {
+    pub(super) fn may_give(&self, own: usize, to: usize, needs: Crossing) -> bool {
         match self.has.iter().find(|with| with.peer == to) {
             Some(with) if needs.from == own => with.sent.may_give(needs.operation),
             Some(with) => with.received.may_give(needs.operation),
-            None => self.peers > self.has.len(),
+            None => self.is_pending() || self.peers > self.has.len(),
         }
+    }
+
+    /// Whether the launch waits before it starts. What it has is not told then.
+    pub(super) fn is_pending(&self) -> bool {
+        self.needs.is_none()
     }
 }
 
@@ -190,11 +186,13 @@ impl Status {
         let epoch = line.epoch.load(Ordering::Relaxed);
         let is = |word: &AtomicU64, x: u64| word.load(Ordering::Relaxed) == x;
         let has = || line.has.iter().zip(wait.has);
+        let needs = wait.needs.map_or(0, Crossing::to_word);
         let is_same = epoch % 2 == 1
             && is(&line.peer, wait.peer as u64)
             && is(&line.since[0], wait.since.0)
             && is(&line.since[1], wait.since.1)
-            && is(&line.needs, wait.needs.to_word())
+            && is(&line.needs, needs)
+            && is(&line.host_waits, wait.host_waits)
             && is(&line.peers, wait.has.len() as u64)
             && has().all(|(word, with)| is(word, with.to_word()));
         if !is_same {
@@ -203,7 +201,8 @@ impl Status {
             line.peer.store(wait.peer as u64, Ordering::Relaxed);
             line.since[0].store(wait.since.0, Ordering::Relaxed);
             line.since[1].store(wait.since.1, Ordering::Relaxed);
-            line.needs.store(wait.needs.to_word(), Ordering::Relaxed);
+            line.needs.store(needs, Ordering::Relaxed);
+            line.host_waits.store(wait.host_waits, Ordering::Relaxed);
             line.peers.store(wait.has.len() as u64, Ordering::Relaxed);
             has().for_each(|(word, with)| word.store(with.to_word(), Ordering::Relaxed));
             words.device_text.write(wait.doing);
@@ -221,86 +220,39 @@ impl Status {
         }
     }
 
+    /// The wait that this rank's host is in, by its epoch, if it is in one.
+    pub(crate) fn host_waits_since(&self) -> Option<u64> {
+        // Acquire: what is looked at next is looked at in that wait, or later.
+        Some(self.words(self.rank).line.0.epoch.load(Ordering::Acquire)).filter(|epoch| epoch % 2 == 1)
+    }
+
+    /// Nothing of this rank was on its GPU at a moment after the host was seen in this wait. If it still is, nothing will be until that ends: the
+    /// thread that waits is the only one that can launch.
+    pub(crate) fn device_is_idle(&self, since: u64) {
+        if self.is_still(self.rank, since) {
+            // Release: that all launches have ended, and what they gave, comes before.
+            self.words(self.rank).device.0.idle_in.store(since, Ordering::Release);
+        }
+    }
+
     /// What a rank's kernels wait for, if they do.
-    fn device_seen(&self, rank: usize) -> Option<DeviceSeen> {
+    pub(super) fn device_seen(&self, rank: usize) -> Option<DeviceSeen> {
         let line = &self.words(rank).device.0;
         let epoch = line.epoch.load(Ordering::Acquire);
         if epoch.is_multiple_of(2) {
             return None;
         }
-        let needs = Crossing::from_word(line.needs.load(Ordering::Relaxed))?;
+        let needs = Crossing::from_word(line.needs.load(Ordering::Relaxed));
+        let host_waits = line.host_waits.load(Ordering::Relaxed) != 0;
         let peer = line.peer.load(Ordering::Relaxed) as usize;
         let peers = line.peers.load(Ordering::Relaxed) as usize;
         let has = line.has.iter().take(peers).map(|word| Dealings::from_word(word.load(Ordering::Relaxed)));
-        let seen = DeviceSeen { epoch, peer, needs, peers, has: has.collect() };
+        let seen = DeviceSeen { epoch, peer, needs, host_waits, peers, has: has.collect() };
         self.device_is_still(rank, epoch).then_some(seen)
     }
 
-    fn device_is_still(&self, rank: usize, epoch: u64) -> bool {
+    pub(super) fn device_is_still(&self, rank: usize, epoch: u64) -> bool {
         fence(Ordering::Acquire);
         self.words(rank).device.0.epoch.load(Ordering::Relaxed) == epoch
-    }
-
-    /// As [`Status::judge`], for kernels of this rank that wait.
-    pub(crate) fn judge_device(&self) -> Option<Verdict> {
-        let mut suspicion = self.device_suspicion.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(DeviceSuspicion { of, closing }) = &*suspicion else {
-            *suspicion = self.suspect_device();
-            return None;
-        };
-        let unchanged = || of.iter().all(|it| self.device_is_still(it.rank, it.epoch));
-        if !unchanged() {
-            *suspicion = None;
-            return None;
-        }
-        // Acquire: the epochs that are read again below are not read before.
-        let answered = |it: &Suspect| self.words(it.rank).device.0.looked.load(Ordering::Acquire) >= it.probe;
-        if !of.iter().all(answered) {
-            return None;
-        }
-        let waiting = |it: &Suspect| {
-            let doing = self.words(it.rank).device_text.read();
-            Waiting { rank: it.rank, peers: vec![it.peer], doing }
-        };
-        let closes = |rank: usize| Waiting { rank, peers: Vec::new(), doing: self.words(rank).text.read() };
-        let mut all: Vec<Waiting> = of.iter().map(waiting).chain(closing.map(closes)).collect();
-        all.sort_by_key(|waiting| waiting.rank);
-        let is_so = unchanged();
-        *suspicion = None;
-        is_so.then_some(Verdict::Deadlock(all))
-    }
-
-    /// The ranks whose kernels may wait for each other for ever, if this rank's are among them: each waits for the next, whose launch does not
-    /// have what it needs, until one comes that was there before or closes.
-    fn suspect_device(&self) -> Option<DeviceSuspicion> {
-        let (mut chain, mut closing) = (vec![(self.rank, self.device_seen(self.rank)?)], None);
-        loop {
-            let (rank, seen) = chain.last().expect("this rank is in it");
-            let (rank, peer, needs) = (*rank, seen.peer, seen.needs);
-            if peer >= self.segments.len() {
-                return None;
-            }
-            if self.seen(peer).is_some_and(|seen| seen.kind == Kind::Closing) {
-                closing = Some(peer);
-                break;
-            }
-            let known = chain.iter().position(|(before, _)| *before == peer);
-            if known.is_none() {
-                chain.push((peer, self.device_seen(peer)?));
-            }
-            let (_, there) = &chain[known.unwrap_or(chain.len() - 1)];
-            if there.may_give(peer, rank, needs) {
-                return None;
-            }
-            if known.is_some() {
-                break;
-            }
-        }
-        let suspect = |(rank, seen): (usize, DeviceSeen)| {
-            // Release and acquire: all lines were read before, and what the kernels look at, they look at after.
-            let probe = self.words(rank).device.0.probe.fetch_add(1, Ordering::AcqRel) + 1;
-            Suspect { rank, epoch: seen.epoch, peer: seen.peer, probe }
-        };
-        Some(DeviceSuspicion { of: chain.into_iter().map(suspect).collect(), closing })
     }
 }

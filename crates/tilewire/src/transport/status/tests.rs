@@ -203,14 +203,26 @@ fn the_rank_that_is_late_is_at_the_end_of_the_chain() {
 
 /// A kernel waits for data of operation `wanted` from `peer`; what its launch has is `has`.
 fn kernel_waits_for(status: &Status, (peer, wanted): (usize, u16), has: &[Dealings], since: u64, looked: u64) {
-    let needs = Crossing { from: peer, operation: Some(wanted) };
-    status.device_waits(&DeviceWait { peer, needs, has, doing: "a kernel", since: (1, since) }, looked);
+    let needs = Some(Crossing { from: peer, operation: Some(wanted) });
+    let wait = DeviceWait { peer, needs, has, doing: "a kernel", since: (1, since), host_waits: 0 };
+    status.device_waits(&wait, looked);
 }
 
 /// The same of a launch of one operation in both directions, `has`, with every other rank.
 fn kernel_waits(status: &Status, wanted: u16, has: u16, since: u64, looked: u64) {
     let all = both_ways(status, has);
     kernel_waits_for(status, (1 - status.rank, wanted), &all, since, looked);
+}
+
+impl Status {
+    /// What is found of this rank's kernels, all of which have started.
+    fn judge_kernels(&self) -> Option<Verdict> {
+        match self.judge_device() {
+            Some(Found::NobodyComes) => panic!("a kernel that runs has started"),
+            Some(Found::Forever(verdict)) => Some(verdict),
+            None => None,
+        }
+    }
 }
 
 fn both_ways(status: &Status, operation: u16) -> Vec<Dealings> {
@@ -227,7 +239,7 @@ fn kernels_that_need_what_the_others_launch_has_not_are_found_and_those_of_one_o
             let (pa, pb) = (a.device_probe(), b.device_probe());
             kernel_waits(a, 5, 5, 0, pa);
             kernel_waits(b, theirs, theirs, 0, pb);
-            found = a.judge_device().or(found);
+            found = a.judge_kernels().or(found);
         }
         assert_eq!(found.is_some(), deadlock);
     }
@@ -241,7 +253,7 @@ fn waits_of_different_launches_are_not_one_wait() {
         let (pa, pb) = (a.device_probe(), b.device_probe());
         kernel_waits(a, 5, 5, launch, pa);
         kernel_waits(b, 6, 6, launch, pb);
-        assert_eq!(a.judge_device(), None);
+        assert_eq!(a.judge_kernels(), None);
     }
 }
 
@@ -255,7 +267,7 @@ fn ring_of_kernels(has: impl Fn(&Status) -> Vec<Dealings>, answers: [bool; 3]) -
             let probe = status.device_probe();
             kernel_waits_for(status, (peer, 5 + status.rank as u16), &has(status), 0, probe);
         }
-        found = found.or(all[0].judge_device());
+        found = found.or(all[0].judge_kernels());
     }
     found
 }
@@ -306,12 +318,12 @@ fn waits_for_a_credit(given: Operations) -> Option<Verdict> {
     let mut found = None;
     for _ in 0..5 {
         let (pa, pb) = (a.device_probe(), b.device_probe());
-        let needs = Crossing { from: 0, operation: None };
+        let needs = Some(Crossing { from: 0, operation: None });
         let has = [Dealings { peer: 1, sent: Operations::Credits, received: Operations::None }];
-        let wait = DeviceWait { peer: 1, needs, has: &has, doing: "a kernel", since: (1, 0) };
+        let wait = DeviceWait { peer: 1, needs, has: &has, doing: "a kernel", since: (1, 0), host_waits: 0 };
         a.device_waits(&wait, pa);
         kernel_waits_for(b, (0, 9), &[Dealings { peer: 0, sent: Operations::None, received: given }], 0, pb);
-        found = found.or(a.judge_device());
+        found = found.or(a.judge_kernels());
     }
     found
 }
@@ -333,7 +345,7 @@ fn a_kernel_that_hangs_on_a_cycle_or_on_a_rank_that_closes_is_stuck() {
             let probe = all[rank].device_probe();
             kernel_waits_for(&all[rank], (peer, 5 + rank as u16), &both_ways(&all[rank], 5 + rank as u16), 0, probe);
         }
-        found = found.or(all[0].judge_device());
+        found = found.or(all[0].judge_kernels());
     }
     let Some(Verdict::Deadlock(waiting)) = found else { panic!("nothing found") };
     assert_eq!(waiting.iter().map(|it| it.rank).collect::<Vec<_>>(), [0, 1, 2]);
@@ -346,10 +358,198 @@ fn a_kernel_that_hangs_on_a_cycle_or_on_a_rank_that_closes_is_stuck() {
             let probe = all[rank].device_probe();
             kernel_waits_for(&all[rank], (peer, 5 + rank as u16), &both_ways(&all[rank], 5 + rank as u16), 0, probe);
         }
-        found = found.or(all[0].judge_device());
+        found = found.or(all[0].judge_kernels());
     }
     let Some(Verdict::Deadlock(waiting)) = found else { panic!("nothing found") };
     assert_eq!(waiting[2].to_string(), "rank 2 waits for all others in close()");
+}
+
+/// A rank of which kernels may wait, and its host too: who looks when is what a test says.
+struct Mixed<'s> {
+    status: &'s Status,
+    /// In which wait for its kernels the host is.
+    host_waits: u64,
+    since: u64,
+}
+
+impl Mixed<'_> {
+    fn new(status: &Status) -> Mixed<'_> {
+        Mixed { status, host_waits: 1, since: 0 }
+    }
+
+    /// One round of a kernel that waits for operation 5 of a peer, and has it with all.
+    fn kernel(&self, peer: usize) {
+        let (status, needs) = (self.status, Some(Crossing { from: peer, operation: Some(5) }));
+        let (has, since) = (both_ways(status, 5), (1, self.since));
+        let wait = DeviceWait { peer, needs, has: &has, doing: "a kernel", since, host_waits: self.host_waits };
+        status.device_waits(&wait, status.device_probe());
+    }
+
+    /// One round of a first meeting with a peer; nothing is on the GPU, if `idle`.
+    fn meets(&self, peer: usize, idle: bool) {
+        let probe = self.status.probe();
+        self.status.waits(Kind::Meeting, &[peer], &"a meeting", probe);
+        if idle {
+            self.status.device_is_idle(self.status.host_waits_since().unwrap());
+        }
+    }
+}
+
+/// Some rounds of two ranks; what either finds.
+fn rounds(all: &[Status], mut round: impl FnMut(&[Status])) -> Option<Verdict> {
+    let mut found = None;
+    for _ in 0..5 {
+        round(all);
+        found = all.iter().fold(found, |found, status| found.or(status.judge()).or(status.judge_kernels()));
+    }
+    found
+}
+
+/// What is found of a kernel of rank 0 whose host waits for it, and of a host that waits for rank 0 as `host` says.
+fn kernel_and_host(host: impl Fn(&Status)) -> Option<Verdict> {
+    rounds(&world(2), |all| {
+        Mixed::new(&all[0]).kernel(1);
+        host(&all[1]);
+    })
+}
+
+#[test]
+fn a_kernel_and_a_host_that_wait_for_each_other_are_found() {
+    let meets = |status: &Status| Mixed::new(status).meets(0, true);
+    let gathers = |status: &Status| {
+        gathers(status, 1);
+        status.device_is_idle(status.host_waits_since().unwrap());
+    };
+    let found = |verdict: Option<Verdict>| {
+        let Some(Verdict::Deadlock(waiting)) = verdict else { panic!("nothing found") };
+        waiting.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let kernel = "rank 0 waits for rank 1 in a kernel";
+    assert_eq!(found(kernel_and_host(meets)), [kernel, "rank 1 waits for rank 0 in a meeting"]);
+    let verdict = rounds(&world(2), |all| {
+        all[1].words(1).line.0.windows.store(1, Ordering::Relaxed);
+        Mixed::new(&all[0]).kernel(1);
+        gathers(&all[1]);
+    });
+    assert_eq!(found(verdict), [kernel, "rank 1 waits for rank 0 in a window"]);
+    // Each of them finds out by itself.
+    for judge in 0..2 {
+        let all = world(2);
+        let round = || {
+            Mixed::new(&all[0]).kernel(1);
+            meets(&all[1]);
+            if judge == 0 { all[0].judge_kernels() } else { all[1].judge() }
+        };
+        assert_eq!(round(), None, "a suspicion is not enough");
+        assert!(round().is_some());
+    }
+}
+
+#[test]
+fn a_kernel_and_a_host_of_which_one_may_go_on_are_no_deadlock() {
+    // The peer has something on its GPU, which may give what the kernel needs.
+    assert_eq!(kernel_and_host(|status| Mixed::new(status).meets(0, false)), None);
+    // It had nothing there in an earlier wait, and has launched since.
+    let earlier = |status: &Status| {
+        Mixed::new(status).meets(0, true);
+        status.goes_on();
+        Mixed::new(status).meets(0, false);
+    };
+    assert_eq!(kernel_and_host(earlier), None);
+    // Its host does not wait, or for a rank that does not.
+    assert_eq!(kernel_and_host(|_| ()), None);
+    assert_eq!(kernel_and_host(|status| status.device_is_idle(1)), None);
+    // The host of the kernel's rank does something else, and may come to the meeting.
+    let works = |host_waits| {
+        rounds(&world(2), |all| {
+            Mixed { host_waits, ..Mixed::new(&all[0]) }.kernel(1);
+            Mixed::new(&all[1]).meets(0, true);
+        })
+    };
+    assert_eq!(works(0), None);
+    assert!(works(3).is_some());
+}
+
+#[test]
+fn a_kernel_and_a_host_that_were_seen_in_several_waits_are_no_deadlock() {
+    // All wait whenever they are looked at, but not in one wait: of the kernel, of the host for it, of the host at the meeting.
+    for changes in 0..3 {
+        let mut turn = 0;
+        let found = rounds(&world(2), |all| {
+            turn += 2;
+            let of = |which| if changes == which { turn } else { 0 };
+            Mixed { since: of(0), host_waits: 1 + of(1), ..Mixed::new(&all[0]) }.kernel(1);
+            if changes == 2 {
+                all[1].goes_on();
+            }
+            Mixed::new(&all[1]).meets(0, true);
+        });
+        assert_eq!(found, None, "{changes}");
+    }
+    // One of them never looks again.
+    for silent in 0..2 {
+        let mut is_first = true;
+        let found = rounds(&world(2), |all| {
+            if silent != 0 || is_first {
+                Mixed::new(&all[0]).kernel(1);
+            }
+            if silent != 1 || is_first {
+                Mixed::new(&all[1]).meets(0, true);
+            }
+            is_first = false;
+        });
+        assert_eq!(found, None, "{silent}");
+    }
+}
+
+#[test]
+fn a_cycle_through_kernels_and_hosts_of_several_ranks_is_found() {
+    // Rank 0 meets rank 1, whose kernel waits for rank 2, which meets rank 0.
+    let cycle = |first_idle: bool| {
+        rounds(&world(3), |all| {
+            Mixed::new(&all[0]).meets(1, first_idle);
+            Mixed::new(&all[1]).kernel(2);
+            Mixed::new(&all[2]).meets(0, true);
+        })
+    };
+    // What is on rank 0's GPU is not needed by anybody.
+    for first_idle in [true, false] {
+        let Some(Verdict::Deadlock(waiting)) = cycle(first_idle) else { panic!("nothing found") };
+        let found: Vec<_> = waiting.iter().map(|it| (it.rank, it.peers.clone())).collect();
+        assert_eq!(found, [(0, vec![1]), (1, vec![2]), (2, vec![0])]);
+    }
+    // A kernel waits for one that waits for a host that waits for the first: of the two kernels only the first one's host waits.
+    let found = rounds(&world(3), |all| {
+        Mixed::new(&all[0]).kernel(1);
+        let has = [Dealings { peer: 2, sent: Operations::None, received: Operations::One(5) }];
+        kernel_waits_for(&all[1], (2, 5), &has, 0, all[1].device_probe());
+        Mixed::new(&all[2]).meets(0, true);
+    });
+    assert!(found.is_some());
+}
+
+#[test]
+fn a_launch_that_waits_for_a_host_that_waits_for_its_own_starts() {
+    for (host_waits, comes) in [(1, true), (0, false)] {
+        let [a, b] = &world(2)[..] else { unreachable!() };
+        let mut starts = false;
+        for _ in 0..5 {
+            let wait = DeviceWait { peer: 1, needs: None, has: &[], doing: "a start", since: (0, 7), host_waits };
+            a.device_waits(&wait, a.device_probe());
+            Mixed::new(b).meets(0, true);
+            assert_eq!((a.judge(), b.judge()), (None, None), "the kernel may need nobody");
+            starts |= matches!(a.judge_device(), Some(Found::NobodyComes));
+        }
+        assert_eq!(starts, comes);
+    }
+}
+
+#[test]
+fn the_rank_that_is_late_is_found_through_kernels_that_wait() {
+    let [a, b, _, d] = &world(4)[..] else { unreachable!() };
+    Mixed::new(b).kernel(2);
+    looks(d, &[1]);
+    assert_eq!((a.late(1), a.late(3)), (2, 2));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Ranks that wait for each other are told within a second; ranks that are slow are waited for.
 
-use super::{assert_all_failed, outcomes, ramp};
+use super::{OPTIONS, assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
 use std::time::{Duration, Instant};
 use tilewire::link::{ShmOptions, ShmTransport, Transport};
@@ -155,4 +155,49 @@ fn a_rank_that_gives_up_at_a_meeting_is_seen_to_wait_until_it_says_otherwise() {
         Ok(())
     });
     assert!(all.iter().all(Result::is_ok), "{all:?}");
+}
+
+/// What ranks 0 and 1 get when 0 waits in a launch for 1, which waits in one for 2, which does not come. Rank 0 begins when it sees that rank 1
+/// waits. The ranks have launched the same operations before, so that they do not wait for a first meeting.
+fn chain_of_launches(deadlines: [Duration; 2]) -> Vec<RunError> {
+    let errors = World::threads(3).deadline(LONG).run(|world| {
+        let link = ShmTransport::rendezvous(&world, OPTIONS)?;
+        let (x, y, me) = (Tensor::<f32>::zeros(8), Tensor::<f32>::zeros(8), world.rank().index());
+        let next = world.rank().after(1, 3);
+        let take = deadlines.get(me).map(|&deadline| recv(&link, &y, next).deadline(deadline).build());
+        let give = (me > 0).then(|| send(&link, &x, world.rank().after(2, 3)).build());
+        let (mut take, mut give) = (take.transpose()?, give.transpose()?);
+        let meet = |name: &str| world.bootstrap().barrier(name, LONG.into());
+        // All cards are there, and what is sent lies ready when it is taken: no deadline passes here.
+        meet("built")?;
+        give.as_mut().map_or(Ok(()), |give| give.run())?;
+        meet("given")?;
+        take.as_mut().map_or(Ok(()), |take| take.run())?;
+        meet("taken")?;
+        // On a busy machine that of rank 1 may be over by now.
+        while me == 0 && link.status().late(1) != 2 && link.broken().is_none() {
+            std::thread::yield_now();
+        }
+        let error = take.as_mut().map(|take| take.run().unwrap_err());
+        meet("failed")?;
+        Ok(error)
+    });
+    errors.unwrap().into_iter().flatten().collect()
+}
+
+#[test]
+fn of_ranks_whose_launches_expire_in_a_chain_at_the_same_time_none_blames_one_in_the_middle() {
+    for run in 0..200 {
+        // Rank 1 tells others that it waits after some 5 ms; from then on rank 0 waits, now a little shorter and now a little longer.
+        let errors = chain_of_launches([5_000 + 50 * run, 15_000].map(Duration::from_micros));
+        for (rank, error) in errors.iter().enumerate() {
+            let late = match error {
+                RunError::Timeout(timeout) => timeout.late,
+                // It heard of the other's.
+                RunError::PeerFailed { cause, .. } => cause.late().map(|late| Rank::new(late as u32)),
+                _ => panic!("run {run}: rank {rank}: {error}"),
+            };
+            assert_eq!(late, Some(Rank::new(2)), "run {run}: rank {rank}: {error}");
+        }
+    }
 }
