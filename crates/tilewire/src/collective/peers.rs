@@ -45,6 +45,11 @@ impl Awaited {
         Awaited { tables }
     }
 
+    /// Of a kernel that waits for nobody.
+    pub(super) fn nobody() -> Awaited {
+        Awaited { tables: Vec::new() }
+    }
+
     /// The rank that a wait was for.
     pub(super) fn by(&self, timeout: &Timeout) -> Option<Rank> {
         self.of(&timeout.op, timeout.bank)
