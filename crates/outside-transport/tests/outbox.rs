@@ -9,7 +9,7 @@ use tilewire::schedule::{Packing, StagedPlan, Tiling, recv_tiles, send_tiles};
 use tilewire::tensor::bytes_of;
 use tilewire::transport::{AbortCode, Protocol, Rank, RankError, WorldError};
 use tilewire::{
-    Bf16, Config, Primitive, Tensor, World, all_gather, all_reduce, all_to_all, barrier, broadcast, gather, kernel,
+    Bf16, Knobs, Primitive, Tensor, World, all_gather, all_reduce, all_to_all, barrier, broadcast, gather, kernel,
     recv, reduce_scatter, scatter, send, sendrecv,
 };
 
@@ -37,10 +37,10 @@ fn assert_from(tensor: &Tensor<f32>, rank: Rank, launch: usize, factor: f32) {
 #[test]
 fn collectives_run_over_it_with_hooks_and_by_every_protocol_it_carries() {
     let ways = [
-        Config::default(),
-        Config { primitive: Some(Primitive::Packet), ..Config::default() },
-        Config { blocks: Some(2), slot_bytes: Some(128), depth: Some(3), ..Config::default() },
-        Config { primitive: Some(Primitive::Bulk), slot_bytes: Some(64), depth: Some(4), ..Config::default() },
+        Knobs::default(),
+        Knobs { primitive: Some(Primitive::Packet), ..Knobs::default() },
+        Knobs { blocks: Some(2), slot_bytes: Some(128), depth: Some(3), ..Knobs::default() },
+        Knobs { primitive: Some(Primitive::Bulk), slot_bytes: Some(64), depth: Some(4), ..Knobs::default() },
     ];
     ranks(3, |world, link| {
         let (me, to, from) = (world.rank(), world.rank().after(1, 3), world.rank().after(2, 3));
@@ -65,7 +65,7 @@ fn what_is_put_waits_in_the_outbox() {
     ranks(2, |world, link| {
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let x = Tensor::<f32>::zeros(100);
-        let staged = Config { primitive: Some(Primitive::Staged), slot_bytes: Some(1024), ..Config::default() };
+        let staged = Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(1024), ..Knobs::default() };
         fill(&x, Rank::new(0), 0);
         if me.index() == 0 {
             send(link, &x, peer).config(staged).run()?;
@@ -85,7 +85,7 @@ fn what_is_put_waits_in_the_outbox() {
 fn slots_fill_the_staging_to_its_last_byte() {
     // Two blocks of four slots of 56 elements: what is delivered of the last must not go beyond.
     let outboxes = Outboxes::new(2, 1792).unwrap();
-    let staged = Config { blocks: Some(2), slot_bytes: Some(224), depth: Some(4), ..Config::default() };
+    let staged = Knobs { blocks: Some(2), slot_bytes: Some(224), depth: Some(4), ..Knobs::default() };
     let shift = |world: World| -> Result<(), RankError> {
         let link = outboxes.join(&world, Duration::from_secs(20));
         let peer = world.rank().after(1, 2);
@@ -241,7 +241,7 @@ fn every_collective_runs_over_any_transport() {
                 broadcast(&link, &one, &one, root).run()?;
                 same(&one, vec![own(root.index(), 0); chunk]);
             }
-            barrier(&link)?.run()?;
+            barrier(&link).run()?;
             link.close()?;
         }
         Ok(())

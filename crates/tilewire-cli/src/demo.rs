@@ -13,7 +13,7 @@ use tilewire::cuda::Device;
 use tilewire::link::{NvlOptions, NvlTransport, ShmOptions, ShmTransport, Transport};
 use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::RankError;
-use tilewire::{Config, Primitive, RunError, Tensor, World, all_to_all, map};
+use tilewire::{Knobs, Primitive, RunError, Tensor, World, all_to_all, map};
 
 const RANKS: usize = 4;
 /// What a rank has for each rank: a matrix of so many rows and columns, 1 MiB; on a GPU 4 MiB.
@@ -196,12 +196,8 @@ fn plan() -> Result<Plan, RunError> {
     for _ in 0..3 {
         let trace = |link| {
             let tensor = || Tensor::<f32>::zeros(RANKS * rows * cols);
-            let config = Config {
-                primitive: Some(Primitive::Staged),
-                slot_bytes: Some(128),
-                depth: Some(4),
-                ..Config::default()
-            };
+            let config =
+                Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(128), depth: Some(4), ..Knobs::default() };
             transposed(link, &tensor(), &tensor(), (rows, cols)).config(config).trace()
         };
         let traced = links.iter().map(trace).collect::<Result<Vec<_>, _>>()?;

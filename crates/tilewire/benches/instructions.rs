@@ -12,7 +12,7 @@ use std::time::Duration;
 use tilewire::collective::PreparedExchange;
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{Rank, World};
-use tilewire::vm::{Prepared, Puts, Settings};
+use tilewire::vm::{Prepared, Puts, Settings, StorePolicy};
 use tilewire::{Tensor, Traced, recv, send};
 
 fn main() {
@@ -65,7 +65,12 @@ fn main() {
 
 fn engine(traced: &Traced, rank: Rank) -> Prepared {
     let (rank, world_size) = (rank.index(), 2);
-    let settings = Settings { rank, world_size, puts: Puts::ThroughCache, ..Settings::default() };
+    let settings = Settings {
+        rank,
+        world_size,
+        stores: StorePolicy { puts: Puts::ThroughCache, ..StorePolicy::default() },
+        ..Settings::default()
+    };
     Prepared::with(&traced.kernel, &traced.args, settings).unwrap()
 }
 

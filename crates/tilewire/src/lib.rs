@@ -103,8 +103,8 @@ pub mod transport;
 pub mod vm;
 
 pub use collective::{
-    Algorithm, Config, Primitive, ReduceOp, RunError, all_gather, all_reduce, all_to_all, barrier, broadcast, gather,
-    map, prepare, recv, reduce_scatter, scatter, send, sendrecv,
+    Algorithm, Config, Knobs, Primitive, ReduceOp, RunError, all_gather, all_reduce, all_to_all, barrier, broadcast,
+    gather, map, prepare, recv, reduce_scatter, scatter, send, sendrecv,
 };
 pub use hook::{BuildError, Traced, Value, View, kernel};
 pub use ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};

@@ -5,7 +5,6 @@ use super::{Bench, Size, Subject, gpu, kernels};
 use crate::verify::Engine;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
-use tilewire::Config;
 
 /// The largest size `bench kernels` takes: its buffers are up to five times as large, and indices are 32 bits wide.
 const LARGEST: Size = Size(4 << 30);
@@ -237,7 +236,9 @@ impl Knobs {
     /// A plan of these cases, unless others are named.
     fn plan(self, usual: Usual, cases: Vec<String>) -> Result<gpu::Plan, String> {
         usual.cases.iter().try_for_each(|key| gpu::check_key(key))?;
-        let config = Config { slot_bytes: self.slot.map(|size| size.0), warps: self.warps, ..Config::default() };
+        let said = tilewire::Knobs::default();
+        let slot_bytes = self.slot.map(|size| size.0);
+        let config = tilewire::Knobs { slot_bytes, send_warps: self.warps, recv_warps: self.warps, ..said };
         let cases = if usual.cases.is_empty() { cases } else { usual.cases };
         Ok(gpu::Plan { sizes: usual.sizes, blocks: self.blocks, cases, config, quick: usual.quick })
     }
@@ -324,7 +325,7 @@ mod tests {
         }
         let on_gpu = Bench { plot: Some("x.svg".into()), ..bench(Subject::Gpu(gpu::Plan::default())) };
         assert_eq!(parse("sendrecv --plot=x.svg --engine=cuda"), Ok(on_gpu));
-        let config = Config { slot_bytes: Some(65536), warps: Some(8), ..Config::default() };
+        let config = tilewire::Knobs { slot_bytes: Some(65536), ..tilewire::Knobs::warps(8) };
         let plan = gpu::Plan { blocks: Some(vec![2, 4]), config, ..gpu::Plan::default() };
         let line = "sendrecv --engine cuda --blocks 2,4 --slot 64KiB --warps 8";
         assert_eq!(parse(line), Ok(bench(Subject::Gpu(plan))));

@@ -10,7 +10,7 @@ use tilewire::ir::scalar::Element;
 use tilewire::link::{AnyTransport, Tensors, Transport, Window};
 use tilewire::tensor::AccessError;
 use tilewire::transport::Rank;
-use tilewire::{Bf16, Config, F8E4M3, F8E5M2, F16, Primitive, RunError, Tensor, recv, send, sendrecv};
+use tilewire::{Bf16, F8E4M3, F8E5M2, F16, Knobs, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// How a transfer can travel: as is chosen for it, or as is said.
 pub const PROTOCOLS: [Option<Primitive>; 5] =
@@ -26,7 +26,7 @@ pub struct Case {
     /// How many there are.
     pub len: usize,
     /// How they travel.
-    pub config: Config,
+    pub config: Knobs,
     /// How the rounds share a launch, where it is said.
     pub rounds: Option<Rounds>,
 }
@@ -34,7 +34,7 @@ pub struct Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { dtype, hook, len, config, rounds } = self;
-        let Config { primitive, blocks, slot_bytes, depth, .. } = config;
+        let Knobs { primitive, blocks, slot_bytes, depth, .. } = config;
         let protocol = protocol_name(*primitive);
         write!(f, "{len} x {dtype}, {}, {protocol}, {} blocks", hook.name(), blocks.unwrap_or(1))?;
         slot_bytes.map_or(Ok(()), |bytes| write!(f, ", slots of {bytes} bytes"))?;
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn one_wrong_bit_is_seen_and_so_is_one_outside() {
-        let case = Case { dtype: Type::F32, hook: Hook::Scale, len: 100, config: Config::default(), rounds: None };
+        let case = Case { dtype: Type::F32, hook: Hook::Scale, len: 100, config: Knobs::default(), rounds: None };
         let ring = |world: World| {
             let link = AnyTransport::from(ShmTransport::rendezvous(&world, ShmOptions::default())?);
             let peer = world.rank().after(1, 2);

@@ -244,10 +244,10 @@ pub fn agree<T: Element>(exact: bool, is: T, must: T) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewire::Config;
+    use tilewire::Knobs;
 
     fn data(dtype: Type, hook: Hook, len: usize, turn: u64) -> Data {
-        Data::new(Case { dtype, hook, len, config: Config::default(), rounds: None }, 1, turn, 0)
+        Data::new(Case { dtype, hook, len, config: Knobs::default(), rounds: None }, 1, turn, 0)
     }
 
     #[test]

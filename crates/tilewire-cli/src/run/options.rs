@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use tilewire::collective::Rounds;
 use tilewire::ir::Type;
-use tilewire::{Algorithm, Config, Primitive, ReduceOp};
+use tilewire::{Algorithm, Knobs, Primitive, ReduceOp};
 
 /// The most ranks that are started here: what each has for every other gets smaller with more.
 const MOST_RANKS: u64 = 64;
@@ -185,7 +185,7 @@ impl Options {
         if !hook.takes(dtype) {
             return Err(format!("--hook {} does not take elements of type {dtype}", hook.name()));
         }
-        let config = Config { primitive: self.protocol, blocks: self.blocks, ..Config::default() };
+        let config = Knobs { primitive: self.protocol, blocks: self.blocks, ..Knobs::default() };
         let case = Case { dtype, hook, len: bytes.0 / dtype.size(), config, rounds: self.rounds };
         if let Some(why) = collective.refuses(&case) {
             let protocol = protocol_name(config.primitive);

@@ -3,7 +3,7 @@
 use crate::run::{Case, GROUP, Hook, PROTOCOLS, Peers, Random};
 use tilewire::ir::Type;
 use tilewire::transport::Rank;
-use tilewire::{Config, Primitive};
+use tilewire::{Knobs, Primitive};
 
 /// One transfer of some ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Plan {
         };
         let hooks: Vec<Hook> = Hook::FEW.into_iter().filter(is_possible).collect();
         let hook = random.one_of(&hooks);
-        let mut config = Config { primitive, blocks: Some(random.one_of(&[1, 1, 2, 3, 5, 8])), ..Config::default() };
+        let mut config = Knobs { primitive, blocks: Some(random.one_of(&[1, 1, 2, 3, 5, 8])), ..Knobs::default() };
         if hook == Hook::Quantise {
             config.granule = Some(GROUP);
         }

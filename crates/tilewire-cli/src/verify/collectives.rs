@@ -12,7 +12,7 @@ use tilewire::cuda::Device;
 use tilewire::ir::Type;
 use tilewire::link::{AnyTransport, NvlOptions, NvlTransport, ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, World};
-use tilewire::{Algorithm, Config, Primitive, ReduceOp, RunError};
+use tilewire::{Algorithm, Knobs, Primitive, ReduceOp, RunError};
 
 /// What came of all plans of one collective.
 #[derive(Default)]
@@ -254,7 +254,7 @@ fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
         for len in chosen {
             // Two blocks in every second size, each op in turn.
             let number = plans.len();
-            let config = Config { primitive, blocks: Some(1 + number % 2), ..Config::default() };
+            let config = Knobs { primitive, blocks: Some(1 + number % 2), ..Knobs::default() };
             let case = Case { dtype, hook, len, config, rounds: None };
             plans.push(Plan { collective, case, op: ReduceOp::ALL[number % ReduceOp::ALL.len()], algorithm });
         }
@@ -270,7 +270,7 @@ fn cells(ranks: usize, quick: bool) -> Vec<Cell> {
             for (p, primitive) in PROTOCOLS.into_iter().enumerate() {
                 for &algorithm in collective.algorithms() {
                     let algorithm = Some(algorithm).filter(|_| collective.algorithms().len() > 1);
-                    let config = Config { primitive, ..Config::default() };
+                    let config = Knobs { primitive, ..Knobs::default() };
                     let case = Case { dtype, hook, len: 0, config, rounds: None };
                     let plan = Plan { collective, case, op: ReduceOp::Sum, algorithm };
                     let is_possible = hook.takes(dtype) && collective.refuses(&case).is_none() && plan.is_possible();
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn an_all_reduce_whose_shards_tear_rows_apart_must_be_refused() {
         let of = |len, ranks| {
-            let config = Config { primitive: Some(Primitive::Staged), ..Config::default() };
+            let config = Knobs { primitive: Some(Primitive::Staged), ..Knobs::default() };
             let case = Case { dtype: Type::F32, hook: Hook::RmsNorm, len, config, rounds: None };
             let plan = Plan { collective: Collective::AllReduce, case, op: ReduceOp::Sum, algorithm: None };
             let outcome = outcomes_of(ranks, &[plan], ALL).unwrap().swap_remove(Collective::AllReduce as usize);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tilewire::cuda::{CudaError, Device};
 use tilewire::link::{NvlOptions, NvlTransport, Transport};
 use tilewire::transport::Rank;
-use tilewire::{Config, Primitive, RunError, Tensor, recv, send, sendrecv};
+use tilewire::{Knobs, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// Two ranks exchange in packets and in slots, both in one graph, `replays` times; a plain launch comes in between now and then.
 pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
@@ -20,7 +20,7 @@ pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
         let primitive = if k < 2 { Primitive::Packet } else { Primitive::Staged };
         // Small slots: the places of successive replays differ.
         let slot_bytes = (k >= 2).then_some(512);
-        let config = Config { primitive: Some(primitive), blocks: Some(2), slot_bytes, ..Config::default() };
+        let config = Knobs { primitive: Some(primitive), blocks: Some(2), slot_bytes, ..Knobs::default() };
         ops.push(sendrecv(link, y, x, peer, peer).config(config).build()?);
     }
     // The first launch compares the sides, which a capture must not.

@@ -13,7 +13,7 @@ const ROUNDS: usize = 12;
 pub fn meets(world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankError> {
     let me = world.rank().index();
     let mut random = Random::new(seed ^ me as u64);
-    let mut meet = barrier(link)?;
+    let mut meet = barrier(link).build()?;
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         std::thread::sleep(Duration::from_micros(random.below(1500) as u64));

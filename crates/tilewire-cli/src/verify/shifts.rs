@@ -8,7 +8,7 @@ use tilewire::cuda::Device;
 use tilewire::ir::Type;
 use tilewire::link::{AnyTransport, NvlOptions, NvlTransport};
 use tilewire::transport::{RankError, World};
-use tilewire::{Config, Primitive};
+use tilewire::{Knobs, Primitive};
 
 /// Launches of a case, with new data each.
 const LAUNCHES: u64 = 3;
@@ -43,7 +43,7 @@ fn case(number: usize, random: &mut Random) -> Case {
     };
     let granule = (hook == Hook::Quantise).then_some(32);
     let rounds = random.one_of(&[None, None, Some(Rounds::Legs)]);
-    let config = Config { primitive, blocks, slot_bytes, depth, granule, ..Config::default() };
+    let config = Knobs { primitive, blocks, slot_bytes, depth, granule, ..Knobs::default() };
     Case { dtype, hook, len, config, rounds }
 }
 

@@ -1,12 +1,8 @@
-//! The knobs of a transfer, and what is chosen where the user says nothing.
+//! The knobs of a collective.
 
-use crate::cuda::Seat;
-use crate::ir::Type;
-use crate::link::Transport;
-use crate::schedule::{BulkPlan, PacketPlan, Packing};
-use crate::transport::Protocol;
-use crate::transport::layout::LINE;
-use crate::vm::{is_intel, second_level};
+use super::algorithm::Algorithm;
+use super::rounds::{Rounds, Warps};
+use crate::transport::LinkKind;
 
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,413 +18,142 @@ pub enum Primitive {
     Direct,
 }
 
-/// What a user may say about how a transfer runs; both sides must come to the same. What is `None` is chosen by the size of the message
-/// and the constants of the transport.
+/// What a user may say about how a collective runs; all ranks must come to the same. What is `None` is chosen by the size of the message and
+/// the constants of the transport.
+///
+/// Every knob is also a method of the builders, and the two combine in any order:
+///
+/// ```
+/// use tilewire::{Algorithm, Config, Knobs, Tensor, all_reduce};
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
+/// World::threads(2).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let x = Tensor::<f32>::zeros(100_000);
+///     let near = Knobs { slot_bytes: Some(32 << 10), depth: Some(4), ..Knobs::default() };
+///     let config = Config { algorithm: Some(Algorithm::Ring), near, ..Config::default() };
+///     all_reduce(&link, &x, &x).blocks(2).config(config).run()?; // knobs alone will do, too: .config(near)
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
+    /// Which way it takes.
+    pub algorithm: Option<Algorithm>,
+    /// How its rounds share a launch.
+    pub rounds: Option<Rounds>,
+    /// How it travels to and from peers whose memory can be reached by loads and stores; to all where nothing is said for the others.
+    pub near: Knobs,
+    /// How it travels to and from peers across a network ([`LinkKind::Fabric`]). What these leave out is chosen, and not taken from `near`.
+    pub far: Option<Knobs>,
+    /// Vectors of neighbours that a lane of a GPU has in flight: [`ptx::Options::unroll`](crate::ptx::Options::unroll).
+    pub unroll: Option<u32>,
+}
+
+/// The knobs of what travels between two ranks. What is `None` is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Knobs {
     /// How bytes travel.
     pub primitive: Option<Primitive>,
     /// Blocks that share the message.
     pub blocks: Option<usize>,
+    /// Warps of one copy of a role that sends, on a GPU; both sides may differ in it, but the ranks of a one-shot all-reduce may not. A role
+    /// that sends and receives, or combines, has as many as this says, or as `recv_warps` where this says nothing.
+    pub send_warps: Option<u32>,
+    /// Warps of one copy of a role that receives.
+    pub recv_warps: Option<u32>,
     /// Bytes of a slot of staging.
     pub slot_bytes: Option<usize>,
     /// Slots of a block.
     pub depth: Option<usize>,
-    /// Groups of so many neighbours stay in one tile. 64 unless said, and 1024 where tiles are large.
+    /// Groups of this many neighbours stay in one tile. 64 by default, and 1024 where tiles are large.
     pub granule: Option<usize>,
-    /// Warps of one copy of a role, on a GPU; both sides may differ in it, but the ranks of a one-shot all-reduce may not.
-    pub warps: Option<u32>,
 }
 
 impl Config {
     /// What this says, and where it says nothing what `other` says.
     ///
     /// ```
-    /// use tilewire::Config;
-    /// let both = Config { blocks: Some(2), ..Config::default() }.or(Config { blocks: Some(4), depth: Some(8), ..Config::default() });
-    /// assert_eq!((both.blocks, both.depth), (Some(2), Some(8)));
+    /// use tilewire::{Config, Knobs};
+    /// let few = Config { unroll: Some(2), ..Config::from(Knobs { blocks: Some(2), ..Knobs::default() }) };
+    /// let both = few.or(Knobs { blocks: Some(4), depth: Some(8), ..Knobs::default() }.into());
+    /// assert_eq!((both.near.blocks, both.near.depth, both.unroll), (Some(2), Some(8), Some(2)));
     /// ```
     pub fn or(self, other: Config) -> Config {
         Config {
+            algorithm: self.algorithm.or(other.algorithm),
+            rounds: self.rounds.or(other.rounds),
+            near: self.near.or(other.near),
+            far: match (self.far, other.far) {
+                (Some(far), Some(other)) => Some(far.or(other)),
+                (far, other) => far.or(other),
+            },
+            unroll: self.unroll.or(other.unroll),
+        }
+    }
+
+    /// What it says of a peer.
+    pub(super) fn knobs(&self, kind: LinkKind) -> Knobs {
+        self.far.filter(|_| kind == LinkKind::Fabric).unwrap_or(self.near)
+    }
+}
+
+impl From<Knobs> for Config {
+    fn from(near: Knobs) -> Config {
+        Config { near, ..Config::default() }
+    }
+}
+
+impl From<Knobs> for Warps {
+    fn from(knobs: Knobs) -> Warps {
+        Warps { send: knobs.send_warps, receive: knobs.recv_warps }
+    }
+}
+
+impl Knobs {
+    /// As many warps for roles that send and roles that receive.
+    pub const fn warps(warps: u32) -> Knobs {
+        Knobs {
+            primitive: None,
+            blocks: None,
+            send_warps: Some(warps),
+            recv_warps: Some(warps),
+            slot_bytes: None,
+            depth: None,
+            granule: None,
+        }
+    }
+
+    /// What these say, and where they say nothing what `other` says.
+    pub fn or(self, other: Knobs) -> Knobs {
+        Knobs {
             primitive: self.primitive.or(other.primitive),
             blocks: self.blocks.or(other.blocks),
+            send_warps: self.send_warps.or(other.send_warps),
+            recv_warps: self.recv_warps.or(other.recv_warps),
             slot_bytes: self.slot_bytes.or(other.slot_bytes),
             depth: self.depth.or(other.depth),
             granule: self.granule.or(other.granule),
-            warps: self.warps.or(other.warps),
         }
-    }
-}
-
-/// One leg of a transfer, decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Decision {
-    pub protocol: Protocol,
-    pub blocks: usize,
-    /// Positions of a tile, at most.
-    pub tile: usize,
-    pub granule: usize,
-}
-
-/// What is chosen for an engine where the user says nothing.
-pub(super) struct Choices {
-    /// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
-    packets_up_to: usize,
-    /// A block for each so many bytes, of packets and otherwise, up to the most blocks.
-    packets_for_block: usize,
-    bytes_for_block: usize,
-    most_for_packets: usize,
-    most_blocks: usize,
-    /// Steps a block's share is cut into where it is large: fewer, larger steps then.
-    steps: usize,
-    /// A smaller step costs more in signals than it hides; one size for all smaller messages also means that no launch drains the slots of
-    /// the one before.
-    least_slot: usize,
-    /// Larger steps leave the cache before the receiver has read them, or fill the pipeline too late.
-    largest_slot: usize,
-    /// The largest steps of several parts, which are computed: what a step holds up matters more then (H200, all-to-all of 64 MiB of bf16 as
-    /// fp8 by 4 ranks: 195 µs instead of 210).
-    largest_of_parts: usize,
-    /// Shares from so many bytes on take slots of so many: there, signals cost more than the fill.
-    huge: (usize, usize),
-    /// Staging of all that is under way on a device: more leaves the cache before it is read.
-    staging: usize,
-    /// Staging of a block at one peer, in second-level caches of a core: as many slots as fill it, but [`DEPTH`] at least.
-    ring: usize,
-}
-
-/// One thread runs all blocks: more of them gain nothing. Slots stay in the second-level cache. One way, packets of 1 KiB take 0.58 µs
-/// between cores where a signal takes 0.54, and 0.26 within one where it takes 0.20; both ways they are ahead for longer, having one role
-/// for both legs.
-const CPU: Choices = Choices {
-    packets_up_to: 512,
-    packets_for_block: usize::MAX,
-    bytes_for_block: usize::MAX,
-    most_for_packets: 1,
-    most_blocks: 1,
-    steps: 64,
-    least_slot: 32 << 10,
-    largest_slot: LARGEST_SLOT,
-    largest_of_parts: 64 << 10,
-    huge: (usize::MAX, 0),
-    staging: usize::MAX,
-    ring: 0,
-};
-
-/// What one core has just written another fetches out of its second-level cache; what has moved on to the third level by then comes faster. GB/s one way, in trials
-/// by turns:
-///
-/// | AMD EPYC, L2 | ring | 64 KiB | 1 MiB | 8 MiB | 64 MiB |
-/// |---|---|---|---|---|---|
-/// | 0.5 MiB | 0.25, 0.5, 1 MiB | 22-25, 27-29, 31-36 | 17-22, 24-29, 24-29 | 15-16, 17-18, 18-20 | |
-/// | 1 MiB | 1, 2, 4 MiB | 14-16, 33, 36 | 32-34, 35, 34 | 11-12, 25, 25 | 10-12, 18, 18 |
-///
-/// Two threads of one core, who share that cache, lose 5 to 15%. Intel processors with 1.25 MiB of it were never measured with larger rings, and processors other
-/// than these three with none.
-///
-/// Of more than 1 MiB slots are larger, up to what leaves [`DEPTH`] of them in the ring: fewer signals, and on ranks that send and receive fewer turns. In the same kind of trials, slots of
-/// 64 KiB / 256 KiB: one way 8 MiB 29-31 / 30-33 (far 21-23 / 22-25), 64 MiB 14-15.5 / 14.5-16.3 (far 15.5 / 17-18.4); both ways 8 MiB 18-20 / 21-22.
-const NOT_INTEL: Choices = Choices { steps: 16, largest_slot: 256 << 10, ring: 2, ..CPU };
-
-/// The rings of all ranks of a machine together stay in its third-level cache.
-const RINGS: usize = 16 << 20;
-
-/// A block copies some 50 GB/s. Copies of a role take slots in turn, so a share is cut into at least one for each.
-const GPU: Choices = Choices {
-    packets_up_to: 128 << 10,
-    packets_for_block: 2 << 10,
-    bytes_for_block: 64 << 10,
-    most_for_packets: 32,
-    most_blocks: 16,
-    steps: 8,
-    least_slot: 32 << 10,
-    largest_slot: LARGEST_SLOT,
-    largest_of_parts: 40 << 10,
-    huge: (3 << 20, 128 << 10),
-    staging: 32 << 20,
-    ring: 0,
-};
-
-impl Choices {
-    /// For the kernels of a transport.
-    pub(super) fn of(transport: &dyn Transport) -> &'static Choices {
-        match transport.seat() {
-            Some(_) => &GPU,
-            None if is_intel() => &CPU,
-            None => &NOT_INTEL,
-        }
-    }
-}
-
-/// The largest slots, where the ring has no room for larger ones.
-const LARGEST_SLOT: usize = 64 << 10;
-/// Slots of a ring, unless more are better.
-const DEPTH: usize = 8;
-const GRANULE: usize = 64;
-
-/// What bulk copies of a role go through, in bytes: each of two roles of a block has whole slots of the largest in its half of the shared
-/// memory, and the rest is left for what their hooks exchange.
-pub(super) fn bulk_scratch(seat: Option<&Seat>) -> usize {
-    let half = |seat: &Seat| seat.stream.device().target().shared_bytes() as usize / 2;
-    seat.map_or(BulkPlan::SCRATCH, |seat| half(seat) / BulkPlan::LARGEST_SLOT * BulkPlan::LARGEST_SLOT)
-}
-
-impl Config {
-    /// Decides how `len` elements of these parts travel, whose last is shared by `last_per` neighbours, beside as many others in the
-    /// launch as make `at_once`. Never fails: what cannot be is refused by `check_transfer`.
-    pub(super) fn decide(
-        &self,
-        choices: &Choices,
-        transport: &dyn Transport,
-        types: &'static [Type],
-        (len, last_per): (usize, usize),
-        window_bytes: Option<usize>,
-        at_once: usize,
-    ) -> Decision {
-        let (bytes, shape) =
-            (Packing::new(types, len).last_per(last_per).bytes_of_parts(), transport.link(transport.rank()));
-        let granule = self.granule.unwrap_or(GRANULE).max(1);
-        let small = match self.primitive {
-            Some(primitive) => primitive == Primitive::Packet,
-            None => window_bytes.is_none() && bytes <= choices.packets_up_to,
-        };
-        let for_block = if small { choices.packets_for_block } else { choices.bytes_for_block };
-        let sharers = transport.seat().map_or(1, |seat| seat.sharers.max(1)) as usize;
-        // All blocks of all ranks of a device run at the same time.
-        let room = |seat: &Seat| seat.stream.device().multiprocessors() as usize / sharers / at_once;
-        let most = if small { choices.most_for_packets } else { choices.most_blocks };
-        let most = most.min(shape.max_blocks).min(transport.seat().map_or(usize::MAX, room)).max(1);
-        let blocks = self.blocks.unwrap_or_else(|| bytes.div_ceil(for_block).clamp(1, most));
-        let share = len.div_ceil(blocks.max(1));
-        let primitive = self.primitive.unwrap_or_else(|| {
-            let packets = PacketPlan::new(&shape, blocks).message_packets();
-            match window_bytes {
-                Some(_) => Primitive::Direct,
-                None if small && PacketPlan::packets(types, share) <= packets => Primitive::Packet,
-                None => Primitive::Staged,
-            }
-        });
-        let protocol = match primitive {
-            Primitive::Packet => Protocol::Packet,
-            Primitive::Direct => Protocol::Direct { window_bytes: window_bytes.unwrap_or(0) },
-            Primitive::Staged | Primitive::Bulk => {
-                let lines = shape.block_bytes() / LINE;
-                let copies = shape.copies as usize;
-                let share = bytes / blocks.max(1);
-                let wanted = (share / choices.steps).checked_next_power_of_two().unwrap_or(usize::MAX);
-                let ring = (choices.ring * second_level()).min(RINGS / (transport.world_size() * at_once).max(1));
-                // Few large slots must not make the ring larger.
-                let largest = choices.largest_slot.min((1 << (ring / DEPTH).max(1).ilog2()).max(LARGEST_SLOT));
-                // Bulk copies have small slots in any case, and as many as there is room for.
-                let largest = if primitive == Primitive::Bulk { largest.min(LARGEST_SLOT) } else { largest };
-                let wanted = wanted.clamp(choices.least_slot, largest);
-                let wanted = match types {
-                    // A group that shares a part is never torn apart.
-                    [_, _, ..] if Packing::fitting_shared(types, last_per, choices.largest_of_parts).is_some() => {
-                        wanted.min(choices.largest_of_parts)
-                    }
-                    _ if share >= choices.huge.0 => choices.huge.1,
-                    _ => wanted,
-                };
-                // More slots must not make them smaller.
-                let ring = ring.min(shape.block_bytes()) / self.slot_bytes.unwrap_or(wanted).max(1);
-                let usual = DEPTH.max(1 << ring.max(1).ilog2());
-                let usual = usual.min(shape.max_slots).min(lines) / copies * copies;
-                // What the user says stays, to be refused if it must be.
-                let depth = self.depth.unwrap_or(usual.max(2.max(copies)));
-                let room = shape.block_bytes() / depth.max(1);
-                // Slots begin on lines where there is room for that, and on the largest element in any case.
-                let room = if room < LINE { room / 8 * 8 } else { room / LINE * LINE };
-                let slot_bytes = self.slot_bytes.unwrap_or_else(|| {
-                    let slots = sharers * at_once * blocks.max(1) * depth.max(1);
-                    let cached = (choices.staging / slots).max(choices.least_slot);
-                    wanted.min(1 << cached.ilog2()).min(room)
-                });
-                match primitive {
-                    Primitive::Bulk => {
-                        // What the user says stays, to be refused if it must be.
-                        // Every copy of a role has at least two stages.
-                        let scratch = bulk_scratch(transport.seat());
-                        let most = slot_bytes.min(BulkPlan::LARGEST_SLOT).min(scratch / copies / 2);
-                        // Where there is room, as several parts need it.
-                        let align = if most < Packing::ALIGN { BulkPlan::ALIGN } else { Packing::ALIGN };
-                        let most = most / align * align;
-                        Protocol::Bulk { slot_bytes: self.slot_bytes.unwrap_or(most), depth }
-                    }
-                    _ => Protocol::Staged { slot_bytes, depth },
-                }
-            }
-        };
-        let tile = match protocol {
-            Protocol::Staged { slot_bytes, .. } | Protocol::Bulk { slot_bytes, .. } => {
-                // Bulk copies move whole parts: a shared last part is copied for every element.
-                let last_per = if matches!(protocol, Protocol::Bulk { .. }) { 1 } else { last_per };
-                let packing = Packing::fitting_shared(types, last_per, slot_bytes);
-                let most = packing.map_or(1, |packing| packing.elements());
-                // A granule the user asks for must divide the tile.
-                if self.granule.is_some() && most >= granule { most / granule * granule } else { most }
-            }
-            _ => share.next_multiple_of(if blocks > 1 { granule } else { 1 }).max(1),
-        };
-        Decision { protocol, blocks, tile, granule }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{ShmOptions, ShmTransport, check_transfer};
-    use crate::transport::{Transfer, World};
 
-    const WORDS: &[Type] = &[Type::F32];
-    /// Messages of 2 to the power of these, in words: up to 1 GiB.
-    const SIZES: std::ops::RangeInclusive<u32> = 0..=28;
-
-    /// Runs `body` with what is chosen on processors of either kind, on a transport of two ranks.
-    fn on_each(options: ShmOptions, body: impl Fn(&Choices, &ShmTransport) + Sync) {
-        let result = World::threads(2).run(|world| {
-            let link = ShmTransport::rendezvous(&world, options)?;
-            [&CPU, &NOT_INTEL].into_iter().for_each(|choices| body(choices, &link));
-            Ok(link.close()?)
-        });
-        result.unwrap();
-    }
-
-    fn chosen(config: Config, choices: &Choices, link: &ShmTransport, len: usize, at_once: usize) -> Decision {
-        config.decide(choices, link, WORDS, (len, 1), None, at_once)
-    }
-
-    fn slots(decision: &Decision) -> (usize, usize) {
-        match decision.protocol {
-            Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => (slot_bytes, depth),
-            other => panic!("{other} has no slots"),
+    #[test]
+    fn far_knobs_are_those_of_peers_across_a_network() {
+        let (near, far) = (Knobs::warps(4), Knobs { blocks: Some(1), ..Knobs::default() });
+        let config = Config { far: Some(far), ..near.into() };
+        for kind in [LinkKind::SameDevice, LinkKind::Shm, LinkKind::Nvlink] {
+            assert_eq!(config.knobs(kind), near, "{kind:?}");
         }
-    }
-
-    const STAGED: Config = Config {
-        primitive: Some(Primitive::Staged),
-        blocks: None,
-        slot_bytes: None,
-        depth: None,
-        granule: None,
-        warps: None,
-    };
-
-    #[test]
-    fn small_messages_go_in_packets_and_larger_ones_in_slots() {
-        let words = |link: &ShmTransport| {
-            CPU.packets_up_to.min(PacketPlan::new(&link.link(link.rank()), 1).message_packets() * 8) / 4
-        };
-        // Packets for more than is small, for less, and none at all.
-        for packet_bytes in [256 << 10, 8 << 10, 0] {
-            on_each(ShmOptions { packet_bytes: Some(packet_bytes), ..ShmOptions::default() }, |choices, link| {
-                let most = words(link);
-                for len in [1, 2, 15, 16, 17, 100, most, most + 1, 1000, 1 << 20] {
-                    let is = chosen(Config::default(), choices, link, len, 1).protocol;
-                    assert_eq!(
-                        is == Protocol::Packet,
-                        len <= most,
-                        "{len} words, {packet_bytes} bytes of packets: {is}"
-                    );
-                }
-            });
-        }
-    }
-
-    #[test]
-    fn larger_messages_take_larger_slots_and_fewer_steps() {
-        on_each(ShmOptions::default(), |choices, link| {
-            let all: Vec<_> = SIZES.map(|size| chosen(STAGED, choices, link, 1 << size, 1)).collect();
-            assert!(
-                all.is_sorted_by_key(|decision| slots(decision).0),
-                "a larger message, and a smaller slot: {all:?}"
-            );
-            let (small, large) = (slots(&all[10]).0, slots(&all[28]).0);
-            assert!(small == choices.least_slot && large > small && large <= choices.largest_slot, "{small}, {large}");
-            // A tile fills its slot.
-            assert!(all.iter().all(|decision| decision.tile * 4 == slots(decision).0));
-            let steps = |size: usize| (1usize << size).div_ceil(all[size].tile);
-            let stays = (18..28).filter(|&size| steps(size + 1) == steps(size)).count();
-            assert!(stays > 0, "no message of twice the size goes in as many steps");
-            assert!(steps(28) <= (4 << 28) / choices.least_slot / 2, "{} steps", steps(28));
-        });
-    }
-
-    #[test]
-    fn what_is_chosen_never_outgrows_the_staging() {
-        let usual = ShmOptions::default();
-        // As large as the transport of a world of `ranks`.
-        let of_world = |ranks| {
-            let of = usual.geometry(ranks);
-            ShmOptions {
-                per_peer_bytes: Some(of.per_peer_bytes),
-                max_blocks_per_peer: Some(of.max_blocks_per_peer),
-                max_slots: Some(of.max_slots),
-                packet_bytes: Some(of.packet_bytes),
-                ..usual
-            }
-        };
-        let worlds = [8, 12, 16, 23, 32, 48, 64, 128].map(of_world);
-        let odd = [
-            usual,
-            ShmOptions { per_peer_bytes: Some(1 << 20), ..usual },
-            ShmOptions { per_peer_bytes: Some(100_000), max_blocks_per_peer: Some(3), ..usual },
-            ShmOptions { per_peer_bytes: Some(2048), max_slots: Some(2), packet_bytes: Some(0), ..usual },
-            ShmOptions { per_peer_bytes: Some(64 << 20), max_blocks_per_peer: Some(1), max_slots: Some(300), ..usual },
-        ];
-        for options in odd.into_iter().chain(worlds) {
-            on_each(options, |choices, link| {
-                let peer = link.rank().after(1, 2);
-                for (primitive, blocks, size) in [None, Some(Primitive::Staged), Some(Primitive::Bulk)]
-                    .into_iter()
-                    .flat_map(|primitive| [None, Some(1), options.max_blocks_per_peer].map(|b| (primitive, b)))
-                    .flat_map(|(primitive, blocks)| SIZES.map(move |size| (primitive, blocks, size)))
-                {
-                    let config = Config { primitive, blocks, ..Config::default() };
-                    for (len, at_once) in [(1 << size, 1), ((1 << size) + 13, 7)] {
-                        let Decision { protocol, blocks, tile, .. } = chosen(config, choices, link, len, at_once);
-                        let what = format!("{len} words by {config:?} on {options:?}: {protocol}");
-                        let transfer = Transfer { peer, bytes: len * 4, dtype: Type::F32, blocks, protocol };
-                        check_transfer(link, &transfer, &[]).unwrap_or_else(|error| panic!("{what}: {error}"));
-                        if let Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } = protocol
-                        {
-                            let shape = link.link(link.rank());
-                            assert!(slot_bytes * depth <= shape.block_bytes() && tile * 4 <= slot_bytes, "{what}");
-                            assert!((2..=shape.max_slots).contains(&depth), "{what}");
-                        }
-                    }
-                }
-            });
-        }
-    }
-
-    #[test]
-    fn a_ring_stays_in_the_caches_it_is_made_for() {
-        let room = ShmOptions {
-            per_peer_bytes: Some(64 << 20),
-            max_blocks_per_peer: Some(1),
-            max_slots: Some(512),
-            ..Default::default()
-        };
-        on_each(room, |choices, link| {
-            for (size, at_once) in SIZES.flat_map(|size| [1, 3, 20].map(|at_once| (size, at_once))) {
-                let (slot_bytes, depth) = slots(&chosen(STAGED, choices, link, 1 << size, at_once));
-                // Of all that are under way at once; few slots are too few for a pipeline, however little room there is.
-                let ring = (choices.ring * second_level()).min(RINGS / (2 * at_once)).max(DEPTH * LARGEST_SLOT);
-                assert!(slot_bytes * depth <= ring, "{depth} slots of {slot_bytes} bytes in a ring of {ring}");
-                assert!(depth >= DEPTH, "{depth} slots");
-            }
-        });
-    }
-
-    #[test]
-    fn what_the_user_says_stays() {
-        on_each(ShmOptions::default(), |choices, link| {
-            for (slot_bytes, depth) in [(4096, 5), (1 << 30, 2), (0, 0)] {
-                let config = Config { slot_bytes: Some(slot_bytes), depth: Some(depth), blocks: Some(3), ..STAGED };
-                let decision = chosen(config, choices, link, 1 << 20, 1);
-                assert_eq!((slots(&decision), decision.blocks), ((slot_bytes, depth), 3));
-            }
-        });
+        assert_eq!(config.knobs(LinkKind::Fabric), far);
+        // Nothing said for them: what holds for all.
+        assert_eq!(Config::from(near).knobs(LinkKind::Fabric), near);
+        let twice = Config { far: Some(Knobs::warps(2)), ..Config::default() }.or(config);
+        assert_eq!(twice.far, Some(Knobs { blocks: Some(1), ..Knobs::warps(2) }));
     }
 }

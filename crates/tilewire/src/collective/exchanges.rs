@@ -1,14 +1,93 @@
-//! The exchanges of all ranks: every one is an [`Exchange`] with another pattern, in one launch.
+//! Exchanges: every one is an [`Exchange`] with another pattern, in one launch.
 
-use super::RunError;
-use super::exchange::Exchange;
-use super::launch_exchange::PreparedExchange;
+use super::builder::Exchange;
+use super::error::RunError;
+use super::operation::Operation;
 use super::pattern::Pattern;
+use super::prepared::PreparedExchange;
 use crate::ir::SourceLine;
 use crate::ir::scalar::Element;
 use crate::link::Transport;
 use crate::tensor::Tensor;
 use crate::transport::Rank;
+use std::time::Duration;
+
+/// Sends a tensor to a rank, which receives it by [`recv`].
+///
+/// ```
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::{Rank, World};
+/// use tilewire::{Tensor, recv, send};
+///
+/// let (first, second) = (Rank::new(0), Rank::new(1));
+/// World::threads(2).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     if world.rank() == first {
+///         let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0]);
+///         send(&link, &x, second).produce(|c| c.input.load(c.pos()) * 10.0).run()?;
+///     } else {
+///         let y = Tensor::<f32>::zeros(3);
+///         recv(&link, &y, first).consume(|c, x| c.output.store(c.pos(), x + 1.0)).run()?;
+///         assert_eq!(y.to_vec(), [11.0, 21.0, 31.0]);
+///     }
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+///
+/// There is no output on this side: a hook that writes `c.output` is a misuse.
+#[track_caller]
+pub fn send<'h, 'l, In: Element>(link: &'l dyn Transport, inp: &Tensor<In>, to: Rank) -> Exchange<'h, 'l, In, In, In> {
+    Exchange::over(Operation::Exchange(Pattern::Pair { to: Some(to), from: None }), link, inp, inp)
+}
+
+/// Receives into a tensor what a rank sends by [`send`]: as many elements as the tensor has, of its type unless
+/// [`Exchange::carries`] says otherwise.
+#[track_caller]
+pub fn recv<'h, 'l, Out: Element>(
+    link: &'l dyn Transport,
+    out: &Tensor<Out>,
+    from: Rank,
+) -> Exchange<'h, 'l, Out, Out, Out> {
+    Exchange::over(Operation::Exchange(Pattern::Pair { to: None, from: Some(from) }), link, out, out)
+}
+
+/// Sends a tensor to one rank and receives from one, the same or another, at the same time.
+///
+/// ```
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
+/// use tilewire::{Tensor, sendrecv};
+///
+/// // A ring: everybody gets the tensor of the rank before, transposed on its way.
+/// let sums = World::threads(3).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let inp = Tensor::from_fn(6, |i| i as f32 + 10.0 * world.rank().number() as f32);
+///     let out = Tensor::<f32>::zeros(6);
+///     let (next, previous) = (world.rank().after(1, 3), world.rank().after(2, 3));
+///     let mut shift = sendrecv(&link, &out, &inp, next, previous)
+///         .chunk_shape(2, 3)
+///         .output_shape(3, 2)
+///         .produce(|c| c.input.at(c.col(), c.row()))
+///         .build()?;
+///     shift.run()?; // any number of times
+///     drop(shift);
+///     link.close()?;
+///     Ok(out.to_vec())
+/// })?;
+/// assert_eq!(sums[0], [20.0, 23.0, 21.0, 24.0, 22.0, 25.0]);
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+#[track_caller]
+pub fn sendrecv<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Transport,
+    out: &Tensor<Out>,
+    inp: &Tensor<In>,
+    to: Rank,
+    from: Rank,
+) -> Exchange<'h, 'l, In, Out, In> {
+    Exchange::over(Operation::Exchange(Pattern::Pair { to: Some(to), from: Some(from) }), link, out, inp)
+}
 
 /// Chunk `p` of the input goes to rank `p`, and becomes chunk `rank` of its output: both tensors have one equal chunk for each rank.
 /// Collective: all ranks call it.
@@ -41,7 +120,7 @@ pub fn all_to_all<'h, 'l, In: Element, Out: Element>(
     out: &Tensor<Out>,
     inp: &Tensor<In>,
 ) -> Exchange<'h, 'l, In, Out, In> {
-    Exchange::new(link, out, inp, Pattern::AllToAll, SourceLine::caller())
+    Exchange::over(Operation::Exchange(Pattern::AllToAll), link, out, inp)
 }
 
 /// The inputs of all ranks, in rank order, become the output of every rank. Collective.
@@ -68,7 +147,7 @@ pub fn all_gather<'h, 'l, In: Element, Out: Element>(
     out: &Tensor<Out>,
     inp: &Tensor<In>,
 ) -> Exchange<'h, 'l, In, Out, In> {
-    Exchange::new(link, out, inp, Pattern::AllGather, SourceLine::caller())
+    Exchange::over(Operation::Exchange(Pattern::AllGather), link, out, inp)
 }
 
 /// The input of `root` becomes the output of every rank. Collective; the input of the others is not looked at.
@@ -96,7 +175,7 @@ pub fn broadcast<'h, 'l, In: Element, Out: Element>(
     inp: &Tensor<In>,
     root: Rank,
 ) -> Exchange<'h, 'l, In, Out, In> {
-    Exchange::new(link, out, inp, Pattern::Broadcast { root }, SourceLine::caller())
+    Exchange::over(Operation::Exchange(Pattern::Broadcast { root }), link, out, inp)
 }
 
 /// The inputs of all ranks, in rank order, become the output of `root`. Collective; the output of the others is not looked at.
@@ -122,7 +201,7 @@ pub fn gather<'h, 'l, In: Element, Out: Element>(
     inp: &Tensor<In>,
     root: Rank,
 ) -> Exchange<'h, 'l, In, Out, In> {
-    Exchange::new(link, out, inp, Pattern::Gather { root }, SourceLine::caller())
+    Exchange::over(Operation::Exchange(Pattern::Gather { root }), link, out, inp)
 }
 
 /// Chunk `p` of the input of `root` becomes the output of rank `p`. Collective; the input of the others is not looked at.
@@ -147,10 +226,10 @@ pub fn scatter<'h, 'l, In: Element, Out: Element>(
     inp: &Tensor<In>,
     root: Rank,
 ) -> Exchange<'h, 'l, In, Out, In> {
-    Exchange::new(link, out, inp, Pattern::Scatter { root }, SourceLine::caller())
+    Exchange::over(Operation::Exchange(Pattern::Scatter { root }), link, out, inp)
 }
 
-/// A barrier, to be launched any number of times: a launch is over when all ranks have launched it. On the CPU that is when `run` returns;
+/// A barrier: a launch is over when all ranks have launched it. On the CPU that is when `run` returns;
 /// on a GPU what comes after it on the stream waits so long. What a rank's host wrote to shared memory before is not published by it: that
 /// is what the other collectives are for.
 ///
@@ -162,22 +241,52 @@ pub fn scatter<'h, 'l, In: Element, Out: Element>(
 /// let here = AtomicU32::new(0);
 /// World::threads(3).run(|world| {
 ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
-///     let mut meet = barrier(&link)?;
 ///     here.fetch_add(1, Relaxed);
-///     meet.run()?;
+///     barrier(&link).run()?;
 ///     assert_eq!(here.load(Relaxed), 3);
+///     // Several times: build it once.
+///     let mut meet = barrier(&link).build()?;
+///     meet.run()?;
+///     meet.run()?;
 ///     drop(meet);
 ///     Ok(link.close()?)
 /// })?;
 /// # Ok::<(), tilewire::transport::WorldError>(())
 /// ```
 #[track_caller]
-pub fn barrier(link: &dyn Transport) -> Result<PreparedExchange<'_>, RunError> {
-    // An element of eight bytes is a packet by itself: nothing is packed.
-    let zeros = |len| match link.seat() {
-        Some(seat) => seat.stream.device().zeros::<u64>(len),
-        None => Ok(Tensor::zeros(len)),
-    };
-    let (inp, out) = (zeros(1)?, zeros(link.world_size())?);
-    Exchange::new(link, &out, &inp, Pattern::Barrier, SourceLine::caller()).build()
+pub fn barrier<'l>(link: &'l dyn Transport) -> Barrier<'l> {
+    Barrier { link, deadline: link.deadline(), at: SourceLine::caller() }
+}
+
+/// A [`barrier`] being built.
+#[must_use = "nothing happens before run() or build()"]
+pub struct Barrier<'l> {
+    link: &'l dyn Transport,
+    deadline: Option<Duration>,
+    at: SourceLine,
+}
+
+impl<'l> Barrier<'l> {
+    /// How long a wait may last without progress; the world's deadline by default, `None`: forever.
+    pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
+        self.deadline = deadline.into();
+        self
+    }
+
+    /// Builds it, and tells the other ranks of it; see [`Exchange::build`].
+    pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+        // An element of eight bytes is a packet by itself: nothing is packed.
+        let zeros = |len| match self.link.seat() {
+            Some(seat) => seat.stream.device().zeros::<u64>(len),
+            None => Ok(Tensor::zeros(len)),
+        };
+        let (inp, out) = (zeros(1)?, zeros(self.link.world_size())?);
+        let exchange = Exchange::at(Operation::Exchange(Pattern::Barrier), Some(self.link), &out, &inp, self.at);
+        exchange.deadline(self.deadline).build()
+    }
+
+    /// Builds and launches it once.
+    pub fn run(self) -> Result<(), RunError> {
+        self.build()?.run()
+    }
 }

@@ -14,8 +14,8 @@
 //! ```
 //! The guide (`docs/guide/hooks.md`) and [`Ctx`](crate::hook::Ctx) have this table for users.
 
+use super::operation::Kind;
 use super::pattern::Pattern;
-use super::reduction::Kind;
 use crate::hook::{AnyCtxBuilder, Several};
 use crate::transport::Rank;
 

@@ -1,6 +1,9 @@
 //! The two hooks of a collective and the shape of its chunks: what every builder collects.
 
-use crate::hook::{AnyCtx, Block, BuildError, Chunk, Holds, HookLeg, MisuseKind, Overlap, Payload, View, kernel_at};
+use super::error::RunError;
+use crate::hook::{
+    AnyCtx, Block, BuildError, Chunk, Holds, HookLeg, MisuseKind, Overlap, Payload, RoleCtx, Value, View, kernel_at,
+};
 use crate::ir::{self, SourceLine, Type};
 use crate::tensor::{AnyTensor, Memory};
 use crate::transport::TransferError;
@@ -87,6 +90,11 @@ impl<'h> Hooks<'h> {
         self.output_shape = Some(Shape { rows, cols, at: SourceLine::caller() });
     }
 
+    /// Whether there are none: what is sent is copied, and stored.
+    pub(super) fn is_copy(&self) -> bool {
+        self.copies && self.stores()
+    }
+
     /// Whether `consume` is the default: it stores.
     pub(super) fn stores(&self) -> bool {
         self.consume.is_none()
@@ -120,19 +128,49 @@ impl<'h> Hooks<'h> {
         let (inp, out) =
             (AnyTensor::zeros(input, len(&self.input_shape)), AnyTensor::zeros(output, len(&self.output_shape)));
         let traced = kernel_at("hooks", self.at.clone(), |k| {
-            let (input, output) = (k.any_input(&inp).named("input"), k.any_output(&out).named("output"));
-            let (input, output) =
-                (chunk(input, Holds::Input, &self.input_shape), chunk(output, Holds::Output, &self.output_shape));
-            let element = |c: AnyCtx<'_>| self.consume(&c, self.produce(&c));
-            k.main(|r| match self.output_shape {
-                Some(_) => r.each2(output.rows(), output.cols(), |row, col| {
-                    let pos = row * output.cols() as i64 + col;
-                    element(AnyCtx::new(r, input, output).row(row).col(col).pos(pos).build());
-                }),
-                None => r.each(output.len(), |i| element(AnyCtx::new(r, input, output).pos(i).build())),
-            });
+            let chunks = self.chunks(k, &inp, &out);
+            k.main(|r| self.pass(r, chunks, None));
         })?;
         Ok(ir::fingerprint(&traced.kernel))
+    }
+
+    /// Whether the hooks may have this tensor, or a chunk as long, for input and output: every element reads only the position that it writes.
+    pub(super) fn check_in_place(&self, x: &AnyTensor) -> Result<(), RunError> {
+        let overlap = OverlapCheck::default();
+        kernel_at("hooks", self.at.clone(), |k| {
+            let chunks = self.chunks(k, x, x);
+            k.main(|r| self.pass(r, chunks, None));
+            overlap.look(k, x.memory());
+        })?;
+        Ok(overlap.result()?)
+    }
+
+    /// Whole tensors as the chunks of the hooks.
+    pub(super) fn chunks<'t>(&self, k: &Block<'t>, inp: &AnyTensor, out: &AnyTensor) -> [Chunk<'t, ()>; 2] {
+        let (input, output) = (k.any_input(inp).named("input"), k.any_output(out).named("output"));
+        [chunk(input, Holds::Input, &self.input_shape), chunk(output, Holds::Output, &self.output_shape)]
+    }
+
+    /// Passes every element of the output, or a block's share of its rows or elements, through both hooks.
+    pub(super) fn pass<'t>(&self, r: &RoleCtx<'t>, [input, output]: [Chunk<'t, ()>; 2], share: Option<usize>) {
+        let shaped = self.output_shape.is_some();
+        let outer = if shaped { output.rows() } else { output.len() } as i64;
+        let start = share.map(|share| r.block() * share as i64);
+        let extent = match start.zip(share) {
+            Some((start, share)) => (outer - start).min(share as i64),
+            None => r.constant(outer),
+        };
+        let offset = |i: Value<'t, i64>| start.map_or(i, |start| start + i);
+        let element = |c: AnyCtx<'t>| self.consume(&c, self.produce(&c));
+        if shaped {
+            r.each2(extent, output.cols(), |row, col| {
+                let row = offset(row);
+                let pos = row * output.cols() as i64 + col;
+                element(AnyCtx::new(r, input, output).row(row).col(col).pos(pos).build());
+            });
+        } else {
+            r.each(extent, |i| element(AnyCtx::new(r, input, output).pos(offset(i)).build()));
+        }
     }
 }
 
@@ -162,133 +200,3 @@ impl OverlapCheck {
         }
     }
 }
-
-/// The methods of a typed builder over one that has `hooks: Hooks<'h>`: `$Builder { any, types }`.
-macro_rules! hook_methods {
-    ($Builder:ident<$($life:lifetime),*>) => {
-        /// The same builder, for a payload of other types.
-        #[track_caller]
-        fn with<Q: Regs>(mut self, produce: Rc<super::hooks::ProduceHook<'h>>) -> $Builder<$($life,)* In, Out, Q> {
-            self.any.hooks.set_produce(Q::TYPES, produce);
-            $Builder { any: self.any, types: PhantomData }
-        }
-
-        /// Gives the chunks a shape: input and output chunk have `rows` rows of `cols` elements, unless
-        /// [`output_shape`](Self::output_shape) says otherwise for the output. Hooks are called for every position of the output.
-        ///
-        /// ```
-        /// use tilewire::{Tensor, map};
-        /// let (out, inp) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(6));
-        /// map(&out, &inp).chunk_shape(2, 3).produce(|c| -c.input.at(c.row(), c.col())).trace()?;
-        /// # Ok::<(), tilewire::RunError>(())
-        /// ```
-        #[track_caller]
-        pub fn chunk_shape(mut self, rows: usize, cols: usize) -> Self {
-            self.any.hooks.set_chunk_shape(rows, cols);
-            self
-        }
-
-        /// Gives the output chunk a shape of its own: that of a transpose, say.
-        ///
-        /// ```text
-        ///   chunk_shape(2, 3)       a  b  c                 a  d         output (row, col)
-        ///   output_shape(3, 2)      d  e  f       ──▶       b  e           = input (col, row)
-        ///                                                   c  f
-        /// ```
-        ///
-        /// ```
-        /// use tilewire::{Tensor, map};
-        /// let (out, inp) = (Tensor::<i32>::zeros(6), Tensor::from_slice(&[1, 2, 3, 4, 5, 6]));
-        /// map(&out, &inp).chunk_shape(2, 3).output_shape(3, 2).produce(|c| c.input.at(c.col(), c.row())).run()?;
-        /// assert_eq!(out.to_vec(), [1, 4, 2, 5, 3, 6]);
-        /// # Ok::<(), tilewire::RunError>(())
-        /// ```
-        #[track_caller]
-        pub fn output_shape(mut self, rows: usize, cols: usize) -> Self {
-            self.any.hooks.set_output_shape(rows, cols);
-            self
-        }
-
-        /// What is sent for a position of the output chunk. Without a consume hook it is stored there.
-        #[track_caller]
-        pub fn produce<Q: Element>(
-            self,
-            hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> Value<'t, Q> + 'h,
-        ) -> $Builder<$($life,)* In, Out, Q> {
-            self.with::<Q>(Rc::new(move |c: &AnyCtx<'_>| AnyValue::from(hook(&c.typed())).into()))
-        }
-
-        /// What happens with what arrives for a position of the output chunk; give it after `produce`.
-        #[track_caller]
-        pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
-            self.any.hooks.set_consume(Rc::new(move |c, payload| hook(&c.typed(), R::restore(payload))));
-            self
-        }
-    };
-}
-pub(super) use hook_methods;
-
-/// The methods of a builder whose payload may be a tuple. A reduction combines single values, and has none of them.
-macro_rules! tuple_methods {
-    ($Builder:ident<$($life:lifetime),*>) => {
-        /// Like `produce`, for two values that travel side by side, such as a payload and its scale.
-        ///
-        /// ```
-        /// use tilewire::{F8E4M3, Tensor, map};
-        /// let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
-        /// map(&out, &inp)
-        ///     .produce2(|c| {
-        ///         let x = c.input.load(c.pos());
-        ///         let scale = (x.abs().group_max(32) / 448.0).max(f32::MIN_POSITIVE); // never 0
-        ///         ((x / scale).cast::<F8E4M3>(), scale)
-        ///     })
-        ///     .consume(|c, (payload, scale)| c.output.store(c.pos(), payload.cast::<f32>() * scale))
-        ///     .run()?;
-        /// assert_eq!(out.to_vec(), [0.0; 64]); // without the `max` a group of zeros would be 0 / 0
-        /// # Ok::<(), tilewire::RunError>(())
-        /// ```
-        #[track_caller]
-        pub fn produce2<A: Element, B: Element>(
-            self,
-            hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>) + 'h,
-        ) -> $Builder<$($life,)* In, Out, (A, B)> {
-            self.with::<(A, B)>(Rc::new(move |c: &AnyCtx<'_>| {
-                let (a, b) = hook(&c.typed());
-                Payload::new(&[a.into(), b.into()])
-            }))
-        }
-
-        /// Like `produce`, for three values that travel side by side.
-        #[track_caller]
-        pub fn produce3<A: Element, B: Element, C: Element>(
-            self,
-            hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>, Value<'t, C>) + 'h,
-        ) -> $Builder<$($life,)* In, Out, (A, B, C)> {
-            self.with::<(A, B, C)>(Rc::new(move |c: &AnyCtx<'_>| {
-                let (a, b, d) = hook(&c.typed());
-                Payload::new(&[a.into(), b.into(), d.into()])
-            }))
-        }
-
-        /// Says that the last of the values that travel is the same for every `group` neighbouring positions (a scale), so that it travels
-        /// once for them, beside the payload. Both sides say it. A value that is not seen to be so is a misuse.
-        ///
-        /// ```
-        /// use tilewire::{F8E4M3, Tensor, hooks, map};
-        /// let (out, inp) = (Tensor::<f32>::zeros(256), Tensor::<f32>::zeros(256));
-        /// map(&out, &inp)
-        ///     .produce2(hooks::quantise(F8E4M3::MAX, 128))
-        ///     .last_per(128)
-        ///     .consume(hooks::dequantise())
-        ///     .run()?;
-        /// # Ok::<(), tilewire::RunError>(())
-        /// ```
-        ///
-        /// Packets are small, and carry all values for every position all the same.
-        pub fn last_per(mut self, group: usize) -> Self {
-            self.any.hooks.last_per = group.max(1);
-            self
-        }
-    };
-}
-pub(super) use tuple_methods;

@@ -6,9 +6,6 @@
 //! ```
 //! In a round every rank sends to another one, so no receiver is written by all at once.
 
-use super::algorithm::Algorithm;
-use super::call::Call;
-use crate::ir::{SourceLine, Type};
 use crate::transport::layout::Side;
 use crate::transport::{Rank, TransferError};
 use std::ops::Range;
@@ -83,34 +80,6 @@ impl Pattern {
             Pattern::Gather { .. } => "gather",
             Pattern::Scatter { .. } => "scatter",
         }
-    }
-
-    /// The user's call, with chunks of `len` elements.
-    pub(super) fn call(&self, len: usize, types: &[Type], at: &SourceLine) -> Call {
-        if *self == Pattern::Barrier {
-            return Call { operation: self.name().to_string(), at: at.clone() };
-        }
-        let mut call = Call::of(self.name(), len, types, at);
-        if self.is_collective() && !matches!(self, Pattern::Broadcast { .. }) {
-            call.operation.push_str(" for each rank");
-        }
-        call
-    }
-
-    /// What all who take part must say alike: the collective, and its root. A `send` meets a `sendrecv`.
-    pub(super) fn agreement(&self) -> String {
-        match self {
-            Pattern::Pair { .. } => "a transfer".to_string(),
-            Pattern::AllToAll | Pattern::AllGather | Pattern::Barrier => self.name().to_string(),
-            Pattern::Broadcast { root } | Pattern::Gather { root } | Pattern::Scatter { root } => {
-                format!("{} with root {root}", self.name())
-            }
-        }
-    }
-
-    /// Whether it can be done so. Most have one way only: everybody sends straight to whom it concerns.
-    pub(super) fn takes(&self, algorithm: Algorithm) -> bool {
-        algorithm == Algorithm::OneShot || (algorithm == Algorithm::Ring && *self == Pattern::AllGather)
     }
 
     /// Whether all ranks of the world take part.

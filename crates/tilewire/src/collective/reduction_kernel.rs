@@ -9,61 +9,53 @@
 //! ```
 
 use super::algorithm::Algorithm;
-use super::hooks::chunk;
-use super::leg::CHECKED;
-use super::reduction::{AnyReduction, Course, Kind};
-use super::reduction_windows::Reached;
-use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, warps_of};
+use super::hooks::{Hooks, chunk};
+use super::itinerary::{CHECKED, Itinerary, ReachedWindows, Shards};
+use super::operation::Kind;
+use super::rounds::{LegCode, OwnCode, RoundsCode};
 use super::scene::Scene;
 use crate::hook::{AnyValue, Block, Holds, Payload, RoleCtx, Value};
+use crate::ir::Type;
+use crate::link::Transport;
 use crate::schedule::{
-    Leg, PacketPlan, Packing, Peer, Ring, RingReduce, Sent, StagedPlan, WindowPeer, expect_packets, recv_tiles_any,
-    reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_tiles_any, share_packets, swap_and_reduce, swapped,
+    Leg, PacketPlan, Packing, Peer, Ring, RingReduce, Sent, StagedPlan, Tiling, WindowPeer, expect_packets,
+    recv_tiles_any, reduce_packets, reduce_tiles, reduce_windows, ring_reduce, send_tiles_any, share_packets,
+    swap_and_reduce,
 };
 use crate::transport::{Protocol, Rank};
 use std::rc::Rc;
 
 /// Declares the parameters and the roles.
-pub(super) fn roles<'t>(reduction: &AnyReduction<'_, '_>, k: &Block<'t>, course: &Course<'_>) {
-    let kernel = Kernel { reduction, k, course, me: reduction.terms.link.rank(), ranks: course.shards.len() };
-    match (course.protocol, course.algorithm) {
+pub(super) fn roles<'t>(plan: &Itinerary, of: &Shards, hooks: &Hooks<'_>, link: &dyn Transport, k: &Block<'t>) {
+    let kernel = Kernel { plan, of, hooks, link, k, me: link.rank(), ranks: of.shards.len() };
+    match (of.protocol, plan.algorithm) {
         _ if kernel.ranks == 1 => kernel.alone(),
         (Protocol::Packet, _) => kernel.packets(),
         (Protocol::Staged { slot_bytes, depth }, algorithm) => {
-            let plan = StagedPlan::new(&reduction.terms.shape(), slot_bytes, depth, course.blocks).expect(CHECKED);
+            let plan = StagedPlan::new(&of.link, slot_bytes, depth, of.blocks()).expect(CHECKED);
             if algorithm == Algorithm::Ring { kernel.ring(plan) } else { kernel.all_at_once(plan) }
         }
-        (Protocol::Direct { .. }, _) => {
-            kernel.in_windows(course.reached.as_ref().expect("only windows are reached so"))
-        }
+        (Protocol::Direct { .. }, _) => kernel.in_windows(of.windows.as_ref().expect("only windows are reached so")),
         (protocol @ Protocol::Bulk { .. }, _) => unreachable!("{protocol} was refused"),
     }
 }
 
-/// Whether packets are sent, taken and combined in one pass, for several positions at once: on a GPU, whose lanes are few for them. A
-/// `consume` hook may combine neighbours, and has positions one by one.
-pub(super) fn swaps(reduction: &AnyReduction<'_, '_>, course: &Course<'_>) -> bool {
-    let AnyReduction { kind, hooks, terms, .. } = reduction;
-    let on_gpu = terms.link.seat().is_some() || terms.link.copies() > 1;
-    let in_packets = course.protocol == Protocol::Packet && course.shards.len() > 1;
-    let all = *kind == Kind::AllReduce && hooks.stores();
-    on_gpu && in_packets && all && swapped(reduction.ty(), course.tilings[0]).is_some()
-}
-
-struct Kernel<'k, 'h, 'l, 't> {
-    reduction: &'k AnyReduction<'h, 'l>,
+struct Kernel<'k, 'h, 't> {
+    plan: &'k Itinerary,
+    of: &'k Shards,
+    hooks: &'k Hooks<'h>,
+    link: &'k dyn Transport,
     k: &'k Block<'t>,
-    course: &'k Course<'k>,
     me: Rank,
     ranks: usize,
 }
 
-impl<'k, 't> Kernel<'k, '_, '_, 't> {
+impl<'k, 't> Kernel<'k, '_, 't> {
     /// A world of one.
     fn alone(&self) {
-        let (scene, tiling) = (self.scene(self.me), self.course.tilings[0]);
-        self.k.blocks(self.course.blocks as u32);
-        self.k.role("own", self.warps()).run(|r| {
+        let (scene, tiling) = (self.scene(self.me), self.tiling(self.me));
+        self.k.blocks(self.of.blocks() as u32);
+        self.k.role("own", self.of.warps).run(|r| {
             tiling.for_tiles(r, |step, tile| {
                 tile.each(r, |spot| _ = self.result(r, &scene, 0, &Leg { spot, step, slot: None, region: None }, &[]));
             });
@@ -72,43 +64,40 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
 
     /// All in one role: nobody's sending waits for anybody's receiving.
     fn packets(&self) {
-        let Course { blocks, tilings, shards, .. } = self.course;
-        let (link, protocol) = (self.reduction.terms.link, self.course.protocol);
+        let Shards { protocol, kind, shards, .. } = self.of;
+        let (link, protocol, blocks) = (self.link, *protocol, self.of.blocks());
         let peers: Vec<Rank> = self.others().collect();
         let to: Vec<_> = peers.iter().map(|&peer| link.sender(self.k, peer, protocol, None)).collect();
         let from: Vec<_> = peers.iter().map(|&peer| link.receiver(self.k, peer, protocol)).collect();
-        let plan = PacketPlan::new(&self.reduction.terms.shape(), *blocks);
+        let plan = PacketPlan::new(&self.of.link, blocks);
         // One message is a shard for its owner, or all of them for everybody.
-        let (numbers, ranges) = match self.reduction.kind {
-            Kind::ReduceScatter => (vec![self.me.index()], vec![shards[0].clone()]),
-            Kind::AllReduce => ((0..self.ranks).collect(), shards.clone()),
+        let (numbers, ranges) = match kind {
+            Kind::ReduceScatter => (vec![self.me.index()], vec![shards[0].range.clone()]),
+            Kind::AllReduce => ((0..self.ranks).collect(), shards.iter().map(|shard| shard.range.clone()).collect()),
         };
-        let message = |to: Rank| if self.reduction.kind == Kind::AllReduce { None } else { Some(to) };
-        let out: Vec<_> = match self.reduction.kind {
+        let message = |to: Rank| if self.gathers() { None } else { Some(to) };
+        let out: Vec<_> = match kind {
             Kind::ReduceScatter => peers.iter().map(|&peer| self.part(message(peer))).collect(),
             Kind::AllReduce => vec![self.part(None)],
         };
         let kept = self.part(message(self.me));
-        self.k.blocks(*blocks as u32);
-        // Few words for each peer: barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4 ranks of 32 blocks: 2 warps
-        // 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
-        let terms = &self.reduction.terms;
-        self.k.role("reduce", warps_of(terms.link.seat().is_some(), terms.config.warps, 8)).run(|r| {
-            let produce = |scene: &Scene<'t>, at: &Leg<'t>| self.reduction.hooks.produce(&scene.producing(r, at));
-            let (mine, sent_as) = (tilings[self.me.index()], (plan, self.reduction.hooks.types));
-            if swaps(self.reduction, self.course) {
+        self.k.blocks(blocks as u32);
+        self.k.role("reduce", self.of.warps).run(|r| {
+            let produce = |scene: &Scene<'t>, at: &Leg<'t>| self.hooks.produce(&scene.producing(r, at));
+            let (mine, sent_as) = (self.tiling(self.me), (plan, self.hooks.types));
+            if self.of.swaps {
                 let combine =
                     |at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]| self.turned(r, &out[0], at, own, got);
                 return swap_and_reduce(r, (&to, &from), sent_as, mine, &|at| produce(&out[0], at), &combine);
             }
             let expected = expect_packets(r, &from, sent_as, mine);
-            let sent: Vec<_> = match self.reduction.kind {
+            let sent: Vec<_> = match kind {
                 // The same for all of them.
-                Kind::AllReduce => vec![share_packets(r, &to, sent_as, tilings[0], &|at| produce(&out[0], at))],
+                Kind::AllReduce => vec![share_packets(r, &to, sent_as, mine, &|at| produce(&out[0], at))],
                 Kind::ReduceScatter => {
                     let each = to.chunks(1).zip(&out).zip(&peers);
                     let send = |((peers, scene), peer): ((&[Peer<'t>], _), &Rank)| {
-                        share_packets(r, peers, sent_as, tilings[peer.index()], &|at| produce(scene, at))
+                        share_packets(r, peers, sent_as, self.tiling(*peer), &|at| produce(scene, at))
                     };
                     each.map(send).collect()
                 }
@@ -122,101 +111,97 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
 
     /// A role for every peer that is sent to; one that combines; and, where all get everything, one for every peer whose result comes.
     fn all_at_once(&self, plan: StagedPlan) {
-        let Course { blocks, tilings, protocol, .. } = self.course;
-        let (reduction, link, gathers) = (self.reduction, self.reduction.terms.link, self.gathers());
-        let onward = if gathers { plan.from_block(*blocks).expect(CHECKED) } else { plan };
-        let packing = |of: Rank| Packing::new(reduction.hooks.types, tilings[of.index()].tile_len());
+        let (hooks, link, protocol, gathers) = (self.hooks, self.link, self.of.protocol, self.gathers());
+        let onward = if gathers { plan.from_block(self.of.blocks()).expect(CHECKED) } else { plan };
+        let packing = |of: Rank| Packing::new(hooks.types, self.tiling(of).tile_len());
         let round = |i: usize| {
             let (to, from) = (self.me.after(i, self.ranks), self.me.after(self.ranks - i, self.ranks));
-            let (tx, scene) = (link.sender(self.k, to, *protocol, None), self.scene(to));
+            let (tx, scene) = (link.sender(self.k, to, protocol, None), self.scene(to));
             let send = LegCode {
                 name: format!("send to {to}"),
                 trace: Box::new(move |r: &RoleCtx<'t>| {
-                    let produce = |at: &Leg<'t>| reduction.hooks.produce(&scene.producing(r, at));
-                    send_tiles_any(r, &tx, plan, tilings[to.index()], packing(to), &produce);
+                    let produce = |at: &Leg<'t>| hooks.produce(&scene.producing(r, at));
+                    send_tiles_any(r, &tx, plan, self.tiling(to), packing(to), &produce);
                 }),
             };
             let receive = gathers.then(|| {
-                let (rx, scene) = (link.receiver(self.k, from, *protocol), self.scene(from));
+                let (rx, scene) = (link.receiver(self.k, from, protocol), self.scene(from));
                 let trace = move |r: &RoleCtx<'t>| {
-                    let consume = |at: &Leg<'t>, x: Payload<'t>| reduction.hooks.consume(&scene.consuming(r, at), x);
-                    recv_tiles_any(r, &rx, onward, tilings[from.index()], packing(from), &consume);
+                    let consume = |at: &Leg<'t>, x: Payload<'t>| hooks.consume(&scene.consuming(r, at), x);
+                    recv_tiles_any(r, &rx, onward, self.tiling(from), packing(from), &consume);
                 };
                 LegCode { name: format!("receive from {from}"), trace: Box::new(trace) as Box<dyn Fn(&RoleCtx<'t>)> }
             });
             [Some(send), receive]
         };
-        let from: Vec<_> = self.others().map(|peer| link.receiver(self.k, peer, *protocol)).collect();
+        let from: Vec<_> = self.others().map(|peer| link.receiver(self.k, peer, protocol)).collect();
         let to = if gathers {
-            self.others().map(|peer| link.sender(self.k, peer, *protocol, None)).collect()
+            self.others().map(|peer| link.sender(self.k, peer, protocol, None)).collect()
         } else {
             vec![]
         };
         let scene = self.scene(self.me);
         let reduce = move |r: &RoleCtx<'t>| {
             let me = self.me.index();
-            reduce_tiles(r, (&from, plan), (&to, onward), tilings[me], reduction.hooks.types, &|at, got| {
+            reduce_tiles(r, (&from, plan), (&to, onward), self.tiling(self.me), hooks.types, &|at, got| {
                 self.result(r, &scene, me, at, got)
             });
         };
         let all = RoundsCode {
             own: Some(OwnCode { name: "reduce", is_shared: false, trace: Rc::new(move |r, _| reduce(r)) }),
             rounds: (1..self.ranks).map(round).collect(),
-            blocks: *blocks,
+            blocks: self.of.blocks(),
             packets: false,
             windows: false,
             copies: 1,
-            warps: reduction.terms.config.warps,
+            warps: self.plan.warps,
             combines: true,
-            on_gpu: link.seat().is_some(),
+            on_gpu: self.plan.facts.on_gpu(),
         };
-        all.trace(self.k, reduction.layout());
+        all.trace(self.k, self.plan.layout);
     }
 
     /// Nobody sends: what all have is combined where it lies.
-    fn in_windows(&self, reached: &Reached<'_>) {
-        let Course { blocks, tilings, protocol, .. } = self.course;
-        let (reduction, link) = (self.reduction, self.reduction.terms.link);
-        let part = |window, peer| reduction.part_of(self.course, window, peer);
+    fn in_windows(&self, reached: &ReachedWindows) {
+        let (link, protocol) = (self.link, self.of.protocol);
         let peer = |peer: Rank| {
-            let output = reached.output.map(|output| part(output, peer));
-            let (give, take) =
-                (link.sender(self.k, peer, *protocol, output.as_ref()), link.receiver(self.k, peer, *protocol));
-            WindowPeer { give, take, input: self.k.region("input of the peer", &[part(reached.input, peer)]) }
+            let output = reached.output.as_ref().map(|output| &output[peer.index()]);
+            let (give, take) = (link.sender(self.k, peer, protocol, output), link.receiver(self.k, peer, protocol));
+            let input = std::slice::from_ref(&reached.input[peer.index()]);
+            WindowPeer { give, take, input: self.k.region("input of the peer", input) }
         };
         let peers: Vec<_> = self.others().map(peer).collect();
         let scene = self.scene(self.me);
-        self.k.blocks(*blocks as u32);
-        self.k.role("reduce", self.warps()).run(|r| {
+        self.k.blocks(self.of.blocks() as u32);
+        self.k.role("reduce", self.of.warps).run(|r| {
             let (me, onward) = (self.me.index(), reached.output.is_some());
-            let of = (reduction.terms.shape().max_blocks, reduction.ty());
-            reduce_windows(r, (&peers, onward), of, tilings[me], &|at, got| self.result(r, &scene, me, at, got));
+            let (of, tiling) = ((self.of.link.max_blocks, self.ty()), self.tiling(self.me));
+            reduce_windows(r, (&peers, onward), of, tiling, &|at, got| self.result(r, &scene, me, at, got));
         });
     }
 
     /// Round a ring, where partial results have a type of their own.
     fn ring(&self, plan: StagedPlan) {
-        let Course { blocks, tilings, shards, protocol, .. } = self.course;
-        let (reduction, link) = (self.reduction, self.reduction.terms.link);
+        let (Shards { shards, protocol, op, .. }, hooks, link) = (self.of, self.hooks, self.link);
         let (next, previous) = (self.me.after(1, self.ranks), self.me.after(self.ranks - 1, self.ranks));
         let (tx, rx) = (link.sender(self.k, next, *protocol, None), link.receiver(self.k, previous, *protocol));
         // By how many ranks before this one a shard belongs to.
         let shard = |before: usize| self.me.after(self.ranks - before, self.ranks);
         let scenes: Vec<_> = (0..self.ranks).map(|s| self.scene(shard(s))).collect();
         // Shard 0 is the longest, and the tiles of all are those of it: a shorter one has some that are empty.
-        let tiling = tilings[0];
-        self.k.blocks(*blocks as u32);
-        self.k.role("ring", self.warps()).run(|r| {
+        let tiling = shards[0].tiling;
+        self.k.blocks(self.of.blocks() as u32);
+        self.k.role("ring", self.of.warps).run(|r| {
             let ring = Ring { next: &tx, previous: &rx, plan, tiling, ranks: self.ranks };
-            let partial = reduction.partial();
+            let partial = self.of.partial(self.ty());
             let reduce = RingReduce {
                 partial,
-                whole: reduction.hooks.types,
-                contribute: &|s, at| reduction.hooks.produce(&scenes[s].producing(r, at)).only().cast(partial[0]),
-                combine: &|a, b| reduction.op.combine(a, b),
-                finish: &|x| reduction.op.finish(r, reduction.ty(), x, self.ranks),
-                keep: &|s, at, x| reduction.hooks.consume(&scenes[s].consuming(r, at), x.into()),
-                len: &|s| shards[shard(s).index()].len(),
+                whole: hooks.types,
+                contribute: &|s, at| hooks.produce(&scenes[s].producing(r, at)).only().cast(partial[0]),
+                combine: &|a, b| op.combine(a, b),
+                finish: &|x| op.finish(r, self.ty(), x, self.ranks),
+                keep: &|s, at, x| hooks.consume(&scenes[s].consuming(r, at), x.into()),
+                len: &|s| shards[shard(s).index()].range.len(),
                 gathers: self.gathers(),
             };
             ring_reduce(r, &ring, &reduce);
@@ -225,31 +210,36 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
 
     // ---- parts of them --------------------------------------------------------------------------------------------
 
-    /// Of a role that has the block to itself.
-    fn warps(&self) -> u32 {
-        let terms = &self.reduction.terms;
-        warps_of(terms.link.seat().is_some(), terms.config.warps, FEWER)
+    /// Whether all ranks get everything.
+    fn gathers(&self) -> bool {
+        self.of.kind == Kind::AllReduce
     }
 
-    fn gathers(&self) -> bool {
-        self.reduction.kind == Kind::AllReduce
+    /// The type of what is reduced.
+    fn ty(&self) -> Type {
+        self.hooks.types[0]
+    }
+
+    /// The tiles of a rank's shard.
+    fn tiling(&self, of: Rank) -> Tiling {
+        self.of.shards[of.index()].tiling
     }
 
     /// The other ranks, in the order in which this rank's shard is accumulated.
     fn others(&self) -> impl Iterator<Item = Rank> {
-        self.course.order(self.me.index()).take(self.ranks - 1)
+        self.of.order(self.me.index()).take(self.ranks - 1)
     }
 
     /// Combines what the others sent for a position of shard `s`, in the order of `others`, with what this rank has; keeps and gives it.
     fn result(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, s: usize, at: &Leg<'t>, got: &[AnyValue<'t>]) -> AnyValue<'t> {
-        let AnyReduction { hooks, op, .. } = self.reduction;
+        let hooks = self.hooks;
         let [produces, consumes] = scene.passing(r, at);
         let own = hooks.produce(&produces).only();
         let of = |rank: Rank| match (rank.index() + self.ranks - self.me.index()) % self.ranks {
             0 => own,
             after => got[after - 1],
         };
-        let x = op.of_all(r, self.reduction.ty(), self.course.order(s).map(of));
+        let x = self.of.op.of_all(r, self.ty(), self.of.order(s).map(of));
         hooks.consume(&consumes, x.into());
         x
     }
@@ -257,8 +247,8 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
     /// Combines what this rank has for a position and what the others sent, in the order of `others`, and keeps it. The ranks, from this one
     /// on, are turned until the first of the position's shard comes first: by 1, by 2, by 4, .. places, or not.
     fn turned(&self, r: &RoleCtx<'t>, scene: &Scene<'t>, at: &Leg<'t>, own: AnyValue<'t>, got: &[AnyValue<'t>]) {
-        let (AnyReduction { hooks, op, .. }, ranks) = (self.reduction, self.ranks);
-        let (ty, partial) = (self.reduction.ty(), self.reduction.partial()[0]);
+        let (hooks, op, ranks) = (self.hooks, self.of.op, self.ranks);
+        let (ty, partial) = (self.ty(), self.of.partial(self.ty())[0]);
         let places = self.by_shard(r, at, |s| ((s + 1 + ranks - self.me.index()) % ranks) as i64);
         let mut all: Vec<_> = std::iter::once(own).chain(got.iter().copied()).map(|x| x.cast(partial)).collect();
         for by in std::iter::successors(Some(1), |by| Some(2 * by)).take_while(|&by| by < ranks) {
@@ -271,24 +261,25 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
 
     /// What goes with the shard of a position of the whole message.
     fn by_shard(&self, r: &RoleCtx<'t>, at: &Leg<'t>, of: impl Fn(usize) -> i64) -> Value<'t, i64> {
-        let Course { tilings, shards, .. } = self.course;
-        let (tile, len) = (tilings[0].tile_len(), tilings[0].len());
+        let shards = &self.of.shards;
+        let (tile, len) = (shards[0].tiling.tile_len(), shards[0].tiling.len());
+        let end = |s: usize| shards[s].range.end;
         // Where a tile lies in one shard, so do all its positions.
-        let apart = shards.iter().all(|shard| shard.end == len || shard.end.is_multiple_of(tile));
+        let apart = (0..self.ranks).all(|s| end(s) == len || end(s).is_multiple_of(tile));
         let pos = if apart { at.tile * tile as i64 } else { at.pos };
-        let before = |after: Value<'t, i64>, s: usize| pos.lt(shards[s].end as i64).select(of(s), after);
+        let before = |after: Value<'t, i64>, s: usize| pos.lt(end(s) as i64).select(of(s), after);
         (0..self.ranks - 1).rev().fold(r.constant(of(self.ranks - 1)), before)
     }
 
     /// The scene of the hooks for a shard.
     fn scene(&self, shard: Rank) -> Scene<'t> {
-        Scene { start: self.course.shards[shard.index()].start, ..self.part(Some(shard)) }
+        Scene { start: self.of.shards[shard.index()].range.start, ..self.part(Some(shard)) }
     }
 
     /// The scene for the chunk of the input that is for a rank; of all of it for none. Where the input is not cut, it is all in any case.
     fn part(&self, of: Option<Rank>) -> Scene<'t> {
-        let AnyReduction { inp, out, hooks, kind, .. } = self.reduction;
-        let inp = match of.filter(|_| *kind == Kind::ReduceScatter) {
+        let (Itinerary { inp, out, .. }, hooks) = (self.plan, self.hooks);
+        let inp = match of.filter(|_| !self.gathers()) {
             Some(rank) => {
                 let len = inp.len() / self.ranks;
                 inp.slice(rank.index() * len..(rank.index() + 1) * len)
@@ -299,9 +290,9 @@ impl<'k, 't> Kernel<'k, '_, '_, 't> {
         Scene {
             input: chunk(input, Holds::Input, &hooks.input_shape),
             output: chunk(output, Holds::Output, &hooks.output_shape),
-            tiling: self.course.tilings[of.map_or(0, Rank::index)],
+            tiling: self.of.shards[of.map_or(0, Rank::index)].tiling,
             // The first shard is the longest.
-            flow: kind.flow(self.course.shards[0].len()),
+            flow: self.of.kind.flow(self.of.shards[0].range.len()),
             other: of.unwrap_or(self.me),
             start: 0,
             cols: hooks.output_shape.as_ref().map(|shape| shape.cols),

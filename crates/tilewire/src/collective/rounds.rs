@@ -5,11 +5,9 @@
 //!   Blocks   block b:   receive | send         serve round b / blocks, as block b % blocks of it
 //!   Legs     block b:   serves leg b / blocks, as block b % blocks of it
 //! ```
-//! The own chunk may also go with the first leg that sends (`exchange.rs`, `Keeper`).
+//! The own chunk may also go with the first leg that sends (`exchange_plan.rs`).
 
 use crate::hook::{Block, RoleCtx};
-use crate::link::Transport;
-use crate::transport::{LinkKind, Rank};
 use std::rc::Rc;
 
 /// How the rounds of a collective share a launch. In round i a rank sends to the rank i after it.
@@ -24,11 +22,17 @@ pub enum Rounds {
     Legs,
 }
 
-impl Rounds {
-    /// What is usual for what lies between the ranks.
-    pub(super) fn usual(link: &dyn Transport) -> Rounds {
-        let memory = |rank| rank == link.rank() || link.link(rank).kind == LinkKind::Shm;
-        if Rank::all(link.world_size()).all(memory) { Rounds::Roles } else { Rounds::Blocks }
+/// Warps of role copies, where the user says so.
+#[derive(Clone, Copy)]
+pub(super) struct Warps {
+    pub send: Option<u32>,
+    pub receive: Option<u32>,
+}
+
+impl Warps {
+    /// Of a role that does both.
+    pub(super) fn both(self) -> Option<u32> {
+        self.send.or(self.receive)
     }
 }
 
@@ -110,8 +114,7 @@ pub(super) struct RoundsCode<'b, 't> {
     pub windows: bool,
     /// Copies of a role that take the steps of a leg in turn.
     pub copies: u32,
-    /// Warps of a role copy, where the user says so.
-    pub warps: Option<u32>,
+    pub warps: Warps,
     /// Whether what arrives is combined, which holds so much that a thread is better off with twice the registers.
     pub combines: bool,
     /// Whether warps matter.
@@ -141,7 +144,7 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
         k.blocks(self.blocks as u32);
         let of = |which: usize| self.rounds.iter().filter_map(move |round| round[which].as_ref());
         if one_role {
-            return k.role("exchange", self.warps_of(1)).run(|r| {
+            return k.role("exchange", self.warps_of(self.warps.both(), 1)).run(|r| {
                 of(SEND).for_each(|leg| (leg.trace)(r));
                 self.own.iter().for_each(|own| (own.trace)(r, Share::ALL));
                 of(RECEIVE).for_each(|leg| (leg.trace)(r));
@@ -149,19 +152,21 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
         }
         // Receivers first: what they permit (READY) must not wait until this rank has sent its own, where one thread runs all. The own
         // chunk last: it can always run, so it fills the time in which the others wait.
-        let warps = self.warps_of(legs as u32 * self.copies);
-        for leg in of(RECEIVE).chain(of(SEND)) {
-            k.role(&*leg.name, warps).copies(self.copies, |r| (leg.trace)(r));
+        let warps = |said| self.warps_of(said, legs as u32 * self.copies);
+        for (which, said) in [(RECEIVE, self.warps.receive), (SEND, self.warps.send)] {
+            for leg in of(which) {
+                k.role(&*leg.name, warps(said)).copies(self.copies, |r| (leg.trace)(r));
+            }
         }
         if let Some(own) = &self.own {
-            k.role(own.name, warps).copies(self.copies, |r| (own.trace)(r, Share::ALL));
+            k.role(own.name, warps(self.warps.both())).copies(self.copies, |r| (own.trace)(r, Share::ALL));
         }
     }
 
-    fn warps_of(&self, role_copies: u32) -> u32 {
+    fn warps_of(&self, said: Option<u32>, role_copies: u32) -> u32 {
         // Packets that are looked for hold registers as well.
         let fewer = if self.combines || self.packets { FEWER } else { 1 };
-        warps_of(self.on_gpu, self.warps, role_copies * fewer)
+        warps_of(self.on_gpu, said, role_copies * fewer)
     }
 
     /// Every leg as a round of its own. Receivers first, as roles are.
@@ -178,21 +183,21 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
         let sends = self.own.is_some() || self.rounds.iter().any(|round| round[SEND].is_some());
         let receives = self.rounds.iter().any(|round| round[RECEIVE].is_some());
         let roles = if self.packets { 1 } else { u32::from(sends) + u32::from(receives) };
-        let warps = self.warps_of(roles * copies);
+        let warps = |said| self.warps_of(said, roles * copies);
         // Who only signals takes no lanes from those who copy.
         let signallers = u32::from(receives && self.windows && self.on_gpu);
         // No lanes are idle in the blocks of the own chunk.
         let own = self.own.as_ref().map(|own| own.round(receives && signallers == 0 && !self.packets));
+        let several = self.rounds.len() + usize::from(own.is_some()) > 1;
+        let send_warps = match self.warps.send {
+            None if signallers > 0 && sends => (if several { WRITERS } else { BLOCK_WARPS - signallers }) / copies,
+            said => warps(said),
+        };
+        let recv_warps = if signallers > 0 { signallers } else { warps(self.warps.receive) };
+        let both_warps = warps(self.warps.both());
         let rounds: Vec<[Option<LegCode<'b, 't>>; 2]> = own.into_iter().chain(self.rounds).collect();
         let rounds = &rounds;
         k.blocks((rounds.len() * blocks) as u32);
-        let warps = match self.warps {
-            None if signallers > 0 && sends => {
-                let most = if rounds.len() > 1 { WRITERS } else { BLOCK_WARPS - signallers };
-                most / copies
-            }
-            _ => warps,
-        };
         let role = |name: &str, warps: u32, which: &[usize]| {
             let legs = |round: usize| which.iter().filter_map(move |&which| rounds[round][which].as_ref());
             let served: Vec<usize> = (0..rounds.len()).filter(|&round| legs(round).next().is_some()).collect();
@@ -213,10 +218,10 @@ impl<'b, 't: 'b> RoundsCode<'b, 't> {
             });
         };
         if self.packets {
-            role("exchange", warps, &[SEND, RECEIVE]);
+            role("exchange", both_warps, &[SEND, RECEIVE]);
         } else {
-            role("receive", if signallers > 0 { signallers } else { warps }, &[RECEIVE]);
-            role(sender, warps, &[SEND]);
+            role("receive", recv_warps, &[RECEIVE]);
+            role(sender, send_warps, &[SEND]);
         }
     }
 }

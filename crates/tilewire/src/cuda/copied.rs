@@ -45,7 +45,7 @@ pub fn evaluate_world(
     let abort = AbortWord::new(device)?;
     let mut launches = Vec::new();
     for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
-        let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline };
+        let settings = Settings { rank: rank as u32, world_size: ranks.len() as u32, deadline, ..Settings::default() };
         let args: Vec<Arg> = args.iter().map(|arg| copies.arg(arg)).collect();
         let seat = Seat { abort: abort.clone(), ..Seat::new(device)? };
         launches.push(Launch::new(&ir::simplify(kernel), &args, &seat, settings)?);

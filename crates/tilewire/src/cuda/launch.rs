@@ -11,7 +11,7 @@ use super::residency::Need;
 use super::stall::{Eye, Launches};
 use super::stream::Stream;
 use crate::ir::{Kernel, Op, Param, Type};
-use crate::ptx::abi;
+use crate::ptx::{self, abi};
 use crate::tensor::{Arg, Memory, MixedBanks, bytes_of};
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
@@ -28,11 +28,13 @@ pub struct Settings {
     pub world_size: u32,
     /// How long a wait may take; `None`: for ever.
     pub deadline: Option<Duration>,
+    /// See [`ptx::Options::unroll`]; 0 leaves it to the generator.
+    pub unroll: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { rank: 0, world_size: 1, deadline: Some(Duration::from_secs(30)) }
+        Settings { rank: 0, world_size: 1, deadline: Some(Duration::from_secs(30)), unroll: 0 }
     }
 }
 
@@ -80,6 +82,12 @@ impl Seat {
             sharers: 1,
             launches: Launches::default(),
         })
+    }
+
+    /// For launches of this thread that wait for nobody, with a stream that the thread has for all of them: they run in the order of the
+    /// thread's calls, also with its launches on other streams.
+    pub fn of_thread(device: &Arc<Device>) -> Result<Seat, CudaError> {
+        Ok(Seat { stream: Stream::of_thread(device)?, ..Seat::new(device)? })
     }
 
     /// Ends the waits of its launches, and of those that have yet to start.
@@ -211,7 +219,8 @@ impl Launch {
     /// Binds a kernel, which is assembled if it was not before, to memory of the seat's device.
     pub fn new(kernel: &Kernel, args: &[Arg], seat: &Seat, settings: Settings) -> Result<Launch, CudaError> {
         let device = seat.stream.device();
-        let program = Program::load(device, kernel)?;
+        let options = ptx::Options { unroll: settings.unroll, ..ptx::Options::new(device.target()) };
+        let program = Program::load_with(device, kernel, options)?;
         let need = if waits(kernel) {
             let need =
                 Need { blocks: program.module().blocks, per_multiprocessor: program.blocks_per_multiprocessor()? };
@@ -270,6 +279,7 @@ impl Launch {
             keep_captured(std::slice::from_ref(&self.kept), std::slice::from_ref(stream))?;
         } else {
             stream.catch_up()?;
+            stream.follow_thread()?;
             self.in_flight = true;
         }
         if let Some(need) = self.need {

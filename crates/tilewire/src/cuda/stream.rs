@@ -25,10 +25,21 @@ pub struct Stream {
     owner: AtomicU64,
     /// Odd while that thread waits for the stream; another number in every wait.
     waits: AtomicU64,
+    /// The last launch on a thread's own stream that this one follows.
+    followed: AtomicU64,
 }
 
 /// Numbers of threads, from 1; none is used again.
 static THREADS: AtomicU64 = AtomicU64::new(1);
+
+/// A stream of a thread's own, see [`Stream::of_thread`], and its last launch: launches on such streams are numbered in the order of time.
+struct OwnStream {
+    stream: Weak<Stream>,
+    last: u64,
+}
+
+/// The number of the last launch on a stream of some thread's own.
+static OWN_LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
 /// Ranks of this process that share a device: their launches start together.
 #[derive(Clone)]
@@ -46,7 +57,7 @@ impl Together {
     }
 }
 
-// SAFETY: the driver's handles may be used from any thread; nothing in a stream changes here.
+// SAFETY: the driver's handles may be used from any thread; what changes in a stream is atomic or behind a lock.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
@@ -56,6 +67,8 @@ thread_local! {
     static BUSY: RefCell<Vec<Weak<Stream>>> = const { RefCell::new(Vec::new()) };
     /// The number of this thread.
     static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
+    /// This thread's own streams, one for each device.
+    static OWN: RefCell<Vec<OwnStream>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Stream {
@@ -69,12 +82,59 @@ impl Stream {
         Stream::make(device, Some(ranks.clone()))
     }
 
+    /// The stream of this thread for launches that belong to no transport. They are ordered with the thread's launches on all other streams, as
+    /// its calls are.
+    pub fn of_thread(device: &Arc<Device>) -> Result<Arc<Stream>, CudaError> {
+        let known = OWN.with_borrow_mut(|own| {
+            own.retain(|own| own.stream.strong_count() > 0);
+            let mut streams = own.iter().filter_map(|own| own.stream.upgrade());
+            streams.find(|stream| stream.device.ordinal() == device.ordinal())
+        });
+        if let Some(stream) = known {
+            return Ok(stream);
+        }
+        let stream = Stream::new(device)?;
+        OWN.with_borrow_mut(|own| own.push(OwnStream { stream: Arc::downgrade(&stream), last: 0 }));
+        Ok(stream)
+    }
+
+    /// A launch of this thread comes next: it runs after those on the thread's own streams, and if this is one of these, after those on all streams.
+    pub(super) fn follow_thread(self: &Arc<Self>) -> Result<(), CudaError> {
+        let is_self = |stream: &Weak<Stream>| std::ptr::eq(stream.as_ptr(), Arc::as_ptr(self));
+        let live = |streams: Vec<Weak<Stream>>| streams.into_iter().filter(|other| !is_self(other));
+        if OWN.with_borrow(|own| own.iter().any(|own| is_self(&own.stream))) {
+            if CAPTURED.with_borrow(Option::is_some) {
+                return Err(CudaError::Capturing { what: "a launch of no transport, which has a stream of its own," });
+            }
+            for other in live(BUSY.with_borrow(Vec::clone)).filter_map(|other| other.upgrade()) {
+                self.after(&other)?;
+            }
+            // Relaxed: the number is this thread's from here on.
+            let number = OWN_LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1;
+            return OWN.with_borrow_mut(|own| {
+                own.iter_mut().filter(|own| is_self(&own.stream)).for_each(|own| own.last = number);
+                Ok(())
+            });
+        }
+        // Relaxed: launches of one stream are one thread's, or ordered by whoever shares it.
+        let followed = self.followed.load(Ordering::Relaxed);
+        let ahead: Vec<(Arc<Stream>, u64)> = OWN.with_borrow(|own| {
+            let ahead = own.iter().filter(|own| own.last > followed);
+            ahead.filter_map(|own| Some((own.stream.upgrade()?, own.last))).collect()
+        });
+        for (stream, last) in ahead {
+            self.after(&stream)?;
+            self.followed.fetch_max(last, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn make(device: &Arc<Device>, together: Option<Together>) -> Result<Arc<Stream>, CudaError> {
         device.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
         let (ahead, behind) = (AtomicBool::new(false), Mutex::default());
-        let (owner, waits) = (AtomicU64::new(0), AtomicU64::new(0));
-        let stream = Stream { device: device.clone(), handle, ahead, behind, together, owner, waits };
+        let (owner, waits, followed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let stream = Stream { device: device.clone(), handle, ahead, behind, together, owner, waits, followed };
         stream.own();
         Ok(Arc::new(stream))
     }

@@ -9,7 +9,7 @@
 //!   other is no mistake. Here the next rank and the one before are ahead of the others, each in its direction.
 
 use super::RehearsalRank;
-use crate::collective::{Config, Primitive, RunError, sendrecv};
+use crate::collective::{Knobs, Primitive, RunError, sendrecv};
 use crate::hook::{Traced, kernel};
 use crate::link::Transport;
 use crate::schedule::{Tiling, recv_direct, send_direct};
@@ -28,13 +28,13 @@ pub(super) fn staged(
     let len = blocks * depth * slot_bytes / size_of::<f32>();
     let (x, y) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
     let (to, from) = link.neighbours();
-    let config = Config {
+    let config = Knobs {
         primitive: Some(Primitive::Staged),
         blocks: Some(blocks),
         slot_bytes: Some(slot_bytes),
         depth: Some(depth),
         granule: Some(1),
-        ..Config::default()
+        ..Knobs::default()
     };
     sendrecv(link, &y, &x, to, from).config(config).trace()
 }

@@ -4,7 +4,7 @@ use super::shipped::{Cases, launch};
 use super::{Rehearsal, RehearsalRank, before};
 use crate::check::Plan;
 use crate::collective::{
-    Config, Exchange, Primitive, Rounds, RunError, all_gather, all_to_all, broadcast, gather, scatter,
+    Exchange, Knobs, Primitive, Rounds, RunError, all_gather, all_to_all, broadcast, gather, scatter,
 };
 use crate::hook::Traced;
 use crate::link::Transport;
@@ -182,13 +182,13 @@ fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>
     let exchange = if direct { exchange.rehearsed_window(&windows) } else { exchange };
     let (slot_bytes, depth) = form.slots;
     let staged = matches!(form.primitive, Primitive::Staged | Primitive::Bulk);
-    let config = Config {
+    let config = Knobs {
         primitive: Some(form.primitive),
         blocks: Some(blocks),
         slot_bytes: staged.then_some(slot_bytes),
         depth: staged.then_some(depth),
         granule: Some(1),
-        warps: None,
+        ..Knobs::default()
     };
     let exchange = exchange.config(config).rounds(form.rounds);
     if form.keeps {

@@ -4,7 +4,7 @@ use super::shipped::{Cases, launch};
 use super::{Rehearsal, RehearsalRank, before};
 use crate::check::Plan;
 use crate::collective::{
-    Algorithm, Config, Primitive, Reduction, Rounds, RunError, all_gather, all_reduce, reduce_scatter,
+    Algorithm, Knobs, Primitive, Reduction, Rounds, RunError, all_gather, all_reduce, reduce_scatter,
 };
 use crate::hook::Traced;
 use crate::link::Transport;
@@ -201,15 +201,15 @@ fn plan(shape: Shape, trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, Ru
     Ok(plan)
 }
 
-fn config(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Config {
+fn config(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Knobs {
     let staged = primitive == Primitive::Staged;
-    Config {
+    Knobs {
         primitive: Some(primitive),
         blocks: Some(blocks),
         slot_bytes: staged.then_some(slot_bytes),
         depth: staged.then_some(depth),
         granule: Some(1),
-        ..Config::default()
+        ..Knobs::default()
     }
 }
 
@@ -262,7 +262,7 @@ fn shared_ring_gather(link: &RehearsalRank, blocks: usize, launch: usize) -> Res
     // An even number of tiles for every block again, and a last group that is not whole.
     let one = blocks * 4 * SHARERS - 3;
     let (inp, out) = (Tensor::<f32>::zeros(one), Tensor::<f32>::zeros(link.world_size() * one));
-    let config = Config { granule: Some(SHARERS), ..config(Primitive::Staged, blocks, slots) };
+    let config = Knobs { granule: Some(SHARERS), ..config(Primitive::Staged, blocks, slots) };
     all_gather(link, &out, &inp)
         .algorithm(Algorithm::Ring)
         .config(config)

@@ -2,7 +2,7 @@
 
 use super::{Rehearsal, RehearsalRank, before, exchanges, reductions};
 use crate::check::Plan;
-use crate::collective::{Config, Primitive, Rounds, RunError, sendrecv};
+use crate::collective::{Knobs, Primitive, Rounds, RunError, sendrecv};
 use crate::hook::{Regs, Traced, kernel};
 use crate::link::Transport;
 use crate::schedule::{BulkPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_tiles, send_bulk, send_tiles};
@@ -90,14 +90,14 @@ pub(super) fn launch(
 /// Slot bytes and depths of three launches: smaller slots, then other depths, then as at first.
 const GEOMETRIES: [(usize, usize); 3] = [(128, 4), (256, 8), (128, 4)];
 
-fn in_slots(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Config {
-    Config {
+fn in_slots(primitive: Primitive, blocks: usize, (slot_bytes, depth): (usize, usize)) -> Knobs {
+    Knobs {
         primitive: Some(primitive),
         blocks: Some(blocks),
         slot_bytes: Some(slot_bytes),
         depth: Some(depth),
         granule: Some(1),
-        ..Config::default()
+        ..Knobs::default()
     }
 }
 

@@ -23,6 +23,11 @@ impl ReachableFrom {
     /// From the host alone.
     pub const HOST: ReachableFrom = ReachableFrom { host: true, devices: Vec::new() };
 
+    /// Where kernels that use it must run: the first of its devices, where the host does not reach it.
+    pub fn device_only(&self) -> Option<u32> {
+        self.devices.first().copied().filter(|_| !self.host)
+    }
+
     /// Whether kernels of a device reach it.
     pub fn is_device(&self, device: u32) -> bool {
         self.devices.contains(&device)

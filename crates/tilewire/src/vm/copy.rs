@@ -33,7 +33,7 @@ pub(crate) const LINE: usize = 64;
 /// At 8 MiB the first AMD processor copies 14 / 22, and a hand-written transpose is 1.3 to 1.6 times as fast streamed; the second copies 33 / 26, at 12 MiB 23 / 27. So
 /// it is a dozen of their second-level caches. Who knows that another core reads the bytes at
 /// once should stay in the cache longer: a copy *and one read of it* crossed at 8 MiB on the Intel machine
-/// (`Settings::stream_from`).
+/// (`StorePolicy::from`).
 pub(crate) fn stream_from() -> usize {
     static VALUE: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *VALUE.get_or_init(|| if is_intel() { 1 << 20 } else { 12 * second_level() })

@@ -6,12 +6,13 @@ use super::error::{LaunchError, PrepareError, Who};
 use super::level::Level;
 use super::lower::{lower, memories};
 use super::machine::{Blocked, Fault, Identity, Machine, Program, Stop};
-use super::pace::{Pace, Puts};
+use super::pace::Pace;
 use super::pool::{Failure, Job, Pool};
 use super::queue;
 use super::rounding::Rounding;
 use super::shortcut::Shortcut;
 use super::stall::Stalls;
+use super::stores::{KEPT_IN_CACHE, StorePolicy};
 use super::verify::verify;
 use super::waits::{Backoff, Waits};
 use crate::ir::{self, Kernel, Op, Param, Type, matching};
@@ -25,9 +26,6 @@ use std::time::Duration;
 /// the line back again and again, and if the two share a core, slows it down by half.
 const LOOKS: u32 = 64;
 
-/// How many times as much as is sent around the cache is still kept in it, of two copies in turns (`vm/copy/two.rs`).
-pub(crate) const KEPT_IN_CACHE: usize = 4;
-
 /// What a launch knows besides its kernel.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -39,14 +37,8 @@ pub struct Settings {
     pub deadline: Option<Duration>,
     /// Vector instructions to use, at most those of this processor.
     pub level: Level,
-    /// From how many bytes on an `each` stores around the cache (non-temporal stores).
-    pub stream_from: usize,
-    /// The same for roles that put nothing into a region of other ranks; `None`: no other number.
-    pub stream_own_from: Option<usize>,
-    /// The same for what a role copies into tensors of this rank beside what it puts into others' regions; `None`: no other number.
-    pub stream_kept_from: Option<usize>,
-    /// How what is put into regions of other ranks is written.
-    pub puts: Puts,
+    /// Which stores go around the cache.
+    pub stores: StorePolicy,
     /// Whether the IR is simplified first. Results do not depend on it; turning it off is for tests.
     pub simplify: bool,
     /// How waits sleep and what ends them, besides the deadline.
@@ -60,10 +52,7 @@ impl Default for Settings {
             world_size: 1,
             deadline: Some(Duration::from_secs(30)),
             level: Level::detect(),
-            stream_from: super::copy::stream_from(),
-            stream_own_from: None,
-            stream_kept_from: None,
-            puts: Puts::default(),
+            stores: StorePolicy::default(),
             simplify: true,
             waits: Waits::alone(),
         }
@@ -115,7 +104,7 @@ impl Prepared {
         let kernel = simplified.as_ref().unwrap_or(kernel);
         let level = settings.level.min(Level::checked()?);
         let mut machines = Vec::new();
-        let programs = lower(kernel, args, settings.rank as u32, settings.stream_from)?
+        let programs = lower(kernel, args, settings.rank as u32, settings.stores.from)?
             .into_iter()
             .zip(kernel.roles.values())
             .map(|(role, ir::Role { body, .. })| {
@@ -140,12 +129,12 @@ impl Prepared {
                 // SAFETY: the bytecode verifier passed with the sizes of these very addresses, and `_args` keeps the memory
                 // alive as long as the machine.
                 let mut machine = unsafe { Machine::new(program.clone(), bases.clone(), id, level) };
-                let usual = settings.stream_from;
+                let StorePolicy { from, own_from, kept_from, puts: way } = settings.stores;
                 if *puts {
-                    machine.stream(usual, settings.stream_kept_from.unwrap_or(usual), Pace::of(settings.puts));
+                    machine.stream(from, kept_from.unwrap_or(from), Pace::of(way));
                 } else {
                     // Two copies in turns, both of which are kept, pay in the cache for as long as if one were sent.
-                    let own_from = settings.stream_own_from.unwrap_or(usual);
+                    let own_from = own_from.unwrap_or(from);
                     machine.stream(own_from, own_from.saturating_mul(KEPT_IN_CACHE), Pace::none());
                 }
                 machine.announce(&settings.waits);

@@ -32,18 +32,20 @@ mod scalar_op;
 mod shortcut;
 mod stall;
 mod stamp;
+mod stores;
 pub(crate) mod transpose;
 mod uniform;
 mod verify;
 mod waits;
 
 pub use error::{LaunchError, PrepareError, Who};
-pub(crate) use launch::KEPT_IN_CACHE;
 pub use launch::{Prepared, Settings};
 pub use level::Level;
 #[cfg(any(test, fuzzing))]
 pub(crate) use machine::tests::fuzz;
 pub use pace::Puts;
-pub(crate) use processor::{is_intel, second_level};
+pub(crate) use processor::Processor;
 pub use queue::{Descriptor, Queue, Work};
+pub use stores::StorePolicy;
+pub(crate) use stores::{Kept, Traffic};
 pub use waits::{Awaited, Bell, WaitHost, Waits};

@@ -64,7 +64,7 @@ pub enum Puts {
     /// The way that is found to be faster, while the kernel is launched again and again: around the cache where the other rank's core has another third-level cache.
     #[default]
     Measured,
-    /// Through the cache, unless an `each` stores so much that [`Settings::stream_from`](super::Settings::stream_from) says otherwise.
+    /// Through the cache, unless an `each` stores so much that [`StorePolicy::from`](super::StorePolicy::from) says otherwise.
     ThroughCache,
     /// Around the cache, but for short pieces.
     AroundCache,

@@ -2,6 +2,22 @@
 
 use std::sync::OnceLock;
 
+/// What decisions depend on of a processor, as plain data: ranks on other machines may have others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Processor {
+    /// Whether it is Intel's.
+    pub intel: bool,
+    /// Bytes of a core's second-level cache.
+    pub second_level: usize,
+}
+
+impl Processor {
+    /// This machine's.
+    pub(crate) fn here() -> Processor {
+        Processor { intel: is_intel(), second_level: second_level() }
+    }
+}
+
 /// Whether it is Intel's.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_intel() -> bool {

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 use support::programs::data::Random;
 use support::programs::{Hosted, Program};
 use tilewire::check::{self, Options};
+use tilewire::collective::Rounds;
 use tilewire::cuda::{self, CudaError, Device};
-use tilewire::{Memory, Tensor, kernel};
+use tilewire::link::{NvlOptions, NvlTransport};
+use tilewire::transport::World;
+use tilewire::{Memory, RunError, Tensor, all_reduce, barrier, hooks, kernel, map};
 
 fn device() -> Option<Arc<Device>> {
     match Device::open(0) {
@@ -92,4 +95,64 @@ fn a_device_that_is_not_there_is_named() {
         Err(error) if Device::count().is_err() => skip(&error),
         other => panic!("{other:?}"),
     }
+}
+
+/// Tensors on the device, and the same on the host.
+#[test]
+fn a_map_runs_where_its_tensors_lie() {
+    let Some(device) = device() else { return };
+    for len in [0, 1, 31, 1000, 100_000, 3_000_001] {
+        let data: Vec<f32> = (0..len).map(|i| (i % 1000) as f32 - 500.0).collect();
+        let (x, y) = (device.tensor(&data).unwrap(), device.zeros::<f32>(len).unwrap());
+        let (host_x, host_y) = (Tensor::from_slice(&data), Tensor::<f32>::zeros(len));
+        let mut on_gpu = map(&y, &x).produce(|c| hooks::gelu(c.input.load(c.pos()))).build().unwrap();
+        map(&host_y, &host_x).produce(|c| hooks::gelu(c.input.load(c.pos()))).run().unwrap();
+        for _ in 0..3 {
+            on_gpu.run().unwrap();
+        }
+        on_gpu.sync().unwrap();
+        assert!(y.to_vec() == host_y.to_vec(), "{len} elements");
+        assert!(on_gpu.disassembly().contains(".visible .entry"), "PTX");
+        // In place, with knobs of its own.
+        map(&y, &y).produce(|c| c.input.load(c.pos()) * 2.0).blocks(3).warps(4).unroll(2).run().unwrap();
+        map(&host_y, &host_y).produce(|c| c.input.load(c.pos()) * 2.0).run().unwrap();
+        assert!(y.to_vec() == host_y.to_vec(), "{len} elements in place");
+    }
+    let (rows, cols) = (300, 500);
+    let data: Vec<i32> = (0..rows * cols).collect();
+    let (x, y) = (device.tensor(&data).unwrap(), device.zeros::<i32>(data.len()).unwrap());
+    let turned = map(&y, &x).chunk_shape(300, 500).output_shape(500, 300).produce(|c| c.input.at(c.col(), c.row()));
+    assert!(turned.explain().unwrap().contains("on a GPU"));
+    turned.run().unwrap();
+    assert_eq!(y.get(1), 500);
+    // One tensor here, the other there.
+    let error = map(&y, &Tensor::<i32>::zeros(data.len())).run().unwrap_err();
+    assert!(matches!(error, RunError::Cuda(CudaError::Argument { .. })), "{error}");
+}
+
+/// Maps and collectives of a thread run in the order of its calls, though they are on different streams.
+#[test]
+fn maps_and_collectives_on_a_gpu_keep_their_order() {
+    let Some(device) = device() else { return };
+    const LEN: usize = 1 << 20;
+    let world = World::threads(2).deadline(Duration::from_secs(60));
+    let ends = world.run(|world| {
+        let link = NvlTransport::rendezvous(&world, &device, NvlOptions::default())?;
+        barrier(&link).run()?;
+        let (x, y) = (device.tensor(&vec![1.0f32; LEN])?, device.zeros::<f32>(LEN)?);
+        let mut double = map(&x, &y).produce(|c| c.input.load(c.pos()) * 2.0).build()?;
+        let mut reduce = all_reduce(&link, &y, &x).rounds(Rounds::Blocks).build()?;
+        for _ in 0..8 {
+            reduce.run()?; // y = 2 x
+            double.run()?; // x = 2 y
+        }
+        reduce.sync()?;
+        double.sync()?;
+        drop((double, reduce));
+        let end = (x.get(0), x.get(LEN - 1));
+        link.close()?;
+        Ok(end)
+    });
+    let must = 4.0f32.powi(8);
+    assert_eq!(ends.unwrap(), [(must, must); 2]);
 }

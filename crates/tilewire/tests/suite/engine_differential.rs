@@ -6,7 +6,7 @@ use crate::support;
 use proptest::prelude::*;
 use support::programs::{Hosted, Program};
 use tilewire::check::{self, Options};
-use tilewire::vm::{Level, Prepared, Puts, Settings};
+use tilewire::vm::{Level, Prepared, Puts, Settings, StorePolicy};
 
 fn reference(program: &Program) -> Vec<Vec<Vec<u8>>> {
     let (binding, memories) = program.bind();
@@ -30,7 +30,8 @@ fn agree(program: &Program) {
         for (simplify, stream_from, puts) in
             [(true, none, through), (false, none, through), (true, all, through), (true, none, Puts::AroundCache)]
         {
-            let settings = Settings { level, simplify, stream_from, puts, ..Settings::default() };
+            let stores = StorePolicy { from: stream_from, puts, ..StorePolicy::default() };
+            let settings = Settings { level, simplify, stores, ..Settings::default() };
             let got = engine(program, settings);
             for (p, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 assert!(

@@ -13,7 +13,7 @@ use tilewire::ptx::Target;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::tensor::bytes_of;
 use tilewire::{
-    Bf16, Config, F8E4M3, F8E5M2, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World,
+    Bf16, F8E4M3, F8E5M2, Knobs, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World,
     all_gather, all_to_all, broadcast, check, map, sendrecv,
 };
 
@@ -392,7 +392,7 @@ fn only_a_value_that_neighbours_share_travels_once_for_them() {
 fn packed_groups_must_fit_tiles() {
     let links = Rehearsal::small(2, 1).ranks();
     let (out, inp, peer) = (Tensor::<f32>::zeros(960), Tensor::<f32>::zeros(960), Rank::new(1));
-    let refused = |config: Config, shape: Option<(usize, usize)>, group: usize| {
+    let refused = |config: Knobs, shape: Option<(usize, usize)>, group: usize| {
         let exchange = sendrecv(&links[0], &out, &inp, peer, peer).config(config);
         let exchange =
             shape.iter().fold(exchange, |e, &(rows, cols)| e.chunk_shape(cols, rows).output_shape(rows, cols));
@@ -400,7 +400,7 @@ fn packed_groups_must_fit_tiles() {
         squeezed.consume(hooks::dequantise()).trace().err().map(|error| error.to_string())
     };
     let staged =
-        Config { primitive: Some(Primitive::Staged), slot_bytes: Some(512), depth: Some(2), ..Config::default() };
+        Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(512), depth: Some(2), ..Knobs::default() };
     assert_eq!(refused(staged, None, 24), None);
     assert_eq!(refused(staged, Some((20, 48)), 16), None);
     // Tiles of 16 columns, and of the whole 12: a group of 24 does not fit either. One of 500 is more than a slot.
@@ -417,12 +417,8 @@ fn a_packed_scale_is_written_by_one_of_its_group() {
         let trace = |link: &RehearsalRank| {
             let (out, inp) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
             let (to, from) = link.neighbours();
-            let config = Config {
-                primitive: Some(Primitive::Staged),
-                slot_bytes: Some(256),
-                depth: Some(4),
-                ..Config::default()
-            };
+            let config =
+                Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(256), depth: Some(4), ..Knobs::default() };
             let squeezed = sendrecv(link, &out, &inp, to, from).config(config);
             squeezed.produce2(hooks::quantise(i8::MAX, 32)).last_per(32).consume(hooks::dequantise()).trace().unwrap()
         };

@@ -78,6 +78,11 @@ fn files_are_short_and_have_names() {
 }
 
 #[test]
+fn no_files_of_the_collectives_use_each_other_in_a_circle() {
+    report(circles("collective", &files("crates/tilewire/src")));
+}
+
+#[test]
 fn every_test_file_is_part_of_a_program() {
     report(strays(&files("crates/tilewire/tests")));
 }
@@ -150,6 +155,58 @@ fn form(file: &File) -> Vec<Fault> {
     if lines > MAX_LINES && !LONG_FILES.iter().any(|(path, _)| *path == file.path) {
         let what = format!("{lines} lines, at most {MAX_LINES}: split it by concept, or give a reason in LONG_FILES");
         faults.push(file.fault(MAX_LINES + 1, what));
+    }
+    faults
+}
+
+/// Uses of one file of a folder by another that lie on a circle, and uses of names that hide the file they come from. Tests inside files may
+/// use anything.
+fn circles(folder: &str, files: &[File]) -> Vec<Fault> {
+    let files: Vec<&File> =
+        files.iter().filter(|file| file.folder() == Some(folder) && !file.is_folder_head()).collect();
+    let name =
+        |file: &File| file.below().rsplit_once('/').map_or("", |(_, name)| name).trim_end_matches(".rs").to_string();
+    let names: Vec<String> = files.iter().map(|file| name(file)).collect();
+    let mut faults = Vec::new();
+    let mut uses: Vec<Vec<(usize, usize)>> = Vec::new();
+    for file in &files {
+        let text = file.text.split("#[cfg(test)]").next().unwrap_or_default();
+        let text = &text.replace(&format!("crate::{folder}::"), "super::");
+        let mut found = Vec::new();
+        // What a file of the folder names in the folder: one `super` less leads there than to the root.
+        for (line, target) in references(text, file.depth() - 1) {
+            match names.iter().position(|name| *name == target) {
+                Some(to) => found.push((line, to)),
+                None if target == folder || FOLDERS.iter().any(|folder| folder.name == target) => {}
+                None if SHARED.contains(&target.as_str()) => {}
+                None => faults
+                    .push(file.fault(line, format!("super::{target} hides its file: write super::FILE::{target}"))),
+            }
+        }
+        uses.push(found);
+    }
+    let reaches = |from: usize, to: usize| {
+        let (mut seen, mut open) = (vec![false; uses.len()], vec![from]);
+        while let Some(at) = open.pop() {
+            if at == to {
+                return true;
+            }
+            if !std::mem::replace(&mut seen[at], true) {
+                open.extend(uses[at].iter().map(|&(_, next)| next));
+            }
+        }
+        false
+    };
+    for (from, found) in uses.iter().enumerate() {
+        for &(line, to) in found {
+            if to != from && reaches(to, from) {
+                let what = format!(
+                    "{0}.rs uses {1}.rs, which uses {0}.rs, by way of others perhaps: move what both need to a file below them",
+                    names[from], names[to]
+                );
+                faults.push(files[from].fault(line, what));
+            }
+        }
     }
     faults
 }
@@ -435,6 +492,33 @@ fn what_is_allowed_is_not_reported() {
         let faults = layering(&planted(path, text));
         assert!(faults.is_empty(), "{path}: {}", faults[0]);
     }
+}
+
+#[test]
+fn planted_circles_of_files_are_seen() {
+    let file = |name: &str, text: &str| planted(&format!("collective/{name}.rs"), text);
+    let head = planted("collective/mod.rs", "mod a; mod b; mod c; pub use a::A;");
+    let chain = [
+        file("a", "use super::b::B; use super::c;\nuse crate::ir::Op; use crate::collective::b;"),
+        file("b", "use super::c::{C, D};"),
+        file("c", "fn f() {}\n#[cfg(test)]\nmod tests { use super::super::a::A; }"),
+        planted("other/a.rs", "use super::b;"),
+        planted("other/b.rs", "use super::a;"),
+    ];
+    assert!(circles("collective", &chain).is_empty());
+    let places = |text: &str, more: [File; 3]| {
+        let all: Vec<File> =
+            more.into_iter().chain([file("c", text), planted("collective/mod.rs", &head.text)]).collect();
+        circles("collective", &all).iter().map(|fault| (fault.path.clone(), fault.line)).collect::<Vec<_>>()
+    };
+    let others = || [file("a", "use super::b::B;"), file("b", "\nuse super::c::C;"), file("d", "")];
+    let path = |name: &str| format!("crates/tilewire/src/collective/{name}.rs");
+    assert_eq!(places("fn f() {}", others()), []);
+    // Through a third file, by a path in the code, and by one from the root.
+    for text in ["\n\nuse super::a::A;", "\n\nfn f() { super::a::g() }", "\n\nuse crate::collective::a::A;"] {
+        assert_eq!(places(text, others()), [(path("a"), 1), (path("b"), 2), (path("c"), 3)], "{text}");
+    }
+    assert_eq!(places("use super::{d::D, A};", others()), [(path("c"), 1)], "a name that hides its file");
 }
 
 #[test]

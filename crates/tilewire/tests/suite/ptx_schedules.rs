@@ -11,7 +11,7 @@ use tilewire::rehearsal::Rehearsal;
 use tilewire::transport::layout::Geometry;
 use tilewire::transport::{Rank, World};
 use tilewire::{
-    Algorithm, Bf16, Config, F8E4M3, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
+    Algorithm, Bf16, F8E4M3, Knobs, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
     send, sendrecv,
 };
 
@@ -28,10 +28,10 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
         let traced = sendrecv(&link, &out, &inp, peer, peer).blocks(4).trace()?;
         kernels.push(("staged", traced.kernel));
         // Slots that the smallest target's shared memory has room for in both roles, four stages each.
-        let bulk = Config { primitive: Some(Primitive::Bulk), slot_bytes: Some(8 << 10), ..Config::default() };
+        let bulk = Knobs { primitive: Some(Primitive::Bulk), slot_bytes: Some(8 << 10), ..Knobs::default() };
         let traced = sendrecv(&link, &out, &inp, peer, peer).config(bulk).trace()?;
         kernels.push(("bulk", traced.kernel));
-        let scaled = sendrecv(&link, &out, &inp, peer, peer).config(Config { blocks: Some(4), ..bulk });
+        let scaled = sendrecv(&link, &out, &inp, peer, peer).config(Knobs { blocks: Some(4), ..bulk });
         let traced = scaled.produce(|c| c.input.load(c.pos()) * 0.5).consume(|c, x| c.output.store(c.pos(), x + 1.0));
         kernels.push(("bulk with hooks", traced.trace()?.kernel));
         let traced = sendrecv(&link, &out, &inp, peer, peer).produce(|c| c.input.load(c.pos()) * 0.5).trace()?;
@@ -41,7 +41,7 @@ fn kernels() -> Vec<(&'static str, Kernel)> {
         let traced = transposed.produce(|c| c.input.at(c.col(), c.row())).trace()?;
         kernels.push(("transposed", traced.kernel));
         // A block of 1024 threads: 64 registers for each.
-        let full = Config { primitive: Some(Primitive::Staged), warps: Some(32), blocks: Some(4), ..Config::default() };
+        let full = Knobs { primitive: Some(Primitive::Staged), blocks: Some(4), ..Knobs::warps(32) };
         let transposed = || send(&link, &inp, peer).chunk_shape(512, 512).config(full);
         let traced = transposed().produce(|c| c.input.at(c.col(), c.row())).trace()?;
         kernels.push(("transposed by 32 warps", traced.kernel));
@@ -80,15 +80,10 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
     let (few, few_out) = (Tensor::<f32>::zeros(1 << 10), Tensor::<f32>::zeros(1 << 10));
     // So much that it leaves the cache first, in tiles that are no whole turns.
     let (much, much_out) = (Tensor::<Bf16>::zeros(9_000_000 * 4), Tensor::<Bf16>::zeros(9_000_000 * 4));
-    let config = |primitive, warps| Config {
-        primitive: Some(primitive),
-        blocks: Some(4),
-        warps: Some(warps),
-        ..Config::default()
-    };
+    let config = |primitive, warps| Knobs { primitive: Some(primitive), blocks: Some(4), ..Knobs::warps(warps) };
     let staged = |warps| config(Primitive::Staged, warps);
     let quantised = |out: &Tensor<Bf16>, inp: &Tensor<Bf16>| {
-        let exchange = all_to_all(&copied, out, inp).config(Config { granule: Some(128), ..staged(4) });
+        let exchange = all_to_all(&copied, out, inp).config(Knobs { granule: Some(128), ..staged(4) });
         let squeezed = exchange.rounds(Rounds::Blocks).produce2(hooks::quantise(F8E4M3::MAX, 128)).last_per(128);
         squeezed.consume(hooks::dequantise()).trace()
     };
@@ -103,7 +98,7 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
         }),
         ("all-to-all, legs", all_to_all(&copied, &out, &inp).config(staged(8)).rounds(Rounds::Legs).trace()),
         ("all-to-all, bulk", {
-            let bulk = Config { slot_bytes: Some(1 << 10), ..config(Primitive::Bulk, 4) };
+            let bulk = Knobs { slot_bytes: Some(1 << 10), ..config(Primitive::Bulk, 4) };
             all_to_all(&copied, &out, &inp).config(bulk).rounds(Rounds::Blocks).trace()
         }),
         ("all-to-all, packets", {
@@ -141,7 +136,7 @@ fn shared_memory_does_not_grow_with_the_world() {
             };
             let link = Rehearsal::new(geometry).with_copies().ranks().swap_remove(1);
             let (inp, out) = (Tensor::<Bf16>::zeros(ranks << 10), Tensor::<Bf16>::zeros(ranks << 10));
-            let config = Config { primitive: Some(primitive), warps: Some(4), ..Config::default() };
+            let config = Knobs { primitive: Some(primitive), ..Knobs::warps(4) };
             let exchange = all_to_all(&link, &out, &inp).config(config).rounds(Rounds::Blocks);
             let squeezed = exchange.produce2(hooks::quantise(F8E4M3::MAX, 128)).consume(hooks::dequantise());
             emit(&simplify(&squeezed.trace().unwrap().kernel), Options::new(Target::Sm90a)).unwrap().shared_bytes
@@ -161,7 +156,7 @@ fn reductions_through_windows() -> Vec<(&'static str, Kernel)> {
         let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
         let (x, y) = (Window::<f32>::allocate(&link, 300_000)?, Window::<f32>::allocate(&link, 300_000)?);
         let (halves, part) = (Window::<Bf16>::allocate(&link, 300_000)?, Tensor::<Bf16>::zeros(75_000));
-        let config = Config { blocks: Some(4), warps: Some(16), ..Config::default() };
+        let config = Knobs { blocks: Some(4), ..Knobs::warps(16) };
         let traced = [
             ("direct all-reduce", {
                 all_reduce(&link, y.tensor(), x.tensor()).window(&x).window(&y).config(config).trace()
@@ -203,7 +198,7 @@ fn much_that_is_staged_streams() {
     let (link, peer) = (Rehearsal::new(geometry).ranks().swap_remove(0), Rank::new(1));
     for (bytes, streams) in [(8 << 20, false), (16 << 20, true)] {
         let (inp, out) = (Tensor::<u8>::zeros(bytes), Tensor::<u8>::zeros(bytes));
-        let staged = Config { primitive: Some(Primitive::Staged), ..Config::default() };
+        let staged = Knobs { primitive: Some(Primitive::Staged), ..Knobs::default() };
         let traced = sendrecv(&link, &out, &inp, peer, peer).config(staged).trace().unwrap();
         let text = emit(&simplify(&traced.kernel), Options::new(Target::Sm90a)).unwrap().text;
         for hinted in ["ld.global.cs.v4.b32", "st.global.cs.v4.b32"] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tilewire::ir::scalar::Element;
 use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
-use tilewire::{Config, Primitive, Tensor, sendrecv};
+use tilewire::{Knobs, Primitive, Tensor, sendrecv};
 
 /// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in packets.
 pub const SMALL: ShmOptions = ShmOptions {
@@ -134,16 +134,16 @@ impl Way {
         Way::Staged { slot_bytes, depth }
     }
 
-    pub fn config(self, blocks: usize) -> Config {
-        let config = Config { blocks: Some(blocks), ..Config::default() };
+    pub fn config(self, blocks: usize) -> Knobs {
+        let config = Knobs { blocks: Some(blocks), ..Knobs::default() };
         match self {
             Way::Chosen => config,
-            Way::Packet => Config { primitive: Some(Primitive::Packet), ..config },
-            Way::Direct => Config { primitive: Some(Primitive::Direct), ..config },
+            Way::Packet => Knobs { primitive: Some(Primitive::Packet), ..config },
+            Way::Direct => Knobs { primitive: Some(Primitive::Direct), ..config },
             Way::Staged { slot_bytes, depth } | Way::Bulk { slot_bytes, depth } => {
                 let bulk = matches!(self, Way::Bulk { .. });
                 let primitive = Some(if bulk { Primitive::Bulk } else { Primitive::Staged });
-                Config { primitive, slot_bytes: Some(slot_bytes), depth: Some(depth), ..config }
+                Knobs { primitive, slot_bytes: Some(slot_bytes), depth: Some(depth), ..config }
             }
         }
     }

@@ -7,7 +7,7 @@ use tilewire::hook::Ctx;
 use tilewire::link::{Transport, Window};
 use tilewire::transport::Rank;
 use tilewire::{
-    Algorithm, Config, Primitive, RunError, Tensor, Traced, Value, all_gather, all_reduce, all_to_all, broadcast,
+    Algorithm, Knobs, Primitive, RunError, Tensor, Traced, Value, all_gather, all_reduce, all_to_all, broadcast,
     gather, recv, reduce_scatter, scatter, send, sendrecv,
 };
 
@@ -176,7 +176,7 @@ impl Form {
         runs: bool,
     ) -> Result<Option<Traced>, RunError> {
         let (form, ranks) = (*self, link.world_size());
-        let config = Config { primitive: form.primitive, blocks: form.blocks, ..Config::default() };
+        let config = Knobs { primitive: form.primitive, blocks: form.blocks, ..Knobs::default() };
         macro_rules! hooked {
             ($builder:expr) => {{
                 let builder = $builder.config(config);

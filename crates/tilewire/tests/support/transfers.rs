@@ -5,7 +5,7 @@ use crate::untouched;
 use tilewire::collective::PreparedExchange;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::RankError;
-use tilewire::{Config, F8E4M3, Memory, Primitive, Rank, RunError, Tensor, sendrecv};
+use tilewire::{F8E4M3, Knobs, Memory, Primitive, Rank, RunError, Tensor, sendrecv};
 
 /// Elements before and after an output; they must stay as they are.
 pub const GUARD: usize = 32;
@@ -28,7 +28,7 @@ pub struct Case {
     pub rows: usize,
     pub cols: usize,
     pub shift: usize,
-    pub config: Config,
+    pub config: Knobs,
 }
 
 /// SplitMix64.
@@ -70,7 +70,7 @@ impl Case {
             }
             _ => random.one_of(&[(0, 1), (1, 1), (1, 17), (31, 33), (128, 65), (1, 20_000), (301, 257)]),
         };
-        let mut config = Config { primitive, blocks: Some(1 + random.below(8)), ..Config::default() };
+        let mut config = Knobs { primitive, blocks: Some(1 + random.below(8)), ..Knobs::default() };
         config.granule = (hook == Hook::Quantise).then_some(GROUP);
         if matches!(primitive, Some(Primitive::Staged | Primitive::Bulk)) && random.below(2) == 0 {
             config.slot_bytes = Some(random.one_of(&[512, 2048, 16384]));

@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::cuda::{Device, Graph, Stream};
 use tilewire::link::{NvlOptions, NvlTransport};
-use tilewire::{Config, Primitive};
+use tilewire::{Knobs, Primitive};
 
 /// What to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Plan {
     /// Which cases; all if none.
     pub cases: Vec<String>,
     /// Knobs of ours, to try others than the usual.
-    pub config: Config,
+    pub config: Knobs,
     /// Fewer samples.
     pub quick: bool,
 }
@@ -132,8 +132,8 @@ impl Bench<'_> {
         [16 << 10, 32 << 10, 64 << 10, 128 << 10].into_iter().filter(|slot| share.is_multiple_of(*slot)).collect()
     }
 
-    fn config(&self, primitive: Primitive, blocks: usize) -> Config {
-        Config { primitive: Some(primitive), blocks: Some(blocks), ..self.plan.config }
+    fn config(&self, primitive: Primitive, blocks: usize) -> Knobs {
+        Knobs { primitive: Some(primitive), blocks: Some(blocks), ..self.plan.config }
     }
 
     fn one_way(&mut self, bytes: usize, blocks: usize) -> Result<()> {
@@ -219,7 +219,7 @@ impl Bench<'_> {
     fn all_to_all(&mut self) -> Result<()> {
         let (ranks, bytes, blocks, rotation) = (4, 64 << 20, 4, 2);
         let group = Group::new(&self.device, ranks, NvlOptions::default())?;
-        let config = Config { blocks: Some(blocks), ..self.plan.config };
+        let config = Knobs { blocks: Some(blocks), ..self.plan.config };
         let mut sides = vec![group.all_to_all(bytes, config, Way::Direct, rotation)?];
         let mut kept = Vec::new();
         // All that is moved, by all blocks.
@@ -274,7 +274,7 @@ impl Bench<'_> {
         let all = if said.is_empty() { vec![None] } else { said.into_iter().map(Some).collect() };
         for blocks in all {
             for bytes in [1 << 10, 16 << 10, 64 << 10] {
-                let config = Config { blocks, ..self.plan.config };
+                let config = Knobs { blocks, ..self.plan.config };
                 let sides = [group.all_reduce(bytes, config)?, self.frozen.empty_on(&group.streams())?];
                 // Graphs go before the memory they use.
                 let (mut kept, mut sides) = (Vec::new(), Vec::from(sides));

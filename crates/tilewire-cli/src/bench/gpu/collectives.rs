@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tilewire::collective::PreparedExchange;
 use tilewire::cuda::{Device, Graph, Stream};
 use tilewire::link::{NvlOptions, NvlTransport, Window};
-use tilewire::{Algorithm, Bf16, Config, F8E4M3, Primitive, RunError, Tensor, all_reduce, all_to_all, hooks};
+use tilewire::{Algorithm, Bf16, F8E4M3, Knobs, Primitive, RunError, Tensor, all_reduce, all_to_all, hooks};
 
 /// Neighbours that share a scale.
 const GROUP: usize = 128;
@@ -41,12 +41,12 @@ impl Group {
     }
 
     /// An all-to-all in which every rank has so many bytes.
-    pub fn all_to_all(&self, bytes: usize, config: Config, way: Way, rotation: usize) -> Result<Side> {
+    pub fn all_to_all(&self, bytes: usize, config: Knobs, way: Way, rotation: usize) -> Result<Side> {
         let ranks = self.links.len();
         let len = bytes / 2 / ranks;
         let primitive = if way == Way::Direct { Primitive::Direct } else { Primitive::Staged };
         let granule = (way == Way::Quantised).then_some(GROUP);
-        let config = Config { primitive: Some(primitive), granule, ..config };
+        let config = Knobs { primitive: Some(primitive), granule, ..config };
         let (mut all, mut tensors) = (Vec::new(), Vec::new());
         for k in 0..rotation {
             let windows = match way {
@@ -96,7 +96,7 @@ impl Group {
     }
 
     /// A one-shot all-reduce of so many bytes.
-    pub fn all_reduce(&self, bytes: usize, config: Config) -> Result<Side> {
+    pub fn all_reduce(&self, bytes: usize, config: Knobs) -> Result<Side> {
         let tensors = self.links.iter().enumerate().map(|(me, link)| {
             let x: Vec<f32> = (0..bytes / 4).map(|i| (mixed((me << 32 | i) as u64) % 1000) as f32).collect();
             Ok((link.device().tensor(&x)?, link.device().zeros::<f32>(x.len())?))

@@ -9,7 +9,7 @@ use tilewire::ir::scalar::Element;
 use tilewire::link::{NvlTransport, Window};
 use tilewire::tensor::bytes_of;
 use tilewire::transport::Rank;
-use tilewire::{Bf16, Config, Primitive, RunError, Tensor, recv, send, sendrecv};
+use tilewire::{Bf16, Knobs, Primitive, RunError, Tensor, recv, send, sendrecv};
 
 /// A prepared transfer between the two ranks.
 type Op<'l> = PreparedExchange<'l>;
@@ -36,7 +36,7 @@ impl<'l> Pair<'l> {
     }
 
     /// One way, by any protocol but direct.
-    pub fn one_way(&self, bytes: usize, config: Config, hook: Hook, rotation: usize) -> Result<Side> {
+    pub fn one_way(&self, bytes: usize, config: Knobs, hook: Hook, rotation: usize) -> Result<Side> {
         match hook {
             Hook::Copy => self.one_way_of::<u64>(bytes, config, hook, rotation, |x| x, |e| e),
             Hook::Scale => {
@@ -56,7 +56,7 @@ impl<'l> Pair<'l> {
     fn one_way_of<T: Element + PartialEq>(
         &self,
         bytes: usize,
-        config: Config,
+        config: Knobs,
         hook: Hook,
         rotation: usize,
         arrives: impl Fn(T) -> T,
@@ -90,7 +90,7 @@ impl<'l> Pair<'l> {
     }
 
     /// Both ways, staged.
-    pub fn both_ways(&self, bytes: usize, config: Config, rotation: usize) -> Result<Side> {
+    pub fn both_ways(&self, bytes: usize, config: Knobs, rotation: usize) -> Result<Side> {
         let (mut ops, mut tensors) = (Vec::new(), Vec::new());
         for k in 0..rotation {
             let mut op = Vec::new();
@@ -118,9 +118,9 @@ impl<'l> Pair<'l> {
     }
 
     /// One hop into a window.
-    pub fn direct(&self, bytes: usize, config: Config, rotation: usize) -> Result<Side> {
+    pub fn direct(&self, bytes: usize, config: Knobs, rotation: usize) -> Result<Side> {
         let [a, b] = self.ranks else { unreachable!("two ranks") };
-        let config = Config { primitive: Some(Primitive::Direct), ..config };
+        let config = Knobs { primitive: Some(Primitive::Direct), ..config };
         let (mut ops, mut tensors) = (Vec::new(), Vec::new());
         for k in 0..rotation {
             let windows = Window::<u64>::on_virtual_ranks(self.ranks, bytes / 8)?;
@@ -141,7 +141,7 @@ impl<'l> Pair<'l> {
     }
 
     /// Microseconds that the host needs for a prepared `run()`, and milliseconds for a kernel that is new.
-    pub fn host_cost(&self, config: Config) -> Result<(f64, f64)> {
+    pub fn host_cost(&self, config: Knobs) -> Result<(f64, f64)> {
         let [a, b] = self.ranks else { unreachable!("two ranks") };
         let (x, y) = (filled::<u64>(a, 1 << 20, 0)?, a.device().zeros::<u64>((1 << 20) / 8)?);
         let mut built = 0;

@@ -2,7 +2,7 @@
 
 use crate::checker::clean;
 use tilewire::check::Plan;
-use tilewire::collective::{Config, Primitive, Rounds};
+use tilewire::collective::{Knobs, Primitive, Rounds};
 use tilewire::link::Transport;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
@@ -22,10 +22,10 @@ fn world(ranks: usize, max_copies: usize) -> Rehearsal {
     Rehearsal::new(geometry).with_copies()
 }
 
-fn staged(link: &RehearsalRank, slot_bytes: usize) -> Config {
+fn staged(link: &RehearsalRank, slot_bytes: usize) -> Knobs {
     let depth = Some(2 * link.copies() as usize);
     let (primitive, blocks, slot_bytes) = (Some(Primitive::Staged), Some(BLOCKS), Some(slot_bytes));
-    Config { primitive, blocks, slot_bytes, depth, granule: Some(1), ..Config::default() }
+    Knobs { primitive, blocks, slot_bytes, depth, granule: Some(1), ..Knobs::default() }
 }
 
 /// So many steps for every block, round the ring.

@@ -7,7 +7,7 @@ use tilewire::link::{ShmOptions, ShmTransport, Transport};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::{Rank, World};
 use tilewire::{
-    Config, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter,
+    Knobs, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter,
     scatter,
 };
 
@@ -67,17 +67,17 @@ impl Form {
         }
     }
 
-    fn config(&self, blocks: usize, launch: usize) -> Config {
+    fn config(&self, blocks: usize, launch: usize) -> Knobs {
         let staged = self.primitive == Primitive::Staged;
         // The last ones have slots enough that senders wait for several at once.
         let (slot_bytes, depth) = [(64, 2), (128, 4), (64, 2), (8, 8), (8, 8), (8, 8)][launch];
-        Config {
+        Knobs {
             primitive: Some(self.primitive),
             blocks: Some(blocks),
             slot_bytes: staged.then_some(slot_bytes),
             depth: staged.then_some(depth),
             granule: Some(1),
-            ..Config::default()
+            ..Knobs::default()
         }
     }
 
@@ -183,5 +183,37 @@ fn the_checker_and_the_cpu_engine_compute_the_same_bytes_for_every_collective() 
                 assert!(computed == ran, "{form:?}, {ranks} ranks, {blocks} blocks, seed {seed:?}");
             }
         }
+    }
+}
+
+/// In place with hooks, which read only the position that they write: a result may only be stored where its input was read before.
+#[test]
+fn reductions_in_place_with_hooks_are_free_of_races() {
+    let reductions = forms().into_iter().filter(|form| matches!(form.kind, Kind::ReduceScatter | Kind::AllReduce));
+    for (form, (ranks, blocks)) in reductions.flat_map(|form| [(2, 1), (3, 2), (4, 1)].map(|world| (form, world))) {
+        let (links, mut plan) = (Rehearsal::small(ranks, 2 * blocks).ranks(), Plan::new(ranks as u32));
+        let (len, chunk) = form.lens(ranks, blocks);
+        for launch in 0..2 {
+            let trace = |link: &RehearsalRank| {
+                let inp = Tensor::<f32>::zeros(len);
+                let first = if form.kind == Kind::AllReduce { 0 } else { link.rank().index() * chunk };
+                let out = inp.slice(first..first + chunk);
+                let reduction = match form.kind {
+                    Kind::AllReduce => all_reduce(link, &out, &inp),
+                    _ => reduce_scatter(link, &out, &inp),
+                };
+                reduction
+                    .algorithm(form.algorithm.expect("a reduction names one"))
+                    .config(form.config(blocks, launch))
+                    .produce(|c| c.input.load(c.pos()) * 0.5)
+                    .consume(|c, x| c.output.store(c.pos(), x + c.output.load(c.pos())))
+                    .trace()
+                    .unwrap()
+            };
+            let traced: Vec<Traced> = links.iter().map(trace).collect();
+            plan.launch(&traced.iter().map(|traced| (&traced.kernel, &traced.args[..])).collect::<Vec<_>>());
+        }
+        let report = plan.verify(&Settings::default());
+        assert!(report.is_clean() && report.is_decided(), "{form:?} of {ranks} ranks: {report}");
     }
 }

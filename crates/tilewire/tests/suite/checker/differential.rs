@@ -6,7 +6,7 @@ use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::schedule::{Tiling, recv_direct, send_direct};
 use tilewire::transport::{Protocol, Rank, World};
-use tilewire::{Config, Memory, Primitive, RunError, Tensor, Traced, kernel, sendrecv};
+use tilewire::{Knobs, Memory, Primitive, RunError, Tensor, Traced, kernel, sendrecv};
 
 /// One launch of a ring: every rank sends to the next.
 #[derive(Clone, Copy, Debug)]
@@ -31,14 +31,14 @@ impl Shift {
         }
     }
 
-    fn config(&self, blocks: usize) -> Config {
-        Config {
+    fn config(&self, blocks: usize) -> Knobs {
+        Knobs {
             primitive: Some(self.way),
             blocks: Some(blocks),
             slot_bytes: self.slots.map(|(bytes, _)| bytes),
             depth: self.slots.map(|(_, depth)| depth),
             granule: Some(1),
-            ..Config::default()
+            ..Knobs::default()
         }
     }
 

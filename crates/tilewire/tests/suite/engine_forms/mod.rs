@@ -20,7 +20,7 @@ use tilewire::hook::Traced;
 use tilewire::ir::Param;
 use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::tensor::bytes_of;
-use tilewire::vm::{Level, Prepared, Settings};
+use tilewire::vm::{Level, Prepared, Settings, StorePolicy};
 use tilewire::{Memory, Tensor};
 
 /// Nothing, less than a vector, a vector and more, a strip and more.
@@ -126,7 +126,8 @@ pub fn agree_from(stream_from: usize, make: impl Fn(&Bench) -> Traced) -> String
     for level in Level::available() {
         let bench = Bench::default();
         let traced = make(&bench);
-        let settings = Settings { level, stream_from, ..Settings::default() };
+        let stores = StorePolicy { from: stream_from, ..StorePolicy::default() };
+        let settings = Settings { level, stores, ..Settings::default() };
         let mut op = Prepared::with(&traced.kernel, &traced.args, settings).expect("the engine takes it");
         text = op.disassembly();
         op.run().unwrap_or_else(|e| panic!("the launch failed: {e}\n{}\n{text}", traced.kernel));

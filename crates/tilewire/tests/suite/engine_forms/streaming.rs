@@ -143,7 +143,10 @@ fn a_value_that_is_stored_twice_is_streamed_from_strip_memory() {
     }
     // Where the two overlap the order of elements shows: only that nothing is streamed is asked.
     let traced = twice(&Bench::default(), 64, true, false);
-    let settings = tilewire::vm::Settings { stream_from: 1, ..Default::default() };
+    let settings = tilewire::vm::Settings {
+        stores: tilewire::vm::StorePolicy { from: 1, ..Default::default() },
+        ..Default::default()
+    };
     let op = tilewire::vm::Prepared::with(&traced.kernel, &traced.args, settings).unwrap();
     assert_forms(&op.disassembly(), &[], &["StreamOut", "BindStore "]);
 }

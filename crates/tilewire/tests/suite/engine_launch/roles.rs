@@ -2,7 +2,7 @@
 
 use crate::engine_launch::{SOON, impatient, prepared, slots};
 use std::time::{Duration, Instant};
-use tilewire::vm::{LaunchError, Prepared, Settings};
+use tilewire::vm::{LaunchError, Prepared, Settings, StorePolicy};
 use tilewire::{Memory, Scalar, Tensor, kernel};
 
 /// Two roles of one block play ping-pong: `rounds` values go from one to the other and back, each one more.
@@ -165,7 +165,7 @@ fn data_streamed_around_the_cache_is_there_when_its_signal_is() {
         });
     })
     .expect("traces");
-    let settings = Settings { stream_from: 1, ..Settings::default() };
+    let settings = Settings { stores: StorePolicy { from: 1, ..StorePolicy::default() }, ..Settings::default() };
     let mut op = Prepared::with(&traced.kernel, &traced.args, settings).expect("prepares");
     for turn in 1..=200 {
         epoch.set(turn);

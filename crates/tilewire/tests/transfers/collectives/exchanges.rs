@@ -3,9 +3,9 @@
 use crate::case::{LONG, Numbers, SMALL, Way, everything, seed, threads};
 use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
 use tilewire::collective::{Exchange, Rounds};
-use tilewire::link::{ShmOptions, ShmTransport};
+use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
-use tilewire::{Bf16, Config, F8E4M3, Primitive, RunError, Tensor, all_to_all, barrier};
+use tilewire::{Bf16, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_to_all, barrier};
 
 /// Random cases of all kinds, each built and launched twice.
 fn sample(world: &World, cases: usize) -> Result<(), RankError> {
@@ -133,7 +133,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     let world = World::threads(4).deadline(LONG);
     let counts = world.run(|world| {
         let link = ShmTransport::rendezvous(&world, SMALL)?;
-        let mut meet = barrier(&link)?;
+        let mut meet = barrier(&link).build()?;
         let mut least = usize::MAX;
         for round in 0..200 {
             come.fetch_add(1, Relaxed);
@@ -154,17 +154,37 @@ fn a_configuration_and_single_knobs_combine_in_any_order() {
         .run(|world| {
             let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
             let (x, y) = (Tensor::<f32>::zeros(100_000), Tensor::<f32>::zeros(100_000));
-            let slots = Config { slot_bytes: Some(4096), depth: Some(4), ..Config::default() };
+            let slots = Knobs { slot_bytes: Some(4096), depth: Some(4), ..Knobs::default() };
             let exchange = || all_to_all(&link, &y, &x).primitive(Primitive::Staged);
             let kernel = |exchange: Exchange<'_, '_, f32, f32>| Ok::<_, RunError>(exchange.trace()?.kernel.to_string());
-            let wanted = kernel(exchange().config(Config { blocks: Some(2), ..slots }))?;
+            let wanted = kernel(exchange().config(Knobs { blocks: Some(2), ..slots }))?;
             assert_eq!(kernel(exchange().blocks(2).config(slots))?, wanted);
             assert_eq!(kernel(exchange().config(slots).blocks(2))?, wanted);
             assert_eq!(kernel(exchange().slot_bytes(4096).depth(4).blocks(2))?, wanted);
-            assert_eq!(kernel(exchange().blocks(1).depth(2).config(Config { blocks: Some(2), ..slots }))?, wanted);
+            assert_eq!(kernel(exchange().blocks(1).depth(2).config(Knobs { blocks: Some(2), ..slots }))?, wanted);
             for other in [exchange().config(slots), exchange().blocks(2), exchange().blocks(2).config(slots).depth(2)] {
                 assert_ne!(kernel(other)?, wanted);
             }
+            Ok(link.close()?)
+        })
+        .unwrap();
+}
+
+/// Each call adds a window, on exchanges as on reductions, and the output says which of them is meant.
+#[test]
+fn of_several_windows_the_one_of_the_output_is_written() {
+    World::threads(2)
+        .run(|world| {
+            let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+            let windows = [Window::<u32>::allocate(&link, 8)?, Window::<u32>::allocate(&link, 8)?];
+            let [first, second] = &windows;
+            for (round, window) in [first, second, first].into_iter().enumerate() {
+                let inp = Tensor::from_slice(&[10 * round as u32 + world.rank().number(); 4]);
+                all_gather(&link, window.tensor(), &inp).window(first).window(second).run()?;
+                let [a, b] = [0, 1].map(|rank| 10 * round as u32 + rank);
+                assert_eq!(window.tensor().to_vec(), [a, a, a, a, b, b, b, b]);
+            }
+            assert_eq!(second.tensor().get(0), 10);
             Ok(link.close()?)
         })
         .unwrap();

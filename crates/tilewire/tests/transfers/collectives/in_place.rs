@@ -3,9 +3,10 @@
 use crate::case::{SMALL, Way, assert_same, data, seed, threads};
 use crate::collectives::exchange::{Case, Kind};
 use tilewire::collective::Rounds;
+use tilewire::hook::Captured;
 use tilewire::link::{ShmTransport, Window};
 use tilewire::transport::{Rank, TransferError};
-use tilewire::{RunError, Tensor, all_gather, all_to_all};
+use tilewire::{Algorithm, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, reduce_scatter};
 
 const CHUNK: usize = 321;
 
@@ -80,6 +81,74 @@ fn what_would_overwrite_what_is_still_to_be_sent_is_refused() {
         // A hook would change the chunk while it is being sent.
         let own = low.slice(world.rank().index() * CHUNK..(world.rank().index() + 1) * CHUNK);
         overlap(all_gather(&link, &low, &own).produce(|c| c.input.load(c.pos()) + 1).run(), CHUNK * 4);
+        Ok(link.close()?)
+    });
+}
+
+/// Every algorithm of a reduction, with the primitive it needs.
+const REDUCTIONS: [(Algorithm, Primitive); 3] = [
+    (Algorithm::OneShot, Primitive::Packet),
+    (Algorithm::TwoPhase, Primitive::Staged),
+    (Algorithm::Ring, Primitive::Staged),
+];
+
+#[test]
+fn a_reduction_whose_hooks_stay_at_their_position_may_be_in_place() {
+    for (ranks, (algorithm, primitive)) in [1, 2, 3].into_iter().flat_map(|ranks| REDUCTIONS.map(|way| (ranks, way))) {
+        threads(ranks, "hooks in place", |world| {
+            let link = ShmTransport::rendezvous(world, SMALL)?;
+            let (me, len) = (world.rank(), if primitive == Primitive::Packet { 50 } else { 4001 });
+            let given =
+                |rank: Rank, len: usize| (0..len).map(|i| ((rank.index() * 7 + i) % 50) as f32).collect::<Vec<_>>();
+            let sums = |len: usize| {
+                let sum = |i: usize| Rank::all(ranks).map(|rank| 2.0 * given(rank, len)[i]).sum::<f32>();
+                (0..len).map(|i| sum(i) + 1.0).collect::<Vec<_>>()
+            };
+            let x = Tensor::from_slice(&given(me, len));
+            let mut reduce = all_reduce(&link, &x, &x)
+                .algorithm(algorithm)
+                .primitive(primitive)
+                .blocks(2)
+                .produce(|c| c.input.load(c.pos()) * 2.0)
+                .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+                .build()?;
+            for _ in 0..3 {
+                x.copy_from(&given(me, len));
+                reduce.run()?;
+                assert_same(&x.to_vec(), &sums(len), (algorithm, me));
+            }
+            drop(reduce);
+            if algorithm != Algorithm::TwoPhase {
+                let all = Tensor::from_slice(&given(me, ranks * len));
+                let own = me.index() * len..(me.index() + 1) * len;
+                reduce_scatter(&link, &all.slice(own.clone()), &all)
+                    .algorithm(algorithm)
+                    .primitive(primitive)
+                    .produce(|c| c.input.load(c.pos()) * 2.0)
+                    .consume(|c, x| c.output.store(c.pos(), x + 1.0))
+                    .run()?;
+                assert_same(&all.slice(own.clone()).to_vec(), &sums(ranks * len)[own], ("scattered", algorithm, me));
+            }
+            Ok(link.close()?)
+        });
+    }
+}
+
+#[test]
+fn a_reduction_whose_hooks_read_what_others_write_is_refused_in_place() {
+    threads(2, "hooks in place", |world| {
+        let link = ShmTransport::rendezvous(world, SMALL)?;
+        let x = Tensor::<f32>::zeros(100);
+        let overlap = |result: Result<(), RunError>| {
+            let error = result.expect_err("an overlap");
+            assert!(matches!(error, RunError::Transfer(TransferError::Overlap { .. })), "{error}");
+            assert!(error.to_string().contains("in_place.rs"), "{error}");
+        };
+        overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(-c.pos() + 99)).run());
+        overlap(all_reduce(&link, &x, &x).chunk_shape(10, 10).produce(|c| c.input.at(c.col(), c.row())).run());
+        // A captured handle to the same memory, and a result that is stored elsewhere.
+        overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()) + x.at(c.pos() * 0)).run());
+        overlap(all_reduce(&link, &x, &x).consume(|c, x| c.output.store(-c.pos() + 99, x)).run());
         Ok(link.close()?)
     });
 }

@@ -7,7 +7,7 @@ use tilewire::link::{ShmTransport, Window};
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::{Rank, TransferError};
 use tilewire::{
-    Algorithm, Config, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather, map,
+    Algorithm, Knobs, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, all_to_all, broadcast, gather, map,
     prelude::*, recv, reduce_scatter, scatter, send, sendrecv,
 };
 
@@ -167,7 +167,7 @@ fn consume_reads_the_ranks_own_input_where_it_has_one() {
 fn staging_is_read_by_consume_alone_and_written_by_none() {
     let (link, out, inp, peer) = (&link(), zeros(CHUNK), zeros(CHUNK), Rank::new(1));
     let config =
-        Config { primitive: Some(Primitive::Staged), slot_bytes: Some(256), depth: Some(2), ..Config::default() };
+        Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(256), depth: Some(2), ..Knobs::default() };
     let swap = || sendrecv(link, &out, &inp, peer, peer).config(config);
     let line = line!() + 3;
     let written = swap().produce(|c| {
@@ -260,7 +260,7 @@ fn what_a_peer_writes_into_a_window_is_not_read_meanwhile() {
         let (window, inp, peer) = (Window::<f32>::allocate(&link, CHUNK)?, zeros(CHUNK), world.rank().after(1, 2));
         let out = window.tensor();
         let swap = sendrecv(&link, out, &inp, peer, peer).window(&window).blocks(1);
-        let swap = swap.config(Config { primitive: Some(Primitive::Direct), ..Config::default() });
+        let swap = swap.config(Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() });
         overlaps(("direct", swap.produce(|c| c.input.load(c.pos()) + out.at(c.pos())).trace()), CHUNK * 4);
         Ok(link.close()?)
     });

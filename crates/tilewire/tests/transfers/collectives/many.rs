@@ -78,7 +78,7 @@ fn every_collective(world: &World, link: &ShmTransport, len: usize) -> Result<()
     is(&many, "gather", &|i| if me == root { of(Rank::new((i / len) as u32), i % len) } else { 0.0 });
     scatter(link, &one, &all(), root).run()?;
     is(&one, "scatter", &|i| of(root, me.index() * len + i));
-    barrier(link)?.run()
+    barrier(link).run()
 }
 
 /// Worlds on both sides of where something gets smaller.

@@ -8,8 +8,8 @@ use tilewire::hook::{Misuse, MisuseKind};
 use tilewire::link::{ShmTransport, Window};
 use tilewire::transport::{Protocol, Rank, TransferError, World};
 use tilewire::{
-    Algorithm, BuildError, Config, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all,
-    broadcast, gather, reduce_scatter, scatter,
+    Algorithm, BuildError, Knobs, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast,
+    gather, reduce_scatter, scatter,
 };
 
 /// Runs `body` in three ranks, which must fail in all; then that the transport is as good as before. Gives the errors by rank.
@@ -297,11 +297,11 @@ fn reductions_compare_what_they_compute_and_how() {
 #[test]
 fn a_barrier_is_called_a_barrier() {
     differs("the collective", ["barrier", "all_gather"], |_, link, odd| {
-        if odd { all_gather(link, &zeros(3), &zeros(1)).run() } else { tilewire::barrier(link)?.run() }
+        if odd { all_gather(link, &zeros(3), &zeros(1)).run() } else { tilewire::barrier(link).run() }
     });
     let result = World::threads(2).deadline(Duration::from_millis(300)).run(|world| {
         let link = ShmTransport::rendezvous(&world, SMALL)?;
-        let mut meet = tilewire::barrier(&link)?;
+        let mut meet = tilewire::barrier(&link).build()?;
         world.bootstrap().barrier("built", LONG.into())?;
         let error = (world.rank() == Rank::new(0)).then(|| meet.run().unwrap_err());
         world.bootstrap().barrier("over", LONG.into())?;
@@ -333,7 +333,7 @@ fn the_advice_of_a_refused_reduction_leads_to_one_that_is_built() {
         (9000, 2048, Some(Algorithm::Ring), None),
     ];
     for (len, group, algorithm, primitive) in starts {
-        let mut plan = Advised { len, options: SMALL, algorithm, config: Config { primitive, ..Config::default() } };
+        let mut plan = Advised { len, options: SMALL, algorithm, config: Knobs { primitive, ..Knobs::default() } };
         let mut said = Vec::new();
         loop {
             let errors = World::threads(3).deadline(LONG).run(|world| {
@@ -360,7 +360,7 @@ struct Advised {
     len: usize,
     options: tilewire::link::ShmOptions,
     algorithm: Option<Algorithm>,
-    config: Config,
+    config: Knobs,
 }
 
 impl Advised {

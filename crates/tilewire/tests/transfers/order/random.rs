@@ -8,8 +8,8 @@ use tilewire::collective::PreparedExchange;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{
-    Algorithm, Config, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, recv,
-    reduce_scatter, send, sendrecv,
+    Algorithm, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, recv, reduce_scatter,
+    send, sendrecv,
 };
 
 /// How many programs: `TILEWIRE_CASES`, or a number that CI has time for.
@@ -227,14 +227,14 @@ fn make<'l>(link: &'l ShmTransport, number: usize, spec: Spec) -> Result<Option<
                 _ => sendrecv(link, &out, &inp, rank((me + 1) % ranks), rank(previous)),
             };
             let config = match way {
-                Way::Chosen => Config::default(),
-                Way::Staged { slot_bytes, depth } => Config {
+                Way::Chosen => Knobs::default(),
+                Way::Staged { slot_bytes, depth } => Knobs {
                     primitive: Some(Primitive::Staged),
                     slot_bytes: Some(slot_bytes),
                     depth: Some(depth),
-                    ..Config::default()
+                    ..Knobs::default()
                 },
-                Way::Direct => Config { primitive: Some(Primitive::Direct), ..Config::default() },
+                Way::Direct => Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() },
             };
             windows().fold(exchange.config(config), |exchange, window| exchange.window(window)).build()?
         }

@@ -4,7 +4,7 @@ use super::{assert_all_failed, outcomes, ramp};
 use tilewire::collective::PreparedExchange;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::Rank;
-use tilewire::{Config, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, kernel, recv, send, sendrecv};
+use tilewire::{Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, kernel, recv, send, sendrecv};
 
 type Op<'l> = PreparedExchange<'l>;
 
@@ -88,18 +88,13 @@ fn a_sender_that_runs_ahead_through_deeper_slots_is_told_apart() {
     let of = |len: usize, depth| {
         (
             len,
-            Config {
-                primitive: Some(Primitive::Staged),
-                slot_bytes: Some(128),
-                depth: Some(depth),
-                ..Config::default()
-            },
+            Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(128), depth: Some(depth), ..Knobs::default() },
         )
     };
     let (shallow, deep) = (of(32, 2), of(256, 16));
     let outcomes = outcomes(2, |world, link| {
         let peer = world.rank().after(1, 2);
-        let build = |(len, config): (usize, Config)| {
+        let build = |(len, config): (usize, Knobs)| {
             let x = Tensor::<u32>::zeros(len);
             if peer == Rank::new(1) {
                 send(link, &x, peer).config(config).build()

@@ -7,7 +7,7 @@ use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::prelude::*;
 use tilewire::tensor::bytes_of;
 use tilewire::transport::{Rank, RankError, World};
-use tilewire::{Config, Traced, recv, send, sendrecv};
+use tilewire::{Knobs, Traced, recv, send, sendrecv};
 
 const WAYS: [Way; 7] = [
     Way::Packet,
@@ -211,7 +211,7 @@ fn a_consume_hook_accumulates() {
 
 #[test]
 fn one_side_may_pack_elements_that_the_other_copies_in_words() {
-    fn one_way<T: Element>(world: &World, link: &ShmTransport, config: Config) -> Result<(), RankError> {
+    fn one_way<T: Element>(world: &World, link: &ShmTransport, config: Knobs) -> Result<(), RankError> {
         let (sender, receiver) = (Rank::new(0), Rank::new(1));
         for len in [16, 24, 40, 64] {
             for hook_sends in [true, false] {
@@ -237,7 +237,7 @@ fn one_side_may_pack_elements_that_the_other_copies_in_words() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         for blocks in 1..=4 {
             for granule in [1, 3, 8, 64] {
-                let config = Config { granule: Some(granule), ..Way::Packet.config(blocks) };
+                let config = Knobs { granule: Some(granule), ..Way::Packet.config(blocks) };
                 one_way::<u8>(world, &link, config)?;
                 one_way::<f32>(world, &link, config)?;
             }

@@ -10,7 +10,7 @@ use tilewire::ir::{Access, Type};
 use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
 use tilewire::transport::{Protocol, Rank, RankError, TransferError, TransportError, World};
 use tilewire::{
-    Bf16, BuildError, Config, F8E4M3, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
+    Bf16, BuildError, F8E4M3, Knobs, PrepareError, Primitive, RunError, Tensor, hooks, kernel, recv, send, sendrecv,
 };
 
 /// Runs `body` in two ranks, which must fail in both and write nothing; then that the transport is as good as before. Gives the errors by
@@ -50,7 +50,7 @@ fn transport_refuses(
     assert_eq!(errors, [0, 1].map(|rank| expected(Rank::new(rank))));
 }
 
-fn swap(world: &World, link: &ShmTransport, len: usize, config: Config) -> Result<(), RunError> {
+fn swap(world: &World, link: &ShmTransport, len: usize, config: Knobs) -> Result<(), RunError> {
     let peer = world.rank().after(1, 2);
     let (inp, out) = (Tensor::<f32>::zeros(len), output::<f32>(len));
     sendrecv(link, &out, &inp, peer, peer).config(config).run()
@@ -171,12 +171,12 @@ fn unable(words: &str, body: impl Fn(&World, &ShmTransport) -> Result<(), RunErr
 fn what_direct_cannot_do() {
     let x = || Tensor::<f32>::zeros(16);
     unable("direct cannot: it writes a window", |world, link| {
-        swap(world, link, 10, Config { primitive: Some(Primitive::Direct), ..Config::default() })
+        swap(world, link, 10, Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() })
     });
     // Not the window, which would be in vain.
     unable("direct cannot: nobody runs a consume hook", |world, link| {
         let (peer, config) =
-            (world.rank().after(1, 2), Config { primitive: Some(Primitive::Direct), ..Config::default() });
+            (world.rank().after(1, 2), Knobs { primitive: Some(Primitive::Direct), ..Knobs::default() });
         let swap = sendrecv(link, &output::<f32>(16), &x(), peer, peer).config(config);
         swap.consume(|c, x| c.output.store(c.pos(), x * 2.0)).run()
     });
@@ -293,7 +293,7 @@ fn slots_that_hold_no_element() {
 
 #[test]
 fn groups_that_tiles_would_tear_apart() {
-    let largest = |world: &World, link: &ShmTransport, len: usize, config: Config| {
+    let largest = |world: &World, link: &ShmTransport, len: usize, config: Knobs| {
         let peer = world.rank().after(1, 2);
         let (inp, out) = (Tensor::<f32>::zeros(len), Tensor::<f32>::zeros(len));
         sendrecv(link, &out, &inp, peer, peer)
@@ -308,14 +308,14 @@ fn groups_that_tiles_would_tear_apart() {
     );
     // 45 elements for each of two blocks, in sixteens.
     transport_refuses(
-        |world, link| largest(world, link, 90, Config { granule: Some(16), ..Way::Packet.config(2) }),
+        |world, link| largest(world, link, 90, Knobs { granule: Some(16), ..Way::Packet.config(2) }),
         |_| TransferError::TornGroup { group: 32, tile: 48 },
     );
     // With the granule that the message asks for, all is well.
     threads(2, "granule", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        largest(world, &link, 90, Config { granule: Some(32), ..Way::Packet.config(2) })?;
-        largest(world, &link, 300, Config { granule: Some(32), ..Way::staged(160, 2).config(2) })?;
+        largest(world, &link, 90, Knobs { granule: Some(32), ..Way::Packet.config(2) })?;
+        largest(world, &link, 300, Knobs { granule: Some(32), ..Way::staged(160, 2).config(2) })?;
         Ok(link.close()?)
     });
 }
@@ -391,7 +391,7 @@ fn two_sides_that_mean_different_messages() {
 
 #[test]
 fn two_sides_that_mean_different_ways() {
-    let differ = |expected, [give, take]: [Config; 2]| {
+    let differ = |expected, [give, take]: [Knobs; 2]| {
         let x = || Tensor::<f32>::zeros(100);
         differ(
             expected,
@@ -405,7 +405,7 @@ fn two_sides_that_mean_different_ways() {
     differ(("the number of blocks", "1", "2"), [Way::Packet.config(1), Way::Packet.config(2)]);
     differ(("the bytes of a slot", "128", "256"), [staged(128, 2, 1), staged(256, 2, 1)]);
     differ(("the depth", "2", "3"), [staged(128, 2, 1), staged(128, 3, 1)]);
-    let granule = |granule| Config { granule: Some(granule), ..staged(128, 2, 1) };
+    let granule = |granule| Knobs { granule: Some(granule), ..staged(128, 2, 1) };
     differ(("the tile", "[1, 20]", "[1, 32]"), [granule(20), granule(32)]);
 }
 
@@ -637,11 +637,11 @@ fn what_is_wrong_in_a_schedule_has_the_line_of_the_kernel_that_uses_it() {
 #[test]
 fn the_advice_of_a_refused_transfer_leads_to_one_that_is_built() {
     let starts = [
-        (9000, None, 2048, Config::default()),
+        (9000, None, 2048, Knobs::default()),
         (9000, None, 2048, Way::Packet.config(2)),
         (9000, None, 100, Way::staged(40, 2).config(1)),
         (9000, None, 100, Way::bulk(64, 2).config(1)),
-        (90, None, 32, Config { granule: Some(16), ..Way::Packet.config(2) }),
+        (90, None, 32, Knobs { granule: Some(16), ..Way::Packet.config(2) }),
         (9000, Some((9, 1000)), 48, Way::staged(512, 2).config(1)),
         (9000, Some((9, 1000)), 300, Way::staged(512, 2).config(1)),
     ];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tilewire::collective::Timeout;
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, TransportError, World};
-use tilewire::{Config, Primitive, RunError, Tensor, recv, send};
+use tilewire::{Knobs, Primitive, RunError, Tensor, recv, send};
 
 /// What a survivor tells: its error, and the error of the call after that.
 fn told(error: &RunError) -> String {
@@ -72,7 +72,7 @@ fn round(number: u64) -> (usize, usize, Case, Duration) {
     let primitive = random.one_of(&[Primitive::Staged, Primitive::Bulk, Primitive::Direct, Primitive::Packet]);
     let (rows, cols) = if primitive == Primitive::Packet { (10, 20) } else { (300, 401) };
     let blocks = Some(random.one_of(&[1, 2, 4]));
-    let config = Config { primitive: Some(primitive), blocks, ..Config::default() };
+    let config = Knobs { primitive: Some(primitive), blocks, ..Knobs::default() };
     let hook = random.one_of(&[Hook::Copy, Hook::Scale, Hook::Transpose]);
     let case = Case { hook, rows, cols, shift: 1 + random.below(ranks - 1), config };
     (ranks, victim, case, Duration::from_micros(random.below(4000) as u64))
@@ -167,13 +167,14 @@ const PLAIN: Case = Case {
     rows: 100,
     cols: 200,
     shift: 1,
-    config: Config {
+    config: Knobs {
         primitive: Some(Primitive::Staged),
         blocks: Some(2),
         slot_bytes: None,
         depth: None,
         granule: None,
-        warps: None,
+        send_warps: None,
+        recv_warps: None,
     },
 };
 

@@ -6,7 +6,7 @@ use crate::ranks::{in_threads, in_worlds, join, start};
 use crate::transfers::{Case, Hook, Random, Ready};
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, World};
-use tilewire::{Config, Primitive};
+use tilewire::{Knobs, Primitive};
 
 /// Random cases, several of them alive at a time, launched in turns with new data by ranks that come at any time.
 fn random_transfers(world: &World, seed: u64, cases: usize) -> Result<Vec<u64>, RankError> {
@@ -68,7 +68,7 @@ fn a_packet_share_that_is_no_whole_number_of_words_is_received_as_it_was_sent() 
     in_threads(2, |world| {
         let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
         // The output is [6, 3]: each of 6 blocks has 3 elements of 4 bytes, all of it 9 words.
-        let config = Config { primitive: Some(Primitive::Packet), blocks: Some(6), ..Config::default() };
+        let config = Knobs { primitive: Some(Primitive::Packet), blocks: Some(6), ..Knobs::default() };
         let mut ready = Ready::build(&link, Case { hook: Hook::Transpose, rows: 3, cols: 6, shift: 1, config })?;
         ready.fill(0);
         ready.launch()?;
@@ -98,7 +98,7 @@ fn a_thousand_launches_alternate_protocol_and_geometry() {
         let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
         let case = |hook, (rows, cols), primitive, blocks, slot_bytes, depth| {
             let config =
-                Config { primitive: Some(primitive), blocks: Some(blocks), slot_bytes, depth, ..Config::default() };
+                Knobs { primitive: Some(primitive), blocks: Some(blocks), slot_bytes, depth, ..Knobs::default() };
             Case { hook, rows, cols, shift: 1, config }
         };
         let cases = [

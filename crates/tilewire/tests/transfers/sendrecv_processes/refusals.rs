@@ -9,7 +9,7 @@ use std::time::Duration;
 use tilewire::collective::Mismatch;
 use tilewire::link::ShmTransport;
 use tilewire::transport::{Protocol, Rank, RankError, TransferError, World};
-use tilewire::{Bf16, Config, RunError, Tensor, recv, send, sendrecv};
+use tilewire::{Bf16, Knobs, RunError, Tensor, recv, send, sendrecv};
 
 const FIRST: Rank = Rank::new(0);
 const SECOND: Rank = Rank::new(1);
@@ -44,11 +44,11 @@ fn inp(len: usize) -> Tensor<f32> {
     Tensor::from_fn(len, |i| i as f32)
 }
 
-fn give(link: &ShmTransport, to: Rank, config: Config) -> Result<(), RunError> {
+fn give(link: &ShmTransport, to: Rank, config: Knobs) -> Result<(), RunError> {
     send(link, &inp(100), to).config(config).run()
 }
 
-fn take(link: &ShmTransport, from: Rank, config: Config) -> Result<(), RunError> {
+fn take(link: &ShmTransport, from: Rank, config: Knobs) -> Result<(), RunError> {
     recv(link, &output::<f32>(100), from).config(config).run()
 }
 
@@ -132,8 +132,8 @@ fn what_the_transport_has_no_room_for() {
             (peer, 129, Way::Packet.config(1), packet),
             (peer, 10, Way::staged(1024, 5).config(1), slot),
             (peer, 10, Way::Chosen.config(9), blocks),
-            (stranger, 10, Config::default(), TransferError::NoSuchPeer { peer: stranger, world_size }),
-            (world.rank(), 10, Config::default(), TransferError::SelfTransfer { rank: world.rank() }),
+            (stranger, 10, Knobs::default(), TransferError::NoSuchPeer { peer: stranger, world_size }),
+            (world.rank(), 10, Knobs::default(), TransferError::SelfTransfer { rank: world.rank() }),
         ] {
             let error =
                 refused(world, |link| sendrecv(link, &output::<f32>(len), &inp(len), to, to).config(config).run())?;

@@ -123,7 +123,7 @@ fn other(link: &ShmTransport) -> Rank {
 /// One way with a hook, f32 in: a launch, and what must arrive.
 struct Hooked<'l> {
     /// A pass of its own before the message, where the hook is none of the launch.
-    before: Option<Prepared>,
+    before: Option<PreparedExchange<'static>>,
     launch: Prepares<'l>,
     inp: Tensor<f32>,
     /// None for a rank that only sends.
@@ -136,7 +136,7 @@ type Fault = Box<dyn Fn(&Tensor<f32>) -> Option<usize>>;
 impl Run for Hooked<'_> {
     fn run(&mut self, steps: u64) -> Result<()> {
         (0..steps).try_for_each(|_| {
-            self.before.as_mut().map_or(Ok(()), Prepared::run)?;
+            self.before.as_mut().map_or(Ok(()), PreparedExchange::run)?;
             Ok(self.launch.run()?)
         })
     }
@@ -169,7 +169,7 @@ pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>
     let (inp, out, narrow) = (Tensor::<f32>::zeros(count), Tensor::<f32>::zeros(count), Tensor::<F8E4M3>::zeros(count));
     let (peer, sends) = (other(link), link.rank().index() == 0);
     let (done, narrowed) = (Tensor::<f32>::zeros(count), Tensor::<F8E4M3>::zeros(count));
-    let launches: [(Option<Prepared>, Prepares<'l>); 7] = if sends {
+    let launches: [(Option<PreparedExchange<'static>>, Prepares<'l>); 7] = if sends {
         let send = || send(link, &inp, peer).primitive(Primitive::Staged);
         let then_send = || tilewire::send(link, &done, peer).primitive(Primitive::Staged).build();
         let scales = map(&done, &inp).produce(|c| c.input.load(c.pos()) * 2.0).build()?;

@@ -2,7 +2,7 @@
 //! `each` and fences before whatever publishes. So the model has no row for them: a message large enough to be streamed is judged as any other.
 
 use crate::checker::{check, clean, expect};
-use tilewire::vm::Settings;
+use tilewire::vm::{Settings, StorePolicy};
 use tilewire::{Memory, Prepared, Tensor, Traced, kernel};
 
 /// Elements: as many bytes as the engine streams from where it is told to stream early.
@@ -51,7 +51,7 @@ fn a_signal_publishes_what_was_streamed() {
     let Streamed { send, receive, out, .. } = streamed(true);
     clean(&check(&[vec![send.clone(), receive.clone()]]));
     // The engine, told to stream all it can, does as the model says.
-    let settings = Settings { stream_from: 1, ..Settings::default() };
+    let settings = Settings { stores: StorePolicy { from: 1, ..StorePolicy::default() }, ..Settings::default() };
     for traced in [&send, &receive] {
         Prepared::with(&traced.kernel, &traced.args, settings.clone()).unwrap().run().unwrap();
     }

@@ -1,12 +1,12 @@
 //! All who take part in a transfer or a collective, compared before the first launch: what would otherwise corrupt or hang.
 
 use super::call::Call;
-use super::config::Decision;
-use super::error::Mismatch;
-use super::{RunError, hooks::Shape};
-use crate::ir::Type;
+use super::error::{Mismatch, RunError};
+use super::hooks::Hooks;
+use super::itinerary::{Itinerary, Work};
 use crate::link::Transport;
 use crate::schedule::Tiling;
+use crate::transport::layout::Side;
 use crate::transport::{AbortCode, Cause, Door, Pairing, Protocol, Rank, Ticket, TransportError};
 use std::time::Duration;
 
@@ -15,32 +15,26 @@ use std::time::Duration;
 pub(super) struct Card(Vec<(&'static str, String)>);
 
 impl Card {
-    pub(super) fn new(
-        (collective, way): (&str, &str),
-        types: &[Type],
-        tiling: &Tiling,
-        decision: &Decision,
-        shape: &Option<Shape>,
-        window: Option<&str>,
-        last_per: usize,
-    ) -> Card {
-        let types: Vec<String> = types.iter().map(ToString::to_string).collect();
-        let shape = shape.as_ref().map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
-        let (slot_bytes, depth) = match decision.protocol {
+    /// What a rank says about a chunk that travels so; `way`: by which algorithm.
+    fn of(plan: &Itinerary, hooks: &Hooks<'_>, way: &str, protocol: Protocol, tiling: &Tiling) -> Card {
+        let types: Vec<String> = hooks.types.iter().map(ToString::to_string).collect();
+        let shape = hooks.output_shape.as_ref();
+        let shape = shape.map_or("none".to_string(), |shape| format!("[{}, {}]", shape.rows, shape.cols));
+        let (slot_bytes, depth) = match protocol {
             Protocol::Staged { slot_bytes, depth } | Protocol::Bulk { slot_bytes, depth } => (slot_bytes, depth),
             _ => (0, 0),
         };
         Card(vec![
-            ("the collective", collective.to_string()),
+            ("the collective", plan.operation.agreement()),
             ("the number of elements", tiling.len().to_string()),
             ("the element types on the wire", types.join(" and ")),
             ("the shape of the output chunk", shape),
-            ("the neighbours that share the last value (last_per)", last_per.to_string()),
-            ("the window", window.unwrap_or("none").to_string()),
+            ("the neighbours that share the last value (last_per)", hooks.last_per.to_string()),
+            ("the window", plan.windows.as_deref().unwrap_or("none").to_string()),
             // From here on what follows from the above, unless the user says otherwise: two ranks that differ in both differ in the above.
             ("the algorithm", way.to_string()),
-            ("the protocol", decision.protocol.to_string()),
-            ("the number of blocks", decision.blocks.to_string()),
+            ("the protocol", protocol.to_string()),
+            ("the number of blocks", tiling.blocks().to_string()),
             ("the bytes of a slot", slot_bytes.to_string()),
             ("the depth", depth.to_string()),
             ("the tile", format!("[{}, {}]", tiling.tile_rows(), tiling.tile_cols())),
@@ -48,7 +42,7 @@ impl Card {
     }
 
     /// With a hash of the hooks, where the ranks are to have the same.
-    pub(super) fn with_hooks(mut self, hash: Option<u64>) -> Card {
+    fn with_hooks(mut self, hash: Option<u64>) -> Card {
         let value = hash.map_or("any".to_string(), |hash| format!("{hash:016x}"));
         self.0.push(("the hooks (same_hooks)", value));
         self
@@ -74,6 +68,45 @@ impl Card {
             }
         }
         Ok(())
+    }
+}
+
+/// What a rank says, and to whom.
+pub(super) enum Cards {
+    /// Each to one peer.
+    Pairs(Vec<(Pairing, Rank, Card)>),
+    /// The same to all ranks, who all say the same, so that a difference is seen by all: not one of them launches.
+    All(Card),
+    /// Nothing to nobody.
+    Nothing,
+}
+
+impl Cards {
+    /// `hash`: of the hooks, where the ranks are to have the same.
+    pub(super) fn of(plan: &Itinerary, hooks: &Hooks<'_>, hash: Option<u64>) -> Cards {
+        let card = |way: &str, protocol, tiling: &Tiling| Card::of(plan, hooks, way, protocol, tiling).with_hooks(hash);
+        match &plan.work {
+            Work::Map { .. } => Cards::Nothing,
+            Work::Legs(legs) => {
+                let mut of_legs = legs.all().map(|leg| {
+                    let pairing = if leg.side == Side::Send { Pairing::Send } else { Pairing::Receive };
+                    (pairing, leg.peer, card(plan.algorithm.name(), leg.protocol, &leg.tiling))
+                });
+                // In a collective all chunks are alike.
+                match plan.operation.is_collective() {
+                    true => of_legs.next().map_or(Cards::Nothing, |(.., card)| Cards::All(card)),
+                    false => Cards::Pairs(of_legs.collect()),
+                }
+            }
+            Work::Shards(of) => {
+                // A lane that waits stalls its whole warp, so every rank must have the same warps there.
+                let lanes = if of.swaps { format!(", {} warps", of.warps) } else { String::new() };
+                // All ranks have the same shards, so the first stands for all; a difference in any is one in the length of the whole.
+                let first = &of.shards[0].tiling;
+                let whole = Tiling::flat(plan.out.len(), first.tile_len(), first.blocks());
+                Cards::All(card(&format!("{}{lanes}", plan.algorithm.name()), of.protocol, &whole))
+            }
+        }
     }
 }
 

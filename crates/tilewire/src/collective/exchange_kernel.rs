@@ -1,14 +1,14 @@
 //! The kernel of an exchange: for each leg a schedule, with the hooks in it.
 
 use super::algorithm::Algorithm;
-use super::config::bulk_scratch;
-use super::exchange::AnyExchange;
-use super::hooks::{Shape, chunk};
-use super::leg::{CHECKED, Leg, Legs};
+use super::flow::Flow;
+use super::hooks::{Hooks, Shape, chunk};
+use super::itinerary::{CHECKED, Itinerary, Leg, Legs};
 use super::rounds::{FEWER, LegCode, OwnCode, RoundsCode, Share, warps_of};
 use super::scene::Scene;
 use crate::hook::{Block, Holds, Payload, RoleCtx, Value, View};
 use crate::ir::Access;
+use crate::link::Transport;
 use crate::schedule::{
     self, BulkPlan, PacketPlan, Packing, Peer, Ring, StagedPlan, Tiling, recv_bulk_any, recv_direct, recv_packets,
     recv_packets_any, recv_tiles_any, ring_gather_any, send_bulk_any, send_direct_any, send_packets, send_tiles_any,
@@ -19,24 +19,30 @@ use crate::transport::Protocol;
 use crate::transport::layout::Side;
 use std::rc::Rc;
 
+/// An exchange whose kernel is traced.
+#[derive(Clone, Copy)]
+pub(super) struct ExchangeKernel<'e, 'h> {
+    pub plan: &'e Itinerary,
+    pub legs: &'e Legs,
+    pub flow: Flow,
+    pub hooks: &'e Hooks<'h>,
+    pub link: &'e dyn Transport,
+}
+
 /// Declares the parameters and gives every leg its role.
-pub(super) fn roles<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
-    if exchange.algorithm == Some(Algorithm::Ring) && !legs.rounds.is_empty() {
-        return ring(exchange, k, legs);
+pub(super) fn roles<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
+    let ExchangeKernel { plan, legs, .. } = exchange;
+    if plan.algorithm == Algorithm::Ring && !legs.rounds.is_empty() {
+        return ring(exchange, k);
     }
     let [sends, receives] = [0, 1].map(|which| legs.rounds.iter().filter(|round| round[which].is_some()).count());
     let one_each = sends <= 1 && receives <= 1;
-    let keeper = exchange.keeper(legs);
     // What is sent and what is received may go by more blocks, or in other ways: then some have nothing to do in one of them.
     let blocks = legs.all().map(|leg| leg.tiling.blocks()).max().unwrap_or(1);
-    let copies = if legs.all().any(in_turns) { exchange.terms.link.copies() } else { 1 };
+    let copies = if legs.all().any(in_turns) { plan.facts.copies } else { 1 };
     let code = |leg| {
-        let mut body: Body<'_, '_, '_, 't> = Body::new(exchange, k, leg);
-        let leg: &Leg = leg;
-        if keeper.as_ref().is_some_and(|keeper| std::ptr::eq(keeper.leg, leg)) {
-            body.kept = legs.own.as_ref().map(|own| Scene { tiling: leg.tiling, ..Body::own(exchange, k, own).scene });
-        }
-        let Leg { side, peer, .. } = leg;
+        let body: Body<'_, '_, 't> = Body::new(exchange, k, leg);
+        let Leg { side, peer, .. }: &Leg = leg;
         let name = match side {
             side if one_each => side.to_string(),
             Side::Send => format!("send to {peer}"),
@@ -53,9 +59,9 @@ pub(super) fn roles<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Le
         };
         LegCode { name, trace: Box::new(run) }
     };
-    let own = legs.own.as_ref().filter(|_| keeper.is_none()).map(|leg| {
-        let body: Body<'_, '_, '_, 't> = Body::own(exchange, k, leg);
-        let is_shared = exchange.terms.link.copies() > 1 && in_turns(leg);
+    let own = legs.own.as_ref().map(|leg| {
+        let body: Body<'_, '_, 't> = Body::own(exchange, k, leg);
+        let is_shared = plan.facts.copies > 1 && in_turns(leg);
         OwnCode { name: "own", is_shared, trace: Rc::new(move |r, share| body.run_own(r, share)) }
     });
     let rounds = legs.rounds.iter().map(|round| round.each_ref().map(|leg| leg.as_ref().map(code)));
@@ -66,11 +72,11 @@ pub(super) fn roles<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Le
         packets: legs.rounds.iter().flatten().flatten().all(|leg| leg.protocol == Protocol::Packet),
         windows: legs.rounds.iter().flatten().flatten().all(|leg| matches!(leg.protocol, Protocol::Direct { .. })),
         copies,
-        warps: exchange.terms.config.warps,
+        warps: plan.warps,
         combines: false,
-        on_gpu: exchange.terms.link.seat().is_some(),
+        on_gpu: plan.facts.on_gpu(),
     };
-    all.trace(k, exchange.layout());
+    all.trace(k, plan.layout);
 }
 
 /// Whether copies of a role share out the steps of a leg.
@@ -79,24 +85,24 @@ fn in_turns(leg: &Leg) -> bool {
 }
 
 /// Gathers round a ring: the legs say what is produced and what is kept, and only the neighbours are talked to.
-fn ring<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
-    let (hooks, link) = (&exchange.hooks, exchange.terms.link);
-    let body = |leg| -> Body<'_, '_, '_, 't> { Body::own(exchange, k, leg) };
+fn ring<'t>(exchange: ExchangeKernel<'_, '_>, k: &Block<'t>) {
+    let ExchangeKernel { plan, legs, hooks, link, .. } = exchange;
+    let body = |leg| -> Body<'_, '_, 't> { Body::own(exchange, k, leg) };
     let [Some(first), Some(last)] = &legs.rounds[0] else { unreachable!("all send to all") };
     let Protocol::Staged { slot_bytes, depth } = first.protocol else { unreachable!("a ring is staged") };
     let (next, previous) =
         (link.sender(k, first.peer, first.protocol, None), link.receiver(k, last.peer, last.protocol));
     let (tiling, ranks) = (first.tiling, link.world_size());
-    let plan = StagedPlan::new(&link.link(first.peer), slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+    let staged = StagedPlan::new(&first.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
     let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
     let source = body(first);
     // The own chunk first, which may be where it must be already; then by how many ranks before this one it comes from.
     let received = legs.rounds.iter().map(|[_, receive]| receive.as_ref());
     let kept: Vec<_> = [legs.own.as_ref()].into_iter().chain(received).map(|leg| leg.map(body)).collect();
     k.blocks(tiling.blocks() as u32);
-    let warps = warps_of(link.seat().is_some(), exchange.terms.config.warps, FEWER);
+    let warps = warps_of(plan.facts.on_gpu(), plan.warps.both(), FEWER);
     k.role("ring", warps).run(|r| {
-        let ring = Ring { next: &next, previous: &previous, plan, tiling, ranks };
+        let ring = Ring { next: &next, previous: &previous, plan: staged, tiling, ranks };
         let produce = |at: &schedule::Leg<'t>| hooks.produce(&source.scene.producing(r, at));
         ring_gather_any(r, &ring, packing, &produce, &|which, at, regs| {
             if let Some(kept) = &kept[which] {
@@ -107,8 +113,8 @@ fn ring<'t>(exchange: &AnyExchange<'_, '_>, k: &Block<'t>, legs: &Legs) {
 }
 
 /// One leg in a kernel being traced.
-struct Body<'e, 'h, 'l, 't> {
-    exchange: &'e AnyExchange<'h, 'l>,
+struct Body<'e, 'h, 't> {
+    exchange: ExchangeKernel<'e, 'h>,
     leg: &'e Leg,
     /// What reaches the peer; none for the rank's own chunk.
     peer: Option<Peer<'t>>,
@@ -119,9 +125,9 @@ struct Body<'e, 'h, 'l, 't> {
     words: Option<View<'t, u64>>,
 }
 
-impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
-    fn new(exchange: &'e AnyExchange<'h, 'l>, k: &Block<'t>, leg: &'e Leg) -> Self {
-        let (hooks, link) = (&exchange.hooks, exchange.terms.link);
+impl<'e, 'h, 't> Body<'e, 'h, 't> {
+    fn new(exchange: ExchangeKernel<'e, 'h>, k: &Block<'t>, leg: &'e Leg) -> Self {
+        let ExchangeKernel { hooks, link, .. } = exchange;
         let peer = match leg.side {
             Side::Send => link.sender(k, leg.peer, leg.protocol, leg.window.as_ref()),
             Side::Receive => link.receiver(k, leg.peer, leg.protocol),
@@ -134,36 +140,37 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
             _ => None,
         };
         let own = Body::own(exchange, k, leg);
-        Body { peer: Some(peer), words, ..own }
+        let kept = leg.keeps.as_ref().map(|kept| Scene { tiling: leg.tiling, ..Body::own(exchange, k, kept).scene });
+        Body { peer: Some(peer), words, kept, ..own }
     }
 
     /// A leg without a wire.
-    fn own(exchange: &'e AnyExchange<'h, 'l>, k: &Block<'t>, leg: &'e Leg) -> Self {
-        let (hooks, len) = (&exchange.hooks, leg.tiling.len());
+    fn own(exchange: ExchangeKernel<'e, 'h>, k: &Block<'t>, leg: &'e Leg) -> Self {
+        let (ExchangeKernel { plan, hooks, flow, link, .. }, len) = (exchange, leg.tiling.len());
         let positions = |shape: &Option<Shape>| shape.as_ref().map_or(len, |shape| shape.rows * shape.cols);
         // Where this rank has no chunk of its own, what it gave stands there by length, and cannot be written.
         let input = match &leg.inp {
             Some(inp) => k.any_input(inp).named("input"),
-            None => k.any_input(&exchange.inp).resized(positions(&hooks.input_shape)),
+            None => k.any_input(&plan.inp).resized(positions(&hooks.input_shape)),
         };
         let output = match &leg.out {
             Some(out) => k.any_output(out).named("output"),
-            None => k.any_input(&exchange.out).named("input"),
+            None => k.any_input(&plan.out).named("input"),
         };
         // What this rank sends may be longer than what it receives: then its output stands for the peer's, by length.
-        let sends = leg.side == Side::Send && leg.peer != exchange.terms.link.rank();
+        let sends = leg.side == Side::Send && leg.peer != link.rank();
         let output = if sends || leg.out.is_none() { output.resized(len) } else { output };
         let holds = if leg.inp.is_some() { Holds::Input } else { Holds::NoInput };
         let (input, output) =
             (chunk(input, holds, &hooks.input_shape), chunk(output, Holds::Output, &hooks.output_shape));
-        let (flow, other, tiling) = (exchange.pattern.flow(), leg.peer, leg.tiling);
+        let (other, tiling) = (leg.peer, leg.tiling);
         let scene = Scene { input, output, tiling, flow, other, start: 0, cols: None };
         Body { exchange, leg, peer: None, scene, kept: None, words: None }
     }
 
     /// A leg without a wire, or a share of it.
     fn run_own(&self, r: &RoleCtx<'t>, share: Share) {
-        let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
+        let (ExchangeKernel { plan, hooks, .. }, tiling) = (self.exchange, self.leg.tiling);
         let each = |step: Value<'t, i64>, tile: schedule::Tile<'t>| {
             tile.each(r, |spot| {
                 let at = schedule::Leg { spot, step, slot: None, region: None };
@@ -171,7 +178,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 hooks.consume(&consumes, hooks.produce(&produces));
             });
         };
-        _ = if link.copies() > 1 && in_turns(self.leg) {
+        _ = if plan.facts.copies > 1 && in_turns(self.leg) {
             tiling.for_tiles_in_turns(r, (share.number, share.of), each)
         } else {
             tiling.for_tiles(r, each)
@@ -179,7 +186,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
     }
 
     fn run(&self, r: &RoleCtx<'t>) {
-        let (hooks, link, tiling) = (&self.exchange.hooks, self.exchange.terms.link, self.leg.tiling);
+        let (ExchangeKernel { hooks, .. }, tiling) = (self.exchange, self.leg.tiling);
         let produce = |at: &schedule::Leg<'t>| {
             if let Some(kept) = &self.kept {
                 let [produces, consumes] = kept.passing(r, at);
@@ -191,7 +198,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
         let peer = self.peer.as_ref().expect("a leg to a peer");
         match (self.leg.protocol, self.leg.side) {
             (Protocol::Packet, side) => {
-                let plan = PacketPlan::new(&link.link(self.leg.peer), tiling.blocks());
+                let plan = PacketPlan::new(&self.leg.link, tiling.blocks());
                 match (side, self.words) {
                     (Side::Send, None) => {
                         share_packets(r, std::slice::from_ref(peer), (plan, hooks.types), tiling, &produce).end();
@@ -211,8 +218,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Staged { slot_bytes, depth }, side) => {
-                let plan =
-                    StagedPlan::new(&link.link(self.leg.peer), slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+                let plan = StagedPlan::new(&self.leg.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
                 let packing = Packing::new(hooks.types, tiling.tile_len()).last_per(hooks.last_per);
                 match side {
                     Side::Send => send_tiles_any(r, peer, plan, tiling, packing, &produce),
@@ -220,9 +226,8 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Bulk { slot_bytes, depth }, side) => {
-                let plan =
-                    StagedPlan::new(&link.link(self.leg.peer), slot_bytes, depth, tiling.blocks()).expect(CHECKED);
-                let plan = BulkPlan::within(plan, bulk_scratch(link.seat())).expect(CHECKED);
+                let plan = StagedPlan::new(&self.leg.link, slot_bytes, depth, tiling.blocks()).expect(CHECKED);
+                let plan = BulkPlan::within(plan, self.exchange.plan.facts.bulk_scratch()).expect(CHECKED);
                 let packing = Packing::new(hooks.types, tiling.tile_len());
                 match side {
                     Side::Send => send_bulk_any(r, peer, plan, tiling, packing, &produce),
@@ -230,7 +235,7 @@ impl<'e, 'h, 'l, 't> Body<'e, 'h, 'l, 't> {
                 }
             }
             (Protocol::Direct { .. }, side) => {
-                let max_blocks = link.link(self.leg.peer).max_blocks;
+                let max_blocks = self.leg.link.max_blocks;
                 match side {
                     Side::Send => send_direct_any(r, peer, (max_blocks, hooks.types[0]), tiling, &produce),
                     Side::Receive => recv_direct(r, peer, max_blocks, tiling.blocks()),

@@ -1,14 +1,14 @@
 //! Kernels over transports: how one is launched so that nothing hangs.
 
-use super::RunError;
 use super::call::Call;
+use super::error::RunError;
 use super::wait_host::waits_of;
-use crate::cuda::{self, CudaError};
+use crate::cuda::{self, CudaError, Seat};
 use crate::hook::Traced;
 use crate::ir::{Kernel, SourceLine, simplify, verify};
 use crate::link::Transport;
 use crate::transport::{Abort, AbortCode, Cause, Door, Rank, TransferError, Verdict};
-use crate::vm::{LaunchError, PrepareError, Prepared, Puts, Settings};
+use crate::vm::{LaunchError, PrepareError, Prepared, Settings, StorePolicy};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,30 +37,14 @@ enum Engine {
 
 /// How a kernel is launched.
 #[derive(Clone, Copy)]
-pub(super) struct How {
+pub(super) struct LaunchOptions {
     pub deadline: Option<Duration>,
-    pub streams: Streams,
     /// Waits see the abort word, and sleep on doorbells.
     pub watched: bool,
-}
-
-/// What is written around the cache, on a CPU.
-#[derive(Clone, Copy)]
-pub(super) struct Streams {
-    /// An `each` that stores so many bytes.
-    pub from: usize,
-    /// In roles that write for this rank alone so many, where that differs.
-    pub own_from: Option<usize>,
-    /// What is kept beside what is sent, in one role: so many, where that differs.
-    pub kept_from: Option<usize>,
-    /// What goes into regions of other ranks.
-    pub puts: Puts,
-}
-
-impl Default for Streams {
-    fn default() -> Self {
-        Streams { from: Settings::default().stream_from, own_from: None, kept_from: None, puts: Puts::default() }
-    }
+    /// Which stores go around the cache, on a CPU.
+    pub stores: StorePolicy,
+    /// See [`ptx::Options::unroll`](crate::ptx::Options::unroll).
+    pub unroll: u32,
 }
 
 impl<'l> Launch<'l> {
@@ -94,17 +78,18 @@ impl<'l> Launch<'l> {
         // Anybody may have changed the kernel since it was traced.
         verify(&traced.kernel).map_err(|errors| PrepareError::Invalid(errors.to_string()))?;
         let call = Call::of_kernel(&traced.kernel.name, SourceLine::caller());
-        Launch::with(hosts, traced.clone(), How { deadline, streams: Streams::default(), watched: true }, call)
+        let options = LaunchOptions { deadline, watched: true, stores: StorePolicy::default(), unroll: 0 };
+        Launch::with(hosts, traced.clone(), options, call)
     }
 
     /// Compiles a kernel that is as it was traced.
     pub(super) fn with(
         hosts: &[&'l dyn Transport],
         traced: Traced,
-        how: How,
+        options: LaunchOptions,
         call: Call,
     ) -> Result<Launch<'l>, RunError> {
-        let How { deadline, streams, watched } = how;
+        let LaunchOptions { deadline, watched, stores, unroll } = options;
         let first = hosts.first().expect("a launch over at least one transport");
         let Traced { kernel, args } = traced;
         let mut kernel = Box::new(kernel);
@@ -124,6 +109,7 @@ impl<'l> Launch<'l> {
                 rank: first.rank().number(),
                 world_size: first.world_size() as u32,
                 deadline: deadline.filter(|_| watched),
+                unroll,
             };
             let launch = cuda::Launch::new(&simplify(&kernel), &args, seat, settings)?;
             launch.name(name);
@@ -134,14 +120,27 @@ impl<'l> Launch<'l> {
             world_size: first.world_size(),
             deadline,
             waits,
-            stream_from: streams.from,
-            stream_own_from: streams.own_from,
-            stream_kept_from: streams.kept_from,
-            puts: streams.puts,
+            stores,
             ..Settings::default()
         };
         let prepared = Prepared::of_verified(&kernel, &args, settings)?;
         ready(Engine::Cpu(prepared), kernel)
+    }
+
+    /// Compiles a kernel that waits for nobody: for the CPU, or for the GPU of this seat.
+    pub(super) fn alone(traced: Traced, seat: Option<&Seat>, unroll: u32, call: Call) -> Result<Launch<'l>, RunError> {
+        let Traced { kernel, args } = traced;
+        let engine = match seat {
+            Some(seat) => {
+                let settings = cuda::Settings { deadline: None, unroll, ..cuda::Settings::default() };
+                let launch = cuda::Launch::new(&simplify(&kernel), &args, seat, settings)?;
+                launch.name(call.to_string());
+                Engine::Gpu(Box::new(launch))
+            }
+            None => Engine::Cpu(Prepared::of_verified(&kernel, &args, Settings::default())?),
+        };
+        let (hosts, aborts) = (Vec::new(), Vec::new());
+        Ok(Launch { hosts, engine, kernel: Box::new(kernel), call, deadline: None, aborts })
     }
 
     /// Runs the kernel: on the CPU to the end; on a GPU it is started, and [`Launch::sync`] or a later call says how it ended.
@@ -198,7 +197,8 @@ impl<'l> Launch<'l> {
     /// Breaks the transports, and adds to the error what the engine does not know.
     #[cold]
     fn failed(&self, mut error: RunError) -> RunError {
-        let own = |code| Cause { code, rank: self.hosts[0].rank().index(), reason: 0 };
+        let Some(first) = self.hosts.first() else { return error };
+        let own = |code| Cause { code, rank: first.rank().index(), reason: 0 };
         let late = self.late(&error);
         // After the lines: a rank whose launch failed shows that it waits until it has set the abort words, so if its line (acquire) was gone,
         // the cause is there, and `late` may be that rank.

@@ -1,9 +1,9 @@
 //! An exchange that is ready: compared with its peers by the first launch, then launched any number of times.
 
-use super::RunError;
+use super::agreement::{Cards, Pending};
 use super::call::Call;
-use super::link::{How, Launch};
-use super::pair::{Card, Pending};
+use super::error::RunError;
+use super::launch::{Launch, LaunchOptions};
 use crate::hook::Traced;
 use crate::ir::Kernel;
 use crate::link::Transport;
@@ -12,11 +12,12 @@ use crate::transport::{AbortCode, Cause, Door, Pairing, Rank};
 use std::fmt;
 use std::time::Duration;
 
-/// A [`send`](super::send), [`recv`](super::recv), [`sendrecv`](super::sendrecv) or collective that is compiled.
+/// A collective, a [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv), or a [`map`](super::map), that is compiled.
 ///
 /// It borrows its transport and keeps its tensors alive. Launches of one transport run one after the other, on the thread that has it.
 pub struct PreparedExchange<'l> {
-    link: &'l dyn Transport,
+    /// None of a `map`.
+    link: Option<&'l dyn Transport>,
     launch: Launch<'l>,
     peers: Peers,
     deadline: Option<Duration>,
@@ -33,18 +34,22 @@ enum Peers {
 }
 
 impl<'l> PreparedExchange<'l> {
-    /// Compiles a kernel that nobody has been told of yet: of a collective, which all ranks take part in, or of a transfer. Its signals and
-    /// packets carry the numbers of the tickets that are told next.
-    pub(super) fn prepare(
+    /// A kernel of this rank alone.
+    pub(super) fn alone(launch: Launch<'l>) -> Self {
+        PreparedExchange { link: None, launch, peers: Peers::Agree, deadline: None }
+    }
+
+    /// Compiles a kernel, and tells the peers of it. Its signals and packets carry the numbers of the tickets that are told.
+    pub(super) fn over(
         link: &'l dyn Transport,
         mut traced: Traced,
-        together: bool,
-        how: How,
+        cards: Cards,
+        options: LaunchOptions,
         call: Call,
     ) -> Result<Self, RunError> {
-        let me = link.rank().number();
+        let (me, together) = (link.rank(), !matches!(cards, Cards::Pairs(_)));
         let operation = |Between { from, to, .. }: Between| {
-            let (pairing, peer) = if from == me { (Pairing::Send, to) } else { (Pairing::Receive, from) };
+            let (pairing, peer) = if from == me.number() { (Pairing::Send, to) } else { (Pairing::Receive, from) };
             let pairing = if together { Pairing::Together } else { pairing };
             link.ticket(pairing, Rank::new(peer)).operation()
         };
@@ -57,30 +62,26 @@ impl<'l> PreparedExchange<'l> {
                 }
             }
         }
-        let launch = Launch::with(&[link], traced, how, call)?;
-        let peers = Peers::Pending { told: Vec::new(), all: false };
-        Ok(PreparedExchange { link, launch, peers, deadline: how.deadline })
-    }
-
-    /// Tells a peer of one leg.
-    pub(super) fn tell(&mut self, pairing: Pairing, peer: Rank, card: Card) -> Result<(), RunError> {
-        if let Peers::Pending { told, .. } = &mut self.peers {
-            let pending = Pending::tell(self.link, (pairing, peer), card, self.launch.call());
-            told.push(pending.map_err(|error| error.during(self.launch.call()))?);
+        let launch = Launch::with(&[link], traced, options, call)?;
+        let cards = match cards {
+            Cards::Pairs(cards) => cards,
+            Cards::All(card) => {
+                let peers = Rank::all(link.world_size()).filter(|&peer| peer != me);
+                peers.map(|peer| (Pairing::Together, peer, card.clone())).collect()
+            }
+            Cards::Nothing => Vec::new(),
+        };
+        let peers = Peers::Pending { told: Vec::new(), all: together };
+        let mut prepared = PreparedExchange { link: Some(link), launch, peers, deadline: options.deadline };
+        for (pairing, peer, card) in cards {
+            let pending = Pending::tell(link, (pairing, peer), card, prepared.launch.call());
+            let pending = pending.map_err(|error| error.during(prepared.launch.call()))?;
+            // One by one: what was told must be taken back if the next cannot be.
+            if let Peers::Pending { told, .. } = &mut prepared.peers {
+                told.push(pending);
+            }
         }
-        Ok(())
-    }
-
-    /// Tells all ranks what is the same on all of them.
-    pub(super) fn tell_all(&mut self, card: Card) -> Result<(), RunError> {
-        let me = self.link.rank();
-        for peer in Rank::all(self.link.world_size()).filter(|&peer| peer != me) {
-            self.tell(Pairing::Together, peer, card.clone())?;
-        }
-        if let Peers::Pending { all, .. } = &mut self.peers {
-            *all = true;
-        }
-        Ok(())
+        Ok(prepared)
     }
 
     /// Runs it to the end: what is sent may be overwritten then, and what is received is there. On a GPU the launch is only started: what
@@ -134,10 +135,10 @@ impl<'l> PreparedExchange<'l> {
     /// transfer ends with the first error, since the transport is broken then: another peer may be late, and should not hear of it later.
     #[cold]
     fn meet(&mut self) -> Result<(), RunError> {
-        if let Peers::Pending { told, all } = &self.peers {
+        if let (Peers::Pending { told, all }, Some(link)) = (&self.peers, self.link) {
             let mut first = Ok(());
             for side in told {
-                first = first.and(side.meet(self.link, self.deadline));
+                first = first.and(side.meet(link, self.deadline));
                 if first.is_err() && !all {
                     break;
                 }
@@ -149,8 +150,7 @@ impl<'l> PreparedExchange<'l> {
                 // The peer of the other leg may agree, launch, and count a step that this rank does not. It hears why.
                 let code = match error {
                     RunError::Mismatch(mismatch) => {
-                        self.link
-                            .door()
+                        link.door()
                             .and_then(Door::status)
                             .iter()
                             .for_each(|status| status.tell_all(&mismatch.verdict()));
@@ -172,7 +172,9 @@ impl<'l> PreparedExchange<'l> {
 
     /// Breaks the transport: a peer may have launched what this rank will not.
     fn give_up(&self, code: AbortCode) {
-        self.link.fail(Cause { code, rank: self.link.rank().index(), reason: 0 });
+        if let Some(link) = self.link {
+            link.fail(Cause { code, rank: link.rank().index(), reason: 0 });
+        }
     }
 }
 

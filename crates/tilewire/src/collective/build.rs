@@ -1,0 +1,112 @@
+//! From a request to a prepared kernel: plan, trace, check, compile, tell the others.
+
+use super::agreement::Cards;
+use super::error::RunError;
+use super::exchange_kernel::{self, ExchangeKernel};
+use super::hooks::OverlapCheck;
+use super::itinerary::{Itinerary, Work};
+use super::launch::{Launch, LaunchOptions};
+use super::operation::Operation;
+use super::prepared::PreparedExchange;
+use super::request::Request;
+use super::settle::torn;
+use super::{exchange_plan, map_kernel, reduction_kernel, reduction_plan};
+use crate::cuda::{Device, Seat};
+use crate::hook::{Traced, kernel_at};
+use crate::ir::Op;
+use crate::schedule::Tiling;
+use crate::transport::TransferError;
+use crate::vm::StorePolicy;
+
+impl<'l> Request<'_, 'l> {
+    pub(super) fn plan(&self) -> Result<Itinerary, RunError> {
+        match self.operation {
+            Operation::Map => map_kernel::plan(self),
+            Operation::Exchange(pattern) => exchange_plan::plan(self, pattern),
+            Operation::Reduction(kind, op) => reduction_plan::plan(self, (kind, op)),
+        }
+    }
+
+    pub(super) fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+        let plan = self.plan()?;
+        let traced = self.trace(&plan)?;
+        let unroll = self.config.unroll.unwrap_or(0);
+        if let Work::Map { .. } = plan.work {
+            let device =
+                [&plan.out, &plan.inp].into_iter().find_map(|tensor| tensor.memory().reachable_from().device_only());
+            let seat = device.map(|number| Seat::of_thread(&Device::open(number)?)).transpose()?;
+            return Ok(PreparedExchange::alone(Launch::alone(traced, seat.as_ref(), unroll, plan.call)?));
+        }
+        let stores = StorePolicy::of(&plan.traffic);
+        let stores = StorePolicy { puts: self.puts.unwrap_or(stores.puts), ..stores };
+        let options = LaunchOptions { deadline: self.deadline, watched: self.watched, stores, unroll };
+        let hash = self.same_hooks.then(|| self.hooks.hash()).transpose()?;
+        let cards = Cards::of(&plan, &self.hooks, hash);
+        PreparedExchange::over(self.link(), traced, cards, options, plan.call)
+    }
+
+    pub(super) fn explain(&self) -> Result<String, RunError> {
+        Ok(format!("{}\n  hooks {:016x}", self.plan()?.explain(), self.hooks.hash()?))
+    }
+
+    pub(super) fn trace(&self, plan: &Itinerary) -> Result<Traced, RunError> {
+        let (hooks, overlap) = (&self.hooks, OverlapCheck::default());
+        let traced = kernel_at(plan.operation.name(), hooks.at.clone(), |k| {
+            for (at, fault) in hooks.faults.iter().chain(&plan.faults) {
+                k.report(at, fault.clone());
+            }
+            let writes = match (&plan.work, plan.operation) {
+                (Work::Legs(legs), Operation::Exchange(pattern)) => {
+                    let (flow, link) = (pattern.flow(), self.link());
+                    exchange_kernel::roles(ExchangeKernel { plan, legs, flow, hooks, link }, k);
+                    !hooks.is_copy() && legs.all().any(|leg| leg.out.is_some())
+                }
+                // Its own roles would reach beyond its input.
+                (Work::Shards(_), _) if !plan.faults.is_empty() => return k.main(|_| {}),
+                (Work::Shards(of), _) => {
+                    reduction_kernel::roles(plan, of, hooks, self.link(), k);
+                    !hooks.is_copy() && !plan.in_place
+                }
+                (Work::Map { blocks, share }, _) => {
+                    map_kernel::role(plan, (*blocks, *share), hooks, k);
+                    true
+                }
+                (Work::Legs(_), _) => unreachable!("only exchanges have legs"),
+            };
+            if writes {
+                overlap.look(k, plan.out.memory());
+            }
+        })?;
+        overlap.result()?;
+        self.check_groups(plan, &traced)?;
+        Ok(traced)
+    }
+
+    /// Groups of neighbours must not be torn apart, neither by tiles nor by shards.
+    fn check_groups(&self, plan: &Itinerary, traced: &Traced) -> Result<(), TransferError> {
+        let group = |op: &Op| if let Op::Group { size, .. } = op { Some(*size as usize) } else { None };
+        let groups: Vec<usize> = traced.kernel.insts.values().filter_map(|inst| group(&inst.op)).collect();
+        let is_torn = |tiling: &Tiling, group: usize| {
+            let tile = tiling.tile_cols();
+            tiling.tiles() > 1 && tile < tiling.cols() && !tile.is_multiple_of(group)
+        };
+        for (tiling, protocol, link) in plan.tilings() {
+            if let Some(&group) = groups.iter().find(|&&group| is_torn(&tiling, group)) {
+                return Err(torn(&link, (group, tiling.tile_cols()), protocol, plan.payload));
+            }
+        }
+        // Groups are counted from where a shard begins: one that begins within a group would have others for neighbours than the hook means.
+        let Work::Shards(of) = &plan.work else { return Ok(()) };
+        let begins_within = |group: usize| {
+            of.shards.iter().any(|shard| !shard.range.is_empty() && !shard.range.start.is_multiple_of(group))
+        };
+        match groups.into_iter().find(|&group| begins_within(group)) {
+            Some(group) => {
+                let shard = of.shards[0].range.len();
+                let padded = shard.next_multiple_of(group) * of.shards.len();
+                Err(TransferError::TornShard { group, shard, padded })
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! The builder of all that is called with tensors and hooks: [`Exchange`], [`Reduction`] and [`Map`] are one type.
+
+use super::algorithm::{Algorithm, ReduceOp, Reducible};
+use super::config::{Config, Knobs, Primitive};
+use super::error::RunError;
+use super::hooks::{Hooks, ProduceHook};
+use super::operation::Operation;
+use super::prepared::PreparedExchange;
+use super::request::{Request, WindowOf};
+use super::rounds::Rounds;
+use crate::hook::{AnyCtx, AnyValue, Ctx, Payload, Regs, Traced, Value};
+use crate::ir::SourceLine;
+use crate::ir::scalar::Element;
+use crate::link::{Transport, Window};
+use crate::tensor::Tensor;
+use crate::vm::Puts;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A collective, a transfer or a `map` being built, from tensors of `In` to tensors of `Out`. `R` is what travels for one element, `K` what
+/// kind it is: [`Exchange`], [`Reduction`] or [`Map`].
+///
+/// All ranks that take part must say the same about what travels: how many elements, of which types, in which shape, and how ([`Config`]).
+/// They are compared before the first launch; a difference is an error on all of them that names it.
+#[must_use = "nothing happens before run(), build() or trace()"]
+pub struct Collective<'h, 'l, In: Element, Out: Element, R: Regs, K> {
+    request: Request<'h, 'l>,
+    types: PhantomData<fn(In, R, K) -> Out>,
+}
+
+/// A [`send`](super::send), [`recv`](super::recv) or [`sendrecv`](super::sendrecv), or a collective that moves chunks, like
+/// [`all_to_all`](super::all_to_all).
+pub type Exchange<'h, 'l, In, Out, R = In> = Collective<'h, 'l, In, Out, R, Moving>;
+
+/// A [`reduce_scatter`](super::reduce_scatter) or [`all_reduce`](super::all_reduce). `R` is what is reduced.
+pub type Reduction<'h, 'l, In, Out, R = In> = Collective<'h, 'l, In, Out, R, Combining>;
+
+/// A [`map`](super::map). `R` is what `produce` gives to `consume`.
+pub type Map<'h, In, Out, R = In> = Collective<'h, 'static, In, Out, R, Mapping>;
+
+/// The kind of an [`Exchange`].
+pub enum Moving {}
+/// The kind of a [`Reduction`].
+pub enum Combining {}
+/// The kind of a [`Map`].
+pub enum Mapping {}
+
+/// Kinds of collectives, and what may travel in them: anything, but that a reduction combines single numbers.
+pub trait Carries<R>: sealed::Kind {}
+impl<R: Regs> Carries<R> for Moving {}
+impl<R: Regs> Carries<R> for Mapping {}
+impl<R: Reducible> Carries<R> for Combining {}
+
+/// Kinds of collectives whose payload may be several values.
+pub trait CarriesTuples: sealed::Kind {}
+impl CarriesTuples for Moving {}
+impl CarriesTuples for Mapping {}
+
+/// Kinds of collectives that go over a transport.
+pub trait Travels: sealed::Kind {}
+impl Travels for Moving {}
+impl Travels for Combining {}
+
+mod sealed {
+    pub trait Kind {}
+    impl Kind for super::Moving {}
+    impl Kind for super::Combining {}
+    impl Kind for super::Mapping {}
+}
+
+impl<'h, 'l, In: Element, Out: Element, K> Collective<'h, 'l, In, Out, In, K> {
+    pub(super) fn at(
+        operation: Operation,
+        link: Option<&'l dyn Transport>,
+        out: &Tensor<Out>,
+        inp: &Tensor<In>,
+        at: SourceLine,
+    ) -> Self {
+        let hooks = Hooks::copy(<In as Regs>::TYPES, Out::TYPE, at);
+        Collective { request: Request::new(operation, link, out.into(), inp.into(), hooks), types: PhantomData }
+    }
+
+    #[track_caller]
+    pub(super) fn over(operation: Operation, link: &'l dyn Transport, out: &Tensor<Out>, inp: &Tensor<In>) -> Self {
+        Self::at(operation, Some(link), out, inp, SourceLine::caller())
+    }
+}
+
+impl<'h, 'l, In: Element, Out: Element, R: Regs, K> Collective<'h, 'l, In, Out, R, K> {
+    /// The same builder, for a payload of other types.
+    #[track_caller]
+    fn with<Q: Regs>(mut self, produce: Rc<ProduceHook<'h>>) -> Collective<'h, 'l, In, Out, Q, K> {
+        self.request.hooks.set_produce(Q::TYPES, produce);
+        Collective { request: self.request, types: PhantomData }
+    }
+
+    /// Gives the chunks a shape: input and output chunk have `rows` rows of `cols` elements, unless
+    /// [`output_shape`](Self::output_shape) says otherwise for the output. Hooks are called for every position of the output.
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map};
+    /// let (out, inp) = (Tensor::<f32>::zeros(6), Tensor::<f32>::zeros(6));
+    /// map(&out, &inp).chunk_shape(2, 3).produce(|c| -c.input.at(c.row(), c.col())).trace()?;
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    #[track_caller]
+    pub fn chunk_shape(mut self, rows: usize, cols: usize) -> Self {
+        self.request.hooks.set_chunk_shape(rows, cols);
+        self
+    }
+
+    /// Gives the output chunk a shape of its own: that of a transpose, say.
+    ///
+    /// ```text
+    ///   chunk_shape(2, 3)       a  b  c                 a  d         output (row, col)
+    ///   output_shape(3, 2)      d  e  f       ──▶       b  e           = input (col, row)
+    ///                                                   c  f
+    /// ```
+    ///
+    /// ```
+    /// use tilewire::{Tensor, map};
+    /// let (out, inp) = (Tensor::<i32>::zeros(6), Tensor::from_slice(&[1, 2, 3, 4, 5, 6]));
+    /// map(&out, &inp).chunk_shape(2, 3).output_shape(3, 2).produce(|c| c.input.at(c.col(), c.row())).run()?;
+    /// assert_eq!(out.to_vec(), [1, 4, 2, 5, 3, 6]);
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    #[track_caller]
+    pub fn output_shape(mut self, rows: usize, cols: usize) -> Self {
+        self.request.hooks.set_output_shape(rows, cols);
+        self
+    }
+
+    /// What is sent for a position of the output chunk. Without a consume hook it is stored there.
+    #[track_caller]
+    pub fn produce<Q: Element>(
+        self,
+        hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> Value<'t, Q> + 'h,
+    ) -> Collective<'h, 'l, In, Out, Q, K> {
+        self.with::<Q>(Rc::new(move |c: &AnyCtx<'_>| AnyValue::from(hook(&c.typed())).into()))
+    }
+
+    /// What happens with what arrives for a position of the output chunk; give it after `produce`.
+    #[track_caller]
+    pub fn consume(mut self, hook: impl for<'t> Fn(&Ctx<'t, In, Out>, R::Of<'t>) + 'h) -> Self {
+        self.request.hooks.set_consume(Rc::new(move |c, payload| hook(&c.typed(), R::restore(payload))));
+        self
+    }
+
+    /// Blocks that share the work, for one peer where there are several; 1 by default on a CPU, where idle worker threads of the process help
+    /// with several, and as many as are worth it on a GPU.
+    pub fn blocks(mut self, blocks: usize) -> Self {
+        self.request.config.near.blocks = Some(blocks);
+        self
+    }
+
+    /// Warps of one copy of a role, on a GPU, whether it sends or receives; see [`Knobs::send_warps`].
+    pub fn warps(mut self, warps: u32) -> Self {
+        self.request.config.near = Knobs::warps(warps).or(self.request.config.near);
+        self
+    }
+
+    /// Vectors of neighbours that a lane of a GPU has in flight; chosen by default.
+    pub fn unroll(mut self, vectors: u32) -> Self {
+        self.request.config.unroll = Some(vectors);
+        self
+    }
+}
+
+impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h, 'l, In, Out, R, K> {
+    /// Like `produce`, for two values that travel side by side, such as a payload and its scale.
+    ///
+    /// ```
+    /// use tilewire::{F8E4M3, Tensor, map};
+    /// let (out, inp) = (Tensor::<f32>::zeros(64), Tensor::<f32>::zeros(64));
+    /// map(&out, &inp)
+    ///     .produce2(|c| {
+    ///         let x = c.input.load(c.pos());
+    ///         let scale = (x.abs().group_max(32) / 448.0).max(f32::MIN_POSITIVE); // never 0
+    ///         ((x / scale).cast::<F8E4M3>(), scale)
+    ///     })
+    ///     .consume(|c, (payload, scale)| c.output.store(c.pos(), payload.cast::<f32>() * scale))
+    ///     .run()?;
+    /// assert_eq!(out.to_vec(), [0.0; 64]); // without the `max` a group of zeros would be 0 / 0
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    #[track_caller]
+    pub fn produce2<A: Element, B: Element>(
+        self,
+        hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>) + 'h,
+    ) -> Collective<'h, 'l, In, Out, (A, B), K> {
+        self.with::<(A, B)>(Rc::new(move |c: &AnyCtx<'_>| {
+            let (a, b) = hook(&c.typed());
+            Payload::new(&[a.into(), b.into()])
+        }))
+    }
+
+    /// Like `produce`, for three values that travel side by side.
+    #[track_caller]
+    pub fn produce3<A: Element, B: Element, C: Element>(
+        self,
+        hook: impl for<'t> Fn(&Ctx<'t, In, Out>) -> (Value<'t, A>, Value<'t, B>, Value<'t, C>) + 'h,
+    ) -> Collective<'h, 'l, In, Out, (A, B, C), K> {
+        self.with::<(A, B, C)>(Rc::new(move |c: &AnyCtx<'_>| {
+            let (a, b, d) = hook(&c.typed());
+            Payload::new(&[a.into(), b.into(), d.into()])
+        }))
+    }
+
+    /// Says that the last of the values that travel is the same for every `group` neighbouring positions (a scale), so that it travels
+    /// once for them, beside the payload. Both sides say it. A value that is not seen to be so is a misuse.
+    ///
+    /// ```
+    /// use tilewire::{F8E4M3, Tensor, hooks, map};
+    /// let (out, inp) = (Tensor::<f32>::zeros(256), Tensor::<f32>::zeros(256));
+    /// map(&out, &inp)
+    ///     .produce2(hooks::quantise(F8E4M3::MAX, 128))
+    ///     .last_per(128)
+    ///     .consume(hooks::dequantise())
+    ///     .run()?;
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    ///
+    /// Packets are small, and carry all values for every position all the same.
+    pub fn last_per(mut self, group: usize) -> Self {
+        self.request.hooks.last_per = group.max(1);
+        self
+    }
+}
+
+impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
+    /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.
+    ///
+    /// ```
+    /// # use tilewire::link::{ShmOptions, ShmTransport};
+    /// # use tilewire::transport::{Rank, World};
+    /// # use tilewire::{F8E4M3, Tensor, recv, send};
+    /// # let (first, second) = (Rank::new(0), Rank::new(1));
+    /// # World::threads(2).run(|world| {
+    /// # let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    /// # let (x, y) = (Tensor::from_fn(64, |i| i as f32), Tensor::<f32>::zeros(64));
+    /// # if world.rank() == first {
+    /// send(&link, &x, second)
+    ///     .produce2(|c| {
+    ///         let x = c.input.load(c.pos());
+    ///         let scale = (x.abs().group_max(32) / 448.0).max(f32::MIN_POSITIVE);
+    ///         ((x / scale).cast::<F8E4M3>(), scale)
+    ///     })
+    ///     .run()?;
+    /// # } else {
+    /// recv(&link, &y, first)
+    ///     .carries::<(F8E4M3, f32)>()
+    ///     .consume(|c, (x, scale)| c.output.store(c.pos(), x.cast::<f32>() * scale))
+    ///     .run()?;
+    /// # assert!((y.get(31) - 31.0).abs() < 1e-3);
+    /// # }
+    /// # Ok(link.close()?) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn carries<Q: Regs>(self) -> Exchange<'h, 'l, In, Out, Q> {
+        self.with::<Q>(Rc::new(|_: &AnyCtx<'_>| unreachable!("a receive produces nothing")))
+    }
+
+    /// How many positions are sent, where it is not the length of the input: for hooks that gather.
+    pub fn send_len(mut self, len: usize) -> Self {
+        self.request.send_len = Some(len);
+        self
+    }
+
+    /// Keeps the own chunk while another is sent, as large chunks are kept on some processors: so that the checker sees that form on all.
+    pub(crate) fn rehearsed_keeper(mut self) -> Self {
+        self.request.keeps = true;
+        self
+    }
+}
+
+impl<'h, 'l, In: Element, Out: Element, R: Regs> Reduction<'h, 'l, In, Out, R> {
+    /// What is computed; the sum by default.
+    pub fn op(mut self, op: ReduceOp) -> Self {
+        if let Operation::Reduction(_, of) = &mut self.request.operation {
+            *of = op;
+        }
+        self
+    }
+}
+
+/// How it travels.
+impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, In, Out, R, K> {
+    /// How it runs. What the configuration leaves out stays as it was said before, and is chosen by the size otherwise: this and the
+    /// methods for single knobs combine in any order, and what is said last about a knob holds.
+    pub fn config(mut self, config: impl Into<Config>) -> Self {
+        self.request.config = config.into().or(self.request.config);
+        self
+    }
+
+    /// Which way it takes; chosen by the size by default. The results are the same, to the bit.
+    pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.request.config.algorithm = Some(algorithm);
+        self
+    }
+
+    /// How the rounds of a collective share a launch; chosen by what lies between the ranks by default.
+    pub fn rounds(mut self, rounds: Rounds) -> Self {
+        self.request.config.rounds = Some(rounds);
+        self
+    }
+
+    /// Other knobs for peers across a network; see [`Config::far`].
+    pub fn far(mut self, knobs: Knobs) -> Self {
+        self.request.config.far = Some(self.request.config.far.map_or(knobs, |said| knobs.or(said)));
+        self
+    }
+
+    /// Warps of one copy of a role that sends, on a GPU; see [`Knobs::send_warps`].
+    pub fn send_warps(mut self, warps: u32) -> Self {
+        self.request.config.near.send_warps = Some(warps);
+        self
+    }
+
+    /// Warps of one copy of a role that receives, on a GPU.
+    pub fn recv_warps(mut self, warps: u32) -> Self {
+        self.request.config.near.recv_warps = Some(warps);
+        self
+    }
+
+    /// How bytes travel; chosen by the size by default.
+    pub fn primitive(mut self, primitive: Primitive) -> Self {
+        self.request.config.near.primitive = Some(primitive);
+        self
+    }
+
+    /// Bytes of a slot of staging; chosen by the size by default.
+    pub fn slot_bytes(mut self, bytes: usize) -> Self {
+        self.request.config.near.slot_bytes = Some(bytes);
+        self
+    }
+
+    /// Slots of a block; chosen by the size by default.
+    pub fn depth(mut self, slots: usize) -> Self {
+        self.request.config.near.depth = Some(slots);
+        self
+    }
+
+    /// Keeps groups of this many neighbours in one tile, for hooks that reduce over groups.
+    pub fn granule(mut self, elements: usize) -> Self {
+        self.request.config.near.granule = Some(elements);
+        self
+    }
+
+    /// How long a wait may last without progress; the world's deadline by default, `None`: forever.
+    pub fn deadline(mut self, deadline: impl Into<Option<Duration>>) -> Self {
+        self.request.deadline = deadline.into();
+        self
+    }
+
+    /// How a CPU writes what is for other ranks. By default, staging is written the way that is found to be faster, and windows through the cache.
+    pub fn puts(mut self, puts: Puts) -> Self {
+        self.request.puts = Some(puts);
+        self
+    }
+
+    /// Makes it an error if another rank has other hooks: the first launch compares their hashes, and nothing is sent. Hooks may differ
+    /// unless this is said: a constant that depends on the rank is legal. Say it on all ranks.
+    pub fn same_hooks(mut self) -> Self {
+        self.request.same_hooks = true;
+        self
+    }
+
+    /// For measuring what watching costs: launches that neither see a peer's failure nor sleep. Only their deadline ends a wait then.
+    pub fn unwatched(mut self) -> Self {
+        self.request.watched = false;
+        self
+    }
+
+    /// Says that input or output is this rank's part of a window, which peers reach: say it once for each window.
+    ///
+    /// An exchange sends straight into the receiver's window, in one hop. The output of the receiver must be its part of the window. There is no
+    /// consume hook then, and what is sent is one value of the window's type.
+    ///
+    /// ```
+    /// use tilewire::link::{ShmOptions, ShmTransport, Window};
+    /// use tilewire::transport::World;
+    /// use tilewire::{Tensor, sendrecv};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let (window, inp) = (Window::<f32>::allocate(&link, 4)?, Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0]));
+    ///     let peer = world.rank().after(1, 2);
+    ///     sendrecv(&link, window.tensor(), &inp, peer, peer).window(&window).run()?;
+    ///     assert_eq!(window.tensor().to_vec(), [1.0, 2.0, 3.0, 4.0]);
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    ///
+    /// A reduction combines in one hop: every rank reads its part of all inputs where they lie, and of an all-reduce stores the result in all outputs.
+    /// The input must be this rank's part of a window, and so must the output of an all-reduce, of the same one (in place) or of a second:
+    /// say this once for each. Nobody runs a produce hook then, nor the consume hook of an all-reduce.
+    ///
+    /// ```
+    /// use tilewire::all_reduce;
+    /// use tilewire::link::{ShmOptions, ShmTransport, Window};
+    /// use tilewire::transport::World;
+    /// World::threads(3).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let window = Window::<f32>::allocate(&link, 1000)?;
+    ///     window.tensor().fill(world.rank().number() as f32);
+    ///     all_reduce(&link, window.tensor(), window.tensor()).window(&window).run()?;
+    ///     assert_eq!(window.tensor().get(999), 3.0);
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn window<W: Element>(mut self, window: &Window<W>) -> Self {
+        self.request.windows.push(WindowOf::of(window));
+        self
+    }
+
+    /// As `window`, with memory of one thread: for kernels that are traced and never launched.
+    pub(crate) fn rehearsed_window<W: Element>(mut self, of_all: &[Tensor<W>]) -> Self {
+        self.request.windows.push(WindowOf::rehearsed(of_all, self.request.link().rank()));
+        self
+    }
+}
+
+impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Carries<R>> Collective<'h, 'l, In, Out, R, K> {
+    /// Traces, verifies and compiles, and tells the peers what is to come; the result is launched any number of times.
+    ///
+    /// Nothing waits here: the sides are compared by the first launch, so that ranks may build transfers with different peers in any order.
+    /// The n-th transfer built towards a peer meets the n-th that the peer builds from here, and those of one pair are launched in the
+    /// same order on both sides; a collective is built and launched by all ranks, in the same order. What is built is to be launched: a
+    /// peer that was told of it may be waiting, so dropping it before the first launch breaks the transport.
+    pub fn build(self) -> Result<PreparedExchange<'l>, RunError> {
+        self.request.build()
+    }
+
+    /// What it would do, for people: the operation, how it travels to and from each peer, and a hash of its hooks, which ranks can
+    /// compare. Nothing is built.
+    ///
+    /// ```
+    /// use tilewire::link::{ShmOptions, ShmTransport};
+    /// use tilewire::transport::World;
+    /// use tilewire::{Tensor, all_gather};
+    /// World::threads(2).run(|world| {
+    ///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+    ///     let (inp, out) = (Tensor::<f32>::zeros(4), Tensor::<f32>::zeros(8));
+    ///     let text = all_gather(&link, &out, &inp).produce(|c| c.input.load(c.pos()) * 2.0).explain()?;
+    ///     assert!(text.contains("all_gather of 4 f32") && text.contains("packet") && text.contains("hooks"));
+    ///     Ok(link.close()?)
+    /// })?;
+    /// # Ok::<(), tilewire::transport::WorldError>(())
+    /// ```
+    pub fn explain(&self) -> Result<String, RunError> {
+        self.request.explain()
+    }
+
+    /// Builds and launches once. It builds at every call, which takes far longer than a small launch: in a loop, call
+    /// [`build`](Self::build) once, and `run` what it gives as often as you like.
+    pub fn run(self) -> Result<(), RunError> {
+        self.request.build()?.run()
+    }
+
+    /// Traces the kernel and stops there: for printing its IR, for the checker, for another engine.
+    pub fn trace(self) -> Result<Traced, RunError> {
+        self.request.trace(&self.request.plan()?)
+    }
+}

@@ -1,0 +1,263 @@
+//! Exchanges, planned: every route with its tensors, its tiles and its protocol, checked against the transport.
+
+use super::algorithm::Algorithm;
+use super::config::Primitive;
+use super::decide::Way;
+use super::error::RunError;
+use super::facts::WorldFacts;
+use super::hooks::Hooks;
+use super::itinerary::{Itinerary, Leg, Legs, Work};
+use super::pattern::{Part, Pattern, Round, Route};
+use super::request::{Request, WindowOf};
+use super::rounds::Rounds;
+use super::settle::Message;
+use crate::hook::MisuseKind;
+use crate::ir::SourceLine;
+use crate::link::Transport;
+use crate::tensor::{AnyTensor, Memory};
+use crate::transport::layout::Side;
+use crate::transport::{LinkKind, Protocol, Rank, TransferError};
+use crate::vm::{Kept, Traffic};
+
+/// What an exchange will do.
+pub(super) fn plan(request: &Request<'_, '_>, pattern: Pattern) -> Result<Itinerary, RunError> {
+    let link = request.link();
+    let facts = WorldFacts::of(link);
+    // The output tells which window it is, where this rank has one.
+    let has_output = !matches!(pattern, Pattern::Pair { from: None, .. });
+    let of_output = request.windows.iter().find(|window| has_output && window.own.is(request.out.memory()));
+    let window = of_output.or(request.windows.last());
+    let planner = Planner { request, pattern, link, window, layout: request.layout(facts.in_memory), facts };
+    let mut legs = planner.legs()?;
+    let faults = planner.faults(&legs);
+    let kept = planner.keep(&mut legs);
+    let staged = legs.all().any(|leg| matches!(leg.protocol, Protocol::Staged { .. }));
+    let sent = legs.rounds.iter().filter(|[send, _]| send.is_some()).count();
+    let len = legs.all().next().map_or(0, |leg| leg.tiling.len());
+    let traffic = Traffic {
+        chunks: sent + usize::from(legs.own.is_some()),
+        staged_output: staged.then(|| request.out.memory().bytes()),
+        stages: staged,
+        kept,
+        ..Traffic::default()
+    };
+    let windows = window.map(|window| window.number.clone());
+    Ok(Itinerary { windows, faults, traffic, ..Itinerary::of(request, facts, len, Work::Legs(legs)) })
+}
+
+struct Planner<'p, 'h, 'l> {
+    request: &'p Request<'h, 'l>,
+    pattern: Pattern,
+    link: &'l dyn Transport,
+    /// The one that `direct` writes.
+    window: Option<&'p WindowOf>,
+    layout: Rounds,
+    facts: WorldFacts,
+}
+
+impl<'p, 'h> Planner<'p, 'h, '_> {
+    fn hooks(&self) -> &'p Hooks<'h> {
+        &self.request.hooks
+    }
+
+    /// The legs, checked against the transport.
+    fn legs(&self) -> Result<Legs, RunError> {
+        let Request { inp, out, .. } = self.request;
+        let routes = self.pattern.routes(self.link.rank(), self.facts.ranks)?;
+        if let Some(refused) = self.request.refused_algorithm() {
+            return Err(refused.into());
+        }
+        if let Pattern::Pair { to: Some(_), from: Some(_) } = self.pattern
+            && inp.memory().overlaps(out.memory())
+        {
+            return Err(over_the_input(inp.memory()).into());
+        }
+        let leg = |route: Option<Route>| route.map(|route| self.leg(route)).transpose();
+        let round = |round: &Round| Ok([leg(round.send)?, leg(round.receive)?]);
+        let rounds = routes.rounds.iter().map(round).collect::<Result<Vec<_>, RunError>>()?;
+        let own = leg(routes.own)?.filter(|own| !self.in_place(own));
+        let legs = Legs { own, rounds };
+        if self.pattern.is_collective() {
+            check_overlap(&legs)?;
+        }
+        Ok(legs)
+    }
+
+    /// Whether a rank's own chunk is where it must be already.
+    fn in_place(&self, own: &Leg) -> bool {
+        let same = |inp: &AnyTensor, out: &AnyTensor| inp.memory().is(out.memory()) && inp.ty() == out.ty();
+        let there = own.inp.as_ref().zip(own.out.as_ref()).is_some_and(|(inp, out)| same(inp, out));
+        there && self.hooks().is_copy()
+    }
+
+    /// Positions of the chunk that is sent.
+    fn sent(&self) -> usize {
+        let shape = self.hooks().output_shape.as_ref().map(|shape| shape.rows * shape.cols);
+        shape.or(self.request.send_len).unwrap_or(self.request.inp.len())
+    }
+
+    /// Positions of the chunk that a route moves.
+    fn positions(&self, route: &Route) -> Result<usize, TransferError> {
+        match (self.pattern, route.side) {
+            (Pattern::Pair { .. }, Side::Send) => Ok(self.sent()),
+            // Only the root has an output; what it says is compared with what the others say.
+            (Pattern::Gather { root }, _) if root != self.link.rank() => Ok(self.sent()),
+            _ => Ok(route.output.range("the output", self.request.out.len(), self.facts.ranks)?.len()),
+        }
+    }
+
+    fn leg(&self, route: Route) -> Result<Leg, RunError> {
+        let (Request { inp, out, config, .. }, hooks, ranks) = (self.request, self.hooks(), self.facts.ranks);
+        let Route { side, peer, .. } = route;
+        let is_own = peer == self.link.rank() && self.pattern.is_collective();
+        let len = self.positions(&route)?;
+        let ring = config.algorithm == Some(Algorithm::Ring) && !is_own;
+        let rounds = if self.pattern.is_collective() { ranks } else { 1 };
+        let message = Message {
+            config: *config,
+            peer: (!is_own).then_some(peer),
+            types: hooks.types,
+            len,
+            last_per: hooks.last_per,
+            shape: hooks.output_shape.as_ref(),
+            at_once: if self.layout == Rounds::Legs { 2 * rounds } else { rounds },
+            only: ring.then_some((Primitive::Staged, "a ring passes on what lies in staging: use staged")),
+            consumed: !hooks.stores(),
+            window_bytes: self.window.map(|window| window.reached(&route, self.window_range(&route, len))),
+        };
+        let (way, tiling) = message.settle(self.link, &self.facts).map_err(|error| match (error, self.window) {
+            (RunError::Transfer(TransferError::TooLarge { protocol: Protocol::Direct { .. }, .. }), Some(window)) => {
+                window.too_short(&route, self.window_range(&route, len)).into()
+            }
+            (error, _) => error,
+        })?;
+        self.check_direct(&way, side)?;
+        let part = |part: Part, what, len| match part {
+            Part::Absent => Ok(None),
+            part => part.range(what, len, ranks).map(Some),
+        };
+        let inp = part(route.input, "the input", inp.len())?.map(|range| inp.slice(range));
+        let out = part(route.output, "the output", out.len())?.map(|range| out.slice(range));
+        let window = self.window.filter(|_| matches!(way.protocol, Protocol::Direct { .. }) && !is_own);
+        let window = window.filter(|_| side == Side::Send).map(|window| {
+            let (first, bytes) = self.window_range(&route, len);
+            // A transfer uses the window from its start on, however long it is.
+            let bytes = if self.pattern.is_collective() { bytes } else { window.bytes_of(peer) };
+            window.part_of(peer, first, bytes)
+        });
+        // Copies of a role share out tiles; where there are none, the fewer the better.
+        let tiling = if is_own && self.facts.copies == 1 { tiling.bands(way.granule) } else { tiling };
+        Ok(Leg { peer, side, inp, out, tiling, protocol: way.protocol, link: way.link, window, keeps: None })
+    }
+
+    /// Lets the first leg that sends keep the rank's own chunk, where that pays. On a CPU, where one thread takes leg after leg; and only of copies,
+    /// since hooks may give every peer something else.
+    fn keep(&self, legs: &mut Legs) -> Option<Kept> {
+        let (own, leg) = (legs.own.as_ref()?, legs.rounds.first()?[0].as_ref()?);
+        let (kept, sent) = (own.inp.as_ref()?.memory(), leg.inp.as_ref()?.memory());
+        let copies = self.hooks().is_copy() && self.hooks().output_shape.is_none();
+        let is_direct = matches!(leg.protocol, Protocol::Direct { .. }) && !self.facts.on_gpu();
+        let how = if kept.is(sent) { Kept::Same } else { Kept::Other };
+        let alike = own.tiling.len() == leg.tiling.len();
+        // Blocks and rounds of their own may have threads of their own, and what is not memory takes its time to say that it is ready.
+        let alone = leg.tiling.blocks() == 1 && self.layout == Rounds::Roles;
+        let is_memory = self.link.link(leg.peer).kind == LinkKind::Shm;
+        let pays = self.request.keeps || how.pays(sent.bytes());
+        if !(copies && is_direct && is_memory && alike && alone && pays) {
+            return None;
+        }
+        let own = legs.own.take();
+        if let [Some(leg), _] = &mut legs.rounds[0] {
+            leg.keeps = own.map(Box::new);
+        }
+        Some(how)
+    }
+
+    /// Lengths that do not fit each other.
+    fn faults(&self, legs: &Legs) -> Vec<(SourceLine, MisuseKind)> {
+        let (hooks, mut faults) = (self.hooks(), Vec::new());
+        let mut check = |what, is, must| {
+            if is != must {
+                faults.push((hooks.at.clone(), MisuseKind::Length { what, is, must }));
+            }
+        };
+        let what = if self.pattern.is_collective() {
+            "the input's chunk for one rank (without a produce hook input and output are equally long: one of the two is wrong)"
+        } else {
+            "the input of a send without produce hook"
+        };
+        for leg in legs.all().filter(|leg| leg.side == Side::Send && hooks.copies) {
+            check(what, leg.inp.as_ref().map_or(0, AnyTensor::len), leg.tiling.len());
+        }
+        let first = legs.all().next().filter(|_| self.pattern.is_collective());
+        let must = first.map_or_else(|| self.sent(), |leg| leg.tiling.len());
+        check("send_len beside a shape or an output", self.request.send_len.unwrap_or(must), must);
+        faults
+    }
+
+    /// First byte and bytes of the receiver's window that a route writes.
+    fn window_range(&self, route: &Route, len: usize) -> (usize, usize) {
+        let bytes = len * self.hooks().types[0].size();
+        match route.lands {
+            Part::Chunk(k) => (k * bytes, bytes),
+            _ => (0, bytes),
+        }
+    }
+
+    /// What `direct` cannot do with this window.
+    fn check_direct(&self, way: &Way, side: Side) -> Result<(), TransferError> {
+        let (protocol @ Protocol::Direct { .. }, Some(window)) = (way.protocol, self.window) else {
+            return Ok(());
+        };
+        let unable = |why| Err(TransferError::Unable { protocol, why });
+        if self.hooks().types != [window.ty] {
+            return unable("it stores one value of the window's type: use staged or packet for others");
+        }
+        if side == Side::Receive && !window.own.is(self.request.out.memory()) {
+            return unable("the output is not this rank's part of the window: give window.tensor() as output");
+        }
+        Ok(())
+    }
+}
+
+impl WindowOf {
+    fn too_short(&self, route: &Route, (first, bytes): (usize, usize)) -> TransferError {
+        let (rank, has) = match route.side {
+            Side::Send => (route.peer, self.bytes_of(route.peer)),
+            Side::Receive => {
+                let own = self.peers.iter().position(|window| window.as_ref().is_some_and(|it| it.is(&self.own)));
+                (own.map_or(route.peer, |own| Rank::new(own as u32)), self.own.bytes())
+            }
+        };
+        TransferError::WindowTooShort { rank, bytes: has, needed: first + bytes }
+    }
+
+    /// Bytes that may be written from where a route lands.
+    fn reached(&self, route: &Route, (first, _): (usize, usize)) -> usize {
+        let all = match route.side {
+            Side::Send => self.bytes_of(route.peer),
+            Side::Receive => self.own.bytes(),
+        };
+        all.saturating_sub(first)
+    }
+}
+
+/// Nothing that is read may be written: not by what arrives, and not by the rank's own chunk.
+fn check_overlap(legs: &Legs) -> Result<(), TransferError> {
+    let own = legs.own.iter();
+    let sends = legs.rounds.iter().filter_map(|[send, _]| send.as_ref());
+    let receives = legs.rounds.iter().filter_map(|[_, receive]| receive.as_ref());
+    let read: Vec<&Memory> =
+        sends.chain(own.clone()).filter_map(|leg| leg.inp.as_ref().map(AnyTensor::memory)).collect();
+    for out in receives.chain(own).filter_map(|leg| leg.out.as_ref()) {
+        if let Some(memory) = read.iter().find(|memory| memory.overlaps(out.memory())) {
+            return Err(over_the_input(memory));
+        }
+    }
+    Ok(())
+}
+
+/// The output lies over this part of the input.
+pub(super) fn over_the_input(memory: &Memory) -> TransferError {
+    TransferError::Overlap { what: "the input".to_string(), bytes: memory.bytes() }
+}

@@ -1,0 +1,57 @@
+//! `map`, planned and traced: hooks over a whole tensor, on the engine where its tensors lie.
+
+use super::error::RunError;
+use super::facts::{Machine, WorldFacts};
+use super::hooks::Hooks;
+use super::itinerary::{Itinerary, Work};
+use super::request::Request;
+use crate::cuda::Device;
+use crate::hook::{Block, MisuseKind};
+use crate::vm::Processor;
+
+/// Elements that a block of a GPU has at least, and a multiple of: groups of neighbours are not torn apart by blocks.
+const GPU_SHARE: usize = 4096;
+/// Blocks of a multiprocessor of a GPU, and warps of a block, by default.
+const GPU_BLOCKS: usize = 4;
+const WARPS: u32 = 8;
+
+/// What a `map` will do.
+pub(super) fn plan(request: &Request<'_, '_>) -> Result<Itinerary, RunError> {
+    let (Request { inp, out, hooks, config, .. }, mut faults) = (request, Vec::new());
+    let machine = match [out, inp].into_iter().find_map(|tensor| tensor.memory().reachable_from().device_only()) {
+        Some(number) => Machine::of(&*Device::open(number)?, 1),
+        None => Machine::Cpu(Processor::here()),
+    };
+    // Blocks share the outermost axis of the output: its rows, or its elements.
+    let (outer, least) = match &hooks.output_shape {
+        Some(shape) => (shape.rows, 1),
+        None => (out.len(), GPU_SHARE),
+    };
+    let (blocks, share) = match (config.near.blocks, machine) {
+        (None, Machine::Gpu { multiprocessors, .. }) => {
+            let share = outer.div_ceil(GPU_BLOCKS * multiprocessors).next_multiple_of(least).max(1);
+            (outer.div_ceil(share).max(1), share)
+        }
+        (said, _) => {
+            let blocks = said.unwrap_or(1);
+            (blocks.max(1), outer.div_ceil(blocks.max(1)))
+        }
+    };
+    if config.near.blocks == Some(0) {
+        faults.push((hooks.at.clone(), MisuseKind::TooSmall { what: "the number of blocks", is: 0 }));
+    }
+    if hooks.copies && inp.len() != out.len() {
+        let (is, must) = (inp.len(), out.len());
+        let what = "the input of a map without produce hook";
+        faults.push((hooks.at.clone(), MisuseKind::Length { what, is, must }));
+    }
+    let facts = WorldFacts { ranks: 1, machine, in_memory: true, copies: 1 };
+    Ok(Itinerary { faults, ..Itinerary::of(request, facts, out.len(), Work::Map { blocks, share }) })
+}
+
+/// Declares the parameters and the one role.
+pub(super) fn role(plan: &Itinerary, (blocks, share): (usize, usize), hooks: &Hooks<'_>, k: &Block<'_>) {
+    k.blocks(u32::try_from(blocks).unwrap_or(u32::MAX));
+    let (chunks, share) = (hooks.chunks(k, &plan.inp, &plan.out), (blocks > 1).then_some(share));
+    k.role("main", plan.warps.both().unwrap_or(WARPS)).run(|r| hooks.pass(r, chunks, share));
+}

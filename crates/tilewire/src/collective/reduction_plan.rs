@@ -1,0 +1,297 @@
+//! Reductions, planned: the algorithm, the protocol, the shards and their tiles, the windows; checked against the transport.
+
+use super::algorithm::{Algorithm, ReduceOp};
+use super::config::{Knobs, Primitive};
+use super::decide::Way;
+use super::error::RunError;
+use super::exchange_plan::over_the_input;
+use super::facts::WorldFacts;
+use super::itinerary::{Itinerary, ReachedWindows, Shard, Shards, Work};
+use super::operation::Kind;
+use super::request::{Request, WindowOf};
+use super::rounds::{FEWER, Rounds, Warps, warps_of};
+use super::settle::Message;
+use crate::hook::MisuseKind;
+use crate::ir::Type;
+use crate::link::Transport;
+use crate::schedule::{Tiling, swapped};
+use crate::tensor::Memory;
+use crate::transport::{Protocol, Rank, TransferError};
+use crate::vm::Traffic;
+use std::ops::Range;
+
+/// What a reduction will do.
+pub(super) fn plan(request: &Request<'_, '_>, (kind, op): (Kind, ReduceOp)) -> Result<Itinerary, RunError> {
+    let (link, hooks) = (request.link(), &request.hooks);
+    let facts = WorldFacts::of(link);
+    let planner = Planner { request, kind, op, link, layout: request.layout(facts.in_memory), facts };
+    let (ranks, len) = (facts.ranks, request.out.len());
+    if kind == Kind::ReduceScatter && !request.inp.len().is_multiple_of(ranks) {
+        return Err(TransferError::Uneven { what: "the input", len: request.inp.len(), ranks }.into());
+    }
+    let in_place = planner.in_place()?;
+    let (algorithm, shards) = match planner.reached()? {
+        Some((input, output)) => planner.in_windows(input, output)?,
+        None => planner.through_staging()?,
+    };
+    let (is, must) = (request.inp.len(), len * planner.chunks());
+    let what = if planner.chunks() == 1 {
+        "the input, which without a produce hook is as long as the output,"
+    } else {
+        "the input, which without a produce hook is as long as the outputs of all ranks together,"
+    };
+    let fault = (hooks.at.clone(), MisuseKind::Length { what, is, must });
+    let faults = if hooks.copies && is != must { vec![fault] } else { Vec::new() };
+    let payload = (if algorithm == Algorithm::Ring { shards.partial(hooks.types[0]) } else { hooks.types }, 1);
+    let windows = shards.windows.as_ref().map(|windows| windows.number.clone());
+    // Of an all-reduce all outputs are written, and no difference was measured.
+    let reads_more = kind == Kind::ReduceScatter;
+    let traffic = Traffic { reads_more, stages: windows.is_none(), ..Traffic::default() };
+    let base = Itinerary::of(request, facts, len, Work::Shards(shards));
+    Ok(Itinerary { algorithm, payload, windows, in_place, traffic, faults, ..base })
+}
+
+struct Planner<'p, 'h, 'l> {
+    request: &'p Request<'h, 'l>,
+    kind: Kind,
+    op: ReduceOp,
+    link: &'l dyn Transport,
+    layout: Rounds,
+    facts: WorldFacts,
+}
+
+impl Kind {
+    /// The one algorithm that goes through windows.
+    fn way_through_windows(self) -> Algorithm {
+        match self {
+            Kind::ReduceScatter => Algorithm::OneShot,
+            Kind::AllReduce => Algorithm::TwoPhase,
+        }
+    }
+}
+
+impl<'p> Planner<'p, '_, '_> {
+    /// How many chunks of the output's length the input has.
+    fn chunks(&self) -> usize {
+        if self.kind == Kind::AllReduce { 1 } else { self.facts.ranks }
+    }
+
+    /// What stands for all peers: they are alike.
+    fn peer(&self) -> Option<Rank> {
+        (self.facts.ranks > 1).then(|| self.link.rank().after(1, self.facts.ranks))
+    }
+
+    /// Positions of each shard; the first is the longest.
+    fn ranges(&self) -> Vec<Range<usize>> {
+        let (ranks, len) = (self.facts.ranks, self.request.out.len());
+        let share = len.div_ceil(ranks);
+        match self.kind {
+            Kind::ReduceScatter => vec![0..len; ranks],
+            Kind::AllReduce => (0..ranks).map(|s| (s * share).min(len)..((s + 1) * share).min(len)).collect(),
+        }
+    }
+
+    /// Whether the output is exactly the input, or this rank's chunk of it; any other overlap is refused. Hooks must then touch nothing but their own
+    /// position, as copies do: a result arrives after its sender has read what this rank sent of it.
+    fn in_place(&self) -> Result<bool, RunError> {
+        let Request { inp, out, hooks, .. } = self.request;
+        if !inp.memory().overlaps(out.memory()) {
+            return Ok(false);
+        }
+        let (me, chunk) = (self.link.rank().index(), inp.len() / self.chunks());
+        let own = if self.kind == Kind::AllReduce { inp.clone() } else { inp.slice(me * chunk..(me + 1) * chunk) };
+        if !own.memory().is(out.memory()) || inp.ty() != out.ty() {
+            return Err(over_the_input(inp.memory()).into());
+        }
+        if !hooks.is_copy() {
+            hooks.check_in_place(out)?;
+        }
+        Ok(true)
+    }
+
+    /// The message to every peer, before its length and its way are known.
+    fn message(&self) -> Message<'static> {
+        Message {
+            config: self.request.config,
+            peer: self.peer(),
+            types: self.request.hooks.types,
+            len: 0,
+            last_per: 1,
+            shape: None,
+            at_once: 1,
+            only: None,
+            consumed: false,
+            window_bytes: None,
+        }
+    }
+
+    fn through_staging(&self) -> Result<(Algorithm, Shards), RunError> {
+        let (link, ranks, len) = (self.link, self.facts.ranks, self.request.out.len());
+        let (hooks, knobs) = (&self.request.hooks, self.message().knobs(link));
+        if knobs.primitive == Some(Primitive::Bulk) {
+            let (protocol, why) = (
+                Protocol::Bulk { slot_bytes: 0, depth: 0 },
+                "a reduction combines what arrives: use staged, packet or direct",
+            );
+            return Err(TransferError::Unable { protocol, why }.into());
+        }
+        if let Some(refused) = self.request.refused_algorithm() {
+            return Err(refused.into());
+        }
+        let settle = |message: Message<'_>| Ok::<Way, RunError>(message.settle(link, &self.facts)?.0);
+        let at_once = if self.layout == Rounds::Legs { 2 * ranks } else { ranks };
+        let staged = |types: &'static [Type], len, why| Message {
+            types,
+            len,
+            at_once,
+            only: Some((Primitive::Staged, why)),
+            ..self.message()
+        };
+        // Packets of all peers are sent and taken by one role, so no other blocks run beside its own.
+        let in_packets = |only| settle(Message { len, only, ..self.message() });
+        let algorithm = match (self.kind, self.request.config.algorithm) {
+            (_, Some(said)) => said,
+            (Kind::ReduceScatter, None) => Algorithm::OneShot,
+            (Kind::AllReduce, None) if in_packets(None)?.protocol == Protocol::Packet => Algorithm::OneShot,
+            (Kind::AllReduce, None) => Algorithm::TwoPhase,
+        };
+        let share = if self.kind == Kind::AllReduce { len.div_ceil(ranks) } else { len };
+        let way = match (self.kind, algorithm) {
+            (Kind::AllReduce, Algorithm::OneShot) => {
+                let why = "one-shot sends everything in packets: use two-phase, or leave the primitive out";
+                in_packets(Some((Primitive::Packet, why))).map_err(|error| match error {
+                    RunError::Transfer(TransferError::TooLarge { bytes, region, .. }) => {
+                        TransferError::OneShot { bytes, region }.into()
+                    }
+                    error => error,
+                })?
+            }
+            (Kind::ReduceScatter, Algorithm::OneShot) => match in_packets(None)? {
+                small if small.protocol == Protocol::Packet => small,
+                _ => settle(Message { len, at_once, ..self.message() })?,
+            },
+            (_, Algorithm::Ring) => {
+                let why = "a ring passes on what lies in staging: use staged";
+                settle(staged(self.op.partial(hooks.types[0]).alone(), share, why))?
+            }
+            (_, Algorithm::TwoPhase) => {
+                let message = staged(hooks.types, share, "two phases go through staging: use staged");
+                let usual = settle(message)?;
+                let most = usual.link.max_blocks / 2;
+                match knobs.blocks {
+                    // What goes out and what comes back have blocks of their own: of those that the user does not ask for, half as many.
+                    None if usual.blocks > most && most > 0 => {
+                        settle(Message { config: Knobs { blocks: Some(most), ..knobs }.into(), ..message })?
+                    }
+                    _ => usual,
+                }
+            }
+        };
+        let Way { protocol, blocks, tile, granule, .. } = way;
+        let max = way.link.max_blocks;
+        if algorithm == Algorithm::TwoPhase && 2 * blocks > max && ranks > 1 {
+            // What goes out and what comes back have blocks of their own.
+            return Err(TransferError::Blocks { blocks: 2 * blocks, max }.into());
+        }
+        let whole = self.kind == Kind::AllReduce && protocol == Protocol::Packet;
+        let tiling = |range: &Range<usize>| {
+            let tiling = Tiling::flat(if whole { len } else { range.len() }, tile, blocks);
+            if matches!(protocol, Protocol::Staged { .. }) && ranks > 1 { tiling } else { tiling.bands(granule) }
+        };
+        Ok((algorithm, self.shards(&way, tiling, None)))
+    }
+
+    fn shards(&self, way: &Way, tiling: impl Fn(&Range<usize>) -> Tiling, windows: Option<ReachedWindows>) -> Shards {
+        let Way { protocol, link, .. } = *way;
+        let shard = |range: Range<usize>| Shard { tiling: tiling(&range), range };
+        let shards: Vec<Shard> = self.ranges().into_iter().map(shard).collect();
+        let in_packets = protocol == Protocol::Packet && shards.len() > 1;
+        let warps = Warps::from(self.request.config.near);
+        // Few words for each peer: barriers of many warps cost more than their lanes gain (H200, 64 KiB by 4 ranks of 32 blocks: 2 warps
+        // 9.0 µs, 4 warps 7.8, 8 warps 8.1 to 8.5).
+        let warps = warps_of(self.facts.on_gpu(), warps.both(), if in_packets { 8 } else { FEWER });
+        // For several positions at once: on a GPU, whose lanes are few for them. A `consume` hook may combine neighbours, and has positions
+        // one by one.
+        let for_all = self.kind == Kind::AllReduce && self.request.hooks.stores();
+        let fits = || swapped(self.request.hooks.types[0], shards[0].tiling).is_some();
+        let swaps = self.facts.for_gpu() && in_packets && for_all && fits();
+        Shards { kind: self.kind, op: self.op, protocol, link, shards, windows, swaps, warps }
+    }
+
+    // ---- windows --------------------------------------------------------------------------------------------------
+
+    /// The windows of the input and, of an all-reduce, the output, where it goes through them: because the user says so, or has given some and says
+    /// nothing else.
+    fn reached(&self) -> Result<Option<(&'p WindowOf, Option<&'p WindowOf>)>, TransferError> {
+        let Request { windows, hooks, config, inp, out, .. } = self.request;
+        match self.message().knobs(self.link).primitive {
+            Some(Primitive::Direct) => {}
+            None if !windows.is_empty() => {}
+            _ => return Ok(None),
+        }
+        let unable = |why| Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: 0 }, why });
+        let all = self.kind == Kind::AllReduce;
+        if config.algorithm.is_some_and(|said| said != self.kind.way_through_windows()) {
+            return unable(if all {
+                "an all-reduce goes through windows in two phases: say two-phase, or nothing"
+            } else {
+                "a reduce-scatter goes through windows in one shot: say one-shot, or nothing"
+            });
+        }
+        if !hooks.copies {
+            return unable("nobody runs a produce hook when peers read the input where it lies: use staged or packet");
+        }
+        if all && !hooks.stores() {
+            return unable("nobody runs a consume hook when peers write the output: use staged or packet");
+        }
+        let of = |memory: &Memory| windows.iter().find(|window| window.own.is(memory));
+        let Some(input) = of(inp.memory()).filter(|window| window.ty == inp.ty()) else {
+            return unable(
+                "the input is not this rank's part of a window: give window.tensor() and say window(&window)",
+            );
+        };
+        let output = of(out.memory()).filter(|window| all && hooks.types == [window.ty]);
+        if all && output.is_none() {
+            return unable(
+                "the output is not this rank's part of a window: give window.tensor(), and say window(&window) for it too",
+            );
+        }
+        Ok(Some((input, output)))
+    }
+
+    fn in_windows(&self, input: &WindowOf, output: Option<&WindowOf>) -> Result<(Algorithm, Shards), RunError> {
+        // The tensors are the windows, and equally long on all ranks: where those are not, every rank sees it.
+        let windows = || std::iter::once(input).chain(output);
+        let unreached = |window: &WindowOf| window.peers.iter().position(Option::is_none);
+        if let Some(peer) = windows().find_map(unreached) {
+            return Err(TransferError::Unreachable { rank: self.link.rank(), peer: Rank::new(peer as u32) }.into());
+        }
+        let sizes = || windows().flat_map(|window| window.peers.iter().flatten().map(Memory::bytes).enumerate());
+        let (shortest, least) = sizes().min_by_key(|&(_, bytes)| bytes).unwrap_or((0, 0));
+        let needed = sizes().map(|(_, bytes)| bytes).max().unwrap_or(0);
+        if needed > least {
+            let rank = Rank::new(shortest as u32);
+            return Err(TransferError::WindowTooShort { rank, bytes: least, needed }.into());
+        }
+        if windows().any(|window| window.peers.len() != self.facts.ranks) {
+            let why = "its windows are of another world: allocate them on this transport";
+            return Err(TransferError::Unable { protocol: Protocol::Direct { window_bytes: least }, why }.into());
+        }
+        let ranges = self.ranges();
+        // The first is the longest, so that all ranks decide alike.
+        let (len, only) = (ranges[0].len(), Some((Primitive::Direct, "a reduction through windows")));
+        let message = Message { len, only, window_bytes: Some(least), ..self.message() };
+        let (way, _) = message.settle(self.link, &self.facts)?;
+        let tiling = |range: &Range<usize>| Tiling::flat(range.len(), way.tile, way.blocks).bands(way.granule);
+        // What this rank combines of every peer's.
+        let me = self.link.rank().index();
+        let first = if self.kind == Kind::AllReduce { ranges[me].start } else { me * self.request.out.len() };
+        let parts = |window: &WindowOf| {
+            let size = window.ty.size();
+            window.peers.iter().flatten().map(|memory| memory.part(first * size, ranges[me].len() * size)).collect()
+        };
+        let number = windows().map(|window| window.number.as_str()).collect::<Vec<_>>().join(" and ");
+        let reached = ReachedWindows { number, input: parts(input), output: output.map(parts) };
+        Ok((self.kind.way_through_windows(), self.shards(&way, tiling, Some(reached))))
+    }
+}

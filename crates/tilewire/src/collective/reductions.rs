@@ -1,0 +1,69 @@
+//! `reduce_scatter` and `all_reduce`.
+
+use super::algorithm::ReduceOp;
+use super::builder::Reduction;
+use super::operation::{Kind, Operation};
+use crate::ir::scalar::Element;
+use crate::link::Transport;
+use crate::tensor::Tensor;
+
+/// Combines the inputs of all ranks, chunk by chunk: chunk `p` of all of them becomes the output of rank `p`. The input has one equal
+/// chunk for each rank. Collective.
+///
+/// ```
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
+/// use tilewire::{ReduceOp, Tensor, reduce_scatter};
+/// World::threads(3).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let me = world.rank().number();
+///     let (inp, out) = (Tensor::from_fn(6, |i| (10 * me + i as u32) as f32), Tensor::<f32>::zeros(2));
+///     reduce_scatter(&link, &out, &inp).op(ReduceOp::Max).run()?;
+///     assert_eq!(out.to_vec(), [20.0 + 2.0 * me as f32, 21.0 + 2.0 * me as f32]);
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+///
+/// `produce` gives what a rank has for a position of the chunk of rank `c.peer()`, `consume` gets what all have together, which has no
+/// `c.recv_peer()`. In place where the output is this rank's chunk of the input, and no hook is given.
+#[track_caller]
+pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Transport,
+    out: &Tensor<Out>,
+    inp: &Tensor<In>,
+) -> Reduction<'h, 'l, In, Out, In> {
+    Reduction::over(Operation::Reduction(Kind::ReduceScatter, ReduceOp::Sum), link, out, inp)
+}
+
+/// Combines the inputs of all ranks, position by position; every rank gets the result. Collective.
+///
+/// ```
+/// use tilewire::link::{ShmOptions, ShmTransport};
+/// use tilewire::transport::World;
+/// use tilewire::{Bf16, Tensor, all_reduce};
+/// World::threads(4).run(|world| {
+///     let link = ShmTransport::rendezvous(&world, ShmOptions::default())?;
+///     let x = Tensor::from_fn(1000, |i| Bf16::from_f32((i % 7) as f32));
+///     let sum = Tensor::<Bf16>::zeros(1000);
+///     all_reduce(&link, &sum, &x).run()?; // summed in f32, rounded once
+///     assert_eq!(sum.get(6).to_f32(), 24.0);
+///     all_reduce(&link, &x, &x).run()?; // in place
+///     assert_eq!(x.get(6).to_f32(), 24.0);
+///     Ok(link.close()?)
+/// })?;
+/// # Ok::<(), tilewire::transport::WorldError>(())
+/// ```
+///
+/// Hooks see the whole tensors, whatever the algorithm does with them: `c.pos()` is the position in the output, `c.shard()` the rank whose
+/// shard it is in. What `produce` gives ends in the outputs of all ranks and has no `c.peer()`; what `consume` gets comes from the inputs of all
+/// and has no `c.recv_peer()`. Where hooks reduce over groups of neighbours, every shard must begin with a group. Shard `s` is accumulated
+/// in the order of ranks `s + 1`, …, `s`, so all algorithms, runs and ranks have the same bits.
+#[track_caller]
+pub fn all_reduce<'h, 'l, In: Element, Out: Element>(
+    link: &'l dyn Transport,
+    out: &Tensor<Out>,
+    inp: &Tensor<In>,
+) -> Reduction<'h, 'l, In, Out, In> {
+    Reduction::over(Operation::Reduction(Kind::AllReduce, ReduceOp::Sum), link, out, inp)
+}
