@@ -148,7 +148,7 @@ impl fmt::Display for CudaError {
             CudaError::NotResident { blocks, per_multiprocessor, others, multiprocessors } => write!(
                 f,
                 "{blocks} blocks, {per_multiprocessor} at once on a multiprocessor, do not all run beside other ranks' launches, which fill \
-                 {others} of {multiprocessors} multiprocessors: those that wait would wait for ever; use fewer blocks"
+                 {others} of {multiprocessors} multiprocessors: those that wait would wait forever; use fewer blocks"
             ),
             CudaError::Capturing { what } => {
                 write!(f, "{what} while launches are recorded: do it before the capture")
