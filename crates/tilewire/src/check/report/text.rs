@@ -170,7 +170,8 @@ impl fmt::Display for Fault {
                 write!(f, "{slot} is left at {value}: the next launch takes it for its own\n   {write}")
             }
             Fault::Deadlock { waiters, cycle } => {
-                let what = if cycle.is_empty() { "a wait for something that nobody will do" } else { "a cycle of waits" };
+                let what =
+                    if cycle.is_empty() { "a wait for something that nobody will do" } else { "a cycle of waits" };
                 write!(f, "deadlock: {what}")?;
                 let rest = (0..waiters.len()).filter(|place| !cycle.contains(place));
                 for place in cycle.iter().copied().chain(rest) {
