@@ -96,7 +96,7 @@ pub struct Traced {
 /// })?;
 /// println!("{}", traced.kernel);
 ///
-/// // Misuse is reported with its line, all of it at once.
+/// // All misuse is reported together, each with its line.
 /// let error = kernel("wrong", |k| {
 ///     let x = k.input(&x);
 ///     k.main(|r| r.each(x.len(), |i| x.store(i, 0.0)));

@@ -117,7 +117,7 @@ impl<'t, T> View<'t, T> {
         self.shaped(rows, cols, cols, fits, &SourceLine::caller())
     }
 
-    /// [`View::shape`] for a chunk of the input or output of a collective, whose shape the user's line gives.
+    /// [`View::shape`] for a chunk of the input or output of a collective, whose shape the user gave at line `at`.
     pub(crate) fn chunk_shape(&self, of: &'static str, (rows, cols): (usize, usize), at: &SourceLine) -> View2<'t, T> {
         if rows.checked_mul(cols) != Some(self.len) {
             let (elements, len) = (rows.saturating_mul(cols), self.len);

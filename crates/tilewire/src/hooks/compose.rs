@@ -15,7 +15,7 @@ use crate::ir::scalar::{Element, Float};
 /// map(&out, &inp).produce(hooks::gather(|c| c.pos() / 2).then(|x| x + 0.5)).run()?;
 /// assert_eq!(out.to_vec()[..4], [0.5, 0.5, 1.5, 1.5]);
 ///
-/// // A function of your own is as good as a closure. It names the values it takes and gives.
+/// // Your own function works as well as a closure. It names the types of its argument and result.
 /// fn squared<'t>(x: Value<'t, f32>) -> Value<'t, f32> {
 ///     x * x
 /// }

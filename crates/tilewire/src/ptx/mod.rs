@@ -107,7 +107,7 @@ pub struct Module {
     pub blocks: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Where each parameter lies.
+    /// The layout of the parameters.
     pub params: ParamBlock,
 }
 

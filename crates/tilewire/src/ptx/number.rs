@@ -1,4 +1,4 @@
-//! Arithmetic on registers: what `ir/scalar` defines, as instructions. Float instructions say `.rn` and never `.ftz`.
+//! Arithmetic on registers: what `ir/scalar` defines, as instructions. Float instructions use `.rn` and never `.ftz`.
 
 use super::convert::{bits_of, normal};
 use super::math::{Ops32, Ops64};

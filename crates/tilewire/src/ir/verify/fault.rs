@@ -64,7 +64,7 @@ pub enum Fault {
     },
     /// A value, variable or scratch of another role.
     WrongRole {
-        /// What it is.
+        /// The value, variable or scratch.
         what: String,
         /// Name of the role it belongs to.
         owner: String,

@@ -214,7 +214,7 @@ pub trait Step {
 ///
 /// ```text
 ///   sender:    step k ───┬─▶ wait for `has k` of all it sends to ──▶ step k + 1
-///   receiver:  step k ◀──┘ look at it │ has k ──┘
+///   receiver:  step k ◀──┘ check it   │ has k ──┘
 /// ```
 /// A broadcast's root is done when it has sent. With room in between (slots, packets, the eager buffers of MPI) it
 /// would be many steps ahead, and the figure would be its sending rate, not the duration of a broadcast. So a step is
