@@ -1,7 +1,7 @@
-//! `cuda/muster.rs` with launches that only count.
+//! `cuda/gang.rs` with launches that only count.
 
-#[path = "../../crates/tilewire/src/cuda/muster.rs"]
-mod muster;
+#[path = "../../crates/tilewire/src/cuda/gang.rs"]
+mod gang;
 
 mod device {
     use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ mod error {
 
 pub(crate) mod models {
     use super::error::CudaError;
-    use super::muster::{LegEnd, Muster, Order};
+    use super::gang::{GangLaunch, LegEnd, Order};
     use crate::Bounds;
     use crate::sync::{Arc, Mutex};
     use loom::thread;
@@ -50,13 +50,13 @@ pub(crate) mod models {
 
     #[derive(Clone)]
     struct Ranks {
-        muster: Arc<Muster<Noted>>,
+        gang: Arc<GangLaunch<Noted>>,
         log: Arc<Mutex<Vec<usize>>>,
     }
 
     impl Ranks {
         fn new() -> Ranks {
-            Ranks { muster: Arc::new(Muster::new(false)), log: Arc::new(Mutex::new(Vec::new())) }
+            Ranks { gang: Arc::new(GangLaunch::new(false)), log: Arc::new(Mutex::new(Vec::new())) }
         }
 
         fn run(&self, rank: u32, to: Option<u32>, from: Option<u32>) {
@@ -64,14 +64,14 @@ pub(crate) mod models {
             let receive = from.map(|from| LegEnd { from, to: rank, sends: false });
             let ends: Vec<_> = send.into_iter().chain(receive).collect();
             let order = Noted { stream: rank as usize, log: self.log.clone() };
-            self.muster.arrive(&ends, order, &Arc::default());
+            self.gang.arrive(&ends, order, &Arc::default());
         }
 
-        /// After this rank has settled all its launches have started.
-        fn settle(&self, rank: u32, launches: usize) {
-            self.muster.settle(rank as usize);
+        /// After this rank has flushed all its launches have started.
+        fn flush(&self, rank: u32, launches: usize) {
+            self.gang.flush(rank as usize);
             let started = self.log.lock().unwrap().iter().filter(|&&stream| stream == rank as usize).count();
-            assert_eq!(started, launches, "rank {rank} has settled");
+            assert_eq!(started, launches, "rank {rank} has flushed");
         }
 
         fn started(&self) -> Vec<usize> {
@@ -81,35 +81,35 @@ pub(crate) mod models {
         }
     }
 
-    pub(crate) fn muster(bounds: &Bounds) {
+    pub(crate) fn gang(bounds: &Bounds) {
         bounds.check(3, || {
             let ranks = Ranks::new();
             let other = ranks.clone();
             let one = thread::spawn(move || {
                 other.run(1, None, Some(0));
-                other.settle(1, 1);
+                other.flush(1, 1);
             });
             ranks.run(0, Some(1), None);
-            ranks.settle(0, 1);
+            ranks.flush(0, 1);
             one.join().unwrap();
             assert_eq!(ranks.started(), [0, 1]);
         });
     }
 
-    /// Rank 0 sends, settles, and then receives; rank 1 does both in one launch. Whoever settles first waits for the other, and only the
-    /// news that the other settles as well lets it go on.
-    pub(crate) fn settling(bounds: &Bounds) {
+    /// Rank 0 sends, flushes, and then receives; rank 1 does both in one launch. The first to flush waits for the other,
+    /// and continues only because it learns that the other flushes as well.
+    pub(crate) fn flushing(bounds: &Bounds) {
         bounds.check(3, || {
             let ranks = Ranks::new();
             let other = ranks.clone();
             let one = thread::spawn(move || {
                 other.run(1, Some(0), Some(0));
-                other.settle(1, 1);
+                other.flush(1, 1);
             });
             ranks.run(0, Some(1), None);
-            ranks.settle(0, 1);
+            ranks.flush(0, 1);
             ranks.run(0, None, Some(1));
-            ranks.settle(0, 2);
+            ranks.flush(0, 2);
             one.join().unwrap();
             assert_eq!(ranks.started(), [0, 0, 1]);
         });

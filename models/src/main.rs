@@ -13,8 +13,8 @@
 //! | `doorbell` | a sleeper and a signaller with a full fence: no wake-up is lost, and nobody stays counted |
 //! | `sleepers` | two sleepers, each with a signal of its own: a late riser takes no sleeper away |
 //! | `without_fence` | without the fence a wake-up can be lost: why naps are bounded |
-//! | `muster` | two ranks that need each other: both start, once, and nobody stays in `settle` |
-//! | `settling` | a rank that settles before it comes again lets the other start |
+//! | `gang` | two ranks that need each other: both start, once, and nobody stays in `flush` |
+//! | `flushing` | a rank that flushes before it comes again lets the other start |
 //!
 //! `models/mutants` lists planted bugs, each with the model that must find it; `.ci/models --mutants` plants them one by one.
 //!
@@ -41,8 +41,8 @@ const MODELS: &[Model] = &[
     ("doorbell", transport::models::doorbell),
     ("sleepers", transport::models::sleepers),
     ("without_fence", transport::models::without_fence),
-    ("muster", cuda::models::muster),
-    ("settling", cuda::models::settling),
+    ("gang", cuda::models::gang),
+    ("flushing", cuda::models::flushing),
 ];
 
 /// How far a model is explored, and how many orders that were.

@@ -1,4 +1,5 @@
-//! `tilewire check`: races and deadlocks of the shipped schedules, and whether the checker would see mistakes in them.
+//! `tilewire check`: races and deadlocks of the shipped schedules, and whether the checker would detect mistakes in
+//! them.
 
 use crate::cli::{listing, one_of, underscored};
 use crate::table::hanging;
@@ -27,27 +28,27 @@ pub struct Task {
     /// Number of blocks
     #[arg(long, value_name = "B", default_value_t = 2, value_parser = at_most(1))]
     pub blocks: usize,
-    /// Mistake to make at every place where it can be made, one at a time: each must be found
+    /// Mistake to make at every possible place, one at a time: each must be found
     #[arg(long, value_name = "NAME", hide_possible_values = true, value_parser = one_of(mistakes().map(|name| (name, name))),
-        help = listing("Mistake to make wherever it can be made; each must be found", &mistakes().collect::<Vec<_>>()))]
+        help = listing("Mistake to make wherever possible; each must be found", &mistakes().collect::<Vec<_>>()))]
     pub mutate: Option<&'static str>,
     /// Seed of random schedules
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// Steps after which a run is given up [default: the checker's own limit]
+    /// Steps after which a run is abandoned [default: the checker's own limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
-    /// Where the JSON report goes; - is stdout, in place of the lines
+    /// Write the JSON report to this file; - is stdout, instead of the lines
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
-    /// Where a picture of the first fault goes
+    /// Draw the first fault to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<String>,
 }
 
 /// The word for every collective, and for every mistake.
 const ALL: &str = "all";
-/// More ranks or blocks than this are no small world.
+/// The limit of ranks or blocks: the checker is for small worlds.
 const MOST: u64 = 64;
 
 fn at_most(least: u64) -> RangedU64ValueParser<usize> {
@@ -62,7 +63,7 @@ fn mistakes() -> impl Iterator<Item = &'static str> {
     [ALL].into_iter().chain(Mutation::all().iter().map(|mutation| mutation.name()))
 }
 
-/// The collectives there are.
+/// The collectives.
 const COLLECTIVES: &[&str] = &[
     "sendrecv",
     "all_to_all",
@@ -75,19 +76,19 @@ const COLLECTIVES: &[&str] = &[
     "barrier",
 ];
 
-/// Exit status where a plan could not be built or did not come to its end: nothing was shown either way.
+/// Exit status if a plan could not be built or did not finish: nothing was shown either way.
 const NOT_JUDGED: u8 = 3;
 
-/// What came of the plans.
+/// The results of all plans.
 #[derive(Default)]
 struct Tally {
-    /// How many were checked.
+    /// Number checked.
     checked: usize,
-    /// Of those, how many for every schedule.
+    /// Number of those decided for every schedule.
     decided: usize,
-    /// How many do not hold.
+    /// Number that do not hold.
     failed: usize,
-    /// How many could not be judged.
+    /// Number that could not be judged.
     unjudged: usize,
 }
 
@@ -101,7 +102,7 @@ impl Tally {
     }
 }
 
-/// Checks, prints, and says whether all holds.
+/// Checks, prints, and returns success if everything holds.
 pub fn check(task: &Task) -> Result<ExitCode> {
     let wanted = |case: &Case| task.collective == ALL || case.collective == task.collective;
     let cases: Vec<Case> = shipped(task.ranks, task.blocks).into_iter().filter(wanted).collect();
@@ -133,7 +134,7 @@ pub fn check(task: &Task) -> Result<ExitCode> {
 }
 
 impl Task {
-    /// Whether stdout is for the JSON report.
+    /// True if stdout is for the JSON report.
     fn is_quiet(&self) -> bool {
         self.json.as_deref() == Some("-")
     }
@@ -147,12 +148,12 @@ impl Task {
     }
 }
 
-/// Whether a report says nothing of the program: a run was given up.
+/// True if a report says nothing about the program because a run was abandoned.
 fn is_unjudged(report: &Report) -> bool {
     !report.is_clean() && report.faults.iter().all(|found| matches!(found.fault.kind(), "step-limit" | "error"))
 }
 
-/// Whether a run came to no end within the steps that were allowed. (A mistake may well be an op without a meaning.)
+/// True if a run did not end within the allowed steps. (A mistake may well be a meaningless op.)
 fn is_given_up(report: &Report) -> bool {
     !report.is_clean() && report.faults.iter().all(|found| found.fault.kind() == "step-limit")
 }
@@ -174,7 +175,7 @@ fn plain(
     if !task.is_quiet() {
         let milliseconds = began.elapsed().as_millis();
         let (start, text) = (format!("{} {}: ", case.collective, case.name), format!("{report} ({milliseconds} ms)"));
-        // What goes wrong has lines of its own.
+        // Faults have their own lines.
         let shown = if report.is_clean() { hanging(&start, &text) } else { start + &text };
         writeln!(stdout(), "{shown}")?;
     }
@@ -196,7 +197,7 @@ fn mutated(
         for mutant in plan.mutants(mutation) {
             tally.checked += 1;
             let report = mutant.verify(settings);
-            // A run that was given up has found nothing.
+            // A run that was abandoned has found nothing.
             tally.unjudged += usize::from(is_given_up(&report));
             tally.failed += usize::from(report.is_clean());
             let kind = report.faults.first().map_or("NOT CAUGHT", |found| found.fault.kind());
@@ -204,7 +205,7 @@ fn mutated(
                 let schedules = report.schedules.max(1);
                 let many = if schedules == 1 { "schedule" } else { "schedules" };
                 writeln!(stdout(), "{mutant}, {} {}: {kind} ({schedules} {many})", case.collective, case.name)?;
-                // Who asks for one mutation wants to see what is said about it.
+                // A user who asks for one mutation wants to see its report.
                 if mutations.len() == 1 {
                     writeln!(stdout(), "{report}\n")?;
                 }
@@ -225,7 +226,7 @@ struct Summary<'r> {
     rows: &'r [Row],
 }
 
-/// What came of one plan, or of one mistake in it.
+/// The result of one plan, or of one mistake in it.
 #[derive(Serialize)]
 struct Row {
     collective: String,
@@ -236,7 +237,7 @@ struct Row {
     mutation: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     caught: Option<bool>,
-    /// As the checker writes it.
+    /// As the checker prints it.
     report: Box<RawValue>,
 }
 
@@ -262,7 +263,7 @@ fn json(task: &Task, rows: &[Row]) -> Result<()> {
     fs::write(file, text).with_context(|| format!("writing {file}"))
 }
 
-/// Draws the first fault there is.
+/// Draws the first fault, if there is one.
 fn picture(task: &Task, report: &Report) -> Result<()> {
     let (Some(file), Some(found)) = (&task.svg, report.faults.first()) else { return Ok(()) };
     fs::write(file, found.to_svg()).with_context(|| format!("writing {file}"))

@@ -1,7 +1,8 @@
-//! The words of the command line: what clap reads, and what is asked for.
+//! The command line: its grammar, and the requests it is parsed into.
 //!
-//! A command whose options are all it needs is read as it is ([`Request`], [`Task`], [`Job`], [`Soak`]). Where options depend on each
-//! other (`run`, `emit`, `bench`), they are read first and then judged together; either way a refusal has status 2 and the usage.
+//! A command that consists only of its options is parsed directly ([`Request`], [`Task`], [`Job`], [`Soak`]). If
+//! options depend on each other (`run`, `emit`, `bench`), they are parsed first and then checked together. Either way a
+//! refusal has status 2 and prints the usage.
 
 use crate::bench::{self, Bench};
 use crate::check::Task;
@@ -18,34 +19,34 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use std::ffi::OsString;
 
-/// What the user asked for.
+/// The user's request.
 #[derive(Debug, PartialEq)]
 pub enum Command {
-    /// Show what this is.
+    /// Run the demonstration.
     Demo,
-    /// Say what this machine has.
+    /// Describe this machine.
     Topo,
-    /// Say whether this machine is fit for the work.
+    /// Report whether this machine is suitable.
     Doctor,
     /// Print the text of a kernel.
     Emit {
         /// The kernel.
         kernel: &'static Named,
-        /// What of it.
+        /// The parts to print.
         parts: Parts,
     },
-    /// Print the text of what a collective launches.
+    /// Print the text of a collective's kernel.
     EmitCollective {
-        /// The collective, and how.
+        /// The collective and its options.
         run: Run,
-        /// What of it.
+        /// The parts to print.
         parts: Parts,
     },
     /// Compare an engine with the definition of the language.
     Verify(Request),
-    /// Look for races and deadlocks.
+    /// Find races and deadlocks.
     Check(Task),
-    /// Hash what kernels are compiled to.
+    /// Hash the compiled forms of kernels.
     Fingerprints(fingerprints::Request),
     /// Start the ranks of a job.
     Launch(Job),
@@ -83,7 +84,7 @@ enum Words {
     Verify(Request),
     /// Find races and deadlocks of the shipped schedules, in all interleavings
     Check(Task),
-    /// Hash what every shipped kernel is compiled to, or compare with an earlier list
+    /// Hash the compiled form of every shipped kernel, or compare with an earlier list
     Fingerprints(fingerprints::Request),
     /// Measure against hand-written limits and MPI, in one run
     Bench {
@@ -96,9 +97,9 @@ enum Words {
     Launch(Job),
     /// Run random transfers among processes: every byte checked, nothing may grow
     Soak(Soak),
-    /// Say what this machine has, and what two ranks would use and why
+    /// Describe this machine, and the transport two ranks would use and why
     Topo,
-    /// Say whether this machine is fit for the work
+    /// Check whether this machine is suitable
     Doctor,
     /// Print a completion script for a shell
     Completions {
@@ -108,7 +109,8 @@ enum Words {
 }
 
 impl Command {
-    /// Reads the words after the program's name. The error is what to print instead, with its status: help and versions are among them.
+    /// Parses the arguments after the program's name. The error is the text to print instead, with its status; help and
+    /// versions are among them.
     pub fn parse(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Command, clap::Error> {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let mut grammar = Cli::command();
@@ -129,7 +131,7 @@ impl Command {
     }
 }
 
-/// The words that must be text: those after `--` of a launch are for another program, and may be any bytes.
+/// The arguments that must be text: those after `--` of a launch are for another program, and may be any bytes.
 fn own(words: &[OsString]) -> &[OsString] {
     match words.iter().position(|word| word == "--") {
         Some(end) if words[0] == "launch" => &words[..end],
@@ -137,7 +139,7 @@ fn own(words: &[OsString]) -> &[OsString] {
     }
 }
 
-/// Judges options that depend on each other.
+/// Checks options that depend on each other.
 fn asked(words: Option<Words>) -> Result<Command, String> {
     Ok(match words {
         None => Command::Demo,
@@ -157,10 +159,10 @@ fn asked(words: Option<Words>) -> Result<Command, String> {
 
 fn emitted(words: emit::Words) -> Result<Command, String> {
     let name = words.name.clone().unwrap_or_default();
-    // A gather is both: the kernel, unless it is said how to run it.
+    // `gather` is both: the kernel, unless options of a collective are given.
     let collective = Collective::named(&name).filter(|_| words.how.first().is_some() || named(&name).is_err());
     let Some(collective) = collective else {
-        // An empty name is no kernel's, so the answer lists those there are.
+        // An empty name is not a kernel's, so the answer lists them.
         let kernel = named(&name).map_err(|error| format!("{error}\nand the collectives that run has"))?;
         let parts = words.parts()?;
         return match words.how.first() {
@@ -185,7 +187,7 @@ pub fn completions(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// Reads one of some names as what it stands for. `--help`, errors and completions list the names.
+/// Parses one of some names into its value. `--help`, errors and completions list the names.
 pub fn one_of<T: Clone + Send + Sync + 'static>(
     all: impl IntoIterator<Item = (&'static str, T)>,
 ) -> impl TypedValueParser<Value = T> {
@@ -201,13 +203,13 @@ pub fn underscored(names: impl IntoIterator<Item = &'static str>) -> impl TypedV
     PossibleValuesParser::new(names.into_iter().map(value)).map(|word| word.replace('-', "_"))
 }
 
-/// Reads the name of a collective.
+/// Parses the name of a collective.
 pub fn collective() -> impl TypedValueParser<Value = Collective> {
     underscored(Collective::ALL.map(Collective::name))
         .map(|name| Collective::named(&name).expect("no other name passes"))
 }
 
-/// A help text that lists many names, in lines of a fitting width.
+/// A help text that lists many names, in lines of suitable width.
 pub fn listing(what: &str, names: &[&str]) -> String {
     let lines = crate::table::wrapped(&names.join(", "), 80);
     format!("{what}:\n{}", lines.join("\n"))
@@ -225,7 +227,7 @@ mod tests {
         Command::parse(line.split_whitespace()).map_err(|error| error.to_string())
     }
 
-    /// A line is answered with a text instead of being obeyed, with status 0.
+    /// Checks that a command line is answered with a text instead of being run, with status 0.
     #[track_caller]
     fn answer(line: &str) -> String {
         let error = Command::parse(line.split_whitespace()).unwrap_err();
@@ -279,7 +281,7 @@ mod tests {
         let only = vec![Collective::AllReduce, Collective::Gather];
         let request = Request { only, quick: true, ..Request::default() };
         assert_eq!(parse("verify all_reduce --quick gather"), Ok(Command::Verify(request)));
-        // The last one counts: that is how this program tells its ranks which they are.
+        // The last one counts: that is how this program tells its ranks what they are.
         let request = Request { ranks: vec![3], world: Ranks::Env, progress: true, ..Request::default() };
         let line = "verify --ranks 2,4 --world processes --progress --world env --ranks 3 --progress";
         assert_eq!(parse(line), Ok(Command::Verify(request)));
@@ -296,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Of every command, in full.
+    /// The help of every command, in full.
     #[test]
     fn help_fits_a_hundred_columns_and_says_something_of_every_option() {
         fn check(command: &mut clap::Command) {
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(parse("check all --ranks 3 --mutate drop-wait --seed=7 --steps 900"), Ok(Command::Check(task)));
     }
 
-    /// Those with options, as people copy them.
+    /// The examples with options, as people copy them.
     #[test]
     fn documented_lines_are_understood() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -354,7 +356,7 @@ mod tests {
             for span in spans {
                 let own = ["tilewire ", "cargo run --release -- ", "bench ", "run ", "verify ", "emit "];
                 let Some(start) = own.into_iter().find(|start| span.starts_with(start)) else { continue };
-                // In blocks, what a line does stands after it.
+                // In blocks, a description follows the command.
                 let words = span.strip_prefix(start).unwrap().split("  ").next().unwrap();
                 let words = if start.len() > 7 { words.to_string() } else { format!("{start}{words}") };
                 if words.contains(" --") && !words.contains(['[', '|', '…', '$']) && !words.contains("..") {
@@ -405,7 +407,7 @@ mod tests {
             ("run", "<COLLECTIVE>"),
             ("run gossip", "invalid value 'gossip' for '<COLLECTIVE>'"),
             ("run sendrecv --ranks 1", "--ranks 1: a sendrecv has 2 to"),
-            ("run sendrecv --bytes 3 --dtype f32", "--bytes 3B is no whole number of elements of type f32"),
+            ("run sendrecv --bytes 3 --dtype f32", "--bytes 3B is not a whole number of elements of type f32"),
             ("run sendrecv --bytes 9GiB", "--bytes 9GiB: at most 8GiB"),
             ("run sendrecv --dtype f12", "invalid value 'f12' for '--dtype"),
             ("run sendrecv --hook fold", "invalid value 'fold' for '--hook"),
@@ -413,7 +415,7 @@ mod tests {
             ("run sendrecv --hook quantise --protocol direct", "--hook quantise with --protocol direct"),
             ("run all_reduce --hook narrow", "values of one type"),
             ("run all_reduce --op xor", "[possible values: sum"),
-            ("run all_gather --op sum", "--op is for reductions, and all_gather is none"),
+            ("run all_gather --op sum", "--op is for reductions, and all_gather is not one"),
             ("emit scale --ir --ranks 3", "--ranks is for collectives"),
             ("emit all_to_all --ir --hook nothing", "invalid value 'nothing' for '--hook"),
             ("emit all_to_all --ir --world threads", "the ranks are threads: leave --world out"),
@@ -436,7 +438,7 @@ mod tests {
             ("emit all_to_all --bytecode --transport nvl", "--bytecode is what the CPU engine runs"),
             ("emit scale --ir --transport shm", "--transport is for collectives"),
             ("soak", "--minutes <M>"),
-            ("soak --minutes soon", "no number of minutes"),
+            ("soak --minutes soon", "not a number of minutes"),
             ("soak --minutes 1 --ranks 99", "99 is not in 2..=16"),
             ("launch", "-- <PROGRAM>..."),
             ("launch -n 2 --", "<PROGRAM>..."),
@@ -444,7 +446,7 @@ mod tests {
             ("launch -- prog", "-n <N>"),
             ("launch -n 0 -- prog", "0 is not in 1..=1024"),
             ("launch -n two -- prog", "invalid value 'two' for '-n <N>'"),
-            ("launch -n 2 --deadline soon -- prog", "no time: write 500ms"),
+            ("launch -n 2 --deadline soon -- prog", "not a time: write 500ms"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(reason), "{line}: {error}");

@@ -1,7 +1,7 @@
-//! `tilewire` without arguments: a custom collective in front of your eyes, in a few seconds.
+//! `tilewire` without arguments: a demonstration of a custom collective, in a few seconds.
 //!
-//! The story: the lines a user writes; what they give, to the bit; what they save; that they are free of races and deadlocks; and what
-//! is said when they are not.
+//! It shows the lines a user writes, their result to the bit, the time they save, that they are free of races and
+//! deadlocks, and the report if they are not.
 
 use anyhow::{Context, Result, ensure};
 use std::io::{Write, stdout};
@@ -16,12 +16,12 @@ use tilewire::transport::RankError;
 use tilewire::{Knobs, Primitive, RunError, Tensor, World, all_to_all, map};
 
 const RANKS: usize = 4;
-/// What a rank has for each rank: a matrix of so many rows and columns, 1 MiB; on a GPU 4 MiB.
+/// Each rank has for each rank a matrix of this many rows and columns, 1 MiB; on a GPU 4 MiB.
 const SIDE: usize = 512;
 const GPU_SIDE: usize = 1024;
 /// Samples of each way; the median counts.
 const ROUNDS: usize = 11;
-/// Launches of a sample on a GPU: to start one and to wait for it takes longer than it runs.
+/// Launches in a sample on a GPU: starting one and waiting for it takes longer than it runs.
 const LAUNCHES: u32 = 40;
 
 /// The lines of [`transposed`], as printed; a test compares them with this file.
@@ -85,7 +85,7 @@ and docs/README.md: the guide, and examples in the order to read them.
 /// Times of two ways, sample by sample.
 type Times = [Vec<Duration>; 2];
 
-/// What a rank does: both ways in turn, so many times, each checked.
+/// The work of a rank: both ways in turn, `rounds` times, each checked.
 fn rank(world: &World, rounds: usize) -> Result<Times, RankError> {
     let link = ShmTransport::rendezvous(world, ShmOptions::default())?;
     let me = world.rank().index();
@@ -117,7 +117,7 @@ fn rank(world: &World, rounds: usize) -> Result<Times, RankError> {
     Ok(times)
 }
 
-/// How long it takes when all ranks begin together.
+/// The time it takes if all ranks begin together.
 fn timed(world: &World, work: impl FnOnce() -> Result<(), RunError>) -> Result<Duration, RankError> {
     world.bootstrap().barrier("sample", world.deadline())?;
     let began = Instant::now();
@@ -125,17 +125,17 @@ fn timed(world: &World, work: impl FnOnce() -> Result<(), RunError>) -> Result<D
     Ok(began.elapsed())
 }
 
-/// How many elements all ranks send.
+/// Number of elements that all ranks send.
 fn elements(side: usize) -> usize {
     RANKS * RANKS * side * side
 }
 
-/// What a rank has: a matrix for every rank.
+/// The data of a rank: a matrix for every rank.
 fn matrices(rank: usize, side: usize) -> Vec<f32> {
     (0..elements(side) / RANKS).map(|i| element(rank, i, side)).collect()
 }
 
-/// Element `i` of what a rank has: different everywhere, exact in an f32.
+/// Element `i` of a rank's data: different everywhere, exact in an f32.
 fn element(rank: usize, i: usize, side: usize) -> f32 {
     (rank * RANKS * side * side + i) as f32 - 1e6
 }
@@ -189,7 +189,7 @@ fn checked(out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Three launches of the collective of this demonstration, with slots small enough to come round.
+/// Three launches of this demonstration's collective, with slots small enough to be reused.
 fn plan() -> Result<Plan, RunError> {
     let (links, mut plan) = (Rehearsal::small(RANKS, 1).ranks(), Plan::new(RANKS as u32));
     let (rows, cols) = (12, 20);
@@ -216,7 +216,7 @@ fn mistaken(plan: &Plan) -> Result<Report> {
 
 // ---- a GPU --------------------------------------------------------------------------------------------------------
 
-/// The same lines on a GPU, if there is one: virtual ranks, each with a stream of its own.
+/// The same lines on a GPU, if there is one: virtual ranks, each with its own stream.
 fn gpu_part(out: &mut impl Write) -> Result<()> {
     let Ok(device) = Device::open(0) else { return Ok(()) };
     let (name, target) = (device.name(), device.target());
@@ -234,7 +234,7 @@ fn gpu_part(out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// What a rank does there: with the hook and without it in turn, so many times.
+/// The work of a rank there: with the hook and without it in turn, `rounds` times.
 fn gpu_rank(world: &World, device: &Arc<Device>, rounds: usize) -> Result<Times, RankError> {
     let link = NvlTransport::rendezvous(world, device, NvlOptions::default())?;
     let me = world.rank().index();

@@ -1,4 +1,4 @@
-//! `tilewire emit`: the text of a kernel on its way to an engine.
+//! `tilewire emit`: the text of a kernel at each stage on its way to an engine.
 
 use crate::cli::one_of;
 use crate::kernels::Named;
@@ -28,22 +28,22 @@ pub struct Words {
     /// The representation with the source line of every instruction
     #[arg(long)]
     lines: bool,
-    /// What the CPU engine runs
+    /// The bytecode that the CPU engine runs
     #[arg(long)]
     bytecode: bool,
-    /// What a GPU runs
+    /// The PTX that a GPU runs
     #[arg(long)]
     ptx: bool,
     /// The GPU of --ptx [default: sm_90a]
     #[arg(long, value_parser = one_of(Target::ALL.map(|target| (target.name(), target))))]
     arch: Option<Target>,
-    /// How to run a collective, whose rank 0 is shown; with --transport nvl as a GPU here runs it.
+    /// Options of a collective, whose rank 0 is shown; with --transport nvl as a GPU here runs it.
     #[command(flatten, next_help_heading = "Options of a collective")]
     pub how: Options,
 }
 
 impl Words {
-    /// What to print, or why that cannot be.
+    /// The parts to print, or why they cannot be.
     pub fn parts(&self) -> Result<Parts, String> {
         let Words { ir, simplified, lines, bytecode, ptx, arch, .. } = *self;
         let needs = |option: &str, of: &str| Err(format!("{option} is for {of}"));
@@ -57,7 +57,7 @@ impl Words {
     }
 }
 
-/// What to print.
+/// The parts to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// The intermediate representation.
@@ -79,7 +79,7 @@ pub fn emit(kernel: &Named, parts: Parts) -> Result<()> {
     Ok(stdout().write_all(text(&traced.kernel, parts, bytecode)?.as_bytes())?)
 }
 
-/// Prints what rank 0 launches for a collective.
+/// Prints the kernel that rank 0 launches for a collective.
 pub fn emit_collective(run: &Run, parts: Parts) -> Result<()> {
     let text = text_of(run, |op| Ok(text(op.kernel(), parts, || Ok(op.disassembly()))?))?;
     Ok(stdout().write_all(text.as_bytes())?)

@@ -1,9 +1,9 @@
-//! The limit on the size of files (`ulimit -f`): beyond it the kernel sends SIGXFSZ, which ends a process unless it is ignored. Then
-//! writing fails, with an error that can be reported.
+//! The limit on the size of files (`ulimit -f`): beyond it the kernel sends SIGXFSZ, which ends a process unless it is
+//! ignored. If it is ignored, writing fails with an error that can be reported.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the signal ended processes before this one said otherwise.
+/// True if the signal ended processes before this one changed that.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
 /// From now on, writing beyond the limit is an error.
@@ -13,7 +13,7 @@ pub fn make_it_an_error() {
     ENDED.store(before == libc::SIG_DFL, Ordering::Relaxed);
 }
 
-/// In a process between fork and exec: gives its program what this one found. Async-signal-safe.
+/// Restores the original behaviour for the program of a child, between fork and exec. Async-signal-safe.
 pub fn restore() {
     if ENDED.load(Ordering::Relaxed) {
         // SAFETY: as above; the call is async-signal-safe.

@@ -1,8 +1,9 @@
-//! `tilewire fingerprints`: what every shipped kernel is compiled to, as one number for each group of kernels.
+//! `tilewire fingerprints`: the compiled form of every shipped kernel, as one number for each group of kernels.
 //!
-//! In: the schedules of `check all` and the plans of `verify --quick`. Out: a line for each group with a hash of the IR, the bytecode and the
-//! PTX of its kernels; or, compared with an earlier list, the lines that differ. A change of the code that is not meant to change any kernel
-//! leaves the list as it is. With `--every` there is a line for each kernel, to find the one that changed.
+//! In: the schedules of `check all` and the plans of `verify --quick`. Out: a line for each group with a hash of the
+//! IR, the bytecode and the PTX of its kernels; or, compared with an earlier list, the lines that differ. A change that
+//! is not meant to change any kernel leaves the list unchanged. With `--every` there is a line for each kernel, to find
+//! the one that changed.
 
 use crate::bench::machine::Machine;
 use crate::run::{Collective, Peers, prepare, prepare_all};
@@ -32,7 +33,7 @@ pub struct Request {
     /// An earlier list to compare with
     #[arg(long, value_name = "FILE")]
     pub against: Option<String>,
-    /// A line for each kernel in place of groups
+    /// A line for each kernel instead of groups
     #[arg(long)]
     pub every: bool,
 }
@@ -46,7 +47,7 @@ struct Print {
 }
 
 impl Print {
-    /// Of no kernel: where FNV-1a begins.
+    /// For no kernel: the initial value of FNV-1a.
     const EMPTY: Print = Print { ir: FNV_BEGIN, bytecode: FNV_BEGIN, ptx: FNV_BEGIN };
 
     fn of(kernel: &Kernel, bytecode: &str) -> Print {
@@ -74,7 +75,7 @@ fn fnv(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
 }
 
-/// Kernels by group, or each by itself.
+/// Kernels by group, or individually.
 type Prints = BTreeMap<String, (usize, Print)>;
 
 fn add(prints: &mut Prints, group: String, print: Print) {
@@ -82,7 +83,7 @@ fn add(prints: &mut Prints, group: String, print: Print) {
     *entry = (entry.0 + 1, entry.1.and(print));
 }
 
-/// Prints the list, or compares it; status 1 where it differs.
+/// Prints the list, or compares it; status 1 if it differs.
 pub fn fingerprints(request: &Request) -> Result<ExitCode> {
     let mut prints = Prints::new();
     for &ranks in &request.ranks {
@@ -99,7 +100,7 @@ pub fn fingerprints(request: &Request) -> Result<ExitCode> {
     }
 }
 
-/// What defaults depend on: lists of different processors are not compared.
+/// The facts that defaults depend on: lists of different processors are not compared.
 fn processor() -> String {
     let Machine { cpu, level, caches, .. } = Machine::read();
     let caches: Vec<String> = caches.into_iter().map(|(name, size)| format!("{name} {size}")).collect();
@@ -134,7 +135,7 @@ fn of_schedules(ranks: usize, every: bool, prints: &mut Prints) -> Result<()> {
     Ok(())
 }
 
-/// The plans that `verify --quick` runs, as rank 0 and the last rank have them.
+/// The plans that `verify --quick` runs, on rank 0 and on the last rank.
 fn of_plans(ranks: usize, every: bool, prints: &mut Prints) -> Result<()> {
     let (options, plans) = quick_plans(ranks);
     let of_ranks = World::threads(ranks).run(|world| -> Result<Vec<Option<Print>>, RankError> {
@@ -159,7 +160,7 @@ fn of_plans(ranks: usize, every: bool, prints: &mut Prints) -> Result<()> {
                 Err(error) => return Err(format!("{plan}: {error}").into()),
             };
             let print = op.prepared().filter(|_| shows).map(|op| Print::of(op.kernel(), &op.disassembly()));
-            // Peers that were told of an operation must meet: a launch does.
+            // Peers that were told of an operation must meet, which takes a launch.
             op.launch().map_err(|error| format!("{plan}: {error}"))?;
             of_plans.push(print);
         }
@@ -179,7 +180,7 @@ fn of_plans(ranks: usize, every: bool, prints: &mut Prints) -> Result<()> {
     Ok(())
 }
 
-/// Says which groups differ from an earlier list.
+/// Reports the groups that differ from an earlier list.
 fn compare(now: &str, before: &str) -> Result<ExitCode> {
     let (groups, differences) = differences(now, before)?;
     differences.iter().try_for_each(|line| writeln!(stdout(), "{line}"))?;
@@ -187,11 +188,12 @@ fn compare(now: &str, before: &str) -> Result<ExitCode> {
     Ok(if differences.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The number of groups in both lists together, and a line for each that differs; one that only one of both has differs.
+/// The number of groups in both lists together, and a line for each that differs, including those that only one list
+/// has.
 fn differences(now: &str, before: &str) -> Result<(usize, Vec<String>)> {
     let of_line = |line: &str| match line.split_once("  ") {
         Some((hashes, group)) => Ok((group.to_string(), hashes.to_string())),
-        None => bail!("'{line}' is no line of fingerprints"),
+        None => bail!("'{line}' is not a line of fingerprints"),
     };
     let processor = |text: &str| text.lines().next().unwrap_or_default().to_string();
     if processor(now) != processor(before) {

@@ -1,5 +1,5 @@
-//! FROZEN hand-written loops, the limits that `tilewire bench kernels` compares with. Later work does not change them: a baseline that
-//! moves measures nothing. A faster one may come beside them, since the limit is the best of all.
+//! FROZEN hand-written loops, the limits that `tilewire bench kernels` compares with. Later work does not change them:
+//! a baseline that moves measures nothing. A faster one may come beside them, since the limit is the best of all.
 //!
 //! | function | what it does | how |
 //! |---|---|---|
@@ -77,8 +77,8 @@ pub fn accumulate_bf16(dst: &mut [f32], src: &[u16]) {
     plain::accumulate(dst, src);
 }
 
-/// Per group of 128: m = max |x| (a NaN loses), scale = m / 448 or 1 where m is 0, q = f8e4m3(x · (1 / scale)), rounded to
-/// nearest even, saturating, a NaN staying one.
+/// Per group of 128: m = max |x| (a NaN loses), scale = m / 448 or 1 where m is 0, q = f8e4m3(x · (1 / scale)), rounded
+/// to nearest even, saturating, a NaN staying one.
 pub fn quantise_f8e4m3(dst: &mut [u8], scales: &mut [f32], src: &[f32]) {
     quantise::<false>(dst, scales, src);
 }

@@ -1,4 +1,4 @@
-//! The kernels that have names: for `tilewire emit`, for the benchmarks, and as templates to copy from.
+//! The named kernels: for `tilewire emit`, for the benchmarks, and as templates to copy from.
 //!
 //! | kernel | shows |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | [`rmsnorm`] | a tensor captured by the closure becomes an input |
 //! | [`message`] | two roles, a ring of staging slots, `signal` and `wait` |
 //!
-//! Each takes the tensors it works on and gives a traced kernel, which `vm::Prepared` compiles.
+//! Each takes the tensors it works on and returns a traced kernel, which `vm::Prepared` compiles.
 
 use tilewire::ir::scalar::Element;
 use tilewire::prelude::*;
@@ -25,7 +25,7 @@ const F8_MAX: f32 = 448.0;
 const ROW: usize = 256;
 /// Elements that travel together in [`message`].
 const TILE: usize = 256;
-/// Tiles under way at once in [`message`].
+/// Tiles in flight in [`message`].
 const DEPTH: usize = 2;
 
 /// `out[i] = inp[i]`.
@@ -41,7 +41,7 @@ pub fn scale(out: &Tensor<f32>, inp: &Tensor<f32>, factor: &Scalar<f32>) -> Resu
     map(out, inp).produce(|c| c.input.load(c.pos()) * factor).trace()
 }
 
-/// `sum[i] += addend[i]`: what a reduction does with every tile that arrives.
+/// `sum[i] += addend[i]`: the work of a reduction for every tile that arrives.
 pub fn accumulate(sum: &Tensor<f32>, addend: &Tensor<Bf16>) -> Result<Traced, RunError> {
     Ok(kernel("accumulate", |k| {
         let (sum, x) = (k.inout(sum).named("sum"), k.input(addend).named("addend"));
@@ -49,7 +49,7 @@ pub fn accumulate(sum: &Tensor<f32>, addend: &Tensor<Bf16>) -> Result<Traced, Ru
     })?)
 }
 
-/// Each group of 128 as f8e4m3 with one scale: `scale = max|x| / 448` (1 where all are 0), `out = x * (1 / scale)`.
+/// Each group of 128 as f8e4m3 with one scale: `scale = max|x| / 448` (1 if all are 0), `out = x * (1 / scale)`.
 pub fn quantise(out: &Tensor<F8E4M3>, scales: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError> {
     Ok(kernel("quantise", |k| {
         let (x, q, scales) = (k.input(inp).named("x"), k.output(out).named("q"), k.output(scales).named("scales"));
@@ -66,7 +66,7 @@ pub fn quantise(out: &Tensor<F8E4M3>, scales: &Tensor<f32>, inp: &Tensor<f32>) -
     })?)
 }
 
-/// `out[i] = inp[index[i]]`; an index outside is an error of the launch.
+/// `out[i] = inp[index[i]]`; an index out of bounds is an error of the launch.
 pub fn gather(out: &Tensor<f32>, inp: &Tensor<f32>, index: &Tensor<i32>) -> Result<Traced, RunError> {
     Ok(kernel("gather", |k| {
         let (x, index, y) = (k.input(inp).named("x"), k.input(index).named("index"), k.output(out).named("y"));
@@ -124,19 +124,19 @@ pub fn message(out: &Tensor<f32>, inp: &Tensor<f32>) -> Result<Traced, RunError>
     })?)
 }
 
-/// Where element `i` of a tile lies in the ring.
+/// The place of element `i` of a tile in the ring.
 fn byte<'t>(step: Value<'t, i64>, i: Value<'t, i64>) -> Value<'t, i64> {
     (step % DEPTH as i64 * TILE as i64 + i) * size_of::<f32>() as i64
 }
 
-/// A kernel that `tilewire emit` knows.
+/// A kernel of `tilewire emit`.
 #[derive(Debug)]
 pub struct Named {
-    /// What to call it.
+    /// Its name.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// A description in one line.
     pub what: &'static str,
-    /// Traces it for tensors of so many elements, a multiple of 1024; the result keeps them alive.
+    /// Traces it for tensors of `count` elements, a multiple of 1024; the result keeps them alive.
     pub build: fn(count: usize) -> Result<Traced, RunError>,
 }
 
@@ -148,7 +148,7 @@ impl PartialEq for Named {
 
 impl Eq for Named {}
 
-/// All of them.
+/// All named kernels.
 pub static NAMED: [Named; 8] = [
     Named { name: "copy", what: "y = x", build: |n| copy(&f32s(n), &f32s(n)) },
     Named {
@@ -176,7 +176,7 @@ pub static NAMED: [Named; 8] = [
     },
 ];
 
-/// The kernel of that name, or a message that lists those there are.
+/// The kernel of that name, or a message that lists all of them.
 pub fn named(name: &str) -> Result<&'static Named, String> {
     let known = || NAMED.iter().map(|k| format!("  {:<12}{}", k.name, k.what)).collect::<Vec<_>>().join("\n");
     NAMED.iter().find(|k| k.name == name).ok_or_else(|| match name {

@@ -1,4 +1,4 @@
-//! `tilewire launch`: starts the ranks of a job on this host and stays with them to the end.
+//! `tilewire launch`: starts the ranks of a job on this host and watches them to the end.
 //!
 //! ```text
 //!   main thread:  spawn ranks ──▶ events ──▶ kill the rest, or go on ──▶ first failing status
@@ -7,11 +7,12 @@
 //!   one thread: a signal came ──────┘
 //! ```
 //!
-//! Each rank leads a process group of its own, so that what it starts can be ended with it, and so that the terminal's Ctrl-C
-//! reaches it once, through the launcher. The kernel kills a rank when the launcher dies (`PR_SET_PDEATHSIG`). What a rank
-//! moves into another session or group, nobody here can find again.
+//! Each rank leads its own process group, so that its children can be ended with it, and so that the terminal's Ctrl-C
+//! reaches it once, through the launcher. The kernel kills a rank when the launcher dies (`PR_SET_PDEATHSIG`).
+//! Processes that a rank moves into another session or group cannot be found again here.
 //!
-//! A reader that stops keeps the ranks waiting, as it would without a launcher, but not the main thread: that never prints.
+//! A reader that stops reading makes the ranks wait, as it would without a launcher, but not the main thread, which
+//! never prints.
 
 mod output;
 mod signals;
@@ -31,18 +32,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tilewire::transport::{Deadline, Limits, Secret, StoreServer, reserve_descriptors, start_thread};
 
-/// Between asking the rest to end (SIGTERM) and ending them (SIGKILL).
+/// Between asking the remaining ranks to end (SIGTERM) and killing them (SIGKILL).
 const GRACE: Duration = Duration::from_secs(2);
-/// After the last rank, how long output is waited for that something it left behind could still write.
+/// After the last rank has ended, how long to wait for output of processes it left behind.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// After the last rank, how long a reader that takes nothing of what they printed is waited for. A signal shortens it.
+/// After the last rank has ended, how long to wait for a reader that does not read their output. A signal shortens it.
 const STALLED: Duration = Duration::from_secs(10);
-/// Between two looks whether it takes something.
+/// Between two checks that it reads.
 const LOOK: Duration = Duration::from_millis(50);
-/// The stack of a thread that waits, or copies lines; the usual 2 MiB would let fewer ranks fit a limit on memory.
+/// The stack of a thread that waits, or copies lines; with the default of 2 MiB fewer ranks would fit a limit on
+/// memory.
 const SMALL_STACK: usize = 128 << 10;
 
-/// The most ranks that are started: each costs the launcher three threads and two pipes.
+/// The most ranks that can be started: each costs the launcher three threads and two pipes.
 pub const MOST_RANKS: u64 = 1024;
 
 /// What to launch.
@@ -62,16 +64,16 @@ pub struct Job {
     pub prefixed: bool,
 }
 
-/// A time that ranks understand.
+/// A time in the format of the ranks.
 fn deadline(text: &str) -> Result<String, String> {
     let is_time = Deadline::parse_length(text).is_some();
-    if is_time { Ok(text.to_string()) } else { Err("no time: write 500ms, 30s, 2m or off".into()) }
+    if is_time { Ok(text.to_string()) } else { Err("not a time: write 500ms, 30s, 2m or off".into()) }
 }
 
-/// Runs a job; gives the first failing status, 128 + the number where a signal ended a rank.
+/// Runs a job; returns the first failing status, 128 + the number if a signal ended a rank.
 pub fn launch(job: &Job) -> Result<ExitCode> {
     let (secret, limits) = (Secret::random()?, Limits::default());
-    // For each rank two pipes and a connection to the store; strangers; what starting a process takes for a moment.
+    // For each rank two pipes and a connection to the store; strangers; and the descriptors for starting a process.
     reserve_descriptors(job.ranks.saturating_mul(3).saturating_add(limits.strangers + 32))?;
     let store = StoreServer::start("127.0.0.1:0", job.ranks, &secret, limits)?;
     let (events, inbox) = channel();
@@ -90,7 +92,7 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
             Err(Unstarted::Program(error)) => {
                 let program = job.program[0].to_string_lossy();
                 running.voice.say(format!("cannot start '{program}' as rank {rank}: {error}"));
-                // As shells say it: not found, or not to be executed.
+                // As shells do: not found, or not executable.
                 running.fail(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 });
             }
             Err(Unstarted::Thread(error)) => {
@@ -103,7 +105,7 @@ pub fn launch(job: &Job) -> Result<ExitCode> {
     Ok(ExitCode::from(running.stay_with(&inbox)))
 }
 
-/// Why a rank does not run.
+/// Why a rank was not started.
 enum Unstarted {
     /// Its program cannot be started.
     Program(io::Error),
@@ -125,11 +127,11 @@ fn spawn(body: impl FnOnce() + Send + 'static) -> io::Result<()> {
 enum Event {
     /// A rank has ended and is not reaped yet.
     Ended(usize),
-    /// What a rank prints cannot be written, and is lost: which stream, and why.
+    /// Output of a rank cannot be written and is lost: the stream and the error.
     Unwritten(String, io::Error),
     /// A stream of a rank has ended.
     Drained,
-    /// The launcher got a signal.
+    /// The launcher received a signal.
     Signal { number: i32, at: Instant },
 }
 
@@ -143,7 +145,7 @@ struct Running {
     voice: Voice,
     /// The first failing status.
     failed: Option<u8>,
-    /// When those who were asked to end will be killed.
+    /// When the ranks that were asked to end will be killed.
     kill_at: Option<Instant>,
 }
 
@@ -160,8 +162,8 @@ impl Running {
         })
     }
 
-    /// Starts one rank, and the threads that watch it. Called on the main thread: the kernel ties a rank's life to the thread that
-    /// started it.
+    /// Starts one rank, and the threads that watch it. Must be called on the main thread: the kernel ties a rank's life
+    /// to the thread that started it.
     fn start(&mut self, command: Command, rank: usize, prefix: &str, events: &Sender<Event>) -> Result<(), Unstarted> {
         let mut child = spawned(command).map_err(Unstarted::Program)?;
         let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
@@ -171,7 +173,7 @@ impl Running {
             _ = ended.send(Event::Ended(rank));
         });
         if let Err(error) = watched {
-            // Nobody would tell of its end.
+            // No thread would report its end.
             signal_group(&child, libc::SIGKILL);
             _ = child.wait();
             return Err(Unstarted::Thread(error));
@@ -208,9 +210,10 @@ impl Running {
         self.failed.unwrap_or(0)
     }
 
-    /// Waits until what the ranks printed is written; gives what is not: of which stream how many bytes.
+    /// Waits until the ranks' output is written; returns the unwritten rest as streams and numbers of bytes.
     ///
-    /// What they left behind may hold their streams open, and even go on printing: that is waited for only a little.
+    /// Processes they left behind may hold their streams open, and even continue to print: those are waited for only
+    /// briefly.
     fn write_the_rest(&mut self, inbox: &Receiver<Event>) -> Vec<(String, u64)> {
         let printed: Vec<u64> = self.streams.iter().map(Stream::printed).collect();
         let ended = Instant::now();
@@ -219,7 +222,7 @@ impl Running {
             match inbox.recv_timeout(LOOK) {
                 Ok(Event::Drained) => self.drained += 1,
                 Ok(Event::Unwritten(stream, error)) => self.lose(&stream, &error),
-                // There is nobody to pass it on to: it is meant for the launcher.
+                // No rank is left to pass it on to: it is meant for the launcher.
                 Ok(Event::Signal { at, .. }) if self.signals.meaning(at) != Meaning::Repeated => break,
                 _ => {}
             }
@@ -236,14 +239,14 @@ impl Running {
         self.unwritten(&printed).map(|(stream, bytes)| (stream.name(), bytes)).collect()
     }
 
-    /// The streams of which not everything is written that was printed by then, and how much is not.
+    /// The streams whose output up to `printed` is not completely written, and the missing bytes.
     fn unwritten(&self, printed: &[u64]) -> impl Iterator<Item = (&Stream, u64)> {
         let missing =
             self.streams.iter().zip(printed).map(|(stream, all)| (stream, all.saturating_sub(stream.written())));
         missing.filter(|(stream, bytes)| *bytes > 0 && !stream.has_ended())
     }
 
-    /// What happens next; `None` is that it is time to kill.
+    /// The next event; `None` when it is time to kill.
     fn next(&self, inbox: &Receiver<Event>) -> Option<Event> {
         let gone = "threads that send events outlive the ranks";
         let Some(at) = self.kill_at else { return Some(inbox.recv().expect(gone)) };
@@ -256,7 +259,8 @@ impl Running {
 
     fn reap(&mut self, rank: usize) {
         let Some(mut child) = self.ranks.get_mut(rank).and_then(Option::take) else { return };
-        // Before the rank is reaped, so that its number is still its own: what it has left behind in its group.
+        // Kills what the rank has left behind in its group, before the rank is reaped: until then its number is still
+        // its own.
         signal_group(&child, libc::SIGKILL);
         let status = child.wait();
         let (code, how) =
@@ -267,7 +271,7 @@ impl Running {
         }
     }
 
-    /// Output that is lost is a failure, whatever the ranks say. One reason is enough: a full disk is full for all of them.
+    /// Lost output is a failure, whatever the ranks return. One reason is enough: a full disk is full for all of them.
     fn lose(&mut self, stream: &str, error: &io::Error) {
         if self.failed.is_none() {
             self.voice.say(format!("cannot write {stream}: {error}; ending the job"));
@@ -290,24 +294,25 @@ fn described(status: ExitStatus) -> (u8, String) {
     match (status.code(), status.signal()) {
         (Some(code), _) => (code as u8, format!("ended with status {code}")),
         (None, Some(signal)) => (128 + signal as u8, format!("was ended by signal {signal}")),
-        (None, None) => (1, "ended, nobody knows how".to_string()),
+        (None, None) => (1, "ended for an unknown reason".to_string()),
     }
 }
 
 /// Starts the program of a rank.
 fn spawned(mut command: Command) -> io::Result<Child> {
     let launcher = std::process::id();
-    // Which of the ranks would get the terminal's input? None of them.
+    // The terminal's input is for none of the ranks.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe functions may run. `restore` is; `prctl` and `getppid` are system calls that
-    // take plain numbers; `last_os_error` and `from_raw_os_error` read errno and make a value that owns no memory.
+    // SAFETY: between fork and exec only async-signal-safe functions may run. `restore` is; `prctl` and `getppid` are
+    // system calls that take plain numbers; `last_os_error` and `from_raw_os_error` read errno and make a value that
+    // owns no memory.
     unsafe {
         command.pre_exec(move || {
             file_limit::restore();
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // A launcher that died before the line above is not told of by the kernel any more.
+            // The kernel does not report a launcher that died before the line above.
             if libc::getppid() as u32 != launcher {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -317,7 +322,7 @@ fn spawned(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Returns when a child has ended, and leaves it to be reaped: until then its number, and its group's, is not given out again.
+/// Returns when a child has ended, without reaping it: until it is reaped, its number and its group's are not reused.
 fn wait_unreaped(pid: u32) {
     loop {
         // SAFETY: `siginfo_t` is plain data for which zeros are a value, and lives through the call that fills it.
@@ -331,9 +336,10 @@ fn wait_unreaped(pid: u32) {
     }
 }
 
-/// Sends a signal to a rank and all it has started, as far as it has stayed in its group.
+/// Sends a signal to a rank and all processes it has started that are still in its group.
 fn signal_group(child: &Child, signal: i32) {
-    // SAFETY: `kill` takes plain numbers. The child is not reaped while a `Child` is in `Running::ranks`, so its number names
-    // its group and no stranger's; it fits, since it came from a pid_t. A group that is gone is an error nobody needs.
+    // SAFETY: `kill` takes plain numbers. The child is not reaped while a `Child` is in `Running::ranks`, so its number
+    // names its group and no other; it fits, since it came from a pid_t. The error for a group that is gone does not
+    // matter.
     unsafe { libc::kill(-(child.id() as libc::pid_t), signal) };
 }

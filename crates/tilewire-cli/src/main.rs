@@ -7,7 +7,7 @@ mod demo;
 mod emit;
 mod file_limit;
 mod fingerprints;
-/// Hooks that write down the fields of their context, and what those are by definition: as the library's own tests have them.
+/// Hooks that record the fields of their context, with their definitions: shared with the library's own tests.
 #[path = "../../tilewire/tests/support/fields.rs"]
 #[allow(dead_code, missing_docs)]
 mod form;
@@ -15,7 +15,7 @@ mod handwritten;
 mod kernels;
 mod launch;
 mod memory;
-/// Random programs: those of the library's own tests, so that an engine can be verified on any machine.
+/// Random programs, shared with the library's own tests, so that an engine can be verified on any machine.
 #[path = "../../tilewire/tests/support/programs/mod.rs"]
 #[allow(dead_code, missing_docs)]
 mod programs;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
             _ = write!(stderr(), "{}", refusal.render());
             ExitCode::from(2)
         }
-        // Help was asked for, or the version.
+        // Help or the version was requested.
         Err(answer) => status(print(answer.render().to_string().as_bytes())),
     }
 }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
 fn status(ended: Result<ExitCode>) -> ExitCode {
     match ended {
         Ok(code) => code,
-        // Whoever read our output has seen enough.
+        // The reader of our output has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
@@ -69,7 +69,7 @@ fn print(text: &[u8]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Errors of all other files say which.
+/// Errors of all other files name them.
 fn is_of_stdout(error: &Error) -> bool {
     error.chain().count() == 1 && error.is::<std::io::Error>()
 }
@@ -90,8 +90,9 @@ fn obey(command: Command) -> Result<ExitCode> {
         Command::Bench(bench) => bench.run()?,
         Command::Completions(shell) => return print(&cli::completions(shell)),
     }
-    // What stays in the buffer would be written at the very end, where nobody learns that it cannot be. The commands above that return
-    // write whole lines, which do not stay; and after a launch, a thread that nobody reads from may hold stdout for as long as it likes.
+    // Flush here: data left in the buffer would be written at the very end, where an error goes unnoticed. The commands
+    // above that return write whole lines, which are not buffered; and after a launch, a thread whose output nobody
+    // reads may hold stdout indefinitely.
     stdout().flush()?;
     Ok(ExitCode::SUCCESS)
 }

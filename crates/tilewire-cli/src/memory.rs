@@ -1,17 +1,17 @@
-//! Whether there is memory for what is asked for, before it is taken: beyond what is left the system ends a process without a word.
+//! Checks for enough memory before it is allocated: beyond the limit the system kills a process silently.
 
 use std::error::Error;
 use std::fmt;
 use tilewire::tensor::{MemoryLeft, Shortage};
 use tilewire::transport::layout::{Geometry, Layout};
 
-/// More was asked for than there is memory for.
+/// More memory was requested than there is.
 #[derive(Debug)]
 pub struct TooMuch {
-    /// What was asked for.
+    /// The request.
     what: String,
     shortage: Shortage,
-    /// The words of the command line that make it less.
+    /// The options that reduce it.
     less: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for TooMuch {
 
 impl Error for TooMuch {}
 
-/// Checks that `bytes` are left for `what`; `less` names the options of the command line that lower the need.
+/// Checks that `bytes` bytes are left for `what`; `less` names the command-line options that lower the need.
 pub fn check(bytes: u64, less: &'static str, what: impl FnOnce() -> String) -> Result<(), TooMuch> {
     MemoryLeft::now().check(bytes).map_err(|shortage| TooMuch { what: what(), shortage, less })
 }

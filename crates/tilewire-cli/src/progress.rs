@@ -1,16 +1,17 @@
-//! How far a command is. On a terminal a line that is drawn anew; pipes and logs stay quiet unless lines are asked for.
+//! The progress of a command: on a terminal a line that is redrawn; pipes and logs stay quiet unless lines are
+//! requested.
 #![forbid(unsafe_code)]
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
-/// Between two lines.
+/// Time between two lines.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The progress of a known number of steps.
 pub enum Progress {
-    /// A line on a terminal, gone at the end. Nothing where stderr is none.
+    /// A line on a terminal, removed at the end. Nothing if stderr is no terminal.
     Drawn(ProgressBar),
     /// Lines that a launcher can pass on: the first, and one every other second.
     Lines {
@@ -24,7 +25,7 @@ pub enum Progress {
 }
 
 impl Progress {
-    /// Starts before the first of `total` steps. No thread of its own draws it: that would disturb what is measured.
+    /// Starts before the first of `total` steps. No separate thread draws it, which would disturb measurements.
     pub fn new(total: usize) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
         bar.set_style(ProgressStyle::with_template("[{pos}/{len}] {wide_msg}").expect("the template is right"));
@@ -36,7 +37,7 @@ impl Progress {
         Progress::Lines { said: None, begun: 0, total }
     }
 
-    /// Says that the next step begins.
+    /// Announces the next step.
     pub fn step(&mut self, what: &str) {
         match self {
             Progress::Drawn(bar) => {

@@ -1,4 +1,5 @@
-//! Tables for people, at most [`WIDTH`] characters wide: what does not fit goes to JSON and CSV, or to a second line.
+//! Tables for people, at most [`WIDTH`] characters wide: content that does not fit goes to JSON and CSV, or to a second
+//! line.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -8,8 +9,8 @@ pub const WIDTH: usize = 100;
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// Cells in columns, and titles that stand above some of the rows. A column that no row fills is left out; columns of words become
-/// narrower where all together are too wide, and their cells go on in the next line.
+/// Cells in columns, and titles above some of the rows. A column that no row fills is left out. If the table is too
+/// wide, columns of words become narrower, and their cells continue on the next line.
 pub struct Table<const N: usize> {
     head: [String; N],
     is_words: [bool; N],
@@ -22,7 +23,7 @@ enum Line<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// Columns with these names. Those that hold `words` stand to the left, figures to the right.
+    /// Columns with these names. Those in `words` are left-aligned, figures are right-aligned.
     pub fn new(head: [&str; N], words: &[usize]) -> Table<N> {
         let is_words = std::array::from_fn(|column| words.contains(&column));
         Table { head: head.map(String::from), is_words, lines: Vec::new() }
@@ -45,7 +46,7 @@ impl<const N: usize> Table<N> {
         })
     }
 
-    /// How wide every column is; nothing where it is left out.
+    /// The width of every column; 0 if it is left out.
     fn widths(&self) -> [usize; N] {
         let most = |column: usize, width: fn(&str) -> usize| {
             let cells = self.rows().chain([&self.head]).map(|cells| width(&cells[column]));
@@ -99,7 +100,7 @@ impl<const N: usize> fmt::Display for Table<N> {
     }
 }
 
-/// A text in lines of at most this width; a longer word has a line of its own.
+/// A text in lines of at most this width; a longer word has its own line.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     if text.chars().count() <= width {
@@ -117,7 +118,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A text after a start; where both do not fit a line, the text goes on below itself.
+/// A text after a prefix; if both do not fit a line, the text continues below itself.
 pub fn hanging(start: &str, text: &str) -> String {
     let indent = start.chars().count();
     let lines = wrapped(text, WIDTH.saturating_sub(indent));

@@ -1,5 +1,5 @@
-//! `tilewire topo`: what this machine has, and what each pair of ranks would use, and why.
-//! `tilewire doctor`: whether it is fit for the work, item by item.
+//! `tilewire topo`: the machine's hardware, the transport of each pair of ranks, and why. `tilewire doctor`: whether it
+//! is suitable, item by item.
 
 use crate::table::hanging;
 use anyhow::Result;
@@ -57,7 +57,7 @@ pub fn topo() -> Result<()> {
     Ok(())
 }
 
-/// Says of everything the work needs whether it is there; status 1 if something that must be is not.
+/// Reports for every requirement if it is met; status 1 if a mandatory one is not.
 pub fn doctor() -> Result<ExitCode> {
     let mut out = stdout().lock();
     let mut sound = true;
@@ -120,7 +120,7 @@ fn devices() -> Result<Vec<Arc<Device>>, CudaError> {
     (0..Device::count()?).map(Device::open).collect()
 }
 
-/// The soft limit of a line of `/proc/self/limits`; `None` where there is none or nothing says.
+/// The soft limit in a line of `/proc/self/limits`; `None` if there is none or it is unknown.
 fn limit(name: &str) -> Option<u64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;

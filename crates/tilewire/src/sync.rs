@@ -1,6 +1,6 @@
 //! Atomics, locks and pauses of the files whose orderings are subtle: the standard library's, by one name.
 //!
-//! `models/` compiles those files (`vm/pool.rs`, `vm/queue.rs`, `vm/stall.rs`, `transport/doorbell.rs`, `cuda/muster.rs`) against loom's
+//! `models/` compiles those files (`vm/pool.rs`, `vm/queue.rs`, `vm/stall.rs`, `transport/doorbell.rs`, `cuda/gang.rs`) against loom's
 //! atomics, which stand there under the same name, and runs them in all orders that the memory model allows. Therefore they take what
 //! synchronises from here and from nowhere else.
 #![forbid(unsafe_code)]

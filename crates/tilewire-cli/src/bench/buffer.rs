@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tilewire::Tensor;
 use tilewire::ir::scalar::Number;
 
-/// A slice of `T`, aligned to 64 bytes at least, that is a [`Tensor`] too. Clones are the same memory.
+/// A slice of `T`, aligned to at least 64 bytes, that is also a [`Tensor`]. Clones are the same memory.
 pub struct Buffer<T>(Rc<RefCell<Tensor<T>>>);
 
 impl<T: Number> Buffer<T> {
@@ -15,24 +15,25 @@ impl<T: Number> Buffer<T> {
         Buffer(Rc::new(RefCell::new(Tensor::from_fn(len, fill))))
     }
 
-    /// The elements, to read or write; panics if another side still holds them. No kernel may run meanwhile.
+    /// The elements, to read or write; panics if another side still holds them. No kernel may run in the meantime.
     pub fn slice(&self) -> RefMut<'_, [T]> {
         RefMut::map(self.0.borrow_mut(), |tensor| {
             let start = tensor.memory().start().cast::<T>();
-            // SAFETY: the tensor has that many initialised elements there and outlives the borrow. The RefCell gives one
-            // such borrow at a time, and sides of a contest take turns, so no kernel touches the elements during it.
+            // SAFETY: the tensor has that many initialised elements there and outlives the borrow. The RefCell allows
+            // one such borrow at a time, and sides of a contest take turns, so no kernel touches the elements during
+            // it.
             unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), tensor.len()) }
         })
     }
 
-    /// The same memory for a kernel, whose element type may be another of the same size: `u16` are bits of bf16 to a
-    /// hand-written loop.
+    /// The same memory for a kernel, whose element type may be another of the same size: to a hand-written loop `u16`
+    /// are the bits of bf16.
     pub fn tensor<U: Number>(&self) -> Tensor<U> {
         const { assert!(size_of::<T>() == size_of::<U>(), "the element sizes differ") };
         let own = self.0.borrow().clone();
         let (start, len) = (own.memory().start().cast::<U>(), own.len());
-        // SAFETY: the memory is aligned to 64 bytes and holds `len` elements; of a number every bit pattern is a value. The
-        // clone keeps it alive, and sides take turns.
+        // SAFETY: the memory is aligned to 64 bytes and holds `len` elements; every bit pattern is a value of a number
+        // type. The clone keeps it alive, and sides take turns.
         unsafe { Tensor::from_raw(start, len, Arc::new(own.memory().clone())) }
     }
 }

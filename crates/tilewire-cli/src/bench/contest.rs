@@ -1,4 +1,4 @@
-//! The sides of one case at one size: our kernel, what it is compared with, and the memory both write.
+//! The sides of one case at one size: our kernel, the loops it is compared with, and the memory both write.
 
 use super::buffer::Buffer;
 use super::interleaved::{Effort, Side, fastest, measure};
@@ -13,7 +13,7 @@ use tilewire::{Memory, RunError, Traced};
 /// The name of our side in reports.
 const OURS: &str = "tilewire";
 
-/// A kernel that races hand-written loops. They must give the same bits before anything is timed.
+/// A kernel that races hand-written loops. They must produce the same bits before anything is timed.
 pub struct Contest {
     bytes: usize,
     ours: Prepared,
@@ -36,7 +36,7 @@ impl Contest {
         Ok(Contest { bytes, ours, baselines, outputs: Vec::new() })
     }
 
-    /// Compares this buffer after every side; before each, element k is `first(k)`.
+    /// Compares this buffer after every side; before each, element k is set to `first(k)`.
     pub fn writes<T: Number>(mut self, buffer: &Buffer<T>, first: impl Fn(usize) -> T + 'static) -> Contest {
         let tensor = buffer.tensor::<T>();
         let memory = tensor.memory().clone();
@@ -62,7 +62,7 @@ impl Contest {
         Ok(row)
     }
 
-    /// A benchmark of a wrong result is worthless: every side must write the bits that ours writes.
+    /// A benchmark of a wrong result is worthless: every side must write the same bits as ours.
     fn check(&mut self) -> Result<()> {
         self.outputs.iter().for_each(|output| (output.reset)());
         self.ours.run()?;
@@ -97,7 +97,7 @@ impl Output {
     }
 }
 
-/// Times something that has nothing to race against a time that the engine's design allows.
+/// Times something without a competitor against a time that the engine's design allows.
 pub fn against(name: &str, limit: &'static str, time: Duration, run: impl FnMut() + 'static, effort: Effort) -> Row {
     let timings = measure(&mut [Side::new(OURS, run)], effort);
     Row::local(name.into(), 0, &timings[0], limit.into(), time.as_nanos() as f64, 1.0)

@@ -1,7 +1,7 @@
 //! Timing several ways of doing one thing against each other.
 //!
-//! A shared machine changes speed by the second, so the sides take turns sample by sample, in another order in every round, so that
-//! none always follows the same neighbour:
+//! A shared machine changes speed by the second, so the sides take turns sample by sample. The order differs in every
+//! round, so that none always follows the same neighbour:
 //!
 //! ```text
 //! round 0   A C B        a sample = as many runs of one side as take `Effort::sample`
@@ -9,17 +9,17 @@
 //! round 2   A B C
 //! ```
 //!
-//! Sides share buffers, and one that writes around the cache leaves the next a cold destination: a few runs that are not
-//! timed come before every sample of short work.
+//! Sides share buffers, and one that writes around the cache leaves the next a cold destination. So a few untimed runs
+//! come before every sample of short work.
 
 use crate::programs::data::Random;
 use std::time::{Duration, Instant};
 
-/// Runs at least this long are not warmed up: 64 MiB take about so long.
+/// Runs at least this long are not warmed up; 64 MiB take about this long.
 const LONG: Duration = Duration::from_millis(5);
 
-/// Runs before a sample. After a streaming side, a cached 4 MiB transposition ran at 3.4 GB/s with one of them and at 8.3
-/// with three: the outermost cache does not take in everything at the first touch.
+/// Untimed runs before a sample. One is not enough after a streaming side: the outermost cache does not take in
+/// everything at the first touch. A cached 4 MiB transposition ran at 3.4 GB/s after one and at 8.3 after three.
 const WARM_UP: u64 = 3;
 
 /// One way of doing the work.
@@ -36,8 +36,8 @@ impl Side {
         Side { name, run: Box::new(run) }
     }
 
-    /// Times `runs` runs, after some that restore this side's state of the caches. Work longer than [`LONG`] has a working
-    /// set that no cache keeps.
+    /// Times `runs` runs, after some that restore this side's state of the caches. Work longer than [`LONG`] has a
+    /// working set that no cache keeps.
     fn warm_sample(&mut self, runs: u64, run: Duration) -> Duration {
         if run < LONG {
             self.sample(WARM_UP);
@@ -77,7 +77,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// To see that it works.
+    /// Enough to test that it works.
     pub const QUICK: Effort = Effort { sample: Duration::from_micros(100), samples: 3 };
 }
 
@@ -87,16 +87,16 @@ impl Default for Effort {
     }
 }
 
-/// What was measured of one side, in nanoseconds a run.
+/// The measurement of one side, in nanoseconds per run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// The side's name.
     pub name: &'static str,
     /// The median of the samples.
     pub median_ns: f64,
-    /// The distance between the quartiles: how far to trust the median.
+    /// The distance between the quartiles, a measure of the median's reliability.
     pub spread_ns: f64,
-    /// How many samples there were.
+    /// Number of samples.
     pub samples: usize,
 }
 
@@ -121,7 +121,8 @@ pub fn measure(sides: &mut [Side], effort: Effort) -> Vec<Timing> {
     sides.iter().zip(samples).map(|(side, samples)| Timing::of(side.name, samples)).collect()
 }
 
-/// The order of the sides in a round: any but a rotation, in which all keep their neighbours (a side that follows one that leaves much to be written back was a tenth slower for it).
+/// The order of the sides in a round. Not a rotation, in which all keep their neighbours: a side after one that leaves
+/// much to be written back was a tenth slower.
 pub fn order(round: usize, sides: usize) -> Vec<usize> {
     let (mut random, mut order) = (Random::new(round as u64), (0..sides).collect::<Vec<_>>());
     (1..sides).rev().for_each(|k| order.swap(k, random.below(k as u64 + 1) as usize));

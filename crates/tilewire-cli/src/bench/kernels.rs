@@ -1,6 +1,7 @@
 //! `tilewire bench kernels`: the CPU engine's kernels against hand-written loops, in one thread.
 //!
-//! A [`Case`] makes a [`Contest`] for every size, all sides on the same buffers. Results are compared before they are timed.
+//! A [`Case`] makes a [`Contest`] for every size, all sides on the same buffers. Results are compared before they are
+//! timed.
 
 use super::buffer::Buffer;
 use super::contest::{Contest, against};
@@ -16,14 +17,14 @@ use std::time::Duration;
 use tilewire::vm::Prepared;
 use tilewire::{Bf16, F8E4M3, Scalar, Tensor, kernel};
 
-/// The sizes measured when none are asked for: within L2, within L3, beyond both.
+/// The default sizes: within L2, within L3, beyond both.
 pub const SIZES: [Size; 3] = [Size(64 << 10), Size(1 << 20), Size(64 << 20)];
 
 /// One kind of work.
 struct Case {
-    /// What `--cases` calls it.
+    /// Its name for `--cases`.
     key: &'static str,
-    /// What reports call it.
+    /// Its name in reports.
     name: &'static str,
     kind: Kind,
 }
@@ -32,10 +33,10 @@ struct Case {
 type Launch = Box<dyn FnMut()>;
 
 enum Kind {
-    /// Races hand-written loops on an input of about so many bytes, and of sizes that are always measured; the engine aims at
-    /// `target` of the best loop's speed.
+    /// Races hand-written loops on an input of about `bytes` bytes, and also at the sizes in `always`. The engine aims
+    /// at `target` of the best loop's speed.
     Race { contest: fn(bytes: usize) -> Result<Contest>, always: &'static [usize], target: f64 },
-    /// Has no size: a time that the engine's design allows.
+    /// A case without a size: compared with a time that the engine's design allows.
     Fixed { limit: &'static str, time: Duration, prepare: fn() -> Result<Launch> },
 }
 
@@ -76,13 +77,13 @@ const fn fixed(limit: &'static str, time: Duration, prepare: fn() -> Result<Laun
 pub struct Plan<'p> {
     /// Bytes of the inputs.
     pub sizes: &'p [Size],
-    /// Keys of the cases; all where there is none.
+    /// Keys of the cases; all if empty.
     pub cases: &'p [String],
     /// How much time to spend on each.
     pub effort: Effort,
 }
 
-/// Refuses what is no key of a case.
+/// Rejects a word that is not the key of a case.
 pub fn check_key(key: &str) -> Result<(), String> {
     let keys = CASES.map(|case| case.key);
     if keys.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", keys.join(", "))) }
@@ -148,7 +149,7 @@ fn scale(bytes: usize) -> Result<Contest> {
 
 fn accumulate(bytes: usize) -> Result<Contest> {
     let count = (bytes / 2).max(1);
-    // However often it is repeated, no sum gets large: an addend below half a unit of the sum no longer changes it.
+    // No sum gets large however often it is repeated: an addend below half a unit of the sum no longer changes it.
     let addend = |k: usize| Bf16::from_f32((k % 17) as f32 / 8.0 - 1.0).to_bits();
     let (src, dst) = (Buffer::new(count, addend), Buffer::new(count, ramp));
     let (from, to) = (src.clone(), dst.clone());

@@ -1,4 +1,4 @@
-//! What the figures were measured on, as far as the system tells.
+//! The machine that the figures were measured on, as far as the system tells.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads what is readable; unknown things stay empty.
+    /// Reads what is readable; unknown fields stay empty.
     pub fn read() -> Machine {
         Machine {
             cpu: cpu_model().unwrap_or_else(|| std::env::consts::ARCH.into()),

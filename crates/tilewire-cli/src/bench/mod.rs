@@ -1,7 +1,7 @@
 //! Benchmarks that print ratios to a limit measured in the same run.
 //!
-//! In: what to measure and places to write to. Out: a table, and a JSON report and a plot on request. Nothing here knows how a kernel works:
-//! a case hands over closures, [`interleaved`] times them, [`report`] writes them down.
+//! In: what to measure and places to write to. Out: a table, and a JSON report and a plot on request. Nothing here
+//! knows how a kernel works: a case passes closures, [`interleaved`] times them, [`report`] prints them.
 
 mod buffer;
 mod contest;
@@ -28,27 +28,27 @@ use report::Row;
 use std::fs::File;
 use std::io::{Write, stdout};
 
-/// What `tilewire bench` is asked for.
+/// A request of `tilewire bench`.
 #[derive(Debug, PartialEq)]
 pub struct Bench {
     /// What to measure.
     pub subject: Subject,
-    /// Where figures go.
+    /// Destinations of the figures.
     pub reports: Reports,
-    /// Where the plot goes.
+    /// Destination of the plot.
     pub plot: Option<String>,
 }
 
-/// What can be measured.
+/// The subjects of measurements.
 #[derive(Debug, PartialEq)]
 pub enum Subject {
     /// The CPU engine's kernels.
     Kernels {
-        /// Input sizes, where not the usual ones.
+        /// Input sizes, if not the defaults.
         sizes: Option<Vec<Size>>,
-        /// Keys of the cases, where not all.
+        /// Keys of the cases, if not all.
         cases: Vec<String>,
-        /// Whether it is only to be seen that it works.
+        /// True to only test that it works.
         quick: bool,
     },
     /// Transfers between two ranks.
@@ -57,14 +57,14 @@ pub enum Subject {
     Gpu(gpu::Plan),
     /// Collectives.
     Collectives(CollectivePlan),
-    /// All that the CPU has.
+    /// Everything on the CPU.
     All {
-        /// Whether it is only to be seen that it works.
+        /// True to only test that it works.
         quick: bool,
     },
 }
 
-/// What came of it.
+/// The results.
 #[derive(Default)]
 struct Measured {
     rows: Vec<Row>,
@@ -82,7 +82,7 @@ impl Bench {
         let is_quiet = [&json, &csv, &plot].into_iter().any(Sink::is_stdout);
         let (mut rows, mut panels) = (Vec::new(), Vec::new());
         for subject in self.subject.parts() {
-            // Ranks that others have started have been asked for already, and some may have taken theirs.
+            // Ranks started by others were checked already, and some may have allocated their memory.
             if !ranks::is_rank() {
                 subject.enough_memory()?;
             }
@@ -93,7 +93,7 @@ impl Bench {
             rows.append(&mut measured.rows);
             panels.append(&mut measured.panels);
         }
-        // Another rank than the first has nothing to say.
+        // Only the first rank reports.
         if rows.is_empty() && ranks::is_rank() {
             return Ok(());
         }
@@ -104,7 +104,7 @@ impl Bench {
 }
 
 impl Subject {
-    /// Whether there is memory for the largest size that is asked for.
+    /// Checks that there is memory for the largest requested size.
     fn enough_memory(&self) -> Result<(), TooMuch> {
         let (sizes, ranks) = match self {
             Subject::Kernels { sizes, .. } => (sizes, 1),
@@ -113,7 +113,7 @@ impl Subject {
             Subject::Gpu(_) | Subject::All { .. } => return Ok(()),
         };
         let largest = sizes.iter().flatten().map(|size| size.0).max().unwrap_or(0);
-        // At least: an input and an output for us, and the same for what we are measured against.
+        // At least an input and an output for us, and the same for the competition.
         let needed = (largest as u64).saturating_mul(4 * ranks as u64);
         memory::check(needed, "--sizes", || format!("buffers of {} on each of {ranks} ranks", Size(largest)))
     }
@@ -126,7 +126,7 @@ impl Subject {
         }
     }
 
-    /// What is measured one after the other.
+    /// The subjects measured one after the other.
     fn parts(&self) -> Vec<Subject> {
         match self {
             Subject::All { quick } => vec![
@@ -174,7 +174,7 @@ fn measure_kernels(sizes: Option<&[Size]>, cases: &[String], quick: bool) -> Res
     Ok(Measured { rows, table, panels: Vec::new() })
 }
 
-/// Where a report goes.
+/// The destination of a report.
 enum Sink {
     Nowhere,
     Stdout,

@@ -1,9 +1,9 @@
-//! Ratios to a limit as a picture: sizes on a logarithmic axis, a line for each protocol. SVG, drawn by hand.
+//! Ratios to a limit as a picture: sizes on a logarithmic axis, a line for each protocol. Plain SVG, without a library.
 
 use super::size::Size;
 use std::fmt::Write as _;
 
-/// Of one panel: all of it, and where its axes are.
+/// Size of one panel, and the place of its axes.
 const WIDTH: f64 = 470.0;
 const HEIGHT: f64 = 326.0;
 const LEFT: f64 = 52.0;
@@ -12,22 +12,23 @@ const RIGHT: f64 = 18.0;
 const BOTTOM: f64 = 100.0;
 const COLUMNS: usize = 2;
 const HEAD: f64 = 40.0;
-/// Between marks of the ratio.
+/// Distance between marks of the ratio.
 const MARK: f64 = 0.25;
-/// Sizes that stand closer are marked and not named.
+/// Sizes closer than this are marked without a label.
 const BETWEEN_NAMES: f64 = 40.0;
-/// What is higher is cut off: where a limit is beaten by far, by how much is not the point.
+/// Larger ratios are cut off: how far a limit is beaten does not matter then.
 const HIGHEST: f64 = 3.0;
-/// Told apart by those who do not tell red from green. Ours begin at the front and the others at the back: in no panel do they meet.
+/// Distinguishable for people who are red-green colour-blind. Ours start at the front and the others at the back: they
+/// meet in no panel.
 const COLOURS: [&str; 9] =
     ["#0072b2", "#d55e00", "#009e73", "#000000", "#8c564b", "#999999", "#56b4e9", "#e69f00", "#cc79a7"];
-/// Of a letter, on average and rather too wide.
+/// Average width of a letter, rather too wide.
 const LETTER: f64 = 6.2;
 
 /// One kind of work at one place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// What stands above it.
+    /// Its heading.
     pub title: String,
     series: Vec<Series>,
 }
@@ -35,19 +36,19 @@ pub struct Panel {
 #[derive(Clone, Debug, PartialEq)]
 struct Series {
     name: String,
-    /// Not ours.
+    /// True if it is not ours.
     dashed: bool,
     /// Bytes and ratio, by bytes.
     points: Vec<(usize, f64)>,
 }
 
 impl Panel {
-    /// An empty one.
+    /// An empty panel.
     pub fn new(title: String) -> Panel {
         Panel { title, series: Vec::new() }
     }
 
-    /// Adds a point to a line; what is not ours is dashed.
+    /// Adds a point to a line; lines that are not ours are dashed.
     pub fn add(&mut self, name: &str, dashed: bool, bytes: usize, ratio: f64) {
         if !self.series.iter().any(|series| series.name == name) {
             self.series.push(Series { name: name.into(), dashed, points: Vec::new() });
@@ -57,7 +58,7 @@ impl Panel {
         points.insert(points.partition_point(|&(other, _)| other < bytes), (bytes, ratio));
     }
 
-    /// `names` are those of all panels: one name has one colour, and one place in the order of the legend.
+    /// `names` are those of all panels: one name has one colour, and one place in the legend.
     fn draw(&self, svg: &mut String, names: &[(&str, &str)], x: f64, y: f64) {
         let axes = Axes::of(self, x, y);
         _ = writeln!(
@@ -106,7 +107,7 @@ impl Panel {
     }
 }
 
-/// Where things are in a panel.
+/// The coordinates of a panel.
 struct Axes {
     /// The lower left corner.
     x0: f64,
@@ -130,7 +131,7 @@ impl Axes {
         let log = |bytes: usize| (bytes.max(1) as f64).log2();
         let (first, last) = (log(self.sizes[0]), log(self.sizes[self.sizes.len() - 1]));
         let share = if last > first { (log(bytes) - first) / (last - first) } else { 0.5 };
-        // Points stand off the axes.
+        // Points keep a distance from the axes.
         self.x0 + 14.0 + share * (WIDTH - LEFT - RIGHT - 28.0)
     }
 
@@ -153,7 +154,7 @@ impl Axes {
                 y + 4.0
             );
         }
-        // From the largest down, since that is the one to be named in any case.
+        // From the largest down, since that one must be labelled.
         let mut named = f64::INFINITY;
         for &bytes in self.sizes.iter().rev() {
             let x = self.x(bytes);
@@ -182,7 +183,7 @@ impl Axes {
     }
 }
 
-/// The panel of this title, a new one where there is none.
+/// The panel with this title; a new one if there is none.
 pub fn titled(panels: &mut Vec<Panel>, title: String) -> &mut Panel {
     let at = panels.iter().position(|panel| panel.title == title).unwrap_or_else(|| {
         panels.push(Panel::new(title));
@@ -191,11 +192,11 @@ pub fn titled(panels: &mut Vec<Panel>, title: String) -> &mut Panel {
     &mut panels[at]
 }
 
-/// All panels, two in a row; where there is nothing to draw, why.
+/// All panels, two in a row; if there is nothing to draw, the reason.
 pub fn svg(panels: &[Panel], undrawn: &str) -> String {
     let drawn: Vec<&Panel> = panels.iter().filter(|panel| !panel.series.is_empty()).collect();
     let rows = drawn.len().div_ceil(COLUMNS).max(1);
-    // Ours first, so that they have the same colours whoever they are compared with.
+    // Ours first, so that they have the same colours whatever they are compared with.
     let mut names: Vec<(&str, &str)> = Vec::new();
     for dashed in [false, true] {
         let before = names.len();

@@ -7,7 +7,8 @@ use crate::table::Table;
 use anyhow::Result;
 use serde::{Serialize, Serializer};
 
-/// One measured thing beside its limit. The fields are those of the JSON report and the columns of the CSV, in their order.
+/// One measurement beside its limit. The fields are those of the JSON report and the columns of the CSV, in their
+/// order.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub name: String,
@@ -18,32 +19,32 @@ pub struct Row {
     pub blocks: usize,
     /// Bytes of the input side.
     pub bytes: usize,
-    /// Where the ranks sat: `near`, `far`, or `local` for work in one thread.
+    /// The place of the ranks: `near`, `far`, or `local` for work in one thread.
     pub place: &'static str,
     #[serde(serialize_with = "rounded")]
     pub median_us: f64,
-    /// Input bytes over the median; none where bytes are not the point.
+    /// Input bytes over the median; `None` if bytes do not matter.
     #[serde(serialize_with = "rounded")]
     pub gbps: Option<f64>,
-    /// What it is compared with.
+    /// The limit it is compared with.
     pub limit: String,
     /// The limit's time over ours: 1.0 is as fast as the limit.
     #[serde(serialize_with = "rounded")]
     pub ratio: f64,
     pub samples: usize,
-    /// The distance between the quartiles, where it is known.
+    /// The distance between the quartiles, if known.
     #[serde(serialize_with = "rounded")]
     pub spread_us: Option<f64>,
-    /// The ratio aimed at, where one is.
+    /// The target ratio, if there is one.
     #[serde(serialize_with = "rounded")]
     pub target: Option<f64>,
-    /// The ratio to each thing it raced, where there are several; a limit that writes around the cache and one that does
-    /// not call for different remedies.
+    /// The ratio to each competitor, if there are several: a limit that writes around the cache and one that does not
+    /// call for different remedies.
     pub each: String,
 }
 
 impl Row {
-    /// A row of work in one thread of the CPU engine, compared with something that took `limit_ns`.
+    /// A row of work in one thread of the CPU engine, compared with a limit that took `limit_ns`.
     pub fn local(name: String, bytes: usize, timing: &Timing, limit: String, limit_ns: f64, target: f64) -> Row {
         Row {
             name,
@@ -108,13 +109,13 @@ pub fn csv(rows: &[Row]) -> Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// A figure with four significant digits. What is not finite is none: JSON has no word for it.
+/// A figure with four significant digits. A number that is not finite becomes none: JSON cannot represent it.
 fn rounded<S: Serializer>(figure: &(impl Copy + Into<Option<f64>>), serializer: S) -> Result<S::Ok, S::Error> {
     let round = |x: f64| format!("{x:.3e}").parse::<f64>().expect("a number was written");
     (*figure).into().filter(|x| x.is_finite()).map(round).serialize(serializer)
 }
 
-/// A time with a fitting unit.
+/// A time with a suitable unit.
 pub fn duration(us: f64) -> String {
     match us {
         us if us < 1.0 => format!("{:.1} ns", us * 1e3),

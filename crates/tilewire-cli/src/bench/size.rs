@@ -9,14 +9,14 @@ const UNITS: [(&str, u32); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)
 pub struct Size(pub usize);
 
 impl Size {
-    /// Reads `64KiB`, `8MiB`, `1GiB`, `512B` or a plain number of bytes.
+    /// Parses `64KiB`, `8MiB`, `1GiB`, `512B` or a plain number of bytes.
     pub fn parse(text: &str) -> Result<Size, String> {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = text.split_at(digits);
         let shift = match UNITS.iter().find(|(name, _)| *name == unit) {
             Some(&(_, shift)) => shift,
             None if unit.is_empty() => 0,
-            None => return Err(format!("size '{text}': '{unit}' is no unit; write 4096, 64KiB, 8MiB or 1GiB")),
+            None => return Err(format!("size '{text}': '{unit}' is not a unit; write 4096, 64KiB, 8MiB or 1GiB")),
         };
         if number.is_empty() {
             return Err(format!("size '{text}' has no number; write 4096, 64KiB, 8MiB or 1GiB"));
@@ -52,11 +52,11 @@ mod tests {
     #[test]
     fn what_is_no_size_is_refused_with_the_reason() {
         for (text, reason) in [
-            ("64KB", "'KB' is no unit"),
+            ("64KB", "'KB' is not a unit"),
             ("MiB", "has no number"),
             ("", "has no number"),
-            ("-1", "is no unit"),
-            ("1.5MiB", "is no unit"),
+            ("-1", "is not a unit"),
+            ("1.5MiB", "is not a unit"),
             ("99999999999999999999", "larger than this machine"),
             ("18446744073709551615GiB", "larger than this machine"),
         ] {

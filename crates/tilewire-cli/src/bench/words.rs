@@ -1,4 +1,4 @@
-//! The words after `tilewire bench`.
+//! The arguments of `tilewire bench`.
 
 use super::ranks::{COLLECTIVES, CollectivePlan, Kind, PairPlan, check_pair_key};
 use super::{Bench, Size, Subject, gpu, kernels};
@@ -6,20 +6,21 @@ use crate::verify::Engine;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 
-/// The largest size `bench kernels` takes: its buffers are up to five times as large, and indices are 32 bits wide.
+/// The largest size that `bench kernels` accepts: its buffers are up to five times as large, and indices are 32 bits
+/// wide.
 const LARGEST: Size = Size(4 << 30);
-/// The largest message of ranks: there are some twelve of them, and six more for every MPI.
+/// The largest message of ranks: there are about twelve of them, and six more for every MPI.
 const LARGEST_MESSAGE: Size = Size(512 << 20);
 /// The most ranks that share this machine's cores.
 const MOST_RANKS: u64 = 16;
 
-/// What can be measured.
+/// The subjects of measurements.
 #[derive(Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Words {
     /// The CPU engine against hand-written loops
     Kernels(Kernels),
-    /// Two ranks against hand-written limits and MPI; with --engine cuda, of a GPU
+    /// Two ranks against hand-written limits and MPI; with --engine cuda on a GPU
     Sendrecv(Pair),
     /// All-to-all; with --engine cuda among four virtual ranks of a GPU
     #[command(alias = "all-to-all")]
@@ -49,10 +50,10 @@ pub struct Kernels {
     /// Bytes of the inputs [default: 64KiB,1MiB,64MiB]
     #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "sizes", value_parser = kernel_size)]
     sizes: Option<Vec<Size>>,
-    /// Which cases [default: all]
+    /// Cases [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "cases", value_parser = kernel_case)]
     cases: Vec<String>,
-    /// Only to see that it works
+    /// Only test that it works
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -94,7 +95,7 @@ pub struct Collective {
 /// Options of `bench all`.
 #[derive(Args)]
 pub struct All {
-    /// Only to see that it works
+    /// Only test that it works
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -103,24 +104,24 @@ pub struct All {
     drawn: Drawn,
 }
 
-/// What ranks on CPUs and on GPUs have in common.
+/// Options common to ranks on CPUs and on GPUs.
 #[derive(Args)]
 struct Usual {
-    /// What runs the kernels
+    /// The engine that runs the kernels
     #[arg(long, value_enum, default_value_t = Engine::Cpu)]
     engine: Engine,
-    /// Bytes of a message; of a collective: of a chunk, or of the tensor of an all_reduce
+    /// Bytes of a message; for a collective, of a chunk or of the tensor of an all_reduce
     #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "sizes", value_parser = message_size)]
     sizes: Option<Vec<Size>>,
-    /// Which cases, of sendrecv or of a GPU [default: all]
+    /// Cases, for sendrecv or a GPU [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', overrides_with = "cases", value_parser = trimmed)]
     cases: Vec<String>,
-    /// Only to see that it works
+    /// Only test that it works
     #[arg(long)]
     quick: bool,
 }
 
-/// What only a GPU has.
+/// Options for a GPU only.
 #[derive(Args)]
 #[command(next_help_heading = "With --engine cuda")]
 struct Knobs {
@@ -135,14 +136,14 @@ struct Knobs {
     warps: Option<u32>,
 }
 
-/// Where figures go.
+/// Destinations of the figures.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Reports")]
 pub struct Reports {
-    /// Where the JSON report goes; - is stdout, in place of the tables
+    /// Write the JSON report to this file; - is stdout, instead of the tables
     #[arg(long, value_name = "FILE")]
     pub json: Option<String>,
-    /// Where the rows go as CSV; - is stdout, in place of the tables
+    /// Write the rows as CSV to this file; - is stdout, instead of the tables
     #[arg(long, value_name = "FILE")]
     pub csv: Option<String>,
 }
@@ -150,13 +151,13 @@ pub struct Reports {
 #[derive(Args)]
 #[command(next_help_heading = "Reports")]
 struct Drawn {
-    /// Where the plot goes, an SVG of speed as a share of the limit; - is stdout
+    /// Write a plot of speed as a share of the limit, as SVG; - is stdout
     #[arg(long, value_name = "FILE")]
     plot: Option<String>,
 }
 
 impl Words {
-    /// What they ask for, or why that cannot be.
+    /// The request, or why it is impossible.
     pub fn bench(self) -> Result<Bench, String> {
         let (name, words) = match self {
             Words::Kernels(Kernels { sizes, cases, quick, reports }) => {
@@ -309,7 +310,7 @@ mod tests {
         let full = Ok(Bench { reports, ..bench(kernels(sizes, vec![])) });
         assert_eq!(parse("kernels --sizes 64KiB,1MiB --json out.json --csv -"), full);
         assert_eq!(parse("kernels --csv=- --json=out.json --sizes=64KiB,1MiB"), full);
-        // The last one counts.
+        // The last occurrence counts.
         assert_eq!(parse("kernels --csv=- --sizes 8 --json=- --json=out.json --sizes=64KiB,1MiB"), full);
         let plan =
             CollectivePlan { ranks: 4, sizes: Some(vec![Size(8)]), quick: true, ..CollectivePlan::of(&["all_reduce"]) };
@@ -372,7 +373,7 @@ mod tests {
             ("kernels --plot x.svg", "unexpected argument '--plot'"),
             ("kernels --sizes", "a value is required for '--sizes"),
             ("kernels --cases copy,fly", "there is no case 'fly'"),
-            ("kernels --sizes 64KB", "'KB' is no unit"),
+            ("kernels --sizes 64KB", "'KB' is not a unit"),
             ("kernels --sizes 0", "not between"),
             ("kernels --sizes 5GiB", "not between"),
             ("kernels --json - --csv -", "is for one report"),

@@ -1,8 +1,8 @@
 //! FROZEN with `handwritten.rs`: the AVX2 side of the hand-written loops.
 //!
-//! Every function asks the same of its caller: AVX2, FMA and F16C are there ([`detected`]), and the slices have the lengths
-//! that the safe function of the same name asserts. With `STREAM` the stores are non-temporal, if `dst` is aligned for
-//! them; otherwise they are ordinary ones.
+//! Every function asks the same of its caller: AVX2, FMA and F16C are there ([`detected`]), and the slices have the
+//! lengths that the safe function of the same name asserts. With `STREAM` the stores are non-temporal, if `dst` is
+//! aligned for them; otherwise they are ordinary ones.
 #![allow(clippy::missing_safety_doc)] // the paragraph above, for all of them
 
 use super::{GROUP, plain};
@@ -63,7 +63,8 @@ pub unsafe fn copy<const STREAM: bool>(dst: &mut [u8], src: &[u8]) {
         unsafe {
             fetch_ahead::<STREAM>(from.add(at));
             let v: [__m256i; 8] = std::array::from_fn(|k| _mm256_loadu_si256(from.add(at + k * 32).cast()));
-            // By reference: moved into an iterator, the array went over the stack in one build, at a quarter of the speed.
+            // By reference: moved into an iterator, the array went over the stack in one build, at a quarter of the
+            // speed.
             for (k, &v) in v.iter().enumerate() {
                 store::<STREAM>(to.add(at + k * 32), v);
             }
@@ -120,8 +121,8 @@ pub unsafe fn accumulate(dst: &mut [f32], src: &[u16]) {
     plain::accumulate(&mut dst[whole..], &src[whole..]);
 }
 
-/// Four groups at a time (8 were slower beyond L2), first all their scales and then all their codes: the latency of a maximum across a vector and of
-/// two divisions would otherwise stand between the two loops of every group.
+/// Four groups at a time (8 were slower beyond L2), first all their scales and then all their codes: the latency of a
+/// maximum across a vector and of two divisions would otherwise stand between the two loops of every group.
 #[target_feature(enable = "avx2")]
 pub unsafe fn quantise<const STREAM: bool>(dst: &mut [u8], scales: &mut [f32], src: &[f32]) {
     if STREAM && !aligned(dst) {
@@ -146,8 +147,8 @@ pub unsafe fn quantise<const STREAM: bool>(dst: &mut [u8], scales: &mut [f32], s
         for ((to, from), inv) in dst.chunks_exact_mut(GROUP).zip(src.chunks_exact(GROUP)).zip(inv) {
             let inv = _mm256_set1_ps(inv);
             for k in (0..GROUP).step_by(32) {
-                // SAFETY: k + 32 elements are at most a group on both sides; a group is a multiple of 32 bytes in `dst`,
-                // so alignment is that of the slice.
+                // SAFETY: k + 32 elements are at most a group on both sides; a group is a multiple of 32 bytes in
+                // `dst`, so alignment is that of the slice.
                 unsafe {
                     let mut q = [_mm256_setzero_si256(); 4];
                     for (j, q) in q.iter_mut().enumerate() {
@@ -187,8 +188,8 @@ fn greatest(group: &[f32]) -> f32 {
     f32::from_bits(_mm_cvtsi128_si32(most) as u32)
 }
 
-/// The codes of eight values of magnitude at most 448 and a bit. Adding 2^(e + 20), e the exponent and at least -6, leaves
-/// the value in units of 2^(e - 3), rounded to nearest even, in the low bits of the sum.
+/// The codes of eight values of magnitude at most 448 and a bit. Adding 2^(e + 20), e the exponent and at least -6,
+/// leaves the value in units of 2^(e - 3), rounded to nearest even, in the low bits of the sum.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn f8e4m3(x: __m256) -> __m256i {
@@ -226,8 +227,8 @@ pub unsafe fn gather(dst: &mut [f32], src: &[f32], idx: &[i32]) {
     unsafe { plain::gather(&mut dst[whole..], src, &idx[whole..]) };
 }
 
-/// Two 8 x 8 squares side by side, so that whole lines of the result are written at once: with rows a power of two apart
-/// that is twice as fast as square by square (1024 x 1024: 6.1 against 3.0 GB/s).
+/// Two 8 x 8 squares side by side, so that whole lines of the result are written together: with rows a power of two
+/// apart that is twice as fast as square by square (1024 x 1024: 6.1 against 3.0 GB/s).
 #[target_feature(enable = "avx2")]
 pub unsafe fn transpose<const STREAM: bool>(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
     const BLOCK: usize = 64;
@@ -236,8 +237,8 @@ pub unsafe fn transpose<const STREAM: bool>(dst: &mut [f32], src: &[f32], rows: 
         return unsafe { transpose::<false>(dst, src, rows, cols) };
     }
     let (to, from) = (dst.as_mut_ptr(), src.as_ptr());
-    // SAFETY: rows and cols are multiples of 64, so every 8 x 8 square named here is inside both matrices; rows of `dst`
-    // are whole vectors, so alignment is that of the slice.
+    // SAFETY: rows and cols are multiples of 64, so every 8 x 8 square named here is inside both matrices; rows of
+    // `dst` are whole vectors, so alignment is that of the slice.
     unsafe {
         for block in (0..rows).step_by(BLOCK) {
             for c in (0..cols).step_by(16) {
@@ -263,7 +264,7 @@ pub unsafe fn transpose<const STREAM: bool>(dst: &mut [f32], src: &[f32], rows: 
     }
 }
 
-/// As [`transpose`], down bands of so many columns: faster on AMD EPYC, where it was found.
+/// As [`transpose`], down bands of 32 columns (streamed: 256), which is faster on AMD EPYC.
 #[target_feature(enable = "avx2")]
 pub unsafe fn transpose_down<const STREAM: bool>(dst: &mut [f32], src: &[f32], rows: usize, cols: usize) {
     if STREAM && !aligned(dst) {

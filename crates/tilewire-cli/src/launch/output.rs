@@ -1,6 +1,8 @@
-//! What the ranks print: whole lines, each with its rank, as far as somebody reads them; and what the launcher itself has to say.
+//! The output of the ranks: whole lines, each with its rank, as far as somebody reads them; and the launcher's own
+//! messages.
 //!
-//! Writing may stand still for as long as the reader likes, so it happens on threads that nobody waits for without a limit.
+//! Writing may block for as long as the reader likes, so it happens on threads that are never waited for without a
+//! limit.
 
 use super::Event;
 use std::fs::File;
@@ -11,26 +13,26 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A line longer than this is printed in pieces, so that output without line ends needs no more memory.
+/// A longer line is printed in pieces, so that output without line ends needs no more memory.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Which of the two a rank's output goes to.
+/// The destination of a rank's output.
 #[derive(Clone, Copy)]
 pub enum Sink {
     Stdout,
     Stderr,
 }
 
-/// One stream of a rank, on its way to the launcher's.
+/// One stream of a rank, copied to the launcher's.
 pub struct Stream {
     rank: usize,
     sink: Sink,
     passed: Arc<Passed>,
-    /// Gone when the copying has ended.
+    /// Dead when the copying has ended.
     source: Weak<File>,
 }
 
-/// Bytes of the rank, without what is put before its lines.
+/// Byte counts of the rank's output, without prefixes.
 #[derive(Default)]
 struct Passed {
     read: AtomicU64,
@@ -38,7 +40,7 @@ struct Passed {
 }
 
 impl Stream {
-    /// Copies on a thread of its own, which sends an event when all is done.
+    /// Copies on a separate thread, which sends an event when everything is done.
     pub fn copy(rank: usize, prefix: &str, source: OwnedFd, sink: Sink, events: Sender<Event>) -> io::Result<Stream> {
         let source = Arc::new(File::from(source));
         let stream = Stream { rank, sink, passed: Arc::default(), source: Arc::downgrade(&source) };
@@ -48,8 +50,8 @@ impl Stream {
                 Sink::Stdout => prefix_lines(&prefix, &source, stdout, &passed),
                 Sink::Stderr => prefix_lines(&prefix, &source, stderr, &passed),
             };
-            // A reader that has gone away has seen enough: the rank meets a broken pipe, as it would without a launcher. Any other
-            // failure is told before the pipe ends, which may end the rank.
+            // A reader that has closed its end has seen enough: the rank gets a broken pipe, as it would without a
+            // launcher. Any other failure is reported before the pipe ends, which may end the rank.
             if let Err(error) = copied
                 && error.kind() != io::ErrorKind::BrokenPipe
             {
@@ -63,11 +65,11 @@ impl Stream {
 
     /// Bytes of the rank that have been printed.
     pub fn written(&self) -> u64 {
-        // Relaxed, as everything here: numbers to compare, which guard nothing.
+        // Relaxed, like everything here: these numbers are only compared and guard nothing.
         self.passed.written.load(Ordering::Relaxed)
     }
 
-    /// Bytes the rank has printed so far, those in its pipe included.
+    /// Bytes the rank has printed so far, including those in its pipe.
     pub fn printed(&self) -> u64 {
         let Some(source) = self.source.upgrade() else { return self.written() };
         let read = self.passed.read.load(Ordering::Relaxed);
@@ -77,12 +79,12 @@ impl Stream {
         read + if known { waiting as u64 } else { 0 }
     }
 
-    /// Whether the copying has ended: all is written, or nobody will ever read more.
+    /// True if the copying has ended: everything is written, or will never be read.
     pub fn has_ended(&self) -> bool {
         self.source.strong_count() == 0
     }
 
-    /// For people: which stream it is.
+    /// A name of the stream for messages.
     pub fn name(&self) -> String {
         let name = match self.sink {
             Sink::Stdout => "stdout",
@@ -92,7 +94,7 @@ impl Stream {
     }
 }
 
-/// Copies a rank's output, line by line, each in one write, until it ends or cannot be written.
+/// Copies a rank's output line by line, each in one write, until it ends or cannot be written.
 fn prefix_lines<W: Write>(prefix: &[u8], source: &File, sink: impl Fn() -> W, passed: &Passed) -> io::Result<()> {
     let mut source = BufReader::new(Counted { source, read: &passed.read });
     loop {
@@ -124,7 +126,7 @@ impl Read for Counted<'_> {
     }
 }
 
-/// What the launcher says on stderr. Saying it never waits.
+/// The launcher's messages on stderr. Sending one never waits.
 pub struct Voice {
     lines: Sender<String>,
     said: Receiver<()>,
@@ -146,7 +148,7 @@ impl Voice {
         _ = self.lines.send(line);
     }
 
-    /// Waits a while for what is not said yet.
+    /// Waits a while for messages that are not written yet.
     pub fn end(self, patience: Duration) {
         drop(self.lines);
         _ = self.said.recv_timeout(patience);

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP as events, and what several of them mean.
+//! SIGINT, SIGTERM and SIGHUP as events, and the meaning of several in a row.
 
 use super::Event;
 use anyhow::{Context, Result, anyhow};
@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// One wish often comes as several signals: `timeout` signals its child and then its group, a terminal and a supervisor both tell
-/// of the end. Those that come this soon after the first say the same.
+/// One request often arrives as several signals: `timeout` signals its child and then its group, and a terminal and a
+/// supervisor both announce the end. Signals this soon after the first repeat it.
 const SAME: Duration = Duration::from_millis(500);
 
-/// What a signal means after those that came before.
+/// The meaning of a signal after earlier ones.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The first: for the ranks to do with as they like.
+    /// The first: passed on to the ranks, which decide what to do.
     PassOn,
-    /// The first, once more.
+    /// A repetition of the first.
     Repeated,
-    /// Who sends another means it.
+    /// Another one: the sender insists.
     Insists,
 }
 
@@ -42,19 +42,20 @@ impl Signals {
     }
 }
 
-/// Where the handler writes the number of the signal.
+/// The pipe to which the handler writes the signal's number.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
-/// The process whose signals are events. A rank that was forked and has not executed its program yet has this handler, too.
+/// The process whose signals become events. A rank that was forked and has not executed its program yet also has this
+/// handler.
 static LAUNCHER: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_signal(signal: libc::c_int) {
     let byte = signal as u8;
-    // SAFETY: a handler may only do what is async-signal-safe: atomic loads, `getpid`, `signal`, `raise` and `write` are. The byte
-    // lives through the call, and the descriptor is never closed. If the pipe is full, signals enough are under way. errno, which
-    // `write` may change under the code that was interrupted, is put back.
+    // SAFETY: a handler may only use async-signal-safe functions: atomic loads, `getpid`, `signal`, `raise` and `write`
+    // are. The byte lives through the call, and the descriptor is never closed. If the pipe is full, enough signals are
+    // pending. errno, which `write` may change under the interrupted code, is restored.
     unsafe {
         if libc::getpid() != LAUNCHER.load(Ordering::Relaxed) {
-            // A rank before its program runs: it is the one who was meant, and ends by it as soon as the handler returns.
+            // A rank before its program runs: the signal was meant for it, and ends it as soon as the handler returns.
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
             return;
@@ -70,18 +71,18 @@ extern "C" fn on_signal(signal: libc::c_int) {
 pub fn listen(events: Sender<Event>) -> Result<()> {
     let (mut source, sink) = io::pipe().context("no pipe for signals")?;
     let sink = OwnedFd::from(sink);
-    // SAFETY: `fcntl` takes plain numbers, and the descriptor is open. Not to block in the handler.
+    // SAFETY: `fcntl` takes plain numbers, and the descriptor is open. The handler must not block.
     unsafe { libc::fcntl(sink.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
     PIPE.store(sink.as_raw_fd(), Ordering::Relaxed);
     LAUNCHER.store(std::process::id() as libc::pid_t, Ordering::Relaxed);
     // It must stay open as long as a signal can come: to the end of the process.
     std::mem::forget(sink);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: both structures are plain data for which zeros are a value (no flags, empty mask), and live through the
-        // calls. The handler is async-signal-safe, see there, and what it uses is set up above.
+        // SAFETY: both structures are plain data for which zeros are a value (no flags, empty mask), and live through
+        // the calls. The handler is async-signal-safe, see there, and what it uses is set up above.
         unsafe {
             let mut old: libc::sigaction = std::mem::zeroed();
-            // Who is started by nohup is to go on when the terminal goes.
+            // A process started by nohup must survive the end of its terminal.
             if signal == libc::SIGHUP
                 && libc::sigaction(signal, std::ptr::null(), &mut old) == 0
                 && old.sa_sigaction == libc::SIG_IGN

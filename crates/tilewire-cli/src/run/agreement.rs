@@ -1,5 +1,5 @@
-//! What the ranks of one job must have been started with, compared before anything else. Ranks that differ would wait for each other in calls
-//! that meet nowhere, until the deadline, or would take each other's data for wrong.
+//! Compares the options of all ranks of a job before anything else. Ranks with different options would wait in calls
+//! that never meet, until the deadline, or would take each other's data for wrong.
 
 use anyhow::Result;
 use std::io::{Write, stderr};
@@ -9,14 +9,14 @@ use tilewire::transport::{BootstrapError, World};
 /// An option of the command line that must be the same on all ranks.
 pub struct Word {
     option: &'static str,
-    /// None where it was left out, and that means something.
+    /// `None` if it was left out, which is significant.
     value: Option<String>,
-    /// What is compared.
+    /// The text that is compared.
     kind: Option<String>,
 }
 
 impl Word {
-    /// An option with its value, or with the value it has when it is left out.
+    /// An option with its value, or its default if it is left out.
     pub fn new(option: &'static str, value: impl ToString) -> Word {
         Word::given(option, Some(value))
     }
@@ -39,7 +39,7 @@ impl Word {
     }
 }
 
-/// What this rank was started with: the command, then its words.
+/// The command line of this rank: the command, then its options.
 struct Card(Vec<String>);
 
 impl Card {
@@ -56,7 +56,7 @@ impl Card {
         Card(String::from_utf8_lossy(bytes).lines().map(String::from).collect())
     }
 
-    /// Empty if a rank has told nothing.
+    /// Empty if a rank has sent nothing.
     fn command(&self) -> &str {
         self.0.first().map_or("", String::as_str)
     }
@@ -65,7 +65,7 @@ impl Card {
         self.0.iter().skip(1).map(String::as_str)
     }
 
-    /// What each of two ranks says of the first thing in which they differ.
+    /// The first difference between two ranks, in the words of each.
     fn differ<'c>(&'c self, other: &'c Card) -> Option<[String; 2]> {
         let (own, others) = (self.command(), other.command());
         if own != others {
@@ -80,7 +80,7 @@ impl Card {
     }
 }
 
-/// Says so if the ranks were started with different commands or words. Collective.
+/// Reports if the ranks were started with different commands or options. Collective.
 pub fn different(world: &World, words: &[&Word]) -> Result<Option<String>, BootstrapError> {
     let all = world.bootstrap().all_gather("cli/command", &Card::own(words).to_bytes(), world.deadline())?;
     let cards: Vec<Card> = all.iter().map(|bytes| Card::from_bytes(bytes)).collect();
@@ -90,7 +90,8 @@ pub fn different(world: &World, words: &[&Word]) -> Result<Option<String>, Boots
     }))
 }
 
-/// Refuses a job whose ranks differ: rank 0 says how, and the others end quietly, since the launcher ends them when rank 0 fails.
+/// Refuses a job whose ranks differ. Rank 0 reports how, and the others end quietly, since the launcher ends them when
+/// rank 0 fails.
 pub fn refuse_different(world: &World, words: &[&Word]) -> Result<Option<ExitCode>> {
     let Some(different) = different(world, words)? else { return Ok(None) };
     if world.rank().index() != 0 {

@@ -12,22 +12,22 @@ use tilewire::tensor::AccessError;
 use tilewire::transport::Rank;
 use tilewire::{Bf16, F8E4M3, F8E5M2, F16, Knobs, Primitive, RunError, Tensor, recv, send, sendrecv};
 
-/// How a transfer can travel: as is chosen for it, or as is said.
+/// The protocols of a transfer: chosen automatically, or given.
 pub const PROTOCOLS: [Option<Primitive>; 5] =
     [None, Some(Primitive::Packet), Some(Primitive::Staged), Some(Primitive::Bulk), Some(Primitive::Direct)];
 
-/// A transfer, the same on both sides.
+/// A transfer, equal on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Type of the elements.
     pub dtype: Type,
-    /// What happens to them.
+    /// The hook.
     pub hook: Hook,
-    /// How many there are.
+    /// Number of elements.
     pub len: usize,
-    /// How they travel.
+    /// The protocol and its settings.
     pub config: Knobs,
-    /// How the rounds share a launch, where it is said.
+    /// How the rounds share a launch, if given.
     pub rounds: Option<Rounds>,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// As the command line has it.
+/// Its name on the command line.
 pub(super) fn rounds_name(rounds: Rounds) -> &'static str {
     match rounds {
         Rounds::Roles => "roles",
@@ -52,7 +52,7 @@ pub(super) fn rounds_name(rounds: Rounds) -> &'static str {
     }
 }
 
-/// As the command line has it.
+/// Its name on the command line.
 pub fn protocol_name(primitive: Option<Primitive>) -> &'static str {
     match primitive {
         None => "auto",
@@ -64,28 +64,28 @@ pub fn protocol_name(primitive: Option<Primitive>) -> &'static str {
     }
 }
 
-/// Whom a rank sends to and receives from; with neither it sits out.
+/// The peers of a rank; with neither it sits out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
-    /// Whom it sends to.
+    /// The receiver of its data.
     pub to: Option<Rank>,
-    /// Whom it receives from.
+    /// The sender of its output.
     pub from: Option<Rank>,
 }
 
-/// A transfer that is ready. A turn is fill, launch, check.
+/// A prepared transfer. A turn is fill, launch, check.
 pub trait Transfer {
     /// New data for this turn; poisons the output.
     fn fill(&self, turn: u64) -> Result<(), AccessError>;
     /// Sends and receives.
     fn launch(&mut self) -> Result<(), RunError>;
-    /// Compares what has arrived, and what stands around it.
+    /// Compares the output, and the memory around it.
     fn check(&self, turn: u64) -> Result<(), Wrong>;
-    /// The launch, where this rank has one.
+    /// The launch, if this rank has one.
     fn prepared(&self) -> Option<&PreparedExchange<'_>>;
 }
 
-/// The first thing that is not as it must be.
+/// The first error in an output.
 #[derive(Debug)]
 pub enum Wrong {
     /// An element.
@@ -111,7 +111,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Prepares a transfer. Where it goes through windows this is collective: ranks that sit out call it too.
+/// Prepares a transfer. If it goes through windows this is collective: ranks that sit out call it too.
 pub fn prepare<'l>(
     link: &'l AnyTransport,
     case: &Case,
@@ -158,12 +158,12 @@ fn typed<'l, T: Sample>(
             Peers { to: None, from: Some(from) } => recv(link, &tensors.out, from),
             Peers { to: None, from: None } => return Ok(None),
         };
-        // A side that does not send never calls `produce`, so both sides say the same.
+        // A side that does not send never calls `produce`, so both sides give the same hooks.
         T::exchange(tensors.known(exchange, case), &Given { link, case }).map(Some)
     })
 }
 
-/// What a transfer of a pair goes between.
+/// The tensors of a pair's transfer.
 struct Pair<In: Element, Out: Element> {
     window: Option<Window<Out>>,
     out: Tensor<Out>,
@@ -171,7 +171,7 @@ struct Pair<In: Element, Out: Element> {
 }
 
 impl<In: Element, Out: Element> Pair<In, Out> {
-    /// The exchange with all but its hook.
+    /// The exchange without its hook.
     fn known<'h, 'l>(&self, exchange: Exchange<'h, 'l, In, Out>, case: &Case) -> Exchange<'h, 'l, In, Out> {
         let exchange = self.window.iter().fold(exchange.config(case.config), |exchange, w| exchange.window(w));
         case.rounds.into_iter().fold(exchange, |exchange, rounds| exchange.rounds(rounds))
@@ -194,8 +194,8 @@ fn pair<'l, In: Sample, Out: Sample>(
     Ok(Box::new(Typed { case: *case, seed, me: link.rank(), from: peers.from, op, inp: tensors.inp, around, guard }))
 }
 
-/// An output of `len` elements with its guards, and how long those are. Windows are received into as a whole; elsewhere elements before
-/// and after tell of a write outside.
+/// An output of `len` elements with its guards, and the length of those. Windows are received into as a whole;
+/// elsewhere elements before and after detect a write out of bounds.
 pub(super) fn guarded<T: Element>(
     link: &AnyTransport,
     window: Option<&Window<T>>,
@@ -255,7 +255,7 @@ impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
     }
 }
 
-/// An output of some chunks as it must be before a launch: poison, or what is added to.
+/// Sets an output of some chunks to its state before a launch: poison, or the values to add to.
 pub(super) fn prepare_output<Out: Element>(
     around: &Tensor<Out>,
     guard: usize,
@@ -270,7 +270,7 @@ pub(super) fn prepare_output<Out: Element>(
     Ok(())
 }
 
-/// The output between its guards, which must be as they were.
+/// The output between its guards, which must be unchanged.
 pub(super) fn inside<T: Element>(around: &[T], guard: usize) -> Result<&[T], Wrong> {
     let (before, rest) = around.split_at(guard);
     let (inside, after) = rest.split_at(rest.len() - guard);
@@ -279,14 +279,14 @@ pub(super) fn inside<T: Element>(around: &[T], guard: usize) -> Result<&[T], Wro
     Ok(inside)
 }
 
-/// Nobody may have written here.
+/// Checks that nobody has written here.
 pub(super) fn untouched<T: Element>(what: &'static str, part: &[T]) -> Result<(), Wrong> {
     let must = T::from_bits(POISON).to_bits();
     let at = part.iter().position(|x| x.to_bits() != must);
     at.map_or(Ok(()), |at| Err(Wrong::Bits { what, at, is: part[at].to_bits(), must }))
 }
 
-/// A chunk of the output, which starts at this element of it, must be what comes of this data.
+/// Checks a chunk of the output, which starts at element `start`, against the result of this data.
 pub(super) fn chunk<In: Sample, Out: Sample>(
     what: &'static str,
     start: usize,

@@ -1,4 +1,4 @@
-//! The collectives of `tilewire run` and `tilewire verify`: which there are, and one prepared for any element type.
+//! The collectives of `tilewire run` and `tilewire verify`: their list, and one prepared for any element type.
 
 use super::case::{Case, Transfer, Wrong, chunk, guarded, inside, prepare_output, untouched};
 use super::data::Data;
@@ -24,17 +24,17 @@ pub enum Collective {
     Sendrecv,
     /// Every rank has a chunk for every rank.
     AllToAll,
-    /// Every rank gets what every rank has.
+    /// Every rank gets the data of every rank.
     AllGather,
-    /// Every rank gets its chunk of what all have together.
+    /// Every rank gets its chunk of the reduction of all data.
     ReduceScatter,
-    /// Every rank gets what all have together.
+    /// Every rank gets the reduction of all data.
     AllReduce,
-    /// Every rank gets what the last one has.
+    /// Every rank gets the data of the last one.
     Broadcast,
-    /// The last rank gets what every rank has.
+    /// The last rank gets the data of every rank.
     Gather,
-    /// Every rank gets its chunk of what the last one has.
+    /// Every rank gets its chunk of the last one's data.
     Scatter,
 }
 
@@ -51,13 +51,13 @@ impl Collective {
         Collective::Scatter,
     ];
 
-    /// As the command line has it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         ["sendrecv", "all_to_all", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "gather", "scatter"]
             [self as usize]
     }
 
-    /// The one of this name.
+    /// The collective with this name.
     pub fn named(name: &str) -> Option<Collective> {
         let name = name.replace('-', "_");
         Collective::ALL.into_iter().find(|collective| collective.name() == name)
@@ -73,12 +73,13 @@ impl Collective {
         }
     }
 
-    /// Whether it computes something of what the ranks have.
+    /// True if it combines the ranks' data.
     pub fn reduces(self) -> bool {
         matches!(self, Collective::ReduceScatter | Collective::AllReduce)
     }
 
-    /// Why it cannot have this hook, protocol and type together, if so: what README's table of collectives leaves out.
+    /// Why it cannot have this hook, protocol and type together, if so: the combinations missing from README's table of
+    /// collectives.
     pub fn refuses(self, case: &Case) -> Option<&'static str> {
         let Case { dtype, hook, config, .. } = case;
         if !self.reduces() {
@@ -98,7 +99,7 @@ impl Collective {
         }
     }
 
-    /// The ways it can go, where it is not the usual one.
+    /// Its algorithms other than the default.
     pub fn algorithms(self) -> &'static [Algorithm] {
         match self {
             Collective::AllGather => &[Algorithm::OneShot, Algorithm::Ring],
@@ -109,22 +110,22 @@ impl Collective {
     }
 }
 
-/// A collective with all there is to say about it. `case.len` counts the elements that one rank sends to another, those of the whole
-/// tensor of an all-reduce.
+/// A collective with all its settings. `case.len` counts the elements that one rank sends to another; for an all-reduce
+/// those of the whole tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
-    /// What travels, and how.
+    /// The data and the protocol.
     pub case: Case,
-    /// What a reduction computes.
+    /// The reduction.
     pub op: ReduceOp,
-    /// Which way it goes, where it is said.
+    /// The algorithm, if given.
     pub algorithm: Option<Algorithm>,
 }
 
 impl Plan {
-    /// Whether the protocol can go the way that is asked for.
+    /// True if the protocol supports the algorithm.
     pub fn is_possible(&self) -> bool {
         match (self.collective, self.algorithm, self.case.config.primitive) {
             (_, Some(Algorithm::Ring), primitive) => matches!(primitive, None | Some(Primitive::Staged)),
@@ -138,18 +139,20 @@ impl Plan {
 }
 
 impl Plan {
-    /// The least host memory that a run with `ranks` ranks takes, in bytes, without the segments between the ranks: inputs and outputs
-    /// unless they are `on_device`, and the copies that the check compares.
+    /// The least host memory that a run with `ranks` ranks takes, in bytes, without the segments between the ranks:
+    /// inputs and outputs unless they are `on_device`, and the copies that the check compares.
     pub fn host_bytes(&self, ranks: usize, on_device: bool) -> u64 {
         let (sent, received) = self.collective.chunks(ranks);
         let chunk = (self.case.len as u64).saturating_mul(self.case.dtype.size() as u64);
         let tensors = if on_device { 0 } else { sent * self.case.hook.inputs() + received };
-        // A copy of the output; a chunk as it was sent, as it arrives and as it is stored, a reduction has those of all ranks.
+        // A copy of the output, and a chunk as sent, as received and as stored. A reduction has the chunks of all
+        // ranks.
         let compared = received + 3 + if self.collective.reduces() { ranks } else { 0 };
         chunk.saturating_mul((tensors + compared) as u64).saturating_mul(ranks as u64)
     }
 
-    /// Whether so many ranks must refuse it for its size alone: a shard of an all-reduce would begin within a group of neighbours.
+    /// True if this many ranks must refuse it for its size alone: a shard of an all-reduce would begin within a group
+    /// of neighbours.
     pub fn tears_groups(&self, ranks: usize) -> bool {
         let (len, share) = (self.case.len, self.case.len.div_ceil(ranks));
         let torn = |group| share < len && !share.is_multiple_of(group);
@@ -207,7 +210,7 @@ fn collective<'l, In: Sample, Out: Sample>(
     let root = Rank::new(ranks as u32 - 1);
     let (sent, received) = plan.collective.chunks(ranks);
     let direct = plan.case.config.primitive == Some(Primitive::Direct);
-    // A reduction reads its peers' inputs; only a reduce-scatter keeps what it has to itself.
+    // A reduction reads its peers' inputs; only a reduce-scatter keeps its output private.
     let is_read = direct && plan.collective.reduces();
     let is_written = direct && plan.collective != Collective::ReduceScatter;
     let sent_len = sent * len * plan.case.hook.inputs();
@@ -252,17 +255,17 @@ struct Typed<'l, In: Sample, Out: Sample> {
     /// The output with its guards.
     around: Tensor<Out>,
     guard: usize,
-    /// Of the input and of the output.
+    /// Chunks of the input and of the output.
     chunks: [usize; 2],
 }
 
 impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
-    /// Chunk `k` of what a rank has in this turn.
+    /// Chunk `k` of a rank's data in this turn.
     fn data(&self, turn: u64, rank: usize, k: usize) -> Data {
         Data::new(self.plan.case, self.seed, turn, rank * self.ranks + k)
     }
 
-    /// The output must have chunk `k` of every rank, one after the other.
+    /// Checks that the output has chunk `k` of every rank, one after the other.
     fn has_of_all(&self, out: &[Out], turn: u64, k: usize) -> Result<(), Wrong> {
         let len = self.plan.case.len;
         (0..self.ranks).try_for_each(|rank| {
@@ -271,7 +274,7 @@ impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
         })
     }
 
-    /// The output must have what the chunks `k` of all ranks come to; `shard` says to which shard a position belongs.
+    /// Checks that the output is the reduction of the chunks `k` of all ranks; `shard` returns the shard of a position.
     fn has_reduced(&self, out: &[Out], turn: u64, k: usize, shard: impl Fn(usize) -> usize) -> Result<(), Wrong> {
         let of_ranks: Vec<Vec<Out>> =
             (0..self.ranks).map(|rank| self.data(turn, rank, k).arrives::<In, Out>()).collect();
@@ -280,7 +283,7 @@ impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
         differs.map_or(Ok(()), |(at, must)| Err(Wrong::Bits { what: "element", at, is: out[at].to_bits(), must }))
     }
 
-    /// What the ranks have for a position of shard `s`: in the order `s + 1`, …, `s`, narrow floats in f32.
+    /// The reduction for a position of shard `s`: in the order `s + 1`, …, `s`, narrow floats in f32.
     fn reduced(&self, s: usize, of: impl Fn(usize) -> u64) -> u64 {
         if self.plan.op == ReduceOp::Average && !Out::TYPE.is_float() {
             return integer_mean(Out::TYPE, (0..self.ranks).map(of));
@@ -306,12 +309,12 @@ impl<In: Sample, Out: Sample> Typed<'_, In, Out> {
 
 impl<In: Sample, Out: Sample> Transfer for Typed<'_, In, Out> {
     fn fill(&self, turn: u64) -> Result<(), AccessError> {
-        // In one piece: memory of a device is written by a copy, and a copy for each element takes minutes.
+        // In one piece: device memory is written by a copy, and a copy per element would take minutes.
         let mut sent = Vec::with_capacity(self.inp.len());
         let [chunks, received] = self.chunks;
         (0..chunks).for_each(|k| sent.extend(self.data(turn, self.me.index(), k).sent::<In>()));
         self.inp.try_copy_from(&sent)?;
-        // Where a rank receives nothing, nothing is to be added to.
+        // If a rank receives nothing, there is nothing to add to.
         let writes = self.plan.collective != Collective::Gather || self.me == self.root;
         prepare_output(&self.around, self.guard, self.data(turn, 0, 0), if writes { received } else { 0 })
     }

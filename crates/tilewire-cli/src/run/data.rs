@@ -1,4 +1,4 @@
-//! What is sent, and a plain computation of what must arrive.
+//! The sent data, and a plain computation of the expected result.
 
 use super::case::Case;
 use super::hook::{Hook, axes, gathered_from, norm_row, scattered_to, square};
@@ -9,7 +9,7 @@ use tilewire::{Bf16, F8E4M3};
 
 /// Neighbours that share a scale when quantised.
 pub const GROUP: usize = 32;
-/// The bits of what stands in an output that nobody has written.
+/// The bits of an output that nobody has written.
 pub const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 /// Reproducible numbers: SplitMix64.
@@ -33,7 +33,7 @@ impl Random {
         (self.next() % n as u64) as usize
     }
 
-    /// One of these.
+    /// One of these items.
     pub fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
@@ -53,25 +53,27 @@ pub struct Data {
 }
 
 impl Data {
-    /// What `rank` sends in this turn.
+    /// The data that `rank` sends in this turn.
     pub fn new(case: Case, seed: u64, turn: u64, rank: usize) -> Data {
         Data { case, key: mixed(mixed(mixed(seed) ^ turn) ^ rank as u64) }
     }
 
-    /// The input. Any bits at all, NaNs included, since moves keep them; numbers of ordinary size where a hook is made for those.
+    /// The input. Arbitrary bits, including NaNs, since moves keep them; numbers of ordinary size if the hook needs
+    /// them.
     ///
-    /// A random word is as many elements as it has room for: a full `verify` makes hundreds of gigabytes.
+    /// A random word is split into as many elements as fit: a full `verify` makes hundreds of gigabytes.
     pub fn sent<T: Element>(&self) -> Vec<T> {
         let (len, room) = (self.case.len * self.case.hook.inputs(), size_of::<u64>() / size_of::<T>());
         let word = |i: usize| mixed(self.key.wrapping_add(i as u64));
         if self.case.hook.is_of_floats() {
-            // What is quantised may be larger than what an exponential function takes.
+            // Quantised numbers may be larger than an exponential function accepts.
             let step = if self.case.hook.group(len) == Some(GROUP) { 0.125 } else { 0.0005 };
             return (0..len).map(|i| number(((word(i) % 20_001) as f32 - 10_000.0) * step)).collect();
         }
         let mut all = Vec::with_capacity(len + room);
         for i in 0..len.div_ceil(room) {
-            // A byte of a `bool` is true unless it is 0, so only one bit of it is random: otherwise hardly any were false.
+            // A byte of a `bool` is true unless it is 0, so only one bit of it is random: otherwise hardly any would be
+            // false.
             let bits = if T::TYPE == Type::Bool { word(i) & 0x0101_0101_0101_0101 } else { word(i) };
             all.extend((0..room).map(|k| T::from_bits(bits >> (k * 8 * size_of::<T>()))));
         }
@@ -79,7 +81,7 @@ impl Data {
         all
     }
 
-    /// What arrives for every position: of the output's type, as the receiver makes it of what travels.
+    /// The received value of every position, in the output's type, as the receiver makes it from the payload.
     pub fn arrives<In: Sample, Out: Sample>(&self) -> Vec<Out> {
         let (sent, len) = (self.sent::<In>(), self.case.len);
         let (rows, cols) = square(len);
@@ -121,24 +123,24 @@ impl Data {
         }
     }
 
-    /// Whether the output matters before a launch.
+    /// True if the output matters before a launch.
     pub fn accumulates(&self) -> bool {
         self.case.hook == Hook::Accumulate
     }
 
-    /// Whether every bit is defined.
+    /// True if every bit is defined.
     pub fn is_exact(&self) -> bool {
         !self.case.hook.computes()
     }
 
-    /// What the output has before a launch.
+    /// The output before a launch.
     pub fn before<Out: Element>(&self) -> Vec<Out> {
-        // What is added to must be something; anywhere else it is what nobody writes.
+        // Values to add to must be meaningful; otherwise the output is poison.
         let of = |i: usize| if self.accumulates() { number((i % 7) as f32) } else { Out::from_bits(POISON) };
         (0..self.case.len).map(of).collect()
     }
 
-    /// What the output has after a launch in which this arrived, in the order of positions.
+    /// The output after a launch in which `arrived` arrived, in the order of positions.
     pub fn stored<Out: Sample>(&self, arrived: Vec<Out>) -> Vec<Out> {
         let len = self.case.len;
         match self.case.hook {
@@ -156,7 +158,8 @@ impl Data {
         }
     }
 
-    /// Where what an output has first is not what it must have after this arrived: its position, and the bits that should be there.
+    /// The first difference between an output and its expected content after `arrived` arrived: the position and the
+    /// expected bits.
     pub fn differs<Out: Sample>(&self, out: &[Out], arrived: Vec<Out>, exact: bool) -> Option<(usize, u64)> {
         assert_eq!(out.len(), self.case.len);
         let must = self.stored(arrived);
@@ -165,12 +168,12 @@ impl Data {
     }
 }
 
-/// A number as one of a type; floats and integers round as casts do.
+/// A number converted to a type; floats and integers round as casts do.
 pub fn number<T: Element>(x: f32) -> T {
     cast(x)
 }
 
-/// What is multiplied by, and what masks put in place of an element: exact in every type.
+/// The factor of scaling, and the substitute of masks: exact in every type.
 pub fn factor<T: Element>() -> T {
     number(3.0)
 }
@@ -235,7 +238,8 @@ fn normed<In: Element, Out: Element>(row: &[In]) -> Vec<Out> {
     row.iter().enumerate().map(|(k, &x)| number(wide(x) * factor * weight_of(k))).collect()
 }
 
-/// Whether two elements are the same. Of a NaN that arithmetic made, only that it is one is defined: there it is not `exact`.
+/// True if two elements are the same. For a NaN made by arithmetic only its being a NaN is defined: then it is not
+/// `exact`.
 pub fn agree<T: Element>(exact: bool, is: T, must: T) -> bool {
     let (is, must) = (is.to_bits(), must.to_bits());
     is == must || (!exact && dynamic::canonical_nan(T::TYPE, is) == dynamic::canonical_nan(T::TYPE, must))
@@ -279,7 +283,7 @@ mod tests {
         }
     }
 
-    /// By hand, once for each.
+    /// Each once, computed by hand.
     #[test]
     fn hooks_do_what_their_names_say() {
         let arrives = |hook, len| {

@@ -1,58 +1,58 @@
-//! The hooks of `tilewire run` and `tilewire verify`: those of the library by name, and what each is given.
+//! The hooks of `tilewire run` and `tilewire verify`: those of the library by name, and their arguments.
 
 use super::data::GROUP;
 use tilewire::Primitive;
 use tilewire::ir::Type;
 
-/// What happens to the elements on their way.
+/// The transformation of the elements on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Nothing: no hook is given.
+    /// None: no hook is given.
     Copy,
-    /// They are multiplied by a factor that is read at launch.
+    /// Multiplies by a factor that is read at launch.
     Scale,
-    /// A chunk arrives transposed.
+    /// Transposes a chunk.
     Transpose,
-    /// They travel as f8e4m3, with one scale for 32 neighbours, which travels once for them.
+    /// Sends f8e4m3, with one scale for 32 neighbours, which travels once for them.
     Quantise,
-    /// They travel as i8, each with the scale that 32 neighbours share.
+    /// Sends i8, each with the scale that 32 neighbours share.
     QuantiseI8,
-    /// The output is of another type.
+    /// Converts to an output of another type.
     Cast,
-    /// They travel as bf16, and are stored as what they were.
+    /// Sends bf16 and stores the original type.
     Narrow,
-    /// A chunk of three axes arrives with the last one first.
+    /// Permutes a chunk of three axes, the last one first.
     Permute,
-    /// Those that a tensor of the sender says are sent.
+    /// Sends the elements that a tensor of the sender selects.
     Gather,
-    /// They are stored where a tensor of the receiver says.
+    /// Stores elements where a tensor of the receiver says.
     Scatter,
-    /// They are added to what the output has.
+    /// Adds to the output.
     Accumulate,
-    /// A bias for each column is added, then the Gaussian error linear unit.
+    /// Adds a bias for each column, then applies the Gaussian error linear unit.
     BiasGelu,
-    /// Of every row the gates, then the ups: half as many arrive.
+    /// Combines the gates and the ups of every row: half as many elements arrive.
     Swiglu,
-    /// Every row is divided by its root mean square, and weighted.
+    /// Divides every row by its root mean square, and weights it.
     RmsNorm,
-    /// Every fifth is replaced.
+    /// Replaces every fifth element.
     Mask,
-    /// Every third is not stored.
+    /// Does not store every third element.
     Keep,
-    /// Two hooks composed: they come from the other end, and are doubled.
+    /// Two composed hooks: reverses the order, and doubles.
     Compose,
 }
 
-/// Which leg a hook is on.
+/// The leg of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leg {
     /// None.
     Neither,
-    /// What is sent is not what the input has.
+    /// The sent value differs from the input.
     Send,
-    /// What arrives is not just stored.
+    /// The received value is not just stored.
     Receive,
-    /// What travels is of another type than what is stored.
+    /// The payload has another type than the stored value.
     Both,
 }
 
@@ -78,17 +78,17 @@ impl Hook {
         Hook::Compose,
     ];
 
-    /// Those that random transfers take.
+    /// The hooks of random transfers.
     pub const FEW: [Hook; 4] = [Hook::Copy, Hook::Scale, Hook::Transpose, Hook::Quantise];
 
-    /// As the command line has it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         let names = "copy scale transpose quantise quantise-i8 cast narrow permute gather scatter accumulate bias-gelu swiglu \
                      rms-norm mask keep compose";
         names.split(' ').nth(self as usize).expect("every hook has a name")
     }
 
-    /// Whether it is defined for elements of this type.
+    /// True if it is defined for elements of this type.
     pub fn takes(self, ty: Type) -> bool {
         match self {
             Hook::Scale | Hook::Accumulate | Hook::Compose => ty != Type::Bool,
@@ -96,7 +96,7 @@ impl Hook {
         }
     }
 
-    /// Which leg it is on.
+    /// Its leg.
     pub fn leg(self) -> Leg {
         match self {
             Hook::Copy => Leg::Neither,
@@ -117,40 +117,40 @@ impl Hook {
         }
     }
 
-    /// Whether it computes: of a NaN that arithmetic made only that it is one is defined.
+    /// True if it computes: for a NaN made by arithmetic only its being a NaN is defined.
     pub(super) fn computes(self) -> bool {
         let places = [Hook::Copy, Hook::Transpose, Hook::Permute, Hook::Gather, Hook::Scatter, Hook::Mask, Hook::Keep];
         !places.contains(&self)
     }
 
-    /// Whether it is made for floats of ordinary size, and is given those.
+    /// True if it is made for floats of ordinary size, which it gets.
     pub(super) fn is_of_floats(self) -> bool {
         let floats = [Hook::Quantise, Hook::QuantiseI8, Hook::Narrow, Hook::BiasGelu, Hook::Swiglu, Hook::RmsNorm];
         floats.contains(&self)
     }
 
-    /// Whether a plain computation of it takes much longer than the transfer.
+    /// True if a plain computation of it takes much longer than the transfer.
     pub fn is_costly(self) -> bool {
         self.is_of_floats() || matches!(self, Hook::Cast | Hook::Accumulate | Hook::Permute)
     }
 
-    /// Bytes that travel in packets for an element of this type.
+    /// Bytes that travel in packets per element of this type.
     pub fn travels(self, ty: Type) -> usize {
         match self {
             Hook::Quantise | Hook::QuantiseI8 => 1 + Type::F32.size(),
             Hook::Narrow => Type::BF16.size(),
-            // To floats of four bytes, or from them.
+            // To or from floats of four bytes.
             Hook::Cast => ty.size().max(Type::F32.size()),
             _ => ty.size(),
         }
     }
 
-    /// Elements of the input for one of the output.
+    /// Elements of the input per element of the output.
     pub(super) fn inputs(self) -> usize {
         if self == Hook::Swiglu { 2 } else { 1 }
     }
 
-    /// Neighbours that tiles of so many elements must not tear apart.
+    /// Neighbours that tiles must not split, for a chunk of `len` elements.
     pub(super) fn group(self, len: usize) -> Option<usize> {
         match self {
             Hook::Quantise | Hook::QuantiseI8 => Some(GROUP),
@@ -178,12 +178,12 @@ pub(super) fn norm_row(len: usize) -> usize {
     (1..=64).rev().find(|row| len.is_multiple_of(*row)).unwrap_or(1)
 }
 
-/// What is gathered for a position: some elements twice, others not.
+/// The element gathered for a position: some elements twice, others not.
 pub(super) fn gathered_from(len: usize, pos: usize) -> usize {
     (pos * 7 + pos / 3) % len
 }
 
-/// Where what arrives for a position is scattered to: the other neighbour of a pair, from the other end.
+/// The place to which the element of a position is scattered: the other neighbour of a pair, from the other end.
 pub(super) fn scattered_to(len: usize, pos: usize) -> usize {
     let turned = len - 1 - pos;
     if turned ^ 1 < len { turned ^ 1 } else { turned }

@@ -11,45 +11,45 @@ use tilewire::{Bf16, F8E4M3, F8E5M2, F16, RunError, Scalar, Tensor};
 
 type Built<'l> = Result<PreparedExchange<'l>, RunError>;
 
-/// What a hook is to be given to.
+/// The case and transport of a hook.
 pub(super) struct Given<'a> {
     pub link: &'a AnyTransport,
     pub case: &'a Case,
 }
 
 impl Given<'_> {
-    /// A tensor where the kernels want it.
+    /// A tensor in the memory of the kernels.
     fn tensor<T: Element>(&self, len: usize, of: impl Fn(usize) -> T) -> Result<Tensor<T>, RunError> {
         Ok(self.link.tensor(&(0..len).map(of).collect::<Vec<T>>())?)
     }
 }
 
-/// Elements of any type there is. What is not defined for one stands here only so that there is one list of types: whoever makes a case asks
-/// [`Hook::takes`].
+/// Elements of any type. Ops that are undefined for one are here only so that there is one list of types: code that
+/// makes a case asks [`Hook::takes`].
 pub(super) trait Sample: Element {
-    /// What [`Hook::Cast`] makes of them.
+    /// The output type of [`Hook::Cast`].
     type Other: Sample + Reducible;
     /// The exchange with its hook.
     fn exchange<'l>(builder: Exchange<'_, 'l, Self, Self>, given: &Given<'_>) -> Built<'l>;
     /// The reduction with its hook.
     fn reduction<'l>(builder: Reduction<'_, 'l, Self, Self>, given: &Given<'_>) -> Built<'l>;
-    /// On the host.
+    /// Sum on the host.
     fn plus(self, other: Self) -> Self;
-    /// On the host.
+    /// Product on the host.
     fn times(self, other: Self) -> Self;
 }
 
-/// Casts on the way.
+/// Casts while sending.
 pub(super) fn cast_exchange<'l, T: Sample>(builder: Exchange<'_, 'l, T, T::Other>) -> Built<'l> {
     builder.produce(hooks::cast()).build()
 }
 
-/// Casts, and reduces what the casts give.
+/// Casts, and reduces the results.
 pub(super) fn cast_reduction<'l, T: Sample>(builder: Reduction<'_, 'l, T, T::Other>) -> Built<'l> {
     builder.produce(hooks::cast()).build()
 }
 
-/// The hooks that exchanges and reductions have in common: the builders are of two types that have the same methods.
+/// The hooks common to exchanges and reductions: the two builder types have the same methods.
 macro_rules! hooks_of {
     ($Builder:ident: $places:ident $Any:path, $numbers:ident $Number:path, $floats:ident $Float:path) => {
         /// Hooks that choose.
@@ -117,7 +117,7 @@ macro_rules! hooks_of {
 hooks_of!(Exchange: places Element, numbers Accumulating, floats Floating);
 hooks_of!(Reduction: reduced_places Reducible, reduced_numbers Accumulating, reduced_floats Floating);
 
-/// What is added to a mean of squares.
+/// The epsilon of a root mean square.
 pub(super) const EPSILON: f32 = 1e-5;
 
 /// Numbers that can be reduced and accumulated: all of them.
@@ -128,7 +128,7 @@ impl<T: Accumulates + Reducible> Accumulating for T {}
 trait Floating: Accumulating + Float {}
 impl<T: Accumulating + Float> Floating for T {}
 
-/// Hooks on both legs, between which something else travels.
+/// Hooks on both legs, with another payload type between them.
 fn packed<'l, T: Floating>(builder: Exchange<'_, 'l, T, T>, given: &Given<'_>) -> Built<'l> {
     match given.case.hook {
         Hook::Quantise => {

@@ -1,19 +1,19 @@
 //! `tilewire run`: a collective among ranks, with a hook, every byte checked.
 //!
-//! - **In**: what to run ([`Run`]), read from the command line. **Out**: a table, and whether every result was right.
-//! - **Invariants**: every launch has new data, made from the seed, the launch and the rank, so that every rank knows what every other
-//!   sends; outputs are poisoned before a launch, and what stands around them must not change.
+//! - **In**: the request ([`Run`]), parsed from the command line. **Out**: a table, and whether every result was right.
+//! - **Invariants**: every launch has new data, derived from the seed, the launch and the rank, so that every rank
+//!   knows the data of every other. Outputs are poisoned before a launch, and the memory around them must not change.
 //! - **Must not know**: how a transfer works. It calls collectives as a user would.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `options.rs` | [`Run`]: the words of the command line |
-//! | `hook.rs` | [`Hook`]: the hooks by name, and what each is given |
+//! | `options.rs` | [`Run`]: the command-line options |
+//! | `hook.rs` | [`Hook`]: the hooks by name, and their arguments |
 //! | `library.rs` | hooks of the library, given to exchanges and reductions of any element type |
 //! | `case.rs` | [`Case`]: one transfer, prepared for any element type |
 //! | `collective.rs` | [`Collective`], [`Plan`]: a collective of all ranks, prepared for any element type |
-//! | `data.rs` | what is sent, and a plain computation of what must arrive |
-//! | `agreement.rs` | [`Word`]: what all ranks must have been started with |
+//! | `data.rs` | the sent data, and a plain computation of the expected result |
+//! | `agreement.rs` | [`Word`]: the options that must be the same on all ranks |
 //! | `worlds.rs` | [`Ranks`]: threads, processes, or those of a launcher |
 //! | `turns.rs` | fill, launch, check; the table |
 

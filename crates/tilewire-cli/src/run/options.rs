@@ -1,4 +1,4 @@
-//! The words of `tilewire run`.
+//! The options of `tilewire run`.
 
 use super::agreement::Word;
 use super::case::{Case, protocol_name, rounds_name};
@@ -14,31 +14,32 @@ use tilewire::collective::Rounds;
 use tilewire::ir::Type;
 use tilewire::{Algorithm, Knobs, Primitive, ReduceOp};
 
-/// The most ranks that are started here: what each has for every other gets smaller with more.
+/// The most ranks that are started here: with more ranks, the memory per pair gets smaller.
 const MOST_RANKS: u64 = 64;
 /// The largest message: every rank has two of it.
 const LARGEST: Size = Size(8 << 30);
 
-/// What to run.
+/// A request of `tilewire run`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
-    /// What runs the kernels.
+    /// The engine.
     pub engine: Engine,
-    /// How many ranks, where it is said.
+    /// Number of ranks, if given.
     pub count: Option<usize>,
-    /// Where they run, where it is said.
+    /// Where they run, if given.
     pub ranks: Option<Ranks>,
     /// The collective.
     pub plan: Plan,
-    /// How many times, with new data each.
+    /// Number of launches, with new data each.
     pub launches: u64,
-    /// What the data is made from.
+    /// The seed of the data.
     pub seed: u64,
 }
 
 impl Run {
-    /// What all ranks must be started with: who differs would wait for the others elsewhere, or check for other data. Of the protocols only
-    /// `direct` has a call of its own, for its window; the others are compared, or refused, when the collective is prepared.
+    /// The options that all ranks must share: a rank that differs would wait for the others elsewhere, or check for
+    /// other data. Among the protocols only `direct` has its own collective call, for its window; the others are
+    /// compared, or refused, when the collective is prepared.
     pub fn words(&self) -> Vec<Word> {
         let Run { engine, plan: Plan { collective, case, op, algorithm }, launches, seed, .. } = self;
         let Case { dtype, hook, len, config, rounds } = case;
@@ -60,7 +61,7 @@ impl Run {
     }
 }
 
-/// The words after `run`.
+/// The arguments of `run`.
 #[derive(Args)]
 pub struct Words {
     /// The collective
@@ -72,13 +73,13 @@ pub struct Words {
 }
 
 impl Words {
-    /// What they ask for, or why that cannot be.
+    /// The request, or why it is impossible.
     pub fn run(self) -> Result<Run, String> {
         self.how.run(self.collective)
     }
 }
 
-/// How to run a collective.
+/// Options of a collective.
 #[derive(Args)]
 pub struct Options {
     /// Number of ranks [default: 2]
@@ -95,13 +96,13 @@ pub struct Options {
     #[arg(long, hide_possible_values = true, value_parser = one_of(Hook::ALL.map(|hook| (hook.name(), hook))),
         help = listing("Hook of the library [default: copy]", &Hook::ALL.map(Hook::name)))]
     hook: Option<Hook>,
-    /// How the data travels; chosen for the size unless said
+    /// The protocol; chosen for the size by default
     #[arg(long, value_parser = one_of(PROTOCOLS.map(|protocol| (protocol_name(Some(protocol)), protocol))))]
     protocol: Option<Primitive>,
-    /// How the collective is done; not every collective has all of them
+    /// The algorithm; not every collective has all of them
     #[arg(long, value_parser = one_of(ALGORITHMS))]
     algorithm: Option<Algorithm>,
-    /// What a reduction does with two values [default: sum]
+    /// The op of a reduction [default: sum]
     #[arg(long, value_parser = one_of(ReduceOp::ALL.map(|op| (op.name(), op))))]
     op: Option<ReduceOp>,
     /// Blocks for each peer
@@ -113,21 +114,21 @@ pub struct Options {
     /// Where the ranks run; under a launcher env is the default, otherwise threads
     #[arg(long)]
     world: Option<Ranks>,
-    /// What runs the kernels: cpu over shm, cuda over nvl [default: cpu]
+    /// The engine: cpu over shm, cuda over nvl [default: cpu]
     #[arg(long)]
     engine: Option<Engine>,
-    /// What carries the data; says the engine, too
+    /// The transport; implies the engine
     #[arg(long, value_parser = one_of(TRANSPORTS.map(|(name, engine)| (name, (name, engine)))))]
     transport: Option<(&'static str, Engine)>,
-    /// How many times, with new data each [default: 10]
+    /// Number of launches, with new data each [default: 10]
     #[arg(long, value_name = "L", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     launches: Option<u64>,
-    /// What the data is made from [default: 1]
+    /// Seed of the data [default: 1]
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
 }
 
-/// The transports there are, and the engine that goes over each: who says one has said the other.
+/// The transports, and the engine of each: naming one implies the other.
 const TRANSPORTS: [(&str, Engine); 2] = [("shm", Engine::Cpu), ("nvl", Engine::Cuda)];
 const PROTOCOLS: [Primitive; 4] = [Primitive::Packet, Primitive::Staged, Primitive::Bulk, Primitive::Direct];
 const ROUNDS: [Rounds; 3] = [Rounds::Roles, Rounds::Blocks, Rounds::Legs];
@@ -135,7 +136,7 @@ const ALGORITHMS: [(&str, Algorithm); 3] =
     [("one-shot", Algorithm::OneShot), ("two-phase", Algorithm::TwoPhase), ("ring", Algorithm::Ring)];
 
 impl Options {
-    /// The first of those that are said.
+    /// The first option that is given.
     pub fn first(&self) -> Option<&'static str> {
         let said = [
             ("--ranks", self.ranks.is_some()),
@@ -156,14 +157,14 @@ impl Options {
         said.into_iter().find(|(_, is_said)| *is_said).map(|(name, _)| name)
     }
 
-    /// What they ask of a collective, or why that cannot be.
+    /// The request for a collective, or why it is impossible.
     pub fn run(self, collective: Collective) -> Result<Run, String> {
-        // A rank cannot shift to itself; all else works in a world of one.
+        // A rank cannot shift to itself; everything else works in a world of one.
         if collective == Collective::Sendrecv && self.ranks == Some(1) {
             return Err(format!("--ranks 1: a sendrecv has 2 to {MOST_RANKS} ranks"));
         }
         if self.op.is_some() && !collective.reduces() {
-            return Err(format!("--op is for reductions, and {} is none", collective.name()));
+            return Err(format!("--op is for reductions, and {} is not one", collective.name()));
         }
         if let Some(algorithm) = self.algorithm.filter(|algorithm| !collective.algorithms().contains(algorithm)) {
             let of_all = |wanted: &[Algorithm]| {
@@ -180,7 +181,7 @@ impl Options {
             return Err(format!("--bytes {bytes}: at most {LARGEST}"));
         }
         if !bytes.0.is_multiple_of(dtype.size()) {
-            return Err(format!("--bytes {bytes} is no whole number of elements of type {dtype}"));
+            return Err(format!("--bytes {bytes} is not a whole number of elements of type {dtype}"));
         }
         if !hook.takes(dtype) {
             return Err(format!("--hook {} does not take elements of type {dtype}", hook.name()));
@@ -197,7 +198,7 @@ impl Options {
     }
 }
 
-/// The engine that is said, or the one that the transport goes with.
+/// The given engine, or the one of the transport.
 fn engine_over(engine: Option<Engine>, transport: Option<(&str, Engine)>) -> Result<Engine, String> {
     match (engine, transport) {
         (Some(engine), Some((transport, over))) if engine != over => {
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_transport_there_is_not_is_answered_with_those_there_are() {
-        // Some of them are to come.
+        // Some of these are planned.
         for word in ["fabric", "mesh", "tcp", "SHM", "cpu"] {
             let why = engine(&format!("sendrecv --transport {word}")).unwrap_err();
             assert!(why.contains(&format!("'{word}'")) && why.contains("shm, nvl"), "{why}");
@@ -264,7 +265,7 @@ mod tests {
         assert!(engine("sendrecv --transport").unwrap_err().contains("a value is required for '--transport"));
     }
 
-    /// Whatever is said can be named, so that `emit` can say what a kernel does not take.
+    /// Every option has a name, so that `emit` can report the ones that a kernel does not take.
     #[test]
     fn every_option_is_known_by_name() {
         use clap::{CommandFactory, FromArgMatches, Parser};

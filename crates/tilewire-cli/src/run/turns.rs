@@ -1,4 +1,4 @@
-//! The turns of a run: new data, a launch, a check; and the table of what came of them.
+//! The turns of a run: new data, a launch, a check; and the table of results.
 
 use super::case::{Peers, Transfer, prepare, protocol_name};
 use super::collective::{Collective, prepare_all};
@@ -22,7 +22,7 @@ use tilewire::link::{NvlOptions, NvlTransport, ShmOptions, ShmTransport};
 use tilewire::transport::layout::Geometry;
 use tilewire::transport::{RankError, World};
 
-/// Runs it; the status says whether every byte was right.
+/// Runs it; the status is success if every byte was right.
 pub fn run(run: &Run) -> Result<ExitCode> {
     let ranks = run.ranks.unwrap_or_else(|| Ranks::Threads.unless_launched());
     if let Some(too_much) = enough_memory(run, run.count.unwrap_or(DEFAULT)).err().filter(|_| ranks != Ranks::Env) {
@@ -32,17 +32,17 @@ pub fn run(run: &Run) -> Result<ExitCode> {
     everywhere(ranks, run.count, &run.words(), |world| turns(world, run))
 }
 
-/// What one rank has to say.
+/// The result of one rank.
 struct Outcome {
     /// The median of its launches.
     median: Duration,
-    /// The first thing that was wrong.
+    /// The first error.
     wrong: Option<String>,
 }
 
 fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
     if !world.are_threads() {
-        // Before the ranks meet, which is before any of them takes some.
+        // Before the ranks meet, which is before any of them allocates.
         enough_memory(run, world.size())?;
     }
     let link = link_of(world, run)?;
@@ -51,7 +51,7 @@ fn turns(world: &World, run: &Run) -> Result<bool, RankError> {
     Ok(held)
 }
 
-/// What it is that rank 0 of some threads launches, once it has been launched: `text` says what of it.
+/// The text of the operation that rank 0 of some threads launches, after its launch: `text` selects the part.
 pub fn text_of(run: &Run, text: impl Fn(&PreparedExchange<'_>) -> Result<String, RankError> + Sync) -> Result<String> {
     let ranks = World::threads(run.count.unwrap_or(2));
     let mut texts = ranks.run(|world| {
@@ -84,14 +84,14 @@ fn options(run: &Run, ranks: usize) -> ShmOptions {
     ShmOptions { max_blocks_per_peer: blocks(run, usual.geometry(ranks), usual.geometry(2)), ..usual }
 }
 
-/// Room for the blocks that are asked for, twice over, since two phases have blocks of their own: as much as `few` ranks have, where
-/// `usual` has less. `None` where that is enough.
+/// Room for twice the requested blocks, since two phases have separate blocks: as much as `few` ranks have, if `usual`
+/// has less. `None` if that is enough.
 fn blocks(run: &Run, usual: Geometry, few: Geometry) -> Option<usize> {
     let wanted = run.plan.case.config.blocks.unwrap_or(1).saturating_mul(2).min(few.max_blocks_per_peer);
     (wanted > usual.max_blocks_per_peer).then_some(wanted)
 }
 
-/// Whether there is memory for what all ranks need.
+/// Checks that there is memory for all ranks.
 fn enough_memory(run: &Run, ranks: usize) -> Result<(), TooMuch> {
     let on_device = run.engine == Engine::Cuda;
     let between = if on_device { 0 } else { memory::of_segments(options(run, ranks).geometry(ranks)) };
@@ -111,7 +111,7 @@ fn prepared<'l>(link: &'l AnyTransport, world: &World, run: &Run) -> Result<Box<
     }
 }
 
-/// The GPU of a rank: one each if there are as many, otherwise ranks share.
+/// The GPU of a rank: one each if there are enough, otherwise ranks share.
 fn gpu(world: &World) -> Result<Arc<Device>, RankError> {
     let local = world.local_rank().unwrap_or(world.rank().index()) as u32;
     Ok(Device::open(local % Device::count()?.max(1))?)
@@ -122,7 +122,7 @@ fn turns_over(link: &AnyTransport, world: &World, run: &Run) -> Result<bool, Ran
     let (mut times, mut wrong) = (Vec::new(), None);
     for turn in 0..run.launches {
         op.fill(turn)?;
-        // So that a launch is timed, and not how long the others take to fill and to check.
+        // So that the launch is timed, and not the others' filling and checking.
         world.bootstrap().barrier("run/filled", world.deadline())?;
         let start = Instant::now();
         op.launch()?;

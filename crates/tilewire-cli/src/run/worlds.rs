@@ -14,26 +14,27 @@ use tilewire::transport::{
     BootstrapError, Deadline, Placement, Rank, RankError, SegmentError, TransportError, World, WorldError,
 };
 
-/// What `--world` says.
+/// The values of `--world`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Ranks {
     /// Threads of this process.
     Threads,
-    /// Processes, which this one starts.
+    /// Processes that this one starts.
     Processes,
-    /// This process is a rank already, as its environment says.
+    /// This process is already a rank, as its environment says.
     Env,
 }
 
 impl Ranks {
-    /// What is meant where nothing is said: a launcher's ranks under a launcher, and otherwise this.
+    /// The default: a launcher's ranks under a launcher, and otherwise this.
     pub fn unless_launched(self) -> Ranks {
         let launched = !matches!(Placement::from_env(), Err(WorldError::NoLauncher));
         if launched { Ranks::Env } else { self }
     }
 }
 
-/// Runs `body` in every rank. It gives whether all is well, the same on every rank, and rank 0 has said so. Processes compare `words` first.
+/// Runs `body` in every rank. It returns true if everything is right, the same on every rank, and rank 0 has reported
+/// it. Processes compare `words` first.
 pub fn everywhere(
     ranks: Ranks,
     count: Option<usize>,
@@ -53,12 +54,12 @@ pub fn everywhere(
         },
         Ranks::Env => {
             let world = World::from_env()?;
-            // Left out, it is as many as there are.
+            // If left out, it is the number of ranks in the world.
             let ranks = Word::given("--ranks", count).of_kind(count.unwrap_or(world.size()));
             if let Some(code) = refuse_different(&world, &words.iter().chain([&ranks]).collect::<Vec<_>>())? {
                 return Ok(code);
             }
-            // When the first rank fails the launcher ends the others: what all ranks know is left to rank 0 to say.
+            // When the first rank fails the launcher ends the others: what all ranks know is reported by rank 0 alone.
             let speaks = world.rank().index() == 0;
             if let Some(count) = count.filter(|&count| count != world.size()) {
                 if !speaks {
@@ -69,18 +70,18 @@ pub fn everywhere(
             }
             match body(&world) {
                 Ok(held) => Ok(status(held || !speaks)),
-                // Said before the world is left: whatever that waits for, the error is out.
+                // Printed before the world is left: whatever that waits for, the error is out.
                 Err(error) => Ok(fail(&world, &error)),
             }
         }
     }
 }
 
-/// Ranks where nobody says how many.
+/// The default number of ranks.
 pub const DEFAULT: usize = 2;
 
-/// Runs this command again as every rank of a job, with more words; lines of ranks are not prefixed, since only rank 0 has a report to
-/// give.
+/// Runs this command again as every rank of a job, with more arguments. Lines of ranks are not prefixed, since only
+/// rank 0 has a report.
 pub fn in_processes(count: usize, more: &[&str]) -> Result<ExitCode> {
     let own = std::env::current_exe().context("this program's own file is not known")?;
     let mut program = vec![own.into_os_string()];
@@ -89,14 +90,14 @@ pub fn in_processes(count: usize, more: &[&str]) -> Result<ExitCode> {
     launch(&Job { ranks: count, deadline: None, program, prefixed: false })
 }
 
-/// The rank that says why the job fails, and that it has said so, with the status of the job.
+/// The rank that reports why the job fails, and that it has done so, with the status of the job.
 const SPEAKER: &str = "cli/speaker";
 const SAID: &str = "cli/said";
-/// How long a rank that fails because of another waits for that one to say why.
+/// How long a rank that fails because of another waits for that one's report.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Says why this rank has failed, unless another rank has said it, or is about to: the first cause is said, once. Gives the same status on all
-/// ranks, since the launcher's is that of whichever ends first.
+/// Reports why this rank has failed, unless another rank has reported it, or is about to: the first cause is reported,
+/// once. Returns the same status on all ranks, since the launcher's is that of whichever ends first.
 fn fail(world: &World, error: &RankError) -> ExitCode {
     let store = world.bootstrap();
     let said = || store.get(SAID, Deadline::after(PATIENCE)).ok().and_then(|code| code.first().copied());
@@ -113,13 +114,13 @@ fn fail(world: &World, error: &RankError) -> ExitCode {
     }
     let code = if is_refusal(error) { 2 } else { 1 };
     _ = writeln!(stderr(), "tilewire: rank {}: {error}", world.rank());
-    // Whoever does not hear it says its own error.
+    // A rank that does not learn of it reports its own error.
     _ = store.set(SAID, &[code], Deadline::after(PATIENCE));
     world.abort(&error.to_string());
     ExitCode::from(code)
 }
 
-/// Whether an error is, or may be, the consequence of another rank's.
+/// True if an error is, or may be, the consequence of another rank's.
 fn blames_another(error: &RankError, own: Rank) -> bool {
     let by_bootstrap = |error: &BootstrapError| matches!(error, BootstrapError::PeerGone { peer, .. } if *peer != own);
     let by_transport = |error: &TransportError| match error {
@@ -142,11 +143,11 @@ fn blames_another(error: &RankError, own: Rank) -> bool {
     if let Some(error) = error.downcast_ref::<BootstrapError>() {
         return by_bootstrap(error);
     }
-    // Others have a type that says so; what is left are texts, into which some commands turn their errors.
+    // Others have types that show it; what remains are texts, into which some commands turn their errors.
     !error.is::<std::io::Error>() && !error.is::<CudaError>()
 }
 
-/// Whether an error is about what was asked for, and not about what happened.
+/// True if an error is about the request, and not about an event.
 fn is_refusal(error: &RankError) -> bool {
     matches!(error.downcast_ref::<RunError>(), Some(RunError::Transfer(_)))
 }

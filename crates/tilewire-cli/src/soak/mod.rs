@@ -1,16 +1,16 @@
 //! `tilewire soak`: random transfers among processes for minutes, every byte checked, nothing allowed to grow.
 //!
-//! - **In**: minutes, ranks, a seed. **Out**: how much was moved, what every rank held at the start, at least when warm and at least at
-//!   the end, and a status that says whether all was right and nothing grew.
-//! - **Invariants**: all ranks make the same plan from the seed, so partners agree without asking. The seed is printed before
-//!   anything else.
+//! - **In**: minutes, ranks, a seed. **Out**: the amount of data moved, the resources of every rank at the start, their
+//!   least when warm and at the end, and a status that shows if everything was right and nothing grew.
+//! - **Invariants**: all ranks derive the same plan from the seed, so partners agree without asking. The seed is
+//!   printed before anything else.
 //! - **Must not know**: how a transfer works.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `options.rs` | [`Soak`]: the words of the command line |
-//! | `plan.rs` | [`Round`](plan::Round): who sends what to whom, at random |
-//! | `usage.rs` | memory, descriptors and mappings of this process, their least when warm and at the end, and what growth is too much |
+//! | `options.rs` | [`Soak`]: the command-line options |
+//! | `plan.rs` | [`Round`](plan::Round): random transfers between random ranks |
+//! | `usage.rs` | the resources of this process, their least when warm and at the end, and the limits of growth |
 
 mod options;
 mod plan;
@@ -30,12 +30,12 @@ use tilewire::link::{AnyTransport, ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, World};
 use usage::{Floors, Usage};
 
-/// Rounds between two looks at the clock, at which all ranks meet.
+/// Rounds between two reads of the clock, at which all ranks meet.
 const BATCH: usize = 32;
 /// Prepared transfers that are kept, to be launched again between others.
 const KEPT: usize = 4;
 
-/// Runs it; the status says whether all was right and nothing grew.
+/// Runs it; the status is success if everything was right and nothing grew.
 pub fn soak(soak: &Soak) -> Result<ExitCode> {
     let ranks = soak.ranks.unwrap_or_else(|| Ranks::Processes.unless_launched());
     let count = (ranks != Ranks::Env).then_some(soak.count.unwrap_or(4)).or(soak.count);
@@ -43,7 +43,7 @@ pub fn soak(soak: &Soak) -> Result<ExitCode> {
     everywhere(ranks, count, &words, |world| soak_rank(world, soak))
 }
 
-/// What one rank has done and held.
+/// The work and the resources of one rank.
 #[derive(Default)]
 struct Account {
     launches: u64,
@@ -53,8 +53,8 @@ struct Account {
     end: Usage,
 }
 
-/// Room for all that the plan asks for: 8 blocks of 8 slots of 64 KiB. All pages at once, so that touching the last of them late is not
-/// taken for growth.
+/// Room for everything that the plan asks for: 8 blocks of 8 slots of 64 KiB. All pages are touched immediately, so
+/// that touching the last of them late is not mistaken for growth.
 fn options(ranks: usize) -> ShmOptions {
     let usual = ShmOptions::default().geometry(ranks);
     ShmOptions {
@@ -81,7 +81,7 @@ fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
     loop {
         batch(&link, &mut plan, seed, me, &mut account)?;
         floors.note(began.elapsed(), Usage::now()?);
-        // The clock of rank 0 is everybody's.
+        // The clock of rank 0 decides for all.
         let over = [u8::from(began.elapsed() >= length)];
         let said = world.bootstrap().all_gather("soak/batch", &over, world.deadline())?;
         if said[0] == [1] {
@@ -103,7 +103,7 @@ fn soak_rank(world: &World, soak: &Soak) -> Result<bool, RankError> {
     Ok(grown.is_empty())
 }
 
-/// What rank 0 was told, or chose.
+/// The seed that rank 0 was given, or chose.
 fn agreed_seed(world: &World, told: Option<u64>) -> Result<u64, RankError> {
     let chosen = || SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64 % 1_000_000_007);
     let own = told.unwrap_or_else(chosen).to_le_bytes();
@@ -111,7 +111,7 @@ fn agreed_seed(world: &World, told: Option<u64>) -> Result<u64, RankError> {
     Ok(u64::from_le_bytes(all[0].as_slice().try_into()?))
 }
 
-/// A transfer that has been built, and how often it has been launched.
+/// A transfer that has been built, and its number of launches.
 struct Kept<'l> {
     case: Case,
     round: u64,
@@ -171,7 +171,7 @@ impl Account {
         Account { launches, bytes, start: usage(), warm: usage(), end: usage() }
     }
 
-    /// `long`: whether the run was long enough to judge its memory.
+    /// `long`: true if the run was long enough to judge its memory.
     fn growth(&self, rank: usize, long: bool) -> Vec<String> {
         self.end.beyond(&self.warm, long).into_iter().map(|growth| format!("rank {rank}: {growth}")).collect()
     }

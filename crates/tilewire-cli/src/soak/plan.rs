@@ -1,4 +1,4 @@
-//! Who sends what to whom: at random, and the same on every rank.
+//! Random transfers between random ranks, the same on every rank.
 
 use crate::run::{Case, GROUP, Hook, PROTOCOLS, Peers, Random};
 use tilewire::ir::Type;
@@ -8,19 +8,19 @@ use tilewire::{Knobs, Primitive};
 /// One transfer of some ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// The how many-th, from 0.
+    /// Its index, from 0.
     pub number: u64,
-    /// What is sent.
+    /// The transfer.
     pub case: Case,
     /// By rank.
     pub peers: Vec<Peers>,
-    /// How often it is launched at first.
+    /// Number of its first launches.
     pub launches: usize,
-    /// Which of the transfers that are kept is launched after it.
+    /// The index of the kept transfer that is launched after it.
     pub again: usize,
 }
 
-/// Rounds without end.
+/// An endless sequence of rounds.
 pub struct Plan {
     random: Random,
     ranks: usize,
@@ -62,7 +62,7 @@ impl Plan {
             config.depth = Some(2 + random.below(7));
         }
         let most = match primitive {
-            // All of it must fit the packets of one block, with a scale beside every element that is quantised.
+            // All of it must fit the packets of one block, with a scale beside every quantised element.
             Some(Primitive::Packet) => 1024 / dtype.size().max(5),
             _ => random.one_of(&[17, 4 << 10, 64 << 10, 512 << 10]),
         };

@@ -1,4 +1,4 @@
-//! What this process holds, how little of it when warm and at the end, and what growth is too much.
+//! The resources of this process, their least when warm and at the end, and the limits of growth.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Memory, descriptors and mappings of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of memory that are there, shared ones included.
+    /// Resident bytes of memory, including shared ones.
     pub resident: u64,
     /// Open files and sockets.
     pub descriptors: u64,
@@ -14,18 +14,18 @@ pub struct Usage {
     pub mappings: u64,
 }
 
-/// A leak of one small tensor per transfer is more than this within seconds.
+/// A leak of one small tensor per transfer exceeds this within seconds.
 const RESIDENT: u64 = 16 << 20;
 /// Heaps of threads come and go in a few mappings.
 const MAPPINGS: u64 = 24;
 
-/// The same, for people.
+/// The same in words.
 pub const BOUND: &str = "16 MiB, no descriptor, 24 mappings more than when warm";
-/// Memory that grew in less than this may be what an allocator keeps: too few looks.
+/// Growth of memory in less time than this may be an allocator's cache: too few samples.
 pub const JUDGED: Duration = Duration::from_secs(30);
 
 impl Usage {
-    /// What this process holds now.
+    /// The current resources of this process.
     pub fn now() -> io::Result<Usage> {
         let status = std::fs::read_to_string("/proc/self/status")?;
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -35,7 +35,7 @@ impl Usage {
         Ok(Usage { resident: kib.unwrap_or(0) << 10, descriptors, mappings })
     }
 
-    /// What is too much more than `before`; of memory where it is judged.
+    /// The growth beyond the limits since `before`; of memory only if `memory`.
     pub fn beyond(&self, before: &Usage, memory: bool) -> Vec<String> {
         let more = |now: u64, before: u64| now.saturating_sub(before);
         let resident = more(self.resident, before.resident);
@@ -54,7 +54,7 @@ impl Usage {
         grown
     }
 
-    /// The lesser of both, of each kind.
+    /// The lesser of both, for each kind.
     fn least(self, other: Usage) -> Usage {
         Usage {
             resident: self.resident.min(other.resident),
@@ -64,17 +64,17 @@ impl Usage {
     }
 }
 
-/// When a rank counts as warm: everything it keeps for good is there.
+/// When a rank counts as warm: everything it keeps permanently is there.
 const WARM: Duration = Duration::from_secs(10);
 
-/// The least that a process held when warm and at the end, of looks at times when it uses nothing.
+/// The least that a process held when warm and at the end, sampled at times when it uses nothing.
 ///
-/// One look at each says little: an allocator keeps what was freed for later and gives it back when it suits it, so that what is
-/// resident goes up and down by 20 MiB without end. A leak lifts the least of many looks, too.
+/// One sample at each time says little: an allocator keeps freed memory and returns it when it likes, so that resident
+/// memory varies by 20 MiB forever. A leak raises the least of many samples too.
 pub struct Floors {
-    /// The first third after [`WARM`] ends then.
+    /// End of the first third after [`WARM`].
     early: Duration,
-    /// The last third begins then.
+    /// Start of the last third.
     late: Duration,
     warm_at: Duration,
     warm: Option<Usage>,
@@ -89,10 +89,10 @@ impl Floors {
         Floors { warm_at, early: warm_at + third, late: length - third, warm: None, end: None }
     }
 
-    /// Takes note of what is held so long after the beginning.
+    /// Records the resources at a time after the beginning.
     pub fn note(&mut self, at: Duration, held: Usage) {
         let least = |floor: Option<Usage>| Some(floor.map_or(held, |floor| floor.least(held)));
-        // The first look after a long batch may come late.
+        // The first sample after a long batch may come late.
         if at >= self.warm_at && (at < self.early || self.warm.is_none()) {
             self.warm = least(self.warm);
         }
@@ -101,7 +101,7 @@ impl Floors {
         }
     }
 
-    /// The least when warm, and at the end; nothing of what no look fell into.
+    /// The least when warm, and at the end; `None` if there was no sample.
     pub fn warm_and_end(&self) -> Option<(Usage, Usage)> {
         Some((self.warm?, self.end?))
     }
@@ -115,7 +115,7 @@ mod tests {
         Usage { resident: mib << 20, descriptors: 9, mappings: 50 }
     }
 
-    /// What is held over a minute, by the second.
+    /// The growth of resources over a minute, sampled every second.
     fn growth(held: impl Fn(u64) -> u64) -> Vec<String> {
         let mut floors = Floors::new(Duration::from_secs(60));
         (1..=60).for_each(|second| floors.note(Duration::from_secs(second), resident(held(second))));
@@ -123,7 +123,7 @@ mod tests {
         end.beyond(&warm, true)
     }
 
-    /// What an allocator kept, as seen.
+    /// The memory kept by an allocator, as observed.
     fn kept(second: u64) -> u64 {
         285 + [0, 3, 20, 11, 23][second as usize % 5]
     }

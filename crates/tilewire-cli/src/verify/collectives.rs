@@ -1,4 +1,5 @@
-//! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain computations on the host.
+//! Every collective × hook × element type × protocol × algorithm × size, among threads or processes, against plain
+//! computations on the host.
 
 use super::fields::fields;
 use super::meets::meets;
@@ -14,20 +15,20 @@ use tilewire::link::{AnyTransport, NvlOptions, NvlTransport, ShmOptions, ShmTran
 use tilewire::transport::{RankError, World};
 use tilewire::{Algorithm, Knobs, Primitive, ReduceOp, RunError};
 
-/// What came of all plans of one collective.
+/// The results of all plans of one collective.
 #[derive(Default)]
 pub struct Outcome {
     /// Right, to the bit.
     pub agree: u64,
-    /// Refused, as they must be: why.
+    /// Rightly refused: the reasons.
     pub refused: Vec<String>,
-    /// Refused, though README says that they work: what, and why.
+    /// Refused, though README says that they work: the plans and reasons.
     pub denied: Vec<String>,
-    /// Wrong: what, and where.
+    /// Wrong: the plans and places.
     pub differ: Vec<String>,
 }
 
-/// Small enough that a mebibyte goes many times through it.
+/// Small enough that a mebibyte goes through it many times.
 const OPTIONS: ShmOptions = ShmOptions {
     per_peer_bytes: Some(256 << 10),
     max_blocks_per_peer: Some(8),
@@ -37,25 +38,26 @@ const OPTIONS: ShmOptions = ShmOptions {
     populate: false,
 };
 
-/// What is asked of the collectives in one world.
+/// The request for the collectives in one world.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
-    /// Whether few types and sizes are enough.
+    /// True if few types and sizes are enough.
     pub quick: bool,
-    /// These collectives; none named: all.
+    /// These collectives; all if empty.
     pub only: &'a [Collective],
-    /// Of all plans, so many, chosen by the seed.
+    /// A random sample of this many plans, chosen by the seed.
     pub sample: Option<usize>,
-    /// Of all plans, those whose number leaves the first when divided by the second.
+    /// A part of all plans: those whose number leaves the first as remainder when divided by the second.
     pub share: (usize, usize),
     pub seed: u64,
-    /// Whether lines on stderr say how far it is.
+    /// True to report progress in lines on stderr.
     pub progress: bool,
-    /// The device, or the CPU where there is none.
+    /// The device; the CPU if `None`.
     pub device: Option<&'a Arc<Device>>,
 }
 
-/// Runs the plans in a world of so many threads; the outcomes by collective, in the order of [`Collective::ALL`].
+/// Runs the plans in a world of `ranks` threads; returns the outcomes by collective, in the order of
+/// [`Collective::ALL`].
 pub fn collectives(ranks: usize, asked: Asked<'_>) -> Result<Vec<Outcome>> {
     outcomes_of(ranks, &plans(ranks, asked), asked)
 }
@@ -65,7 +67,7 @@ fn outcomes_of(ranks: usize, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Out
     Ok(outcomes(ranks, plans, &of_ranks))
 }
 
-/// Runs the plans in a world that is there already; every rank gets the outcomes of all.
+/// Runs the plans in an existing world; every rank gets the outcomes of all.
 pub fn collectives_of(world: &World, asked: Asked<'_>) -> Result<Vec<Outcome>, RankError> {
     let plans = plans(world.size(), asked);
     let own = verdicts(world, &plans, asked)?;
@@ -74,7 +76,7 @@ pub fn collectives_of(world: &World, asked: Asked<'_>) -> Result<Vec<Outcome>, R
     Ok(outcomes(world.size(), &plans, &of_ranks))
 }
 
-/// What one rank finds.
+/// The verdicts of one rank.
 fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdict>, RankError> {
     let link = match asked.device {
         None => AnyTransport::from(ShmTransport::rendezvous(world, OPTIONS)?),
@@ -97,8 +99,9 @@ fn verdicts(world: &World, plans: &[Plan], asked: Asked<'_>) -> Result<Vec<Verdi
     Ok(verdicts)
 }
 
-/// What the ranks find together: what one finds wrong is wrong; what is refused is refused by all. Plans are made of what README's table of
-/// collectives allows, so a refusal is a fault unless the plan's size says otherwise.
+/// The verdicts of all ranks combined: a plan that is wrong on one is wrong; a refused one is refused by all. Plans
+/// consist of combinations that README's table of collectives allows, so a refusal is a fault unless the plan's size
+/// justifies it.
 fn outcomes(ranks: usize, plans: &[Plan], of_ranks: &[Vec<Verdict>]) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Collective::ALL.iter().map(|_| Outcome::default()).collect();
     for (number, plan) in plans.iter().enumerate() {
@@ -117,7 +120,7 @@ fn outcomes(ranks: usize, plans: &[Plan], of_ranks: &[Vec<Verdict>]) -> Vec<Outc
     outcomes
 }
 
-/// What one rank says of one plan.
+/// The verdict of one rank on one plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Agrees,
@@ -134,7 +137,7 @@ impl Verdict {
         }
     }
 
-    /// For other processes: a line for each that does not agree, its number, its weight and what it says.
+    /// For other processes: a line for each plan that does not agree, with its number, its weight and its text.
     fn to_bytes(verdicts: &[Verdict]) -> Vec<u8> {
         let mut text = String::new();
         for (number, verdict) in verdicts.iter().enumerate() {
@@ -186,7 +189,7 @@ fn judge(world: &World, plans: &[Plan], asked: Asked<'_>, link: &AnyTransport) -
         for turn in 0..2 {
             op.fill(turn)?;
             op.launch().map_err(|error| {
-                // The world reports who fails first; who waited in vain, and where, another rank may know.
+                // The world reports the first failure; another rank may know which one gave up waiting, and where.
                 _ = writeln!(stderr(), "rank {me}, {plan}: {error}");
                 format!("{plan}: {error}")
             })?;
@@ -205,7 +208,7 @@ pub fn quick_plans(ranks: usize) -> (ShmOptions, Vec<Plan>) {
     (OPTIONS, all_plans(ranks, true, 1))
 }
 
-/// The plans for a world of so many ranks, the same on all of them.
+/// The plans for a world of `ranks` ranks, the same on all of them.
 fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     let (share, shares) = asked.share;
     let named = |plan: &Plan| asked.only.is_empty() || asked.only.contains(&plan.collective);
@@ -218,7 +221,7 @@ fn plans(ranks: usize, asked: Asked<'_>) -> Vec<Plan> {
     plans
 }
 
-/// What is tried of one collective, hook, type, protocol and algorithm.
+/// The plans of one collective, hook, type, protocol and algorithm.
 struct Cell {
     collective: Collective,
     hook: Hook,
@@ -227,8 +230,8 @@ struct Cell {
     algorithm: Option<Algorithm>,
 }
 
-/// Every hook with every type and protocol in every collective that takes them, in some sizes each: all sizes for copies, and for the others
-/// as many as keep a full run to minutes, another one in every cell.
+/// Every hook with every type and protocol in every collective that supports them, in some sizes each: all sizes for
+/// copies, and for the others as many as keep a full run to minutes, a different one in every cell.
 fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut random = Random::new(seed ^ (ranks as u64) << 32);
@@ -240,7 +243,8 @@ fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
             (Hook::Copy, _) => [small, large].concat(),
             (_, true) => one_of(&small, &mut random).into_iter().collect(),
             (_, false) => {
-                // Exchanges of the first kind have all small sizes; what is computed on the host takes its time, so that large ones are few.
+                // Exchanges of the first kind have all small sizes. Computing results on the host takes time, so large
+                // ones are few.
                 let small = if collective == Collective::AllToAll {
                     small
                 } else {
@@ -262,7 +266,7 @@ fn all_plans(ranks: usize, quick: bool, seed: u64) -> Vec<Plan> {
     plans
 }
 
-/// All that can be: what a collective, a hook, a protocol or an algorithm does not take stands in [`Collective::refuses`] and its like.
+/// All possible cells: [`Collective::refuses`] and similar functions define which combinations are impossible.
 fn cells(ranks: usize, quick: bool) -> Vec<Cell> {
     let mut cells = Vec::new();
     for collective in Collective::ALL.into_iter().filter(|&c| ranks > 1 || c != Collective::Sendrecv) {
@@ -274,7 +278,8 @@ fn cells(ranks: usize, quick: bool) -> Vec<Cell> {
                     let case = Case { dtype, hook, len: 0, config, rounds: None };
                     let plan = Plan { collective, case, op: ReduceOp::Sum, algorithm };
                     let is_possible = hook.takes(dtype) && collective.refuses(&case).is_none() && plan.is_possible();
-                    // Quickly: two types for the hooks of old, and one for the others, another with every protocol.
+                    // Quick: two types for the original hooks, and one for the others, a different one with every
+                    // protocol.
                     let types = &[Type::F32, Type::BF16, Type::U8, Type::F16][..];
                     let few = [types[p % 2], types[2 + (p + hook as usize) % 2]];
                     let few = if Hook::FEW.contains(&hook) { &few[..] } else { &few[..1] };
@@ -288,8 +293,8 @@ fn cells(ranks: usize, quick: bool) -> Vec<Cell> {
     cells
 }
 
-/// Elements of a message: none, one, odd, a kibibyte; and above the staging, a mebibyte.
-/// Packets hold a message as a whole, with all that `travels` for an element.
+/// Elements of a message: none, one, odd, a kibibyte; and above the staging, a mebibyte. Packets hold a message as a
+/// whole, with `travels` bytes per element.
 fn lens(travels: usize, dtype: Type, primitive: Option<Primitive>, quick: bool) -> (Vec<usize>, Vec<usize>) {
     let size = dtype.size();
     match (primitive, quick) {
@@ -332,7 +337,7 @@ mod tests {
         assert_eq!((sample(1).len(), sample(1) == sample(1), sample(1) == sample(2)), (40, true, false));
     }
 
-    /// More blocks than there is room for: as if something that works were refused.
+    /// More blocks than there is room for: as if a working combination were refused.
     #[test]
     fn a_plan_that_is_wrongly_refused_is_named_and_fails() {
         let mut plan = plans(2, ALL)[0];
@@ -362,7 +367,8 @@ mod tests {
         assert_eq!(of(1024, 2), (1, 0, vec![], vec![]));
     }
 
-    /// Of a full run: every hook of the library with every type it takes and every protocol that allows it, whatever the seed.
+    /// In a full run: every hook of the library with every type it takes and every protocol that allows it, whatever
+    /// the seed.
     #[test]
     fn every_hook_type_and_protocol_is_met_in_every_world() {
         for (ranks, seed) in [(2, 1), (3, 9)] {

@@ -1,4 +1,5 @@
-//! Whether the fields of a hook's context that say *what* a value is are what their definition says, in every algorithm and protocol.
+//! Checks that the fields of a hook's context that identify a value match their definition, in every algorithm and
+//! protocol.
 
 use super::collectives::Asked;
 use crate::form::{self, Collective, Form};
@@ -8,15 +9,15 @@ use tilewire::collective::Rounds;
 use tilewire::link::{AnyTransport, Tensors, Window};
 use tilewire::transport::{RankError, World};
 
-/// Forms on a device, where each is a kernel to assemble on every rank.
+/// Number of forms on a device, where each is a kernel to assemble on every rank.
 const DEVICE_SAMPLE: usize = 40;
 
-/// Runs hooks that write down their fields, in every collective that is asked for. All ranks call it.
+/// Runs hooks that record their fields, in every requested collective. All ranks call it.
 pub fn fields(world: &World, link: &AnyTransport, asked: Asked<'_>) -> Result<(), RankError> {
     for (k, form) in forms(world.size(), asked).iter().enumerate() {
         compare(world, link, form)?;
-        // A rank that takes no part in a form must not launch the next one while others still load theirs: on a GPU that they share, a
-        // kernel that waits keeps them from it.
+        // A rank that takes no part in a form must not launch the next one while others still load theirs: on a shared
+        // GPU a waiting kernel blocks their loads.
         world.bootstrap().barrier(&format!("verify/fields/{k}"), world.deadline())?;
     }
     Ok(())
@@ -40,7 +41,7 @@ fn forms(ranks: usize, asked: Asked<'_>) -> Vec<Form> {
     all.into_iter().skip(asked.seed as usize % every).step_by(every).collect()
 }
 
-/// Whether a collective is among those that were named; none named: all.
+/// True if a collective is among the named ones; always true if none is named.
 fn is_asked(collective: Collective, only: &[run::Collective]) -> bool {
     let named = match collective {
         Collective::Send | Collective::Sendrecv => run::Collective::Sendrecv,

@@ -8,7 +8,8 @@ use tilewire::link::{NvlOptions, NvlTransport, Transport};
 use tilewire::transport::Rank;
 use tilewire::{Knobs, Primitive, RunError, Tensor, recv, send, sendrecv};
 
-/// Two ranks exchange in packets and in slots, both in one graph, `replays` times; a plain launch comes in between now and then.
+/// Two ranks exchange in packets and in slots, both in one graph, `replays` times, with a plain launch in between now
+/// and then.
 pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
     let ranks = NvlTransport::virtual_ranks(device, 2, small())?;
     let len = 1000;
@@ -18,7 +19,7 @@ pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
     for (k, (x, y)) in tensors.iter().enumerate() {
         let (link, peer) = (&ranks[k % 2], Rank::new(1 - k as u32 % 2));
         let primitive = if k < 2 { Primitive::Packet } else { Primitive::Staged };
-        // Small slots: the places of successive replays differ.
+        // Small slots: successive replays use different places.
         let slot_bytes = (k >= 2).then_some(512);
         let config = Knobs { primitive: Some(primitive), blocks: Some(2), slot_bytes, ..Knobs::default() };
         ops.push(sendrecv(link, y, x, peer, peer).config(config).build()?);
@@ -33,7 +34,7 @@ pub fn replays(device: &Arc<Device>, replays: u64) -> Result<()> {
         let data = |k: usize| (0..len as u64).map(move |i| (turn * 7919 + i * 31 + k as u64 * 101) as u32);
         for (k, (x, y)) in tensors.iter().enumerate() {
             x.try_copy_from(&data(k).collect::<Vec<_>>())?;
-            // Often enough to see a launch that does nothing.
+            // Often enough to detect a launch that does nothing.
             if turn % 16 == 0 {
                 y.try_fill(u32::MAX)?;
             }
@@ -62,7 +63,7 @@ pub fn refusals(device: &Arc<Device>) -> Result<()> {
     Ok(())
 }
 
-/// A peer that never comes: the rank says whom it waited for within its deadline, and the device stays usable.
+/// A peer that never comes: the rank reports within its deadline whom it waited for, and the device stays usable.
 pub fn missing_peer(device: &Arc<Device>) -> Result<()> {
     {
         let ranks = NvlTransport::virtual_ranks(device, 2, small())?;
@@ -80,7 +81,7 @@ pub fn missing_peer(device: &Arc<Device>) -> Result<()> {
     replays(device, 3)
 }
 
-/// More blocks than a device holds at once.
+/// More blocks than a device holds simultaneously.
 pub fn too_many_blocks(device: &Arc<Device>) -> Result<()> {
     let ranks = 8;
     let options =

@@ -1,4 +1,4 @@
-//! Whether a barrier keeps everybody until the last has come.
+//! Checks that a barrier holds every rank until the last has come.
 
 use crate::run::Random;
 use std::time::Duration;
@@ -6,10 +6,11 @@ use tilewire::barrier;
 use tilewire::link::AnyTransport;
 use tilewire::transport::{RankError, World};
 
-/// So often the ranks meet: more often than there are messages under way.
+/// Number of meetings: more than there can be messages in flight.
 const ROUNDS: usize = 12;
 
-/// Meets the other ranks, after delays of its own in every round: nobody may go before the last has come. All ranks see the same clock.
+/// Meets the other ranks, after its own delays in every round: none may leave before the last has come. All ranks see
+/// the same clock.
 pub fn meets(world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankError> {
     let me = world.rank().index();
     let mut random = Random::new(seed ^ me as u64);
@@ -29,7 +30,7 @@ pub fn meets(world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankEr
     }
 }
 
-/// The first who went before another had come, of what all ranks say: when they came and when they went, in every round.
+/// The first rank that left before another had come, from the arrival and departure times of all ranks in every round.
 fn too_early(all: &[Vec<u8>]) -> Option<String> {
     let time = |rank: usize, k: usize| u64::from_le_bytes(all[rank][8 * k..][..8].try_into().expect("eight bytes"));
     let pairs = (0..all.len()).flat_map(|a| (0..all.len()).map(move |b| (a, b)));

@@ -1,8 +1,9 @@
-//! `tilewire verify`: an engine against the reference evaluator, and the collectives against plain computations, bit for bit.
+//! `tilewire verify`: an engine against the reference evaluator, and the collectives against plain computations, bit
+//! for bit.
 //!
-//! In: how many random programs of the whole language, from which seed, on which engine; how many ranks. Out: a table, and a line for
-//! every program or collective that differs, with what makes it again. On a GPU also rings of virtual ranks: several ranks on one device,
-//! each on a stream of its own, that wait for each other.
+//! In: the number of random programs of the whole language, their seed and engine; the numbers of ranks. Out: a table,
+//! and a line for every program or collective that differs, with the arguments to reproduce it. On a GPU also rings of
+//! virtual ranks: several ranks on one device, each on its own stream, that wait for each other.
 
 mod collectives;
 mod fields;
@@ -35,7 +36,7 @@ use tilewire::cuda::{self, CudaError, Device};
 use tilewire::transport::{RankError, World};
 use tilewire::vm::Prepared;
 
-/// What runs the programs.
+/// The engine of the programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Engine {
     /// The CPU engine.
@@ -45,7 +46,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// As the command line has it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Cpu => "cpu",
@@ -57,14 +58,14 @@ impl Engine {
 /// What to verify.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Nothing but these collectives; everything where none is named
+    /// Only these collectives; everything if none is named
     #[arg(value_name = "COLLECTIVE", value_parser = collective(), hide_possible_values = true,
-        help = listing("Nothing but these collectives [default: everything]", &Collective::ALL.map(Collective::name)))]
+        help = listing("Only these collectives [default: everything]", &Collective::ALL.map(Collective::name)))]
     pub only: Vec<Collective>,
-    /// What runs the programs and the collectives
+    /// The engine of the programs and the collectives
     #[arg(long, value_enum, default_value_t = Engine::Cpu)]
     pub engine: Engine,
-    /// How many random programs
+    /// Number of random programs
     #[arg(long, value_name = "N", default_value_t = 200, conflicts_with = "only")]
     pub programs: u64,
     /// Random transfers for each number of ranks, on a GPU
@@ -73,7 +74,8 @@ pub struct Request {
     /// Replays of captured transfers, on a GPU
     #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "only")]
     pub replays: u64,
-    /// Random programs of several operations, launched in another order by one rank of a GPU; every second one is captured
+    /// Random programs of several operations, launched in another order by one rank of a GPU; every second one is
+    /// captured
     #[arg(
         long,
         value_name = "N",
@@ -82,7 +84,7 @@ pub struct Request {
         help = "Programs of operations that one rank of a GPU launches in another order"
     )]
     pub orders: u64,
-    /// Number of the first random program, and what samples and data are made from
+    /// Number of the first random program, and seed of samples and data
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
     /// Numbers of ranks
@@ -92,7 +94,7 @@ pub struct Request {
     /// Plans of collectives for each number of ranks [default: all on the CPU, 150 on a GPU]
     #[arg(long, value_name = "N", conflicts_with = "share")]
     pub sample: Option<usize>,
-    /// Of all plans of collectives the Kth of N parts, for several runs; 1/1 is all
+    /// The Kth of N parts of all plans of collectives, for several runs; 1/1 is all
     #[arg(long, value_name = "K/N", value_parser = share)]
     pub share: Option<(usize, usize)>,
     /// Where the ranks of the collectives run; as processes, nothing else is verified
@@ -101,21 +103,21 @@ pub struct Request {
     /// Few types and sizes of the collectives
     #[arg(long)]
     pub quick: bool,
-    /// Say in lines on stderr how far the collectives are, even where that is no terminal
+    /// Report the progress of the collectives in lines on stderr, even if it is no terminal
     #[arg(long)]
     pub progress: bool,
 }
 
-/// Plans of collectives on a device for each number of ranks, unless said: each is a kernel of its own there.
+/// Plans of collectives on a device for each number of ranks, by default: each is a separate kernel there.
 const DEVICE_SAMPLE: usize = 150;
 
-/// Reads one number of a list, which may have spaces.
+/// Parses one number of a list, which may have spaces.
 pub fn number_of_ranks(text: &str) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (1..=MOST_RANKS as usize).contains(number));
     number.ok_or_else(|| format!("write numbers from 1 to {MOST_RANKS}, as 1,2,4"))
 }
 
-/// Reads `K/N`, K from 1 to N, as the number from 0 and N.
+/// Parses `K/N`, K from 1 to N, as the number from 0 and N.
 fn share(text: &str) -> Result<(usize, usize), String> {
     let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
     match numbers {
@@ -126,7 +128,7 @@ fn share(text: &str) -> Result<(usize, usize), String> {
 
 #[cfg(test)]
 impl Default for Request {
-    /// As it is read where nothing is said.
+    /// The same as without any options.
     fn default() -> Request {
         match crate::cli::Command::parse(["verify"]) {
             Ok(crate::cli::Command::Verify(request)) => request,
@@ -135,10 +137,10 @@ impl Default for Request {
     }
 }
 
-/// How one program went on one engine.
+/// The result of one program on one engine.
 enum Outcome {
     Agrees,
-    /// The engine says that it cannot run it, and why.
+    /// The engine reports that it cannot run it, and why.
     Refused(String),
     Differs(String),
 }
@@ -162,12 +164,12 @@ impl Request {
 }
 
 impl Request {
-    /// Whether it takes a sample that nobody asked for.
+    /// True if it takes a sample that nobody asked for.
     fn samples_unasked(&self) -> bool {
         self.engine == Engine::Cuda && self.sample.is_none() && self.share.is_none()
     }
 
-    /// What all ranks of a job must be started with: they make the same plans.
+    /// The options that all ranks of a job must share: they make the same plans.
     fn words(&self) -> Vec<Word> {
         let only: Vec<&str> = self.only.iter().map(|collective| collective.name()).collect();
         let share = self.share.map(|(k, n)| format!("{}/{n}", k + 1));
@@ -181,7 +183,7 @@ impl Request {
         ]
     }
 
-    /// What it says of that.
+    /// The note about that in the report.
     fn sample_note(&self) -> Option<String> {
         self.samples_unasked().then(|| {
             format!(
@@ -193,7 +195,7 @@ impl Request {
     }
 }
 
-/// Verifies; status 1 when anything differs, or is refused that should work.
+/// Verifies; status 1 if anything differs, or is refused that should work.
 pub fn verify(request: &Request) -> Result<ExitCode> {
     match request.world {
         Ranks::Threads => all(request),
@@ -210,7 +212,8 @@ pub fn verify(request: &Request) -> Result<ExitCode> {
     }
 }
 
-/// Runs with every number of ranks: what one does wrong says nothing of the others. The status is the first that failed.
+/// Runs with every number of ranks: an error with one says nothing about the others. The status is the first failing
+/// one.
 fn one_by_one(ranks: &[usize], run: impl Fn(usize) -> Result<ExitCode>) -> Result<ExitCode> {
     let mut failed = Vec::new();
     for &ranks in ranks {
@@ -290,14 +293,14 @@ fn programs(request: &Request, device: Option<&Arc<Device>>, tally: &mut Tally) 
     };
     std::thread::scope(|scope| {
         for _ in 1..std::thread::available_parallelism().map_or(1, usize::from) {
-            // A helper that cannot be started is not needed: this thread works, too.
+            // A helper that cannot be started is not needed: this thread works too.
             _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });
 }
 
-/// What only a GPU has: graphs, launches that cannot be, rings of virtual ranks and random transfers among them.
+/// Tests for a GPU only: graphs, impossible launches, rings of virtual ranks and random transfers among them.
 fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
     let outcome = |what: &str, result: Result<()>| match result {
         Ok(()) => Outcome::Agrees,
@@ -340,9 +343,9 @@ fn on_device(request: &Request, device: &Arc<Device>, tally: &mut Tally) {
 struct Tally {
     /// Agree, refused, differ.
     rows: BTreeMap<&'static str, [u64; 3]>,
-    /// By reason without its figures, which differ from program to program: how often, and the first in full.
+    /// By reason without its figures, which differ from program to program: the count, and the first in full.
     refusals: BTreeMap<String, (u64, String)>,
-    /// What was refused and should not have been.
+    /// Plans that were refused and should not have been.
     denials: Vec<String>,
     differences: Vec<String>,
 }
@@ -382,7 +385,7 @@ impl Tally {
 
     fn collective(&mut self, name: &'static str, outcome: collectives::Outcome) {
         let collectives::Outcome { agree, refused, denied, differ } = outcome;
-        // Nothing was asked of it in this world.
+        // It was not requested in this world.
         if agree == 0 && refused.is_empty() && denied.is_empty() && differ.is_empty() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Several prepared operations that one rank launches in another order than the others, plainly and captured in a graph: right bytes, or an
-//! error on all ranks, and none because a deadline passed.
+//! Several prepared operations that one rank launches in another order than the others, plainly and captured in a
+//! graph: the bytes are right, or all ranks get an error, and none because a deadline passed.
 
 use crate::programs::data::Random;
 use anyhow::{Result, bail, ensure};
@@ -11,19 +11,19 @@ use tilewire::link::{NvlOptions, NvlTransport, Transport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, send, sendrecv};
 
-/// Only what hangs waits for it.
+/// Only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Longer than it takes to find out.
+/// Longer than detection takes.
 const SOON: Duration = Duration::from_secs(15);
 /// What is found is found within a second; more where a machine has other things to do.
 const FOUND: Duration = Duration::from_secs(3);
 
-/// An operation. Few of them: every text is assembled once.
+/// An operation. There are few of them, since every text is assembled once.
 #[derive(Clone, Copy, Debug)]
 enum Spec {
     /// In packets.
     SmallReduce,
-    /// The same kernel again, of other tensors.
+    /// The same kernel again, with other tensors.
     SameReduce,
     /// In two phases, through slots.
     LargeReduce,
@@ -35,7 +35,7 @@ enum Spec {
 const SPECS: [Spec; 6] =
     [Spec::SmallReduce, Spec::SameReduce, Spec::LargeReduce, Spec::Gather, Spec::StagedSwap, Spec::Shift];
 
-/// An operation of one rank, and what must come out.
+/// An operation of one rank, and its expected result.
 struct Made<'l> {
     op: PreparedExchange<'l>,
     out: Tensor<u32>,
@@ -73,7 +73,7 @@ fn make<'l>(device: &Arc<Device>, link: &'l NvlTransport, number: usize, spec: S
     Ok(Made { op, out, expected })
 }
 
-/// One random program; tells whether its launches were in one order on all ranks.
+/// One random program; returns true if its launches were in one order on all ranks.
 pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> {
     let mut random = Random::new(seed);
     let mut below = |n: usize| random.below(n as u64) as usize;
@@ -147,8 +147,8 @@ pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> 
     Ok(same)
 }
 
-/// Three ranks whose launches wait for each other in a ring, of which no two wait for each other: an error on all three that names them, and no
-/// deadline.
+/// Three ranks whose launches wait for each other in a ring, although no two wait for each other: all three get an
+/// error that names them, before any deadline.
 pub fn ring(device: &Arc<Device>, captured: bool) -> Result<()> {
     const RANKS: usize = 3;
     let links = NvlTransport::virtual_ranks(device, RANKS, NvlOptions::default())?;

@@ -1,7 +1,7 @@
 //! Virtual ranks in a ring on one GPU: every rank sends its input, tile by tile, to the next, which doubles it.
 //!
 //! ```text
-//!   rank r    send: wait HEAD[r] ▶ put into staging[r+1] ▶ signal TAIL[r+1]      a staging slot per (block, step mod depth)
+//!   rank r    send: wait HEAD[r] ▶ put into staging[r+1] ▶ signal TAIL[r+1]    a slot per (block, step mod depth)
 //!             receive: wait TAIL[r] ▶ get from staging[r] ▶ credit HEAD[r-1]
 //! ```
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tilewire::cuda::{self, Device, RankLaunch};
 use tilewire::{Memory, Tensor, Traced, Value, kernel};
 
-/// Elements of a tile: no whole number of vectors of the lanes, so that the rest of a tile is met.
+/// Elements of a tile: not a whole number of vectors of the lanes, so that the remainder of a tile is tested.
 const TILE: usize = 1000;
 /// Steps of a block.
 const STEPS: usize = 9;
@@ -46,7 +46,7 @@ pub fn ring(device: &Arc<Device>, ranks: usize, blocks: usize) -> Result<()> {
     Ok(())
 }
 
-/// What the ranks share, one of each for every rank.
+/// The memory that the ranks share, one of each for every rank.
 struct Wire<'a> {
     staging: &'a [Memory],
     tails: &'a [Memory],
@@ -91,7 +91,7 @@ fn member(
     })?)
 }
 
-/// Where element `i` of the tile in a slot lies.
+/// The place of element `i` of the tile in a slot.
 fn byte<'t>(slot: Value<'t, i64>, i: Value<'t, i64>) -> Value<'t, i64> {
     (slot * TILE as i64 + i) * size_of::<f32>() as i64
 }

@@ -1,4 +1,5 @@
-//! Ring shifts by `sendrecv` among virtual ranks of one GPU, every byte compared: dtypes, hooks, sizes, blocks, protocols.
+//! Ring shifts by `sendrecv` among virtual ranks of one GPU, every byte compared: dtypes, hooks, sizes, blocks,
+//! protocols.
 
 use crate::run::{Case, Hook, PROTOCOLS, Peers, Random, prepare};
 use anyhow::{Result, bail};
@@ -13,7 +14,7 @@ use tilewire::{Knobs, Primitive};
 /// Launches of a case, with new data each.
 const LAUNCHES: u64 = 3;
 
-/// Random cases for so many ranks.
+/// `count` random cases for `ranks` ranks.
 pub fn cases(ranks: usize, seed: u64, count: usize) -> Vec<Case> {
     if ranks < 2 {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Exchanges that send more than they receive, or less: the two legs may go in other ways, by other numbers of blocks.
+//! Exchanges that send more than they receive, or less: the two legs may use different protocols and numbers of blocks.
 
 use crate::run::Random;
 use tilewire::link::{AnyTransport, Tensors};
@@ -9,7 +9,7 @@ use tilewire::transport::{RankError, World};
 const LENGTHS: [usize; 5] = [1 << 20, 5, 40_000, 1000, 300_001];
 const LAUNCHES: u64 = 3;
 
-/// Every rank sends to the next as much as is its turn.
+/// Every rank sends to the next the number of elements of its turn.
 pub fn unequal(world: &World, link: &AnyTransport, seed: u64) -> Result<(), RankError> {
     let (me, ranks) = (world.rank(), world.size());
     if ranks < 2 {

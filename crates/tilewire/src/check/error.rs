@@ -1,11 +1,11 @@
-//! What can go wrong in a run.
+//! Errors of a run.
 
 use super::eval::Blocked;
 use super::observer::Actor;
 use crate::ir::{Kernel, SourceLine};
 use std::fmt;
 
-/// Where something went wrong.
+/// The place of an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Location {
     /// The user's source line.
@@ -16,7 +16,7 @@ pub struct Location {
     pub block: u32,
     /// Name of the role.
     pub role: String,
-    /// Which copy of the role.
+    /// The copy of the role.
     pub copy: u32,
 }
 
@@ -37,25 +37,25 @@ impl fmt::Display for Location {
 /// One instance of a deadlock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck {
-    /// Where it waits.
+    /// The place of its wait.
     pub by: Location,
-    /// For what.
+    /// What it waits for.
     pub on: Blocked,
 }
 
-/// Why a run did not come to its end.
+/// Why a run did not finish.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EvalError {
-    /// An access that is not masked off lies outside of what is bound.
+    /// An unmasked access outside its bound memory.
     OutOfBounds {
-        /// What was indexed: a parameter, a scratch, a bank, a count.
+        /// The indexed object: a parameter, a scratch, a bank, a count.
         what: String,
         /// The index used, in the units of the op (elements, bytes or packets).
         index: i64,
-        /// How many there are, in the same units.
+        /// The number that exist, in the same units.
         len: u64,
-        /// Where.
+        /// The place.
         by: Location,
     },
     /// A `put` or `get` at a byte offset that is not a multiple of the value's size.
@@ -66,56 +66,57 @@ pub enum EvalError {
         offset: i64,
         /// Size of the value.
         size: u64,
-        /// Where.
+        /// The place.
         by: Location,
     },
     /// A bulk copy whose source and destination have bytes in common.
     CopyOverlaps {
         /// The destination.
         what: String,
-        /// Where.
+        /// The place.
         by: Location,
     },
     /// A packet flag is 0, which means empty.
     ZeroFlag {
-        /// Where.
+        /// The place.
         by: Location,
     },
-    /// What is waited for is there, of another operation than this launch's: the two ranks launched different ones.
+    /// The awaited signal or packet came from another operation than this launch's: the two ranks launched different
+    /// operations.
     OtherOperation {
         /// The slot or packet.
         what: String,
         /// The operation of this launch.
         expected: u16,
-        /// The other.
+        /// The other operation.
         seen: u16,
-        /// Where.
+        /// The place.
         by: Location,
     },
-    /// Every instance that is not done waits for something that nobody will do.
+    /// Every unfinished instance waits for something that nobody will do.
     Deadlock {
-        /// Who waits, where, for what.
+        /// The waiting instances.
         blocked: Vec<Stuck>,
     },
     /// The run took too many steps: an endless loop, or the limit is too low.
     StepLimit {
         /// The limit.
         limit: u64,
-        /// Who took the last step, and where.
+        /// The instance that took the last step, and its place.
         by: Location,
     },
-    /// What is bound does not fit the kernel.
+    /// The arguments do not fit the kernel.
     Binding {
         /// The kernel.
         kernel: String,
-        /// What does not fit.
+        /// The mismatch.
         message: String,
     },
-    /// An op stands where the language does not allow it: the kernel was not verified.
+    /// An op appears where the language does not allow it: the kernel was not verified.
     Malformed {
-        /// What is wrong.
+        /// The error.
         message: String,
-        /// Where.
+        /// The place.
         by: Location,
     },
 }
@@ -139,7 +140,7 @@ impl fmt::Display for EvalError {
                  the same order on both ranks"
             ),
             EvalError::Deadlock { blocked } => {
-                write!(f, "deadlock: {} instances wait for ever", blocked.len())?;
+                write!(f, "deadlock: {} instances wait forever", blocked.len())?;
                 for Stuck { by, on } in blocked {
                     write!(f, "\n  {by}: {on}")?;
                 }

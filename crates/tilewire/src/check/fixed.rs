@@ -1,4 +1,5 @@
-//! What the kernels of all ranks say together, without a run: who could ever signal a slot, and whether a device holds a launch.
+//! Facts about the kernels of all ranks together, without a run: which ops could ever signal a slot, and whether a
+//! device holds a launch.
 
 use super::eval::Awaited;
 use super::memory::{Bank, Bound};
@@ -37,7 +38,7 @@ pub(super) fn waits_without_producer(namer: &Namer<'_>, stuck: &[Waiting]) -> Ve
         }
         let slot = format!("{name}[{}]", slot.index);
         let fault = Fault::NoProducer { slot, wait: namer.actor(*who, *launch, Some(on.inst)) };
-        // A line that several ranks share is named once.
+        // A line that several ranks share is reported once.
         if !faults.iter().any(|known: &Fault| known.lines() == fault.lines()) {
             faults.push(fault);
         }
@@ -45,7 +46,7 @@ pub(super) fn waits_without_producer(namer: &Namer<'_>, stuck: &[Waiting]) -> Ve
     faults
 }
 
-/// The first launch whose blocks a device does not hold at once.
+/// The first launch whose blocks a device does not hold simultaneously.
 pub(super) fn beyond_device(namer: &Namer<'_>, device: &Residence) -> Option<Fault> {
     let launches = namer.plan.kernels();
     let beyond = |(launch, kernels): (u32, &Vec<&Kernel>)| {
@@ -67,7 +68,7 @@ fn each_op(namer: &Namer<'_>, mut f: impl FnMut(usize, usize, &Kernel, &Op)) {
     }
 }
 
-/// Bytes that a slot may lie at.
+/// Bytes where a slot may lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reach {
     memory: super::MemoryId,
@@ -80,7 +81,7 @@ impl Reach {
         Reach { memory: bank.memory, start: bank.offset, end: bank.offset + bank.len }
     }
 
-    /// Whether the slot at a byte is one of them.
+    /// True if the slot at a byte is one of them.
     pub(super) fn holds(&self, memory: super::MemoryId, byte: u64) -> bool {
         self.memory == memory && self.start <= byte && byte + 8 <= self.end
     }
@@ -90,7 +91,7 @@ impl Reach {
     }
 }
 
-/// Where a slot may lie: one place where bank and index are constant, whole banks where not.
+/// Where a slot may lie: one place if bank and index are constant, otherwise whole banks.
 pub(super) fn reach(kernel: &Kernel, bound: &[Bound], slot: &Slot) -> Vec<Reach> {
     let Some(Bound::Slots(banks)) = bound.get(slot.slots.index()) else { return Vec::new() };
     let constant = |v| kernel.as_const(v).map(|c| c.bits as usize);

@@ -1,10 +1,10 @@
-//! Model memory, and what a launch binds to a kernel's parameters.
+//! Model memory, and the bindings of a kernel's parameters.
 
 use super::error::EvalError;
 use super::network::{AtOnce, Network};
 use crate::ir::{Entity, Kernel, Param, ParamId, Type};
 
-/// One piece of model memory. Its first byte counts as aligned to anything; a [`Bank`] chooses an offset.
+/// One piece of model memory. Its first byte counts as aligned to any power of two; a [`Bank`] chooses an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MemoryId(pub u32);
 
@@ -69,7 +69,7 @@ impl Memories {
 /// `len` bytes of a piece of memory from byte `offset`: one bank of a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bank {
-    /// Which piece.
+    /// The piece.
     pub memory: MemoryId,
     /// First byte.
     pub offset: u64,
@@ -77,18 +77,18 @@ pub struct Bank {
     pub len: u64,
 }
 
-/// Where the proxy behind a queue puts things at one peer.
+/// Where the proxy behind a queue delivers at one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerRoute {
     /// The peer's region: `Post` writes into it.
     pub region: Bank,
     /// The peer's slots: `PostSignal` sets one of them.
     pub slots: Bank,
-    /// Distance of two of those slots in bytes.
+    /// Bytes from one of those slots to the next.
     pub stride: u32,
 }
 
-/// What is bound to one parameter.
+/// The binding of one parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Bound {
     /// One place per bank.
@@ -101,7 +101,7 @@ pub enum Bound {
     Queue(Vec<Option<PeerRoute>>),
 }
 
-/// What one rank's launch binds to its kernel, in the order of the parameters.
+/// The bindings of one rank's launch, in the order of the parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Binding {
     /// The rank.
@@ -110,12 +110,13 @@ pub struct Binding {
     pub world_size: u32,
     /// One entry per parameter.
     pub params: Vec<Bound>,
-    /// By parameter and bank: the operation of the launch, for matched ones ([`Kernel::is_matched`]). Those that are not given are 0.
+    /// By parameter and bank: the operation of the launch, for matched ones ([`Kernel::is_matched`]). Missing entries
+    /// are 0.
     pub operations: Vec<Vec<u16>>,
 }
 
 impl Binding {
-    /// The binding of a rank that is alone.
+    /// The binding of a single rank.
     pub fn alone(params: Vec<Bound>) -> Self {
         Binding { rank: 0, world_size: 1, params, operations: Vec::new() }
     }
@@ -125,12 +126,12 @@ impl Binding {
         self.operations.get(param.index()).and_then(|banks| banks.get(bank)).copied().unwrap_or(0)
     }
 
-    /// What is bound to a parameter.
+    /// The binding of a parameter.
     pub fn get(&self, param: ParamId) -> &Bound {
         &self.params[param.index()]
     }
 
-    /// Whether this fits the kernel and the memory: kinds, bank counts, sizes and alignments.
+    /// Checks that this fits the kernel and the memory: kinds, bank counts, sizes and alignments.
     pub fn check(&self, kernel: &Kernel, memories: &Memories) -> Result<(), EvalError> {
         let refuse = |message: String| Err(EvalError::Binding { kernel: kernel.name.clone(), message });
         if self.params.len() != kernel.params.len() {
@@ -170,16 +171,16 @@ impl Binding {
     }
 }
 
-/// What all instances share: memory, and the network between the ranks.
+/// State shared by all instances: memory, and the network between the ranks.
 pub struct World {
     /// All memory.
     pub memories: Memories,
-    /// Delivers what is posted.
+    /// Delivers posts.
     pub network: Box<dyn Network>,
 }
 
 impl World {
-    /// A world whose network delivers at once.
+    /// A world whose network delivers immediately.
     pub fn new(memories: Memories) -> Self {
         World { memories, network: Box::new(AtOnce) }
     }

@@ -1,106 +1,139 @@
-//! The checker, and the reference evaluator that it runs: what kernels mean, and whether they can go wrong.
+//! The checker, and the reference evaluator that it runs: the meaning of kernels, and whether they can go wrong.
 //!
-//! - **In**: verified kernels of one or more ranks and what their launches bind. Ranks share bytes by naming the same
-//!   addresses ([`Plan`]) or the same [`MemoryId`] ([`Binding`]).
-//! - **Out**: a [`Report`]: clean, or faults with the source lines of all who take part, *decided* or *sampled*. Of the evaluator
-//!   alone ([`run`], [`evaluate`]): the bytes afterwards, or an [`EvalError`].
+//! - **In**: verified kernels of one or more ranks and the arguments of their launches. Ranks share bytes by naming the
+//!   same addresses ([`Plan`]) or the same [`MemoryId`] ([`Binding`]).
+//! - **Out**: a [`Report`]: clean, or faults with the source lines of all parties involved, *decided* or *sampled*. The
+//!   evaluator alone ([`run`], [`evaluate`]) returns the bytes afterwards, or an [`EvalError`].
 //! - **How**: every (rank, block, role, copy) is an [`Instance`]: a state machine that does one op per
 //!   [`step`](Instance::step) and returns [`Step::Blocked`] where it would wait, so that a scheduler decides every
 //!   interleaving. An [`Observer`] sees each access, signal and wait: the checker is an observer with vector clocks.
-//! - **Invariants**: a blocked step changes nothing that another instance can see and can be repeated; a run depends on
+//! - **Invariants**: a blocked step changes nothing that another instance can see and can be repeated. A run depends on
 //!   nothing but its arguments (schedules and element orders come from printed seeds).
-//! - **Must not know**: devices, engines, transports. It is judged against them, so it shares no code with them but
+//! - **Must not know**: devices, engines, transports. They are judged against it, so it shares no code with them but
 //!   [`crate::ir::scalar`].
 //!
 //! # The memory model
 //!
-//! Parties are role copies, the host thread of each rank, its copy engines' streams, and whoever works asynchronously for a role copy: each
-//! bulk copy, each network put. An access is *visible* to a party or not, and *over* for it or not; visible implies over. Two accesses to one
-//! byte, one of them a write, **race** unless the earlier is visible (over, if it is a read) to the party of the later.
+//! Parties are role copies, the host thread of each rank, its copy engines' streams, and everything that works
+//! asynchronously for a role copy: each bulk copy, each network put. For a party an access is *visible* or not, and
+//! *over* or not; visible implies over. Two accesses to one byte, one of them a write, **race** unless the earlier is
+//! visible (over, if it is a read) to the party of the later.
 //!
-//! | what | orders |
-//! |---|---|
-//! | program order | all of one party, except as below |
-//! | `each` | the ops of one element; between two elements nothing. It begins after the uniform ops before it and ends with a barrier of the role copy |
-//! | role barrier | the lanes of one role copy. There is none wider |
-//! | `signal` → `wait` | release and acquire at system scope, cumulative: all that was visible to the signaller is to the waiter, all that was over is over |
-//! | `signal_credit` → `wait` | what was over for the signaller is over for the waiter: it may overwrite what was read, and sees nothing new |
-//! | launch | what the host did is visible to the role copies; when all are done, what they did to the host. Nothing orders the launches of two ranks but their signals |
-//! | `bulk_copy` | begins after the last `proxy_fence` and the copies waited for, not after plain accesses since; reads, then writes; is over for its role copy (`Read`) or visible (`Complete`) only after a `bulk_wait` that covers it, or the end of the role |
-//! | packet | the bytes of one packet are visible to whoever got its flag; nothing else is. A packet is overwritten only when its reads are over |
-//! | `post` | begins with what is visible to the poster; two puts are not ordered, even to one place, unless the first is over for the poster |
-//! | `post_signal` → `wait` | the data of earlier posts to that peer on that queue is visible, and what was over for the poster is over; nothing else that the poster saw is. Signals of one poster to one peer arrive in order |
-//! | atomics | two of them race as plain accesses do, unless they touch the same bytes and the scope of each contains the other's party (a rank is a device). One that acquires sees what every releasing one before it published. On the bytes of a slot an atomic is a signal that adds |
-//! | copy engine | a stream is a party of its own, in the order of its operations, from the launch to its end. A value written publishes all before it; a wait for a value sees what the write that stands there published. Values go back to 0, so such plans are outside of the fragment below |
+//! - **Program order** orders all accesses of one party, except as below.
+//! - **`each`** orders the ops of one element, and nothing between two elements. It begins after the uniform ops before
+//!   it and ends with a barrier of the role copy.
+//! - **A role barrier** orders the lanes of one role copy. There is no wider barrier.
+//! - **`signal` → `wait`**: release and acquire at system scope, cumulative. Everything visible to the signaller
+//!   becomes visible to the waiter, and everything over becomes over.
+//! - **`signal_credit` → `wait`**: everything over for the signaller becomes over for the waiter. The waiter may
+//!   overwrite what was read, and sees nothing new.
+//! - **A launch**: the host's earlier effects are visible to the role copies. When all are done, their effects are
+//!   visible to the host. Nothing orders the launches of two ranks but their signals.
+//! - **`bulk_copy`** begins after the last `proxy_fence` and the copies waited for, not after plain accesses since. It
+//!   reads, then writes. It is over for its role copy (`Read`) or visible (`Complete`) only after a `bulk_wait` that
+//!   covers it, or the end of the role.
+//! - **A packet**: its bytes are visible to the party that got its flag; nothing else is. A packet may be overwritten
+//!   only when its reads are over.
+//! - **`post`** begins with what is visible to the poster. Two puts are not ordered, even to one place, unless the
+//!   first is over for the poster.
+//! - **`post_signal` → `wait`**: the data of earlier posts to that peer on that queue is visible, and what was over for
+//!   the poster is over. Nothing else that the poster saw is. Signals of one poster to one peer arrive in order.
+//! - **Atomics**: two of them race as plain accesses do, unless they touch the same bytes and the scope of each
+//!   contains the other's party (a rank is a device). One that acquires sees what every earlier releasing one
+//!   published. On the bytes of a slot an atomic is a signal that adds.
+//! - **A copy engine**: a stream is its own party, in the order of its operations, from the launch to its end. A
+//!   written value publishes everything before it. A wait for a value sees what the write it finds there published.
+//!   Values go back to 0, so such plans are outside the fragment below.
 //!
-//! A counter has the values that signals give it, so a wait is *for* the **first** signal that suffices, and what was over for that signaller is over
-//! for the waiter. In a run it may find a later signal, which need not show as much. A later signal of data shows what an earlier one showed if its
-//! signaller has *seen* that; it is not enough that the earlier one is over for it. A later credit does if it is of the same party (on a GPU a relaxed
-//! store continues the release before it of the same thread to the same place). A role copy is the same party in a later launch, because the end of a
-//! launch flushes, though another thread may run it there. A proxy's signal shows what was posted and nothing else. So a wait learns
-//! the **least** that any signal shows that it may find (`model/finds.rs`). Non-temporal stores need no row: the engine ends them with a fence before it signals.
+//! A counter takes the values that signals give it, so a wait is *for* the **first** signal that suffices, and what was
+//! over for that signaller is over for the waiter. In a run it may find a later signal, which need not show as much. A
+//! later signal of data shows what an earlier one showed if its signaller has *seen* that; it is not enough that the
+//! earlier one is over for it. A later credit does if it is of the same party (on a GPU a relaxed store continues the
+//! same thread's earlier release to the same place). A role copy is the same party in a later launch, although another
+//! thread may run it there, because the end of a launch flushes. A proxy's signal shows the posted data and nothing
+//! else. So a wait learns the **least** that any signal shows that it may find (`model/finds.rs`). Non-temporal stores
+//! need no rule: the engine ends them with a fence before it signals.
 //!
-//! **Promises of parameters.** Bytes that a launch binds as an `In`, and those that its kernel reaches through an `Out`, are written by no kernel of another rank, nor by whoever works
-//! for one, during it, however that is signalled (`model/promises.rs`): engines keep what they have read. Copy engines are held to this only for bytes that
-//! the kernel touches.
+//! **Promises of parameters.** Some bytes must not be written, during a launch, by a kernel of another rank or by
+//! anything that works for one, even if signals order the write. They are the bytes that the launch binds as an `In`,
+//! and those that its kernel reaches through an `Out` (`model/promises.rs`): engines keep what they have read. Copy
+//! engines are held to this only for bytes that the kernel touches.
 //!
-//! Between launches the hosts do as a user would: read every output, rewrite every input, and both for tensors that a kernel reads and writes.
-//! Bytes between ranks begin undefined, counters and user tensors do not. In worlds of up to four ranks ([`Settings::one_copy_ranks`]) every role
-//! runs with all its copies and with one, as the CPU engine runs it.
+//! Between launches the hosts act like a user: they read every output, rewrite every input, and do both for tensors
+//! that a kernel reads and writes. Bytes between ranks begin undefined; counters and user tensors do not. In worlds of
+//! up to four ranks ([`Settings::one_copy_ranks`]) every role runs with all its copies and with one, as the CPU engine
+//! runs it.
 //!
 //! # What one run decides
 //!
-//! A program is in the **monotone fragment** when
+//! A program is in the **monotone fragment** if
 //!
-//! - the signals to each slot are ordered (visibly, or through a wait that found the earlier one there), their values only grow, the first is no less than what the slot held before (a wait that this meets has found no signal), and nothing but signals
-//!   changes a slot: no atomic, no plain write, no copy engine;
+//! - the signals to each slot are ordered (visibly, or through a wait that found the earlier one there), their values
+//!   only grow, the first is no less than the slot's initial value (a wait that this value satisfies has found no
+//!   signal), and nothing but signals changes a slot: no atomic, no plain write, no copy engine;
 //! - no op gives a counter's or another party's progress to the program: no `test`, no atomic whose result is used;
 //! - no atomic acquires: what it would see depends on which came before;
-//! - no signal shows less than one before it in its slot, and less than a wait for that one has learnt, unless that wait is over for its signaller or
-//!   came after it in the run (the wait could find the later signal instead).
+//! - no signal shows less than an earlier one in its slot and less than a wait for that one has learnt, unless that
+//!   wait is over for its signaller or came after it in the run (the wait could find the later signal instead).
 //!
-//! Ordered signals and growing values are checked in the run (a violation is a fault); the rest by looking at the ops that ran, and a program with
-//! one of them is *sampled*, with the op and its line as the reason.
+//! Ordered signals and growing values are checked in the run (a violation is a fault). The rest is checked on the ops
+//! that ran, and a program with one of them is *sampled*, with the op and its line as the reason.
 //!
-//! *Claim.* For such a program, launched as planned, one run decides for all schedules whether one of them has a race or a
-//! deadlock. (The argument is that of Thornley and Chandy for monotonic counters, 2000, with clocks in place of locks.)
+//! *Claim.* For such a program, launched as planned, one run decides for all schedules whether one of them has a race
+//! or a deadlock. (The argument is that of Thornley and Chandy for monotonic counters, 2000, with clocks in place of
+//! locks.)
 //!
-//! 1. *Steps commute.* Let no access race. Then two steps that parties p ≠ q can take in one state can be taken in either order
-//!    with the same result: plain accesses do not meet; two atomics whose results nobody uses add up to the same; a signal and a wait on one slot
-//!    commute where the wait can go on already, and a growing counter never takes that away again; two signals to one slot are ordered, so they are
-//!    never both next; a packet is overwritten only when its reads are over, or that is a race. So whatever can run stays able to run, and all
-//!    maximal runs have the same steps with the same values (Newman's lemma): either all complete or all end in the same deadlock.
-//! 2. *Minimal happens-before.* Let H be the order that the clocks compute: program order, launches, first sufficient signal →
-//!    wait; what is visible is a part of it. By 1 its steps and edges are the same in every run. Every linear extension of a down-closed part of H is
-//!    a run: each wait in it has a sufficient signal before it. In each run a wait comes after its first sufficient signal, so what H says to be over is
-//!    over. It finds that signal or a later one that H does not order after the wait. Of these, what those before it in our run show was intersected, and
-//!    those after it in our run show no less than that (the last premise). So what H says to be visible is visible in every run.
-//! 3. *Races.* If H leaves two conflicting accesses a, b unordered, run what lies below either of them, then a, then b: they meet
-//!    with nothing between, a race of a real run. If b comes after a and a is not visible to it, a wait between them may find a signal that does not show
-//!    a: let it find that one. (Where several waits have to, no single run need do so for all of them. There the checker is stricter than the runs.) Conversely take the first race of any run: up to there the run is race-free, so by 1 it
-//!    is part of the one we ran, and by 2 what H orders is ordered in it; so H does not order the two. The same argument
-//!    finds every race, also those behind the first as long as values do not depend on it.
-//! 4. *Weak memory.* In the fragment a party learns of others only by waits that succeed, and each wait has a least signal that it needs, so memory
-//!    that is weaker than interleavings (release and acquire) shows a race-free program nothing else. What a credit orders without making it
-//!    visible counts as unordered. This needs the second premise: a test that *fails* may be older than any interleaving has it.
-//! 5. *Asynchronous parties* take their steps at any time between their begin and the wait that covers them, so they are parties with
-//!    exactly those edges, and 1 to 3 hold for them.
+//! 1. *Steps commute.* Let no access race. Then two steps that parties p ≠ q can take in one state can be taken in
+//!    either order with the same result. Plain accesses do not meet. Two atomics whose results nobody uses add up to
+//!    the same. A signal and a wait on one slot commute if the wait can already continue, and a growing counter never
+//!    takes that away again. Two signals to one slot are ordered, so they are never both next. A packet is overwritten
+//!    only when its reads are over, or that is a race. So whatever can run stays able to run, and all maximal runs have
+//!    the same steps with the same values (Newman's lemma): either all complete or all end in the same deadlock.
+//! 2. *Minimal happens-before.* Let H be the order that the clocks compute: program order, launches, first sufficient
+//!    signal → wait; the visible accesses are a part of it. By 1 its steps and edges are the same in every run. Every
+//!    linear extension of a down-closed part of H is a run: each wait in it has a sufficient signal before it. In each
+//!    run a wait comes after its first sufficient signal, so accesses that are over by H are over. The wait finds that
+//!    signal or a later one that H does not order after the wait. What those before it in our run show was intersected,
+//!    and those after it in our run show no less than that (the last premise). So accesses that are visible by H are
+//!    visible in every run.
+//! 3. *Races.* If H leaves two conflicting accesses a, b unordered, run everything below either of them, then a, then
+//!    b: they meet with nothing between, a race of a real run. If b comes after a and a is not visible to it, a wait
+//!    between them may find a signal that does not show a: let it find that one. (If several waits have to, no single
+//!    run need do so for all of them. There the checker is stricter than the runs.) Conversely take the first race of
+//!    any run. Up to there the run is race-free, so by 1 it is part of the one we ran, and by 2 what H orders is
+//!    ordered in it; so H does not order the two. The same argument finds every race, even those behind the first as
+//!    long as values do not depend on it.
+//! 4. *Weak memory.* In the fragment a party learns of others only by waits that succeed, and each wait has a least
+//!    signal that it needs. So memory that is weaker than interleavings (release and acquire) shows a race-free program
+//!    nothing else. Accesses that a credit orders without making them visible count as unordered. This needs the second
+//!    premise: a test that *fails* may be older than in any interleaving.
+//! 5. *Asynchronous parties* take their steps at any time between their begin and the wait that covers them, so they
+//!    are parties with exactly those edges, and 1 to 3 hold for them.
 //!
-//! `tests/suite/checker/brute` compares the claim with all interleavings of small random programs, with a definition of races that uses no
-//! clock. Outside of the fragment every order of signals, waits, tests, packets and atomics is run, up to the order of steps that commute (sleep
-//! sets, `world/explore.rs`) and to a budget, then random priorities (PCT) out of a printed seed. Such a report says *sampled*. It says *every schedule
-//! run* only where no budget cut the exploration short and interleavings are all that there is: not where posts are delivered when the network
-//! likes, where elements of one `each` race for an atomic, where a party polls a thousand times, or where a test fails, or the result of an atomic is
-//! used, after the party has signalled or waited (weak memory). A party that would only repeat a poll in a state in which it has been, with nothing done
-//! by anybody since, is not run again; where all who are left do that, it is a deadlock.
+//! `tests/suite/checker/brute` compares the claim with all interleavings of small random programs, with a definition of
+//! races that uses no clock. Outside the fragment every order of signals, waits, tests, packets and atomics is run, up
+//! to the order of steps that commute (sleep sets, `world/explore.rs`) and to a budget, then random priorities (PCT)
+//! from a printed seed. Such a report is *sampled*. It says *every schedule run* only if no budget cut the exploration
+//! short and interleavings are all there is. That is not so if
+//!
+//! - posts are delivered whenever the network chooses,
+//! - elements of one `each` race for an atomic,
+//! - a party polls a thousand times, or
+//! - a test fails, or the result of an atomic is used, after the party has signalled or waited (weak memory).
+//!
+//! A party that would only repeat a poll in a state that it has been in, with no deed by anybody since, is not run
+//! again. If all remaining parties do that, it is a deadlock.
 //!
 //! # What it cannot see
 //!
-//! Other sizes, block counts and launch sequences than those planned, and branches that the planned inputs do not take; wrong *values* (an ordered
-//! read of the wrong bytes) unless [`Plan::expect`] says what is right; the engines' own code; host threads that use a tensor during a launch;
-//! deadlines; ranks of one world that run different numbers of copies. Races inside scratch that two elements share
-//! are seen, shared-memory bank conflicts are not. A run has all blocks of a launch at once; whether a GPU does is computed where
-//! [`Settings::device`] names one.
+//! - Other sizes, block counts and launch sequences than those planned, and branches that the planned inputs do not
+//!   take.
+//! - Wrong *values* (an ordered read of the wrong bytes), unless [`Plan::expect`] states the right ones.
+//! - The engines' own code, host threads that use a tensor during a launch, and deadlines.
+//! - Ranks of one world that run different numbers of copies.
+//! - Shared-memory bank conflicts. (Races inside scratch that two elements share are seen.)
+//!
+//! A run has all blocks of a launch resident; whether a GPU does is computed if [`Settings::device`] names one.
 //!
 //! | file | holds |
 //! |---|---|
@@ -108,14 +141,14 @@
 //! | `world/` | [`Plan`]; runs of a whole world under a chooser |
 //! | `model/` | the memory model: clocks, shadow memory, slots |
 //! | `report/` | [`Report`]: text, JSON, SVG |
-//! | `mutation/` | [`Mutation`]: mistakes that must be seen |
-//! | `fixed.rs` | what all kernels say together, without a run |
-//! | `residency.rs` | [`co_resident`], [`Residence`]: whether a device holds all blocks at once |
+//! | `mutation/` | [`Mutation`]: mistakes that must be detected |
+//! | `fixed.rs` | facts about all kernels together, without a run |
+//! | `residency.rs` | [`co_resident`], [`Residence`]: whether a device holds all blocks simultaneously |
 //! | `run.rs` | [`run`], [`run_world`], [`launch`]: schedulers of the evaluator alone, deadlock, step limit |
 //! | `snapshot.rs` | [`evaluate`]: the same for host tensors, without touching them |
-//! | `memory.rs` | [`Memories`], [`Binding`]: what parameters are bound to |
+//! | `memory.rs` | [`Memories`], [`Binding`]: the bindings of parameters |
 //! | `network.rs` | [`Network`]: when the proxy behind a queue delivers |
-//! | `observer.rs` | [`Observer`], [`Actor`]: what a checker sees |
+//! | `observer.rs` | [`Observer`], [`Actor`]: the events of a run |
 //! | `error.rs` | [`EvalError`] |
 //! | `eval/` | [`Instance`]: control flow, value ops, memory ops, `each` |
 #![forbid(unsafe_code)]

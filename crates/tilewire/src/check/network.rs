@@ -1,15 +1,15 @@
-//! The network between ranks as the language sees it: descriptors that somebody delivers later.
+//! The network between ranks as the language sees it: descriptors that are delivered later.
 
 use super::memory::{Memories, MemoryId};
 use super::observer::{Access, AccessKind, Actor, Observer, SlotRef, SlotSet};
 use crate::ir::{Inst, ParamId};
 
-/// What a kernel hands to the proxy behind a queue. Bounds were checked when it was posted.
+/// A request from a kernel to the proxy behind a queue. Bounds were checked when it was posted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Descriptor {
     /// Copy bytes to a peer.
     Write {
-        /// Who posted it.
+        /// The poster.
         who: Actor,
         /// The `Post`.
         inst: Inst,
@@ -21,12 +21,12 @@ pub enum Descriptor {
         from: (MemoryId, u64),
         /// First byte written.
         to: (MemoryId, u64),
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// Set a slot of a peer after the data of earlier posts of the same actor to it.
     Signal {
-        /// Who posted it.
+        /// The poster.
         who: Actor,
         /// The `PostSignal`.
         inst: Inst,
@@ -42,7 +42,7 @@ pub enum Descriptor {
 }
 
 impl Descriptor {
-    /// Does what the descriptor asks for.
+    /// Carries out the descriptor.
     pub fn deliver(&self, memories: &mut Memories, observer: &mut dyn Observer) {
         observer.delivered(self);
         match *self {
@@ -67,7 +67,7 @@ pub trait Network {
     /// Takes a descriptor; may deliver it, or others, now.
     fn post(&mut self, descriptor: Descriptor, memories: &mut Memories, observer: &mut dyn Observer);
 
-    /// Delivers something that is still under way; `false` when nothing is. Called when every instance is blocked or done.
+    /// Delivers a pending descriptor; `false` if there is none. Called when every instance is blocked or done.
     fn progress(&mut self, memories: &mut Memories, observer: &mut dyn Observer) -> bool;
 }
 

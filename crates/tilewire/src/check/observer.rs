@@ -1,11 +1,11 @@
-//! What a checker sees of a run.
+//! The events of a run, as a checker sees them.
 
 use super::memory::MemoryId;
 use super::network::Descriptor;
 use crate::ir::{BulkDone, Inst, ParamId, RoleId};
 use std::ops::Range;
 
-/// Who does something: one copy of one role of one block of one rank.
+/// The originator of an event: one copy of one role of one block of one rank.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Actor {
     /// The rank.
@@ -14,11 +14,11 @@ pub struct Actor {
     pub block: u32,
     /// The role.
     pub role: RoleId,
-    /// Which copy of the role.
+    /// The copy of the role.
     pub copy: u32,
 }
 
-/// How bytes are touched.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AccessKind {
     /// A plain read.
@@ -27,7 +27,7 @@ pub enum AccessKind {
     Write,
     /// A read-modify-write that is atomic among its like.
     Atomic,
-    /// A slot or a word that a wait or a test looks at.
+    /// A slot or a word that a wait or a test polls.
     Look,
     /// One packet, taken when both halves carried the flag.
     PacketRead,
@@ -50,20 +50,20 @@ pub struct Access {
     pub inst: Inst,
     /// The element of the enclosing `each` (row-major), `None` outside one.
     pub element: Option<u64>,
-    /// How the bytes are touched.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// Which piece of memory.
+    /// The piece of memory.
     pub memory: MemoryId,
-    /// Which bytes of it.
+    /// The bytes of it.
     pub bytes: Range<u64>,
 }
 
 /// A signal slot, both as the kernel names it and as bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlotRef {
-    /// The `Slots` parameter (the `Queue` where the proxy sets it).
+    /// The `Slots` parameter (the `Queue` if the proxy sets it).
     pub param: ParamId,
-    /// Bank (of a queue: the peer).
+    /// Bank (for a queue: the peer).
     pub bank: u32,
     /// Index in the bank.
     pub index: u64,
@@ -80,24 +80,24 @@ pub struct SlotSet {
     pub before: u64,
     /// The count it gets.
     pub value: u64,
-    /// Whether it publishes no data.
+    /// True if it publishes no data.
     pub credit: bool,
-    /// The operation that its word carries, where it carries one.
+    /// The operation that its word carries, if any.
     pub operation: Option<u16>,
 }
 
-/// A slot is looked at.
+/// A slot is polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
     /// The least count that is enough.
     pub value: u64,
     /// The count it has.
     pub seen: u64,
-    /// The operation of who looks, where its words carry one.
+    /// The operation of the polling launch, if its words carry one.
     pub operation: Option<u16>,
 }
 
-/// Sees everything that happens, in the order in which it happens. Every method does nothing by default.
+/// Sees every event, in the order in which they happen. Every method does nothing by default.
 #[allow(unused_variables)] // the names are documentation
 pub trait Observer {
     /// Bytes are touched.
@@ -114,13 +114,13 @@ pub trait Observer {
     fn test(&mut self, who: Actor, inst: Inst, slot: &SlotRef, wanted: &Wanted) {}
     /// A barrier of the role copy (also the one at the end of an `each`).
     fn barrier(&mut self, who: Actor, inst: Inst) {}
-    /// An `each` over so many elements begins.
+    /// An `each` over `elements` elements begins.
     fn each(&mut self, who: Actor, inst: Inst, elements: u64) {}
     /// A proxy fence.
     fn proxy_fence(&mut self, who: Actor, inst: Inst) {}
     /// A bulk copy starts; it is number `copy` of its role copy, from 0. Its accesses are reported when they happen.
     fn bulk_copy(&mut self, who: Actor, inst: Inst, copy: u64) {}
-    /// A bulk wait is over: the copies before number `covered` are done as far as `done` says.
+    /// A bulk wait is over: the copies before number `covered` are done to the extent of `done`.
     fn bulk_wait(&mut self, who: Actor, inst: Inst, covered: u64, done: BulkDone) {}
     /// A descriptor is handed to the network.
     fn post(&mut self, descriptor: &Descriptor) {}
@@ -130,7 +130,7 @@ pub trait Observer {
     fn done(&mut self, who: Actor) {}
 }
 
-/// An observer that looks away.
+/// An observer that ignores everything.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Unobserved;
 

@@ -1,6 +1,6 @@
 //! Reproducible pseudo-random numbers for schedules and element orders.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): full period, good enough to mix schedules, and four lines.
+/// SplitMix64 (Steele, Lea, Flood 2014): full period, good enough to mix schedules, and four lines long.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 

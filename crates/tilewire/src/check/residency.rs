@@ -1,9 +1,10 @@
-//! Whether a device holds all blocks of all ranks at once. Blocks wait for each other, so one that is not there is a deadlock.
+//! Whether a device holds all blocks of all ranks simultaneously. Blocks wait for each other, so a missing one is a
+//! deadlock.
 
 use crate::ir::Kernel;
 use std::fmt;
 
-/// What a device has, as its maker says. Nothing is asked of a driver here.
+/// The limits of a device, as its vendor states them. No driver is asked here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceLimits {
     /// Multiprocessors.
@@ -22,15 +23,15 @@ pub struct DeviceLimits {
     pub shared_bytes: u32,
     /// Most bytes of shared memory of a block.
     pub block_shared_bytes: u32,
-    /// Bytes the system takes for itself of every block.
+    /// Bytes the system reserves in every block.
     pub reserved_shared_bytes: u32,
-    /// Shared memory is given out in pieces of so many bytes.
+    /// Allocation unit of shared memory, in bytes.
     pub shared_unit: u32,
     /// 32-bit registers of a multiprocessor.
     pub registers: u32,
-    /// Registers are given out to a warp in pieces of so many.
+    /// Allocation unit of a warp's registers.
     pub register_unit: u32,
-    /// Parts of a multiprocessor that have registers of their own.
+    /// Parts of a multiprocessor with their own registers.
     pub partitions: u32,
 }
 
@@ -53,7 +54,7 @@ impl DeviceLimits {
     };
 }
 
-/// What one block needs.
+/// The resources that one block needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockNeeds {
     /// Threads.
@@ -65,8 +66,8 @@ pub struct BlockNeeds {
 }
 
 impl BlockNeeds {
-    /// What a block of a kernel needs, as far as its IR says: the registers are for whoever compiles it to tell, and a compiler may add some
-    /// shared memory of its own to the scratch of the roles.
+    /// The resources that a block of a kernel needs, as far as the IR shows. The compiler determines the registers, and
+    /// may add shared memory to the scratch of the roles.
     pub fn of(kernel: &Kernel, registers: u32) -> BlockNeeds {
         let copies = |role| kernel.roles.get(role).map_or(1, |role| u64::from(role.copies));
         let warps: u64 = kernel.roles.values().map(|role| u64::from(role.warps) * u64::from(role.copies)).sum();
@@ -79,7 +80,7 @@ impl BlockNeeds {
         BlockNeeds { threads: narrow(threads), registers, shared_bytes: narrow(shared) }
     }
 
-    /// As much of everything as either needs.
+    /// The larger need of the two, for each resource.
     pub fn max(self, other: BlockNeeds) -> BlockNeeds {
         BlockNeeds {
             threads: self.threads.max(other.threads),
@@ -89,9 +90,9 @@ impl BlockNeeds {
     }
 }
 
-/// Lanes of a warp, as `Role::warps` counts them.
+/// Lanes of a warp, as counted by `Role::warps`.
 const WARP: u64 = 32;
-/// Scratch begins on a cache line.
+/// Scratch starts on a cache line.
 const SCRATCH_ALIGN: u64 = 128;
 
 /// A device that all ranks of a plan share, as virtual ranks do.
@@ -99,12 +100,13 @@ const SCRATCH_ALIGN: u64 = 128;
 pub struct Residence {
     /// The device.
     pub limits: DeviceLimits,
-    /// Registers of a thread: what the compiler said of the kernels.
+    /// Registers of a thread, as the compiler reported for the kernels.
     pub registers: u32,
 }
 
 impl Residence {
-    /// Whether the device holds all blocks of these kernels at once. Where they differ, every block is taken to need as much as the neediest.
+    /// Checks that the device holds all blocks of these kernels simultaneously. If they differ, every block is assumed
+    /// to need as much as the largest.
     pub fn holds(&self, kernels: &[&Kernel]) -> Result<(), NotResident> {
         let needs = kernels.iter().map(|kernel| BlockNeeds::of(kernel, self.registers)).reduce(BlockNeeds::max);
         let Some(needs) = needs else { return Ok(()) };
@@ -113,10 +115,10 @@ impl Residence {
     }
 }
 
-/// What of a multiprocessor is used up first.
+/// The resource of a multiprocessor that is exhausted first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scarce {
-    /// Places for blocks.
+    /// Block slots.
     Blocks,
     /// Threads.
     Threads,
@@ -133,11 +135,11 @@ pub enum Scarce {
 pub enum NotResident {
     /// No multiprocessor holds even one.
     Block {
-        /// What there is too little of.
+        /// The scarce resource.
         scarce: Scarce,
-        /// What a block needs, in threads, warps, bytes or registers.
+        /// The need of a block, in threads, warps, bytes or registers.
         needs: u64,
-        /// What there is for one.
+        /// The amount available to one.
         has: u64,
     },
     /// The device does not hold all of them.
@@ -150,15 +152,15 @@ pub enum NotResident {
         each: u32,
         /// Multiprocessors.
         multiprocessors: u32,
-        /// What is used up first.
+        /// The resource that is exhausted first.
         scarce: Scarce,
     },
 }
 
-/// Blocks that one multiprocessor holds at once, and what keeps it from holding more.
+/// Blocks that one multiprocessor holds simultaneously, and the resource that limits them.
 ///
-/// As the maker's occupancy calculator: registers go to warps in units and out of the warp's own partition, shared memory in units, with
-/// what the system reserves.
+/// Follows the vendor's occupancy calculator: registers are allocated to warps in units from the warp's own partition,
+/// shared memory in units, including the reserved part.
 pub fn blocks_per_multiprocessor(device: &DeviceLimits, needs: BlockNeeds) -> Result<(u32, Scarce), NotResident> {
     let (device, needs) = (device.wide(), needs);
     let threads = u64::from(needs.threads.max(1));
@@ -171,7 +173,7 @@ pub fn blocks_per_multiprocessor(device: &DeviceLimits, needs: BlockNeeds) -> Re
     lacks(Scarce::Warps, warps, device.warps)?;
     lacks(Scarce::SharedMemory, u64::from(needs.shared_bytes), device.block_shared)?;
     lacks(Scarce::SharedMemory, shared, device.shared)?;
-    // A block takes its registers in all partitions alike.
+    // A block takes its registers equally from all partitions.
     lacks(Scarce::Registers, of_warp * warps.next_multiple_of(device.partitions), device.registers)?;
     let limits = [
         (device.blocks, Scarce::Blocks),
@@ -185,8 +187,8 @@ pub fn blocks_per_multiprocessor(device: &DeviceLimits, needs: BlockNeeds) -> Re
     Ok((least as u32, scarce))
 }
 
-/// Whether a device holds `blocks_per_rank` blocks of each of `ranks` ranks at once. The ranks' launches must be able to run beside each
-/// other at all: streams of one process, not processes that take turns.
+/// Checks that a device holds `blocks_per_rank` blocks of each of `ranks` ranks simultaneously. The ranks' launches
+/// must be able to run beside each other: streams of one process, not processes that take turns.
 ///
 /// ```
 /// use tilewire::check::{BlockNeeds, DeviceLimits, co_resident};
@@ -211,7 +213,7 @@ fn fits(device: &DeviceLimits, blocks: u64, needs: BlockNeeds) -> Result<(), Not
     if blocks <= room { Ok(()) } else { Err(NotResident::Device { blocks, room, each, multiprocessors, scarce }) }
 }
 
-/// The limits in numbers that do not overflow; units and partitions are at least 1.
+/// The limits as numbers that do not overflow; units and partitions are at least 1.
 struct Wide {
     warp: u64,
     threads: u64,

@@ -1,4 +1,4 @@
-//! Runs launches to their end: who steps when.
+//! Runs launches to their end under a scheduler.
 
 use super::error::{EvalError, Location, Stuck};
 use super::eval::{Blocked, Instance, InstanceOptions, Step};
@@ -7,28 +7,28 @@ use super::observer::{Actor, Observer, Unobserved};
 use super::random::Random;
 use crate::ir::Kernel;
 
-/// Who steps next.
+/// The scheduler's choice of the next step.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Schedule {
-    /// Everybody one step in turn.
+    /// One step of each in turn.
     #[default]
     RoundRobin,
-    /// Each runs until it blocks or is done, in turn: what an engine with one thread does.
+    /// Each runs until it blocks or is done, in turn, like an engine with one thread.
     ToBlock,
-    /// Somebody, out of this seed.
+    /// A random one, from this seed.
     Random(u64),
 }
 
-/// How a run uses the freedom that the language leaves.
+/// How a run uses the freedom of the language.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Who steps when.
+    /// The scheduler.
     pub schedule: Schedule,
     /// Order of elements, time of bulk copies.
     pub instance: InstanceOptions,
-    /// Most copies run of a role. 1 is what the CPU engine does; `u32::MAX` runs what the kernel asks for.
+    /// Most copies run of a role. 1 is the CPU engine's number; `u32::MAX` runs the kernel's own.
     pub most_copies: u32,
-    /// Steps after which a run is given up.
+    /// Steps after which a run is abandoned.
     pub step_limit: u64,
 }
 
@@ -39,7 +39,7 @@ impl Default for Options {
     }
 }
 
-/// Runs one launch of one rank that is alone (as far as it knows) to its end.
+/// Runs one launch of a single rank to its end.
 ///
 /// ```
 /// use tilewire::check::{self, Bank, Binding, Bound, Memories, Options};
@@ -85,7 +85,7 @@ pub fn launch(
         _ => 0,
     });
     let mut live: Vec<usize> = (0..all.len()).collect();
-    // What the instances wait for, and after how much progress of anybody they found that: older findings mean nothing.
+    // What each instance waits for, and the progress counter at that time: older findings are outdated.
     let mut blocked: Vec<Option<(u64, Blocked)>> = vec![None; all.len()];
     let (mut progress, mut stuck) = (0, 0);
     let (mut turn, mut steps) = (0, 0);

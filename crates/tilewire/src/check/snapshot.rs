@@ -6,9 +6,9 @@ use super::run::{Options, run};
 use crate::ir::{Kernel, Param};
 use crate::tensor::{AccessError, Arg, Memory, bytes_of};
 
-/// Runs one launch of `kernel` on a copy of what `args` name and gives the bytes afterwards: for every parameter one vector
-/// per bank (a scalar has one bank, a queue has none). The tensors themselves are not touched. Arguments that share
-/// memory share it in the copy too. A queue reaches no peer.
+/// Runs one launch of `kernel` on a copy of the memory that `args` name and returns the bytes afterwards: for every
+/// parameter one vector per bank (a scalar has one bank, a queue has none). The tensors themselves are not touched.
+/// Arguments that share memory share it in the copy too. A queue reaches no peer.
 ///
 /// `rank` is (this rank, number of ranks).
 pub fn evaluate(
@@ -55,7 +55,7 @@ struct Piece {
     /// First and last address of the arguments in it.
     start: usize,
     end: usize,
-    /// Address of the copy's byte 0: `start`, rounded down so that offsets in the copy are aligned as the addresses are.
+    /// Address of the copy's byte 0: `start`, rounded down so that offsets in the copy are aligned like the addresses.
     base: usize,
     copy: MemoryId,
 }
@@ -82,7 +82,7 @@ impl Snapshot {
         Ok(Snapshot { memories, pieces })
     }
 
-    /// Where a memory that was copied lies in the copy.
+    /// The place of a copied memory in the copy.
     pub(super) fn bank(&self, memory: &Memory) -> Bank {
         let (start, bytes) = (address(memory), memory.bytes());
         let piece = self.pieces.iter().find(|piece| piece.start <= start && start + bytes <= piece.end);

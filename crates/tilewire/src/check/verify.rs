@@ -1,4 +1,4 @@
-//! The checker's entry: one run decides where it can, many schedules are run where it cannot.
+//! The checker's entry: one run decides if it can; otherwise many schedules are run.
 
 use super::fixed::{beyond_device, waits_without_producer};
 use super::model::{Detector, Watch};
@@ -11,27 +11,29 @@ use crate::tensor::Arg;
 /// How a plan is checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// Seed of random schedules, where there are any.
+    /// Seed of random schedules, if there are any.
     pub seed: u64,
-    /// Most schedules run in turn outside of the monotone fragment.
+    /// Most schedules run in turn outside the monotone fragment.
     pub exhaustive: u64,
     /// Random schedules run after that.
     pub random: u64,
-    /// Whether schedules that differ only by the order of steps that commute count as one; `false` is for judging that.
+    /// True if schedules that differ only by the order of commuting steps count as one; `false` is for testing that.
     pub reduces: bool,
-    /// Most copies run of a role; 1 is what the CPU engine does.
+    /// Most copies run of a role; 1 is the CPU engine's number.
     pub most_copies: u32,
-    /// Worlds of up to so many ranks are run with one copy of every role as well, so that what holds on a GPU holds on the CPU engine.
+    /// Worlds of up to this many ranks also run with one copy of every role, so that what holds on a GPU holds on the
+    /// CPU engine.
     pub one_copy_ranks: u32,
-    /// Steps after which a run is given up.
+    /// Steps after which a run is abandoned.
     pub step_limit: u64,
-    /// A wait may be met by a value larger than the one it names (counters that are signalled in batches).
+    /// A wait may be satisfied by a larger value than it names (counters that are signalled in batches).
     pub cumulative: bool,
-    /// A signal of data may be left for a later launch to wait for; otherwise that is a fault, at the end of its launch.
+    /// A signal of data may be left for a later launch to wait for; otherwise that is a fault, at the end of its
+    /// launch.
     pub across_launches: bool,
-    /// Whether a check ends at its first fault.
+    /// True if a check ends at its first fault.
     pub first_fault: bool,
-    /// The device that all ranks share, where they do: a launch it cannot hold at once is a fault.
+    /// The device that all ranks share, if they do: a launch that it cannot hold simultaneously is a fault.
     pub device: Option<Residence>,
 }
 
@@ -54,13 +56,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What a detector looks for, beside the mistakes of a mutation.
+    /// The detector's settings, with the mistakes of a mutation.
     pub(super) fn watch(&self, mistakes: Watch) -> Watch {
         Watch { cumulative: self.cumulative, across_launches: self.across_launches, ..mistakes }
     }
 }
 
-/// Checks launches of several ranks: `launches[l][r]` is what rank `r` launches in its launch `l`. See [`Plan`] for more.
+/// Checks launches of several ranks: `launches[l][r]` is launch `l` of rank `r`. See [`Plan`] for more.
 pub fn verify_world(launches: &[Vec<(&Kernel, &[Arg])>], settings: &Settings) -> Report {
     let ranks = launches.first().map_or(0, Vec::len);
     let mut plan = Plan::new(ranks as u32);
@@ -106,7 +108,7 @@ impl Plan {
             }
             let before = report.faults.len();
             Check { plan: self, stage: &stage, settings, watch, namer: namer() }.run(&mut report);
-            // What all copies show, one need not show again.
+            // A fault found with all copies need not be reported again with one.
             let (first, second) = report.faults.split_at(before);
             let news = second.iter().filter(|found| !first.iter().any(|known| is_like(&known.fault, &found.fault)));
             let with_one_copy = also && settings.most_copies == 1;
@@ -135,7 +137,7 @@ struct Check<'p> {
 }
 
 impl<'p> Check<'p> {
-    /// One run, and where it does not decide, more.
+    /// One run, and if it does not decide, more.
     fn run(&self, report: &mut Report) {
         let faults = report.faults.len();
         let first = self.execute(&mut ToBlock, report);
@@ -147,7 +149,7 @@ impl<'p> Check<'p> {
         report.certainty = Certainty::Sampled { why, seed, exhausted: all };
     }
 
-    /// Runs more schedules until one has a fault beyond the first so many; says whether they were all that there are.
+    /// Runs more schedules until one has a fault beyond the first `faults`; returns true if they were all there are.
     fn sample(&self, report: &mut Report, faults: usize, first: Outcome<'p>) -> bool {
         let (choices, mut incomplete) = (first.choices, first.detector.incomplete.is_some());
         let begun = report.steps;
@@ -193,8 +195,8 @@ impl<'p> Check<'p> {
         outcome
     }
 
-    /// Why the program is not in the monotone fragment, if it is not. Several writers of a slot, and counters that do not
-    /// grow, are faults; what is left are ops whose effect on their party depends on the schedule.
+    /// Why the program is not in the monotone fragment, if it is not. Several writers of a slot, and counters that do
+    /// not grow, are faults. What remains are ops whose effect on their party depends on the schedule.
     fn outside(&self, detector: &Detector<'_>) -> Option<String> {
         let streams = self.plan.launches.iter().flatten().flat_map(|job| &job.streams);
         let handshake = streams.flat_map(|stream| &stream.ops).find(|(op, _)| !matches!(op, StreamOp::Copy { .. }));

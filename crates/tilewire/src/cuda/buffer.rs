@@ -3,7 +3,7 @@
 use super::device::Device;
 use super::error::{Called, CudaError};
 use super::mapped::Mapped;
-use super::stream::settle_launches;
+use super::stream::sync_launches;
 use crate::tensor::{DeviceBytes, Element, Memory, Tensor};
 use cudarc::driver::{result, sys};
 use std::error::Error;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 /// Bytes on a device, freed with the last handle. Aligned to 256 bytes.
 ///
-/// Launches keep the memory they use until they are done, so freeing waits for none.
+/// Launches keep the memory they use until they are done, so freeing waits for none of them.
 pub struct Buffer {
     device: Arc<Device>,
     address: sys::CUdeviceptr,
     bytes: usize,
-    /// Where it is not from the device's pool.
+    /// The mapping, if it is not from the device's pool.
     mapped: Option<Mapped>,
 }
 
@@ -53,7 +53,7 @@ impl Buffer {
         Buffer { device: device.clone(), address, bytes, mapped: None }.cleared()
     }
 
-    /// Fresh zeroed memory that kernels of other devices, and other processes, can be let at.
+    /// Fresh zeroed memory that kernels of other devices, and other processes, can be given access to.
     pub fn shareable(device: &Arc<Device>, bytes: usize, peers: &[Arc<Device>]) -> Result<Buffer, CudaError> {
         let mapped = Mapped::create(device, bytes, peers)?;
         Buffer { device: device.clone(), address: mapped.address(), bytes, mapped: Some(mapped) }.cleared()
@@ -77,10 +77,10 @@ impl Buffer {
     }
 
     fn cleared(self) -> Result<Buffer, CudaError> {
-        // SAFETY: the memory has at least this size, and nobody knows of it yet.
+        // SAFETY: the memory has at least this size, and no other code knows of it yet.
         unsafe { result::memset_d8_async(self.address, 0, self.bytes.max(1), self.device.chores()) }
             .called("cuMemsetD8Async")?;
-        self.device.settle()?;
+        self.device.sync_chores()?;
         Ok(self)
     }
 
@@ -91,7 +91,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// The device that has it.
+    /// The device it is on.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -117,17 +117,17 @@ impl Buffer {
     /// Overwrites bytes from `offset`; waits for the copy, not for launches.
     ///
     /// # Panics
-    /// When they do not lie inside.
+    /// If they are not inside.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes), "write beyond the buffer");
         if bytes.is_empty() {
             return Ok(());
         }
         self.device.bind()?;
-        // SAFETY: the range lies inside of this allocation, and `bytes` outlives the copy, which is waited for.
+        // SAFETY: the range lies inside this allocation, and `bytes` outlives the copy, which is waited for.
         unsafe { result::memcpy_htod_async(self.address + offset as u64, bytes, self.device.chores()) }
             .called("cuMemcpyHtoDAsync")?;
-        self.device.settle()
+        self.device.sync_chores()
     }
 
     /// A copy of all bytes; waits for it, not for launches.
@@ -143,14 +143,14 @@ impl Buffer {
             return Ok(());
         }
         self.device.bind()?;
-        // SAFETY: the range lies inside of this allocation, and `out` outlives the copy, which is waited for.
+        // SAFETY: the range lies inside this allocation, and `out` outlives the copy, which is waited for.
         unsafe { result::memcpy_dtoh_async(out, self.address + offset as u64, self.device.chores()) }
             .called("cuMemcpyDtoHAsync")?;
-        self.device.settle()
+        self.device.sync_chores()
     }
 }
 
-/// A buffer as memory of tensors: host access waits for what this thread has launched.
+/// A buffer as memory of tensors: host access waits for this thread's launches.
 struct Handle(Arc<Buffer>);
 
 impl Handle {
@@ -161,12 +161,12 @@ impl Handle {
 
 impl DeviceBytes for Handle {
     fn read(&self, address: u64, out: &mut [u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
-        settle_launches(&self.0.device)?;
+        sync_launches(&self.0.device)?;
         Ok(self.0.read_into(self.offset(address), out)?)
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
-        settle_launches(&self.0.device)?;
+        sync_launches(&self.0.device)?;
         Ok(self.0.write(self.offset(address), bytes)?)
     }
 }

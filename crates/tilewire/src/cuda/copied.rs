@@ -14,15 +14,15 @@ use std::time::Duration;
 pub struct RankLaunch<'a> {
     /// Its kernel.
     pub kernel: &'a Kernel,
-    /// Its arguments; ranks meet in memory that several of them name.
+    /// Its arguments; ranks share the memory that several of them name.
     pub args: &'a [Arg],
 }
 
 /// For every parameter the bytes of every bank.
 type Results = Vec<Vec<Vec<u8>>>;
 
-/// Runs one launch of a kernel on a copy of what `args` name and gives the bytes afterwards: for every parameter one vector
-/// per bank. The tensors are not touched. What `check::evaluate` is for the reference, this is for a GPU.
+/// Runs one launch of a kernel on a copy of the memory that `args` name and returns the bytes afterwards: for every
+/// parameter one vector per bank. The tensors are not touched. This is the GPU's counterpart of `check::evaluate`.
 pub fn evaluate(
     device: &Arc<Device>,
     kernel: &Kernel,
@@ -33,15 +33,16 @@ pub fn evaluate(
     Ok(results.swap_remove(0))
 }
 
-/// Runs one launch of every rank at the same time, each on a stream of its own. All programs are loaded before the first
-/// launch. (That all blocks fit on the device at once is the caller's to see to: waits end by their deadline otherwise.)
+/// Runs one launch of every rank at the same time, each on its own stream. All programs are loaded before the first
+/// launch. (The caller must ensure that all blocks fit on the device simultaneously; otherwise waits end by their
+/// deadline.)
 pub fn evaluate_world(
     device: &Arc<Device>,
     ranks: &[RankLaunch<'_>],
     deadline: Option<Duration>,
 ) -> Result<Vec<Results>, CudaError> {
     let copies = Copies::take(device, ranks)?;
-    // One word for all: the first that gives up ends the others, and says why.
+    // One word for all: the first rank that gives up ends the others, and reports why.
     let abort = AbortWord::new(device)?;
     let mut launches = Vec::new();
     for (rank, RankLaunch { kernel, args }) in ranks.iter().enumerate() {
@@ -54,13 +55,13 @@ pub fn evaluate_world(
     for (k, launch) in launches.iter_mut().enumerate() {
         started = launch.start();
         if started.is_err() {
-            // Those that run would wait for one that never comes.
+            // The running ones would wait for one that never starts.
             abort.set(1)?;
             launches.truncate(k);
             break;
         }
     }
-    // All are waited for, whatever the first says; who reports more than that the word was set says what happened.
+    // All are waited for, whatever the first returns. A rank that reports more than the set word knows what happened.
     let ends: Vec<Result<(), CudaError>> = launches.iter_mut().map(Launch::sync).collect();
     started?;
     let (aborted, others): (Vec<_>, Vec<_>) =
@@ -78,7 +79,7 @@ struct Copies {
 struct Piece {
     start: usize,
     end: usize,
-    /// Where `start` is in the copy: as far from an aligned address as on the host.
+    /// Offset of `start` in the copy, so that it is aligned as on the host.
     skew: usize,
     buffer: Arc<Buffer>,
 }
@@ -121,7 +122,7 @@ impl Copies {
         self.pieces.iter().position(inside).expect("every argument was copied")
     }
 
-    /// The argument with the copies in place of what they are copies of.
+    /// The argument with its memories replaced by their copies.
     fn arg(&self, arg: &Arg) -> Arg {
         let place = |memory: &Memory| {
             let piece = &self.pieces[self.find(memory)];

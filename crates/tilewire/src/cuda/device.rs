@@ -11,7 +11,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// A GPU, with its primary context. All that lives on it keeps it, and whoever opens it gets the same one.
+/// A GPU with its primary context. Everything that lives on it keeps it alive, and opening it again returns the same
+/// one.
 pub struct Device {
     ordinal: u32,
     handle: sys::CUdevice,
@@ -19,8 +20,8 @@ pub struct Device {
     name: String,
     target: Target,
     multiprocessors: u32,
-    /// Where allocations, copies and frees go: none of them waits for a launch on another stream, so that a rank can do them while
-    /// the kernel of a peer spins.
+    /// The stream for allocations, copies and frees. None of them waits for a launch on another stream, so that a rank
+    /// can do them while a peer's kernel spins.
     chores: sys::CUstream,
     reports: Reports,
     pub(super) residency: Mutex<Residency>,
@@ -29,29 +30,29 @@ pub struct Device {
     programs: Mutex<HashMap<String, Weak<Code>>>,
 }
 
-// SAFETY: the driver's handles may be used from any thread; what changes in a device is behind a lock.
+// SAFETY: the driver's handles may be used from any thread; mutable state of a device is behind a lock.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Calls that a driver may take long for.
+/// Driver calls that may take long.
 #[derive(Default)]
 pub(super) struct Calls(Mutex<Busy>);
 
-/// How long at least one thread has been in such a call.
+/// The time during which at least one thread was in such a call.
 #[derive(Default)]
 struct Busy {
     threads: usize,
-    /// Since when, where there are any.
+    /// The start of the current period, if a thread is in one.
     since: Option<Instant>,
-    /// Before that.
+    /// The total of earlier periods.
     before: Duration,
 }
 
 impl Calls {
     /// Runs such a call.
     pub(super) fn during<R>(&self, call: impl FnOnce() -> R) -> R {
-        /// Also where the call panics.
+        /// Ends the period even if the call panics.
         struct Ended<'c>(&'c Calls);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
@@ -71,14 +72,14 @@ impl Calls {
         call()
     }
 
-    /// How long threads have been in them, all in all.
+    /// The total time that threads have spent in them.
     pub(super) fn busy(&self) -> Duration {
         let busy = held(&self.0);
         busy.before + busy.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
-/// The oldest driver whose functions tilewire calls: CUDA 12.4.
+/// The oldest supported driver: CUDA 12.4.
 const NEEDED: i32 = 12_040;
 
 /// The devices that are open, by number.
@@ -98,7 +99,7 @@ impl Device {
         Ok(device)
     }
 
-    /// How many GPUs there are.
+    /// Number of GPUs.
     pub fn count() -> Result<u32, CudaError> {
         // SAFETY: opens libraries by the names of the CUDA driver, and closes them again.
         if !unsafe { sys::is_culib_present() } {
@@ -136,7 +137,7 @@ impl Device {
         let Some(target) = Target::for_capability(capability.0, capability.1) else {
             return Err(CudaError::OldDevice { name, capability });
         };
-        // SAFETY: the handle is the device's; `drop` releases what is retained here.
+        // SAFETY: the handle belongs to the device; `drop` releases what is retained here.
         let context = unsafe { result::primary_ctx::retain(handle) }.called("cuDevicePrimaryCtxRetain")?;
         let mut device = Device {
             ordinal,
@@ -153,7 +154,7 @@ impl Device {
         };
         device.bind()?;
         device.chores = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
-        // Now, since allocating pinned memory may wait for kernels that spin.
+        // Now, since allocating pinned memory may wait for spinning kernels.
         device.reports.grow()?;
         device.keep_freed_memory()?;
         Ok(Arc::new(device))
@@ -164,12 +165,12 @@ impl Device {
         self.ordinal
     }
 
-    /// What the driver calls it.
+    /// The driver's name of it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What names it for all processes.
+    /// Its identifier across processes.
     pub fn uuid(&self) -> String {
         let uuid = result::device::get_uuid(self.handle);
         uuid.map_or_else(
@@ -178,36 +179,36 @@ impl Device {
         )
     }
 
-    /// What PTX is written for it.
+    /// The target of its PTX.
     pub fn target(&self) -> Target {
         self.target
     }
 
-    /// Multiprocessors it has.
+    /// Number of multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
     }
 
-    /// Free and all memory, in bytes.
+    /// Free and total memory, in bytes.
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
         self.bind()?;
         result::mem_get_info().called("cuMemGetInfo")
     }
 
-    /// Whether kernels here can load and store in memory of another device.
+    /// True if kernels here can load and store in memory of another device.
     pub fn reaches(&self, other: &Device) -> Result<bool, CudaError> {
         if self.ordinal == other.ordinal {
             return Ok(true);
         }
         let mut can = 0;
-        // SAFETY: writes one integer; both handles are of devices.
+        // SAFETY: writes one integer; both handles belong to devices.
         unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.handle, other.handle) }
             .result()
             .called("cuDeviceCanAccessPeer")?;
         Ok(can != 0)
     }
 
-    /// Makes its context the one that calls of this thread go to.
+    /// Makes its context current for this thread.
     pub(super) fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context is retained while the device lives.
         unsafe { result::ctx::set_current(self.context) }.called("cuCtxSetCurrent")
@@ -219,7 +220,7 @@ impl Device {
     }
 
     /// Waits for allocations and copies.
-    pub(super) fn settle(&self) -> Result<(), CudaError> {
+    pub(super) fn sync_chores(&self) -> Result<(), CudaError> {
         // SAFETY: the stream lives as long as the device.
         self.calls.during(|| unsafe { result::stream::synchronize(self.chores) }).called("cuStreamSynchronize")
     }
@@ -232,9 +233,9 @@ impl Device {
         held(&self.programs)
     }
 
-    /// Freed memory stays with the process, so that the next allocation needs nothing from the system.
+    /// Keeps freed memory in the process, so that the next allocation needs nothing from the system.
     fn keep_freed_memory(&self) -> Result<(), CudaError> {
-        // SAFETY: the handle is the device's; the attribute is a u64.
+        // SAFETY: the handle belongs to the device; the attribute is a u64.
         unsafe {
             let pool = result::device::get_default_mem_pool(self.handle).called("cuDeviceGetDefaultMemPool")?;
             let mut most = u64::MAX;
@@ -245,11 +246,11 @@ impl Device {
 }
 
 fn attribute(handle: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, CudaError> {
-    // SAFETY: the handle is the device's.
+    // SAFETY: the handle belongs to the device.
     unsafe { result::device::get_attribute(handle, which) }.called("cuDeviceGetAttribute").map(|n| n as u32)
 }
 
-/// A lock whose holder never leaves things half done.
+/// Locks a mutex and ignores poisoning: its holders never leave the data inconsistent.
 pub(super) fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

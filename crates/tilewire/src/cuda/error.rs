@@ -1,28 +1,28 @@
-//! What can go wrong on a GPU.
+//! Errors of the GPU engine.
 
 use crate::ir::SourceLine;
 use crate::ptx::PtxError;
 use cudarc::driver::DriverError;
 use std::fmt;
 
-/// Why a device, a program or a launch cannot be had.
+/// Why a device, a program or a launch failed.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum CudaError {
     /// The driver's library is not installed.
     NoDriver,
-    /// The driver is older than what tilewire calls.
+    /// The driver is older than tilewire needs.
     OldDriver {
         /// CUDA version of the driver, as 1000 · major + 10 · minor.
         version: i32,
-        /// The least that will do.
+        /// The oldest supported version.
         needed: i32,
     },
     /// There is no such device.
     NoDevice {
-        /// Which was asked for.
+        /// The requested number.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices.
         count: u32,
     },
     /// The device is older than every target.
@@ -41,41 +41,41 @@ pub enum CudaError {
     },
     /// The kernel has no PTX for the device.
     Ptx(PtxError),
-    /// The driver refuses the PTX: a bug of tilewire.
+    /// The driver rejects the PTX: a bug of tilewire.
     Assembly {
         /// Name of the kernel.
         kernel: String,
-        /// What the driver says.
+        /// The driver's log.
         log: String,
     },
     /// The arguments do not match the parameters.
     Argument {
         /// Name of the parameter.
         param: String,
-        /// What is wrong, with the values.
+        /// The mismatch, with the values.
         what: String,
     },
     /// Blocks that wait for each other do not all run at the same time.
     NotResident {
         /// Blocks of the launch.
         blocks: u32,
-        /// How many of them one multiprocessor runs at once.
+        /// How many of them one multiprocessor runs simultaneously.
         per_multiprocessor: u32,
-        /// Multiprocessors that other launches fill.
+        /// Multiprocessors filled by other launches.
         others: u32,
         /// Multiprocessors of the device.
         multiprocessors: u32,
     },
-    /// Something that cannot be done while launches are recorded.
+    /// An operation that is impossible while launches are recorded.
     Capturing {
-        /// What it is.
+        /// The operation.
         what: &'static str,
     },
     /// A wait took longer than the deadline.
     Timeout(Box<Stopped>),
-    /// A wait found what it waited for, of another operation: `seen` is that, `expected` this launch's.
+    /// A wait found a signal or packet of another operation: `seen` is that operation, `expected` this launch's.
     OtherOperation(Box<Stopped>),
-    /// An access outside of its buffer, where bounds are checked: `index` is it, `expected` the largest one allowed.
+    /// An access out of bounds, if bounds are checked: `index` is its index, `expected` the largest one allowed.
     OutOfBounds(Box<Stopped>),
     /// The abort word was set.
     Aborted {
@@ -84,7 +84,7 @@ pub enum CudaError {
     },
 }
 
-/// A wait that gave up, or an access outside.
+/// A wait that gave up, or an access out of bounds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stopped {
     /// The rank.
@@ -97,19 +97,19 @@ pub struct Stopped {
     pub copy: u64,
     /// Name of the slots or of the packet area.
     pub param: String,
-    /// Bank of it.
+    /// The bank.
     pub bank: u64,
     /// Number of the slot or packet.
     pub index: u64,
-    /// Value (of a packet: flag) that would have let it go on.
+    /// The value (for a packet: the flag) that would have let it continue.
     pub expected: u64,
     /// Value seen.
     pub seen: u64,
-    /// Where the user wrote the wait.
+    /// The user's line of the wait.
     pub at: SourceLine,
-    /// The rank that signals what was waited for, where the purpose of the parameter says it.
+    /// The rank whose signal was awaited, if the purpose of the parameter names it.
     pub peer: Option<u32>,
-    /// What the launch is, in words; empty where nobody said.
+    /// The launch, in words; empty if nobody named it.
     pub launch: String,
 }
 
@@ -118,7 +118,8 @@ impl fmt::Display for Stopped {
         let Stopped { rank, block, role, copy, param, bank, index, expected, seen, at, .. } = self;
         write!(
             f,
-            "{at}: rank {rank}, block {block}, role {role}, copy {copy}: waited in vain for {param}[bank {bank}][{index}] to be {expected}; it is {seen}"
+            "{at}: rank {rank}, block {block}, role {role}, copy {copy}: gave up waiting for {param}[bank {bank}][{index}] \
+             to be {expected}; it is {seen}"
         )
     }
 }
@@ -147,8 +148,8 @@ impl fmt::Display for CudaError {
             CudaError::Argument { param, what } => write!(f, "argument {param}: {what}"),
             CudaError::NotResident { blocks, per_multiprocessor, others, multiprocessors } => write!(
                 f,
-                "{blocks} blocks, {per_multiprocessor} at once on a multiprocessor, do not all run beside other ranks' launches, which fill \
-                 {others} of {multiprocessors} multiprocessors: those that wait would wait for ever; use fewer blocks"
+                "blocks = {blocks}, {per_multiprocessor} per multiprocessor: they do not all run beside other ranks' launches, \
+                 which fill {others} of {multiprocessors} multiprocessors, and would wait forever; lower .blocks(..)"
             ),
             CudaError::Capturing { what } => {
                 write!(f, "{what} while launches are recorded: do it before the capture")
@@ -178,7 +179,7 @@ impl From<PtxError> for CudaError {
     }
 }
 
-/// Gives a driver error the name of its call.
+/// Adds the name of the call to a driver error.
 pub(super) trait Called<T> {
     fn called(self, call: &'static str) -> Result<T, CudaError>;
 }

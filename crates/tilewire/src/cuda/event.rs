@@ -13,20 +13,20 @@ pub struct Event {
     handle: sys::CUevent,
 }
 
-// SAFETY: the driver's handles may be used from any thread; nothing in an event changes here.
+// SAFETY: the driver's handles may be used from any thread; an event never changes after it is made.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// One that has not happened.
+    /// An event that has not happened.
     pub fn new(device: &Arc<Device>) -> Result<Event, CudaError> {
         device.bind()?;
         let handle = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).called("cuEventCreate")?;
         Ok(Event { device: device.clone(), handle })
     }
 
-    /// One whose time nobody asks for.
+    /// An event that records no time.
     pub(super) fn untimed(device: &Arc<Device>) -> Result<Event, CudaError> {
         device.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
@@ -34,7 +34,7 @@ impl Event {
         Ok(Event { device: device.clone(), handle })
     }
 
-    /// Waits until it has happened; one that was never recorded has.
+    /// Waits until it has happened. An event that was never recorded counts as happened.
     pub(super) fn wait(&self) -> Result<(), CudaError> {
         self.device.bind()?;
         // SAFETY: the event lives.
@@ -52,14 +52,14 @@ impl Event {
         self.handle
     }
 
-    /// Happens when what is on the stream now is done.
+    /// Makes it happen when all work now on the stream is done.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         self.device.bind()?;
         // SAFETY: event and stream live.
         unsafe { result::event::record(self.handle, stream.ordered()) }.called("cuEventRecord")
     }
 
-    /// How long after the other this one happened; waits until both have.
+    /// The time from the other event to this one; waits until both have happened.
     pub fn since(&self, other: &Event) -> Result<Duration, CudaError> {
         self.device.bind()?;
         // SAFETY: both events live.

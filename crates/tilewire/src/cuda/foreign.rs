@@ -1,4 +1,4 @@
-//! Kernels that tilewire did not write: what a benchmark compares with.
+//! Kernels not written by tilewire, for benchmarks to compare with.
 
 use super::device::Device;
 use super::error::{Called, CudaError};
@@ -14,7 +14,7 @@ pub struct Foreign {
     module: sys::CUmodule,
 }
 
-/// How many blocks, of how many threads, with how many bytes of dynamic shared memory.
+/// The size of a launch: blocks, threads per block and bytes of dynamic shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks.
@@ -52,11 +52,11 @@ pub struct ForeignEntry {
 }
 
 impl ForeignEntry {
-    /// Puts a launch on a stream; returns at once.
+    /// Puts a launch on a stream; returns immediately.
     ///
     /// # Safety
-    /// The entry takes exactly these arguments, all of 8 bytes, and what it does with the addresses among them is right: they stay valid
-    /// until the launch, and every replay of a graph that records it, is done.
+    /// The entry takes exactly these arguments, all of 8 bytes, and uses the addresses among them correctly: they stay
+    /// valid until the launch, and every replay of a graph that records it, is done.
     pub unsafe fn launch(&self, stream: &Arc<Stream>, grid: Grid, arguments: &[u64]) -> Result<(), CudaError> {
         self.module.device.bind()?;
         stream.busy();

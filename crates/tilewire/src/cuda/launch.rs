@@ -4,11 +4,11 @@ use super::buffer::Buffer;
 use super::device::{Device, held};
 use super::error::Called;
 use super::error::CudaError;
-use super::muster::{Fate, LegEnd, Muster, Order};
+use super::gang::{GangLaunch, LaunchOutcome, LegEnd, Order};
 use super::program::Program;
 use super::report::Report;
 use super::residency::Need;
-use super::stall::{Eye, Launches};
+use super::stall::{Launches, ObservedLaunch};
 use super::stream::Stream;
 use crate::ir::{Kernel, Op, Param, Type};
 use crate::ptx::{self, abi};
@@ -19,14 +19,14 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a launch knows besides its program.
+/// The settings of a launch besides its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// This rank.
     pub rank: u32,
     /// Ranks in the world.
     pub world_size: u32,
-    /// How long a wait may take; `None`: for ever.
+    /// How long a wait may take; `None`: no limit.
     pub deadline: Option<Duration>,
     /// See [`ptx::Options::unroll`]; 0 leaves it to the generator.
     pub unroll: u32,
@@ -38,43 +38,43 @@ impl Default for Settings {
     }
 }
 
-/// A word on a device: when it is not 0, launches that were given it end their waits.
+/// A word on a device that ends the waits of its launches when it is not 0.
 #[derive(Clone)]
 pub struct AbortWord(Arc<Buffer>);
 
 impl AbortWord {
-    /// One that says nothing.
+    /// A word that is 0.
     pub fn new(device: &Arc<Device>) -> Result<AbortWord, CudaError> {
         Ok(AbortWord(Arc::new(Buffer::zeroed(device, 8)?)))
     }
 
-    /// Ends the waits. Launches that run see it.
+    /// Ends the waits. Running launches see it.
     pub fn set(&self, word: u64) -> Result<(), CudaError> {
         self.0.write(0, &word.to_le_bytes())
     }
 
-    /// What it says.
+    /// Its value.
     pub fn get(&self) -> Result<u64, CudaError> {
         Ok(u64::from_le_bytes(self.0.read()?.try_into().expect("eight bytes")))
     }
 }
 
-/// Where launches go.
+/// The place where launches run.
 #[derive(Clone)]
 pub struct Seat {
-    /// In which order they run.
+    /// Their order.
     pub stream: Arc<Stream>,
-    /// What ends their waits.
+    /// The word that ends their waits.
     pub abort: AbortWord,
-    /// Launches of this kind that must run at the same time on a device, this one included: as many ranks as share the device that most
-    /// share, so that all ranks choose alike.
+    /// Launches of this kind that must run simultaneously on a device, including this one. It is the largest number of
+    /// ranks that share any device, so that all ranks choose alike.
     pub sharers: u32,
-    /// Those that can be looked at.
+    /// The launches that can be observed.
     pub launches: Launches,
 }
 
 impl Seat {
-    /// A seat with a stream and an abort word of its own.
+    /// A seat with its own stream and abort word.
     pub fn new(device: &Arc<Device>) -> Result<Seat, CudaError> {
         Ok(Seat {
             stream: Stream::new(device)?,
@@ -90,11 +90,11 @@ impl Seat {
         Ok(Seat { stream: Stream::of_thread(device)?, ..Seat::new(device)? })
     }
 
-    /// Ends the waits of its launches, and of those that have yet to start.
+    /// Ends the waits of its launches, and of those that have not started yet.
     pub(crate) fn give_up(&self, word: u64) -> Result<(), CudaError> {
         let told = self.abort.set(word);
-        if let Some(muster) = self.stream.muster() {
-            muster.open();
+        if let Some(gang) = self.stream.gang() {
+            gang.open();
         }
         told
     }
@@ -106,14 +106,14 @@ impl Seat {
 /// Dropping it waits until its launches are done.
 pub struct Launch {
     stream: Arc<Stream>,
-    /// The parameters, as the driver takes them.
+    /// The parameters, in the driver's format.
     block: Vec<u64>,
     scalars: Vec<ScalarWord>,
-    /// What must run at once, for kernels that wait.
+    /// The blocks that must run simultaneously, for kernels that wait.
     need: Option<Need>,
     deadline: Option<Duration>,
-    /// How starting with others went.
-    fate: Arc<Fate>,
+    /// The outcome of starting together with others.
+    outcome: Arc<LaunchOutcome>,
     kept: Arc<Kept>,
     launches: Launches,
     in_flight: bool,
@@ -123,24 +123,24 @@ pub struct Launch {
 struct ScalarWord {
     /// Name of the parameter.
     param: String,
-    /// Which word of the parameter block it becomes.
+    /// Its index in the parameter block, in words.
     word: usize,
     ty: Type,
     memory: Memory,
 }
 
-/// What must live until the launches are done.
+/// Everything that must live until the launches are done.
 pub(super) struct Kept {
     program: Arc<Program>,
     abort: AbortWord,
-    eye: Arc<Eye>,
-    /// Whom the kernel talks to, where ranks of this process share the device.
+    observed: Arc<ObservedLaunch>,
+    /// The legs of the kernel, if ranks of this process share the device.
     ends: Vec<LegEnd>,
-    muster: Option<Arc<Muster<KernelOrder>>>,
+    gang: Option<Arc<GangLaunch<KernelOrder>>>,
     _args: Vec<Arg>,
 }
 
-/// A launch as the driver takes it. Its [`Launch`] keeps what it names, and does not go before it is done.
+/// A launch in the driver's format. Its [`Launch`] keeps what it names, and is not dropped before it is done.
 pub(super) struct KernelOrder {
     device: Arc<Device>,
     stream: Arc<Stream>,
@@ -172,9 +172,9 @@ impl Order for KernelOrder {
     fn submit(mut self) -> Result<(), CudaError> {
         self.device.bind()?;
         let mut params = [self.block.as_mut_ptr().cast::<c_void>()];
-        // SAFETY: the function takes one parameter, whose size is the block's; the driver copies it during the call. The
-        // addresses in it are of memory that the launch's `Kept` keeps: the launch waits for its stream before it lets go of it, and a
-        // graph that captures it has a share of it.
+        // SAFETY: the function takes one parameter, whose size is the block's; the driver copies it during the call.
+        // The addresses in it are of memory that the launch's `Kept` keeps alive: the launch waits for its stream
+        // before it drops it, and a graph that captures it shares ownership.
         unsafe {
             result::launch_kernel(
                 self.function,
@@ -216,7 +216,7 @@ thread_local! {
 }
 
 impl Launch {
-    /// Binds a kernel, which is assembled if it was not before, to memory of the seat's device.
+    /// Binds a kernel, assembled if necessary, to memory of the seat's device.
     pub fn new(kernel: &Kernel, args: &[Arg], seat: &Seat, settings: Settings) -> Result<Launch, CudaError> {
         let device = seat.stream.device();
         let options = ptx::Options { unroll: settings.unroll, ..ptx::Options::new(device.target()) };
@@ -245,27 +245,28 @@ impl Launch {
         let scalars = bind(&program, kernel, args, &mut block)?;
         let stream = seat.stream.clone();
         let ends = LegEnd::of(kernel, rank);
-        let muster = stream.muster().filter(|_| !ends.is_empty()).cloned();
-        let eye = Arc::new(Eye::new(report, kernel, rank, args));
-        seat.launches.watch(&eye);
-        let kept = Kept { program, abort, eye, ends, muster, _args: args.to_vec() };
-        let (fate, deadline) = (Arc::default(), settings.deadline);
+        let gang = stream.gang().filter(|_| !ends.is_empty()).cloned();
+        let observed = Arc::new(ObservedLaunch::new(report, kernel, rank, args));
+        seat.launches.watch(&observed);
+        let kept = Kept { program, abort, observed, ends, gang, _args: args.to_vec() };
+        let (outcome, deadline) = (Arc::default(), settings.deadline);
         Ok(Launch {
             stream,
             block,
             scalars,
             need,
             deadline,
-            fate,
+            outcome,
             kept: Arc::new(kept),
             launches: seat.launches.clone(),
             in_flight: false,
         })
     }
 
-    /// Puts a launch on the stream; returns at once. The error of an earlier launch, if it is known by now, comes first.
+    /// Puts a launch on the stream; returns immediately. The error of an earlier launch, if known by now, is returned
+    /// first.
     pub fn start(&mut self) -> Result<(), CudaError> {
-        self.fate.check()?;
+        self.outcome.check()?;
         self.kept.reported()?;
         for scalar in &self.scalars {
             self.block[scalar.word] = scalar.bits()?;
@@ -296,28 +297,28 @@ impl Launch {
             block: self.block.clone(),
             deadline: self.deadline,
         };
-        match &self.kept.muster {
-            Some(muster) if !capturing => {
-                muster.arrive(&self.kept.ends, order, &self.fate);
-                self.fate.check()
+        match &self.kept.gang {
+            Some(gang) if !capturing => {
+                gang.arrive(&self.kept.ends, order, &self.outcome);
+                self.outcome.check()
             }
             _ => {
-                // Launches with ends may be waiting to be put on the stream.
+                // Launches with legs may still be waiting to be put on the stream.
                 stream.ordered();
                 order.submit()
             }
         }
     }
 
-    /// Waits for the launches and says how they ended.
+    /// Waits for the launches and returns their result.
     pub fn sync(&mut self) -> Result<(), CudaError> {
         self.stream.sync()?;
         self.in_flight = false;
-        self.fate.check()?;
+        self.outcome.check()?;
         self.kept.reported()?;
         match self.kept.abort.get()? {
             0 => Ok(()),
-            // A wait of this rank gave up, in another launch: that one says more.
+            // A wait of this rank gave up in another launch, which has the details.
             cause if cause == abi::ABORTED_BY_TIMEOUT => {
                 Err(self.launches.reported().unwrap_or(CudaError::Aborted { word: cause }))
             }
@@ -325,9 +326,9 @@ impl Launch {
         }
     }
 
-    /// Says what it is, for messages of others.
+    /// Names the launch, for messages of others.
     pub fn name(&self, name: String) {
-        self.kept.eye.name(name);
+        self.kept.observed.name(name);
     }
 
     /// The PTX.
@@ -337,15 +338,15 @@ impl Launch {
 }
 
 impl Kept {
-    /// Where it starts together with others, and with whom.
-    pub(super) fn together(&self) -> Option<(&Arc<Muster<KernelOrder>>, &[LegEnd])> {
-        self.muster.as_ref().map(|muster| (muster, &self.ends[..]))
+    /// The gang it starts with, and its legs.
+    pub(super) fn together(&self) -> Option<(&Arc<GangLaunch<KernelOrder>>, &[LegEnd])> {
+        self.gang.as_ref().map(|gang| (gang, &self.ends[..]))
     }
 
-    /// What the launches have reported so far.
+    /// The error that the launches have reported so far.
     #[inline]
     pub(super) fn reported(&self) -> Result<(), CudaError> {
-        self.eye.reported().map_or(Ok(()), Err)
+        self.observed.reported().map_or(Ok(()), Err)
     }
 }
 
@@ -355,20 +356,20 @@ impl Drop for Launch {
             return;
         }
         if std::thread::panicking() {
-            // The peers hear of the panic only after this: the launch may wait for them.
+            // The peers learn of the panic only after this, and the launch may wait for them.
             _ = self.kept.abort.set(abi::ABORTED_BY_PANIC);
-            if let Some(muster) = &self.kept.muster {
-                muster.withdraw(self.stream.handle() as usize);
+            if let Some(gang) = &self.kept.gang {
+                gang.withdraw(self.stream.handle() as usize);
             }
         }
         if self.stream.sync().is_err() {
-            // Nobody knows whether the kernels are done: better memory lost than memory given to others.
+            // It is unknown if the kernels are done: leaking the memory is better than reusing it.
             std::mem::forget(self.kept.clone());
         }
     }
 }
 
-/// Checks that memory fits the parameters, and writes its addresses into the parameter block; gives the scalars.
+/// Checks that memory fits the parameters, and writes its addresses into the parameter block; returns the scalars.
 fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> Result<Vec<ScalarWord>, CudaError> {
     let wrong = |param: &str, what: String| Err(CudaError::Argument { param: param.to_string(), what });
     if args.len() != kernel.params.len() {
@@ -433,7 +434,7 @@ fn bind(program: &Program, kernel: &Kernel, args: &[Arg], block: &mut [u64]) -> 
     Ok(scalars)
 }
 
-/// Whether a kernel waits for anybody.
+/// True if a kernel contains a wait.
 fn waits(kernel: &Kernel) -> bool {
     kernel.insts.values().any(|inst| matches!(inst.op, Op::Wait { .. } | Op::Test { .. } | Op::PacketGet { .. }))
 }

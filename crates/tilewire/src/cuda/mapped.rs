@@ -1,4 +1,4 @@
-//! Memory that is mapped by hand: the driver can export it to other processes and let other devices at it.
+//! Explicitly mapped memory, which the driver can export to other processes and make accessible to other devices.
 
 use super::device::Device;
 use super::error::{Called, CudaError};
@@ -17,7 +17,7 @@ pub(super) struct Mapped {
     devices: Vec<u32>,
 }
 
-// SAFETY: the driver's handles may be used from any thread; nothing changes after it is made.
+// SAFETY: the driver's handles may be used from any thread; it never changes after it is made.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -25,7 +25,7 @@ unsafe impl Sync for Mapped {}
 const EXPORT: sys::CUmemAllocationHandleType = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 impl Mapped {
-    /// Memory on a device, at least so large, that kernels of the device and of its peers may use.
+    /// Memory on a device, of at least `bytes` bytes, that kernels of the device and of its peers may use.
     pub(super) fn create(device: &Arc<Device>, bytes: usize, peers: &[Arc<Device>]) -> Result<Mapped, CudaError> {
         device.bind()?;
         let properties = properties(device);
@@ -74,7 +74,7 @@ impl Mapped {
     ) -> Result<Mapped, CudaError> {
         let mut mapped =
             Mapped { device: device.clone(), handle, address: 0, size, is_mapped: false, devices: Vec::new() };
-        // SAFETY: writes one address; `drop` gives the range back.
+        // SAFETY: writes one address; `drop` frees the range.
         unsafe { sys::cuMemAddressReserve(&mut mapped.address, size, 0, 0, 0) }
             .result()
             .called("cuMemAddressReserve")?;
@@ -85,7 +85,7 @@ impl Mapped {
         devices.sort_unstable();
         devices.dedup();
         let access: Vec<sys::CUmemAccessDesc> = devices.iter().copied().map(access).collect();
-        // SAFETY: the range is mapped; the descriptions are as many as said.
+        // SAFETY: the range is mapped; the count is that of the descriptions.
         unsafe { sys::cuMemSetAccess(mapped.address, size, access.as_ptr(), access.len()) }
             .result()
             .called("cuMemSetAccess")?;
@@ -121,7 +121,8 @@ impl Drop for Mapped {
         if self.device.bind().is_err() {
             return;
         }
-        // SAFETY: what was mapped, reserved and created is undone, once; launches keep what they use until they are done.
+        // SAFETY: everything that was mapped, reserved and created is undone, once; launches keep what they use until
+        // they are done.
         unsafe {
             if self.is_mapped {
                 _ = sys::cuMemUnmap(self.address, self.size);
@@ -135,7 +136,7 @@ impl Drop for Mapped {
 }
 
 fn properties(device: &Device) -> sys::CUmemAllocationProp {
-    // SAFETY: a C struct of numbers and pointers, for which zeros mean "nothing special".
+    // SAFETY: a C struct of numbers and pointers, for which zeros mean "no special properties".
     let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = EXPORT;

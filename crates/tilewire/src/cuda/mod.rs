@@ -1,13 +1,14 @@
 //! PTX → running kernels: the GPU engine, over the CUDA driver, which is opened at run time.
 //!
-//! - **In**: kernels ([`Program::load`] writes and assembles their PTX) and device memory. **Out**: launches on streams, their
-//!   errors, and results. [`evaluate`] is the short way for host tensors: it copies them to the device and back.
-//! - **Invariants**: without the library, with an old driver or without a device there is a typed error, never a panic. A
-//!   program is assembled and loaded when it is made. The driver lets loading, unloading and freeing wait for whatever runs, so
-//!   launches of ranks that share a device start only when all are there that they wait for; no allocation or copy waits for a
-//!   launch of another thread. Handles keep what they name alive, and launches what they use until they are done.
-//!   Nothing checks what kernels do with addresses: that their parameters fit their memory is checked when a launch is made,
-//!   as on the CPU, and indices are not checked at all.
+//! - **In**: kernels ([`Program::load`] writes and assembles their PTX) and device memory. **Out**: launches on
+//!   streams, their errors, and results. [`evaluate`] is a shortcut for host tensors: it copies them to the device and
+//!   back.
+//! - **Invariants**: without the library, with an old driver or without a device there is a typed error, never a panic.
+//!   A program is assembled and loaded when it is made. In the driver, loading, unloading and freeing block while
+//!   anything runs. So launches of ranks that share a device start only when all launches that they wait for have
+//!   arrived. No allocation or copy waits for a launch of another thread. Handles keep alive what they name, and
+//!   launches what they use until they are done. Kernels' use of addresses is unchecked: that their parameters fit
+//!   their memory is checked when a launch is made, as on the CPU, and indices are not checked at all.
 //! - **Must not know**: schedules, transports, ranks beyond a number.
 //!
 //! | file | holds |
@@ -16,12 +17,12 @@
 //! | `buffer.rs` | [`Buffer`]: device memory, and tensors in it |
 //! | `mapped.rs` | device memory that other devices and processes can map |
 //! | `stream.rs` | [`Stream`]: an order of launches |
-//! | `graph.rs` | [`Graph`]: launches that were recorded, to be replayed |
+//! | `graph.rs` | [`Graph`]: recorded launches, to be replayed |
 //! | `program.rs` | [`Program`]: a kernel assembled and loaded |
 //! | `launch.rs` | [`Launch`]: a program with its arguments |
-//! | `muster.rs` | ranks of one process that share a device start together |
-//! | `report.rs` | where launches report that they gave up |
-//! | `residency.rs` | how many blocks run at once |
+//! | `gang.rs` | ranks of one process that share a device start together |
+//! | `report.rs` | the reports of launches that gave up |
+//! | `residency.rs` | how many blocks run simultaneously |
 //! | `copied.rs` | [`evaluate`], [`evaluate_world`]: launches on a device copy of host tensors |
 //! | `event.rs` | [`Event`]: times on a stream |
 //! | `foreign.rs` | [`Foreign`]: hand-written kernels, to compare with |
@@ -33,10 +34,10 @@ mod device;
 mod error;
 mod event;
 mod foreign;
+mod gang;
 mod graph;
 mod launch;
 mod mapped;
-mod muster;
 mod program;
 mod report;
 mod residency;
@@ -54,4 +55,4 @@ pub use launch::{AbortWord, Launch, Seat, Settings};
 pub use program::Program;
 pub use residency::{Need, all_resident};
 pub use stall::{Launches, Stalled};
-pub use stream::{Stream, Together};
+pub use stream::{Gang, Stream};

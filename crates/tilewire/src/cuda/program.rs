@@ -1,4 +1,4 @@
-//! A kernel on a device: written, assembled, loaded.
+//! A kernel on a device: its PTX written, assembled and loaded.
 
 use super::device::Device;
 use super::error::{Called, CudaError};
@@ -10,12 +10,12 @@ use std::sync::{Arc, Weak};
 
 /// A kernel that can be launched.
 pub struct Program {
-    /// Where its parameters lie and how many blocks it has: two kernels may differ in that and have one text.
+    /// The layout of its parameters and its number of blocks, in which kernels with the same text may differ.
     module: ptx::Module,
     code: Arc<Code>,
 }
 
-/// Code on a device, which all kernels of one text share.
+/// Code on a device, shared by all kernels with the same text.
 pub(super) struct Code {
     device: Arc<Device>,
     loaded: sys::CUmodule,
@@ -28,12 +28,12 @@ unsafe impl Send for Code {}
 unsafe impl Sync for Code {}
 
 impl Program {
-    /// Writes, assembles and loads a verified kernel, as is usual for the device.
+    /// Writes, assembles and loads a verified kernel with the default options for the device.
     pub fn load(device: &Arc<Device>, kernel: &Kernel) -> Result<Arc<Program>, CudaError> {
         Program::load_with(device, kernel, ptx::Options::new(device.target()))
     }
 
-    /// The same with options; their target must be one that the device runs. A program that is loaded is not loaded again.
+    /// The same with options, whose target must be one that the device runs. A loaded program is not loaded again.
     pub fn load_with(device: &Arc<Device>, kernel: &Kernel, options: ptx::Options) -> Result<Arc<Program>, CudaError> {
         let module = ptx::emit(kernel, options)?;
         let known = device.programs().get(&module.text).and_then(Weak::upgrade);
@@ -54,11 +54,11 @@ impl Program {
         &self.module
     }
 
-    /// Blocks that one multiprocessor can run at once.
+    /// Blocks that one multiprocessor can run simultaneously.
     pub fn blocks_per_multiprocessor(&self) -> Result<u32, CudaError> {
         self.code.device.bind()?;
         let (threads, shared) = (self.module.threads as i32, self.module.shared_bytes as usize);
-        // SAFETY: the function is of a loaded module.
+        // SAFETY: the function belongs to a loaded module.
         unsafe { result::occupancy::max_active_block_per_multiprocessor(self.code.function, threads, shared) }
             .called("cuOccupancyMaxActiveBlocksPerMultiprocessor")
             .map(|blocks| blocks as u32)
@@ -76,7 +76,7 @@ impl Code {
         let mut code = Code { device: device.clone(), loaded: handle, function: std::ptr::null_mut() };
         code.function = loaded(code.loaded, &module.entry)?;
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is of a loaded module.
+        // SAFETY: the function belongs to a loaded module.
         unsafe { result::function::set_function_attribute(code.function, attribute, module.shared_bytes as i32) }
             .called("cuFuncSetAttribute")?;
         let code = Arc::new(code);
@@ -96,17 +96,17 @@ impl Drop for Code {
     }
 }
 
-/// An entry of a module, with its code on the device: no launch has to load it while another one spins.
+/// An entry of a module, with its code on the device, so that no launch has to load it while another one spins.
 pub(super) fn loaded(module: sys::CUmodule, entry: &str) -> Result<sys::CUfunction, CudaError> {
     let entry = CString::new(entry).expect("an entry name has no zero byte");
     // SAFETY: the module is loaded.
     let function = unsafe { result::module::get_function(module, entry) }.called("cuModuleGetFunction")?;
-    // SAFETY: the function is of a loaded module.
+    // SAFETY: the function belongs to a loaded module.
     unsafe { sys::cuFuncLoad(function) }.result().called("cuFuncLoad")?;
     Ok(function)
 }
 
-/// Lets the driver assemble PTX; what it says against it comes with the error.
+/// Lets the driver assemble PTX; its log comes with the error.
 pub(super) fn assemble(kernel: &str, text: &str) -> Result<sys::CUmodule, CudaError> {
     use sys::CUjit_option as O;
     let mut log = vec![0u8; 8192];
@@ -114,7 +114,8 @@ pub(super) fn assemble(kernel: &str, text: &str) -> Result<sys::CUmodule, CudaEr
     let mut options = [O::CU_JIT_ERROR_LOG_BUFFER, O::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
     let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
     let mut module = std::ptr::null_mut();
-    // SAFETY: the image is PTX that ends in a zero byte; the options name a buffer with its size, which outlives the call.
+    // SAFETY: the image is PTX that ends in a zero byte; the options name a buffer with its size, which outlives the
+    // call.
     let status = unsafe {
         sys::cuModuleLoadDataEx(
             &mut module,

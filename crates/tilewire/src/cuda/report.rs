@@ -1,4 +1,4 @@
-//! Where launches report that they gave up: memory of the host that kernels can write, so that the host sees it without a call.
+//! The reports of launches that gave up: host memory that kernels can write, so that the host sees it without a call.
 
 use super::Device;
 use super::device::held;
@@ -14,7 +14,7 @@ const STRIDE: usize = 128;
 /// Reports in one allocation.
 const COUNT: usize = 512;
 
-/// Pinned memory for reports. It is allocated ahead: allocating it may wait for kernels that run.
+/// Pinned memory for reports. It is allocated ahead, since allocating it may wait for running kernels.
 #[derive(Default)]
 pub(super) struct Reports(Mutex<Pinned>);
 
@@ -24,16 +24,16 @@ struct Pinned {
     free: Vec<*mut u64>,
 }
 
-// SAFETY: the pointers are to pinned memory, which any thread may use; who has one has it alone.
+// SAFETY: the pointers are to pinned memory, which any thread may use; each has one owner.
 unsafe impl Send for Pinned {}
 
 impl Reports {
-    /// More of them. A context is current.
+    /// Allocates more of them. A context must be current.
     pub(super) fn grow(&self) -> Result<(), CudaError> {
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: a context is current; `free` gives it back.
+        // SAFETY: a context is current; `free` frees it.
         let start = unsafe { result::malloc_host(STRIDE * COUNT, flags) }.called("cuMemHostAlloc")?;
-        // SAFETY: as many bytes have just been allocated.
+        // SAFETY: this many bytes have just been allocated.
         unsafe { start.cast::<u8>().write_bytes(0, STRIDE * COUNT) };
         let mut pinned = held(&self.0);
         pinned.all.push(start);
@@ -41,7 +41,7 @@ impl Reports {
         Ok(())
     }
 
-    /// Gives the memory back. A context is current, and no report is left.
+    /// Frees the memory. A context must be current, and no report may be left.
     pub(super) fn free(&self) {
         for start in held(&self.0).all.drain(..) {
             // SAFETY: allocated by `grow`, freed once.
@@ -77,30 +77,30 @@ impl Report {
         self.words as u64
     }
 
-    /// What it says; `None` while it says nothing.
+    /// Its content; `None` while it is empty.
     #[inline]
     pub(super) fn get(&self) -> Option<[u64; abi::REPORT_WORDS]> {
         // Acquire: the kernel writes the state last.
         let state = self.word(0).load(Ordering::Acquire);
-        // 1: being written. Who waits for the launch sees the end of it.
+        // 1: being written. A thread that waits for the launch sees the complete report.
         (state > 1).then(|| std::array::from_fn(|k| self.word(k).load(Ordering::Relaxed)))
     }
 
-    /// The mark of a wait that lasts; see [`abi::stall`].
+    /// The mark of a stalled wait; see [`abi::stall`].
     pub(super) fn stall(&self) -> u64 {
-        // Relaxed: the word says all there is.
+        // Relaxed: the word is self-contained.
         self.word(abi::STALL).load(Ordering::Relaxed)
     }
 
-    /// How many waits that lasted have gone on.
+    /// Number of stalled waits that have continued.
     pub(super) fn lifts(&self) -> u64 {
         self.word(abi::LIFTS).load(Ordering::Relaxed)
     }
 
     fn word(&self, k: usize) -> &AtomicU64 {
         assert!(k <= abi::LIFTS);
-        // SAFETY: the report has as many words, aligned, alive as long as the device; nobody has a reference other than
-        // to atomics.
+        // SAFETY: the report has this many words, aligned, alive as long as the device; all references to them are to
+        // atomics.
         unsafe { AtomicU64::from_ptr(self.words.add(k)) }
     }
 }

@@ -1,22 +1,22 @@
-//! How many blocks run on a device at the same time: those of ranks that wait for each other all must.
+//! How many blocks run on a device at the same time. All blocks of ranks that wait for each other must.
 
 use super::error::CudaError;
 use std::collections::HashMap;
 
-/// What the launches of each stream need, at most: those of one stream run one after the other, those of different streams side
-/// by side.
+/// The largest need of each stream. Launches of one stream run one after the other, those of different streams side by
+/// side.
 pub struct Residency {
     multiprocessors: u32,
     /// By stream: the largest need of a launch since the stream was last waited for.
     needs: HashMap<usize, Need>,
 }
 
-/// What a launch occupies.
+/// The resources that a launch occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Its blocks.
     pub blocks: u32,
-    /// How many of them one multiprocessor runs at once.
+    /// How many of them one multiprocessor runs simultaneously.
     pub per_multiprocessor: u32,
 }
 
@@ -32,7 +32,7 @@ impl Residency {
         Residency { multiprocessors, needs: HashMap::new() }
     }
 
-    /// A launch on a stream, refused when it does not fit beside those of the other streams.
+    /// Claims room for a launch on a stream; refused if it does not fit beside those of the other streams.
     pub(super) fn claim(&mut self, stream: usize, need: Need) -> Result<(), CudaError> {
         let others = || self.needs.iter().filter(|(of, _)| **of != stream).map(|(_, need)| need);
         // Blocks of different kinds may be spread so that none of the other kind fits beside them.
@@ -53,7 +53,7 @@ impl Residency {
     }
 }
 
-/// Whether `ranks` launches of one kind fit a device at once.
+/// Checks that `ranks` launches of one kind fit a device simultaneously.
 ///
 /// ```
 /// use tilewire::cuda::{Need, all_resident};

@@ -1,4 +1,5 @@
-//! What launches wait for, as their kernels say: for the thread that watches a rank while its host does something else.
+//! What launches wait for, as reported by their kernels, for the thread that watches a rank while its host does
+//! something else.
 
 use super::error::{CudaError, Stopped};
 use super::report::Report;
@@ -7,14 +8,14 @@ use crate::ptx::abi;
 use crate::tensor::{Arg, Between};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// The launches of a seat that can be looked at.
+/// The launches of a seat that can be observed.
 #[derive(Clone, Default)]
-pub struct Launches(Arc<Mutex<Vec<Weak<Eye>>>>);
+pub struct Launches(Arc<Mutex<Vec<Weak<ObservedLaunch>>>>);
 
-/// What can be seen of one launch while it runs.
-pub(super) struct Eye {
+/// The observable state of one launch while it runs.
+pub(super) struct ObservedLaunch {
     pub(super) report: Report,
-    /// Of every parameter, between which ranks its words or packets travel.
+    /// By parameter: the ranks between which its words or packets travel.
     params: Vec<Option<Between>>,
     /// See [`crossings`].
     has: Vec<Between>,
@@ -23,40 +24,41 @@ pub(super) struct Eye {
     name: OnceLock<String>,
 }
 
-/// A launch of which a wait lasts.
+/// A launch with a stalled wait.
 #[derive(Clone, Debug)]
 pub struct Stalled {
-    /// What it waits for.
+    /// The ranks between which the awaited data travels.
     pub at: Between,
-    /// All that the launch has between ranks, credits included.
+    /// All pairs of ranks that the launch connects, including by credits.
     pub has: Vec<Between>,
-    /// What it is, in words.
+    /// The launch, in words.
     pub name: String,
-    /// Another number whenever its kernel has looked again.
+    /// Changes whenever its kernel has polled again.
     pub mark: u64,
-    /// Another number for another launch, or when a wait of this one has gone on since: which launch, and how many have.
+    /// The launch, and how many of its waits have continued: changes with another launch, or when a wait of this one
+    /// has continued.
     pub since: (u64, u64),
 }
 
-impl Eye {
-    pub(super) fn new(report: Report, kernel: &Kernel, rank: u32, args: &[Arg]) -> Eye {
+impl ObservedLaunch {
+    pub(super) fn new(report: Report, kernel: &Kernel, rank: u32, args: &[Arg]) -> ObservedLaunch {
         let of = |arg: &Arg| match arg {
             Arg::Slots(banks) | Arg::Buffer(banks) => match &banks[..] {
                 [bank] => bank.between(),
-                // Of several banks a mark does not say which.
+                // A mark does not identify one of several banks.
                 _ => None,
             },
             _ => None,
         };
         let params = args.iter().map(of).collect();
-        Eye { report, params, has: crossings(args), kernel: kernel.clone(), rank, name: OnceLock::new() }
+        ObservedLaunch { report, params, has: crossings(args), kernel: kernel.clone(), rank, name: OnceLock::new() }
     }
 
     pub(super) fn name(&self, name: String) {
         _ = self.name.set(name);
     }
 
-    /// What the launch has reported so far.
+    /// The error that the launch has reported so far.
     #[inline]
     pub(super) fn reported(&self) -> Option<CudaError> {
         self.report.get().map(|words| self.stopped(&words))
@@ -120,7 +122,8 @@ impl Eye {
     }
 }
 
-/// All that a launch has between ranks, of all banks. Credits too: a launch that only gives credits gives what a peer may wait for.
+/// All pairs of ranks that a launch connects, over all banks. Credits count too: a peer may wait for a launch that only
+/// gives credits.
 fn crossings(args: &[Arg]) -> Vec<Between> {
     let banks = args.iter().flat_map(|arg| match arg {
         Arg::Slots(banks) | Arg::Buffer(banks) => &banks[..],
@@ -130,22 +133,22 @@ fn crossings(args: &[Arg]) -> Vec<Between> {
 }
 
 impl Launches {
-    pub(super) fn watch(&self, eye: &Arc<Eye>) {
+    pub(super) fn watch(&self, observed: &Arc<ObservedLaunch>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|eye| eye.strong_count() > 0);
-        all.push(Arc::downgrade(eye));
+        all.retain(|observed| observed.strong_count() > 0);
+        all.push(Arc::downgrade(observed));
     }
 
-    /// What the first of them that gave up has reported.
+    /// The report of the first of them that gave up.
     pub fn reported(&self) -> Option<CudaError> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter_map(Weak::upgrade).find_map(|eye| eye.reported())
+        all.iter().filter_map(Weak::upgrade).find_map(|observed| observed.reported())
     }
 
-    /// A launch that waits, if one does: launches of a seat run one after another.
+    /// A waiting launch, if there is one: launches of a seat run one after another.
     pub fn stalled(&self) -> Option<Stalled> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter_map(Weak::upgrade).find_map(|eye| eye.stalled())
+        all.iter().filter_map(Weak::upgrade).find_map(|observed| observed.stalled())
     }
 }
 

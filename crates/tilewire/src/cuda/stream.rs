@@ -1,11 +1,11 @@
-//! An order of launches.
+//! A stream: a sequence of launches.
 
 use super::device::{Device, held};
 use super::error::{Called, CudaError};
 use super::event::Event;
+use super::gang::GangLaunch;
 use super::graph::Graph;
 use super::launch::{CAPTURED, Captured, KernelOrder};
-use super::muster::Muster;
 use cudarc::driver::{result, sys};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, Weak};
 pub struct Stream {
     device: Arc<Device>,
     handle: sys::CUstream,
-    /// Whether a launch came since the last replay of a graph that has launches of this stream.
+    /// True if a launch came since the last replay of a graph that contains launches of this stream.
     ahead: AtomicBool,
-    /// The ends of such replays since the last launch: the next comes after them.
+    /// The ends of such replays since the last launch: the next launch waits for them.
     behind: Mutex<Vec<Arc<Event>>>,
     /// Where launches wait for those of other ranks before they are put on the stream.
-    together: Option<Together>,
+    together: Option<Gang>,
     /// The thread that launches here, by its number; see [`Stream::own`].
     owner: AtomicU64,
     /// Odd while that thread waits for the stream; another number in every wait.
@@ -43,27 +43,28 @@ static OWN_LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
 /// Ranks of this process that share a device: their launches start together.
 #[derive(Clone)]
-pub struct Together(Arc<Muster<KernelOrder>>);
+pub struct Gang(Arc<GangLaunch<KernelOrder>>);
 
-impl Together {
-    /// Each is a thread.
-    pub fn of_threads() -> Together {
-        Together(Arc::new(Muster::new(false)))
+impl Gang {
+    /// Each rank is a thread.
+    pub fn of_threads() -> Gang {
+        Gang(Arc::new(GangLaunch::new(false)))
     }
 
-    /// One thread plays them all.
-    pub fn of_one_thread() -> Together {
-        Together(Arc::new(Muster::new(true)))
+    /// One thread plays all ranks.
+    pub fn of_one_thread() -> Gang {
+        Gang(Arc::new(GangLaunch::new(true)))
     }
 }
 
-// SAFETY: the driver's handles may be used from any thread; what changes in a stream is atomic or behind a lock.
+// SAFETY: the driver's handles may be used from any thread; the mutable fields are an atomic and behind a lock.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
 thread_local! {
-    /// Streams that this thread has put launches on since it last waited for them: what host access to device memory waits for.
+    /// Streams that this thread has put launches on since it last waited for them: host access to device memory waits
+    /// for these.
     static BUSY: RefCell<Vec<Weak<Stream>>> = const { RefCell::new(Vec::new()) };
     /// The number of this thread.
     static THREAD: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +79,7 @@ impl Stream {
     }
 
     /// A new stream of one of these ranks.
-    pub fn together(device: &Arc<Device>, ranks: &Together) -> Result<Arc<Stream>, CudaError> {
+    pub fn together(device: &Arc<Device>, ranks: &Gang) -> Result<Arc<Stream>, CudaError> {
         Stream::make(device, Some(ranks.clone()))
     }
 
@@ -129,7 +130,7 @@ impl Stream {
         Ok(())
     }
 
-    fn make(device: &Arc<Device>, together: Option<Together>) -> Result<Arc<Stream>, CudaError> {
+    fn make(device: &Arc<Device>, together: Option<Gang>) -> Result<Arc<Stream>, CudaError> {
         device.bind()?;
         let handle = result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
         let (ahead, behind) = (AtomicBool::new(false), Mutex::default());
@@ -168,7 +169,7 @@ impl Stream {
     /// Whether all that was launched here has ended, in replays on other streams too. Of use while the thread that launches here does not.
     pub(crate) fn is_idle(&self) -> Result<bool, CudaError> {
         // In this order: what waits to be put on the stream leaves that list for the stream.
-        if self.muster().is_some_and(|muster| muster.has_pending(self.handle as usize)) {
+        if self.gang().is_some_and(|gang| gang.has_pending(self.handle as usize)) {
             return Ok(false);
         }
         self.device.bind()?;
@@ -181,17 +182,17 @@ impl Stream {
 
     /// The first launch that waits for other ranks before it is put here, by its number, and a rank that has not come.
     pub(crate) fn lacks(&self) -> Option<(u64, u32)> {
-        self.muster()?.lacks(self.handle as usize)
+        self.gang()?.lacks(self.handle as usize)
     }
 
     /// Puts that launch here with what is there: nobody comes.
     pub(crate) fn start_without(&self, number: u64) {
-        if let Some(muster) = self.muster() {
-            muster.start_without(self.handle as usize, number);
+        if let Some(gang) = self.gang() {
+            gang.start_without(self.handle as usize, number);
         }
     }
 
-    /// Waits until all that was put on the stream is done.
+    /// Waits until everything on the stream is done.
     pub fn sync(&self) -> Result<(), CudaError> {
         if self.is_capturing()? {
             return Err(CudaError::Capturing { what: "waiting for a stream" });
@@ -213,7 +214,7 @@ impl Stream {
         done
     }
 
-    /// What comes next on this stream waits for what is on the other now.
+    /// Makes later work on this stream wait for the current work of the other.
     pub fn after(&self, other: &Stream) -> Result<(), CudaError> {
         self.ordered();
         other.ordered();
@@ -231,16 +232,17 @@ impl Stream {
         }
     }
 
-    /// A launch comes next: it runs after replays of graphs that have launches of this stream.
+    /// A launch comes next: it runs after replays of graphs that contain launches of this stream.
     pub(super) fn catch_up(&self) -> Result<(), CudaError> {
         let behind = std::mem::take(&mut *held(&self.behind));
         behind.iter().try_for_each(|replayed| self.after_event(replayed))?;
-        // Relaxed: launches and replays of one stream are one thread's, or ordered by whoever shares it.
+        // Relaxed: launches and replays of one stream are made by one thread, or ordered by the threads that share it.
         self.ahead.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// A graph that has launches of these streams comes next on this one: it runs after what is there, and what comes there after it.
+    /// A graph that contains launches of these streams comes next on this one: it runs after their current work, and
+    /// their later work runs after it.
     pub(super) fn join(self: &Arc<Self>, parts: &[Arc<Stream>], done: &Arc<Event>) -> Result<(), CudaError> {
         self.ordered();
         for part in parts {
@@ -268,7 +270,8 @@ impl Stream {
         unsafe { result::stream::wait_event(self.handle, event.handle(), waits) }.called("cuStreamWaitEvent")
     }
 
-    /// Records what `body` puts on this stream, and on those of `others` (as forks of it), instead of running it; see [`Graph`].
+    /// Records what `body` puts on this stream, and on those of `others` (as forks of it), instead of running it; see
+    /// [`Graph`].
     pub fn capture<E: From<CudaError>>(
         self: &Arc<Self>,
         others: &[&Arc<Stream>],
@@ -299,7 +302,7 @@ impl Stream {
         Ok(Graph::own(&self.device, graph?, kept, parts)?)
     }
 
-    /// Whether what is put on the stream is recorded, not run.
+    /// True if work put on the stream is recorded, not run.
     pub fn is_capturing(&self) -> Result<bool, CudaError> {
         self.device.bind()?;
         // SAFETY: the stream lives.
@@ -307,7 +310,7 @@ impl Stream {
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
-    /// This thread has put something on the stream.
+    /// This thread has put work on the stream.
     pub(super) fn busy(self: &Arc<Self>) {
         BUSY.with_borrow_mut(|busy| {
             if !busy.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(self))) {
@@ -321,16 +324,17 @@ impl Stream {
         self.handle
     }
 
-    /// The handle, for what comes after all launches so far: those that wait for other ranks to start are waited for.
+    /// The handle, for work that comes after all launches so far: waits until those that start with other ranks have
+    /// started.
     pub(super) fn ordered(&self) -> sys::CUstream {
-        if let Some(Together(muster)) = &self.together {
-            muster.settle(self.handle as usize);
+        if let Some(Gang(gang)) = &self.together {
+            gang.flush(self.handle as usize);
         }
         self.handle
     }
 
-    pub(super) fn muster(&self) -> Option<&Arc<Muster<KernelOrder>>> {
-        self.together.as_ref().map(|Together(muster)| muster)
+    pub(super) fn gang(&self) -> Option<&Arc<GangLaunch<KernelOrder>>> {
+        self.together.as_ref().map(|Gang(gang)| gang)
     }
 }
 
@@ -351,7 +355,7 @@ pub(super) fn ended(query: Result<(), result::DriverError>) -> Result<bool, resu
     }
 }
 
-/// A capture under way: it ends however its body does, since a stream must not be left in one.
+/// A capture in progress. It ends however its body does, since a stream must not be left capturing.
 struct Recording<'s> {
     stream: &'s Stream,
 }
@@ -367,9 +371,9 @@ impl Recording<'_> {
 
 impl Drop for Recording<'_> {
     fn drop(&mut self) {
-        // By a panic of the body.
+        // The body panicked.
         CAPTURED.take();
-        // SAFETY: the stream is capturing; the graph it gives is destroyed, once.
+        // SAFETY: the stream is capturing; the resulting graph is destroyed, once.
         unsafe {
             if let Ok(graph) = result::stream::end_capture(self.stream.handle) {
                 _ = result::graph::destroy(graph);
@@ -379,7 +383,7 @@ impl Drop for Recording<'_> {
 }
 
 /// Waits for all launches that this thread has put on streams of the device.
-pub(super) fn settle_launches(device: &Device) -> Result<(), CudaError> {
+pub(super) fn sync_launches(device: &Device) -> Result<(), CudaError> {
     let mine = BUSY.with_borrow_mut(|busy| {
         let (mine, others): (Vec<_>, Vec<_>) = std::mem::take(busy)
             .into_iter()
@@ -398,7 +402,7 @@ pub(super) fn settle_launches(device: &Device) -> Result<(), CudaError> {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.device.bind().is_ok() {
-            // SAFETY: created by `new`, destroyed once; the driver lets what is under way finish.
+            // SAFETY: created by `new`, destroyed once; the driver lets pending work finish.
             _ = unsafe { result::stream::destroy(self.handle) };
         }
         held(&self.device.residency).release(self.handle as usize);

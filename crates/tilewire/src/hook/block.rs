@@ -1,4 +1,4 @@
-//! The block: what a kernel's closure gets. It declares parameters and roles.
+//! The block: the argument of a kernel's closure. It declares parameters and roles.
 
 use super::error::MisuseKind;
 use super::legs::Overlap;
@@ -22,7 +22,7 @@ impl<'t> Block<'t> {
         Block { trace, brand: PhantomData }
     }
 
-    /// Number of blocks of a launch; 1 unless said.
+    /// Number of blocks of a launch; 1 by default.
     #[track_caller]
     pub fn blocks(&self, blocks: u32) {
         self.at_least_one("the number of blocks", blocks);
@@ -31,30 +31,31 @@ impl<'t> Block<'t> {
 
     // ---- tensors ------------------------------------------------------------------------------------------------
 
-    /// A tensor the kernel only reads. The same tensor given as output too (in place) is one parameter, and so are the bytes of it that the
-    /// kernel writes under any other name: those are read and written in program order.
+    /// A tensor the kernel only reads. A tensor that is also an output (in place) becomes one parameter. So do all its
+    /// bytes that the kernel writes under any other name: they are read and written in program order.
     ///
-    /// No *other* kernel may write it during the launch, however that is signalled: engines keep what they have read, and a GPU reads it through a
-    /// cache that sees no writes. Memory that peers write is a [`Block::region`], or a [`Block::buffer`] with [`Access::InOut`]. The checker
-    /// reports a peer that does (`written-during-launch`).
+    /// No *other* kernel may write it during the launch, even if it signals afterwards: engines keep what they have
+    /// read, and a GPU reads it through a cache that sees no writes. Memory that peers write is a [`Block::region`], or
+    /// a [`Block::buffer`] with [`Access::InOut`]. The checker reports a peer that writes an input
+    /// (`written-during-launch`).
     #[track_caller]
     pub fn input<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::In)
     }
 
-    /// A tensor the kernel writes (it may read back what it wrote). No other kernel may write these bytes during the launch: see
-    /// [`Block::input`].
+    /// A tensor the kernel writes (it may read back what it wrote). No other kernel may write these bytes during the
+    /// launch: see [`Block::input`].
     #[track_caller]
     pub fn output<T: Element>(&self, tensor: &Tensor<T>) -> View<'t, T> {
         argument(self.trace, tensor, Access::Out)
     }
 
-    /// As [`Block::input`], of a tensor whose type is known while tracing only.
+    /// As [`Block::input`], for a tensor whose type is known only while tracing.
     pub(crate) fn any_input(&self, tensor: &AnyTensor) -> View<'t, ()> {
         any_argument(self.trace, tensor, Access::In)
     }
 
-    /// As [`Block::output`], of a tensor whose type is known while tracing only.
+    /// As [`Block::output`], for a tensor whose type is known only while tracing.
     pub(crate) fn any_output(&self, tensor: &AnyTensor) -> View<'t, ()> {
         any_argument(self.trace, tensor, Access::Out)
     }
@@ -128,7 +129,7 @@ impl<'t> Block<'t> {
         self.role("main", 8).run(body);
     }
 
-    /// The first read of a hook, traced by now, from memory of `output` that may be overwritten meanwhile.
+    /// The first read of a traced hook from memory of `output` that may be overwritten before the read.
     pub(crate) fn overlap(&self, output: &Memory) -> Option<Overlap> {
         self.trace.overlap(output)
     }
@@ -138,7 +139,7 @@ impl<'t> Block<'t> {
         Lines { trace: self.trace, brand: PhantomData }
     }
 
-    /// Records a misuse of something built on the language.
+    /// Records a misuse detected by code built on the language.
     pub(crate) fn report(&self, at: &SourceLine, kind: MisuseKind) {
         self.trace.report(at, kind);
     }
@@ -150,7 +151,7 @@ impl<'t> Block<'t> {
         }
     }
 
-    /// The size of all banks, which must agree in it, and in whether they carry an operation.
+    /// The size of all banks. They must agree on it, and on whether they carry an operation.
     #[track_caller]
     fn bank_bytes(&self, what: &'static str, name: &str, banks: &[Memory]) -> usize {
         let at = SourceLine::caller();
@@ -185,8 +186,8 @@ impl<'t> RoleBuilder<'t> {
         self.copies(1, body);
     }
 
-    /// Gives the role its body, run by `copies` groups of lanes that take turns ([`RoleCtx::for_turns`]). The CPU engine runs
-    /// one copy.
+    /// Gives the role its body, run by `copies` groups of lanes that take turns ([`RoleCtx::for_turns`]). The CPU
+    /// engine runs one copy.
     #[track_caller]
     pub fn copies(self, copies: u32, body: impl FnOnce(&RoleCtx<'t>)) {
         if copies == 0 {

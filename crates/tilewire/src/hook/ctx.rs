@@ -1,4 +1,5 @@
-//! `Ctx`: everything a hook may know about the element it is called for. The same set in every schedule, on every engine.
+//! `Ctx`: everything a hook may know about the element it is called for. It is the same in every schedule, on every
+//! engine.
 
 use super::error::MisuseKind;
 use super::legs::{Holds, HookLeg};
@@ -13,15 +14,15 @@ use crate::ir::{self, BinaryOp, Op, SourceLine, Special, Type};
 use crate::tensor::Tensor;
 use std::rc::Rc;
 
-/// What a hook gets: the chunks it reads and writes, and where it is.
+/// The argument of a hook: the chunks it reads and writes, and its position.
 ///
 /// `produce` is called on the send leg and `consume` on the receive leg, once for every position of the *output* chunk.
-/// Positions are lane values, and so is `shard()` of an all-reduce; everything else is uniform. New needs become new methods, never a new
-/// signature.
+/// Positions are lane values, and so is `shard()` of an all-reduce; everything else is uniform. New needs become new
+/// methods, never a new signature.
 ///
-/// **Fields that say *what* a value is** mean the same in every algorithm, protocol, size and [`Config`](crate::Config): `rank`, `world_size`,
-/// `peer`, `recv_peer`, `shard`, `pos`, `row`, `col`, `rows`, `cols`, `chunk`. `peer` is the rank whose output the value ends in,
-/// `recv_peer` the rank whose input it comes from:
+/// **Fields that identify a value** mean the same in every algorithm, protocol, size and [`Config`](crate::Config):
+/// `rank`, `world_size`, `peer`, `recv_peer`, `shard`, `pos`, `row`, `col`, `rows`, `cols`, `chunk`. `peer` is the rank
+/// whose output the value ends in, `recv_peer` the rank whose input it comes from:
 ///
 /// | | `produce`: `peer` | `recv_peer` | `consume`: `peer` | `recv_peer` | `shard` |
 /// |---|---|---|---|---|---|
@@ -35,12 +36,14 @@ use std::rc::Rc;
 /// | `reduce_scatter` | the rank whose chunk it is | `rank` | `rank` | refused: use `rank` | as `peer` |
 /// | `all_reduce` | refused: use `shard` | `rank` | `rank` | refused: use `shard` | the rank whose shard the position is in |
 ///
-/// A field is refused where no single rank qualifies: in an all-gather one value ends in the outputs of all, and what a reduction has combined
-/// comes from the inputs of all. The build fails with the line. (Hooks of empty chunks are not called, and not traced.)
+/// A field is refused if no single rank qualifies: in an all-gather one value ends in the outputs of all ranks, and a
+/// reduced value comes from the inputs of all. The build fails and names the line. (Hooks of empty chunks are not
+/// called, and not traced.)
 ///
-/// **Fields that say *how* a value travels** depend on the algorithm, the protocol, the size and [`Config`](crate::Config): `tile`, `tile_rows`,
-/// `tile_cols`, `step`, `slot`, `block`, `num_blocks`, `region`, `role`. They are for measuring and debugging; a result that depends on one
-/// changes when the library chooses another way.
+/// **Fields that describe how a value travels** depend on the algorithm, the protocol, the size and
+/// [`Config`](crate::Config): `tile`, `tile_rows`, `tile_cols`, `step`, `slot`, `block`, `num_blocks`, `region`,
+/// `role`. They are for measuring and debugging. A result that depends on one changes when the library chooses another
+/// way.
 ///
 /// ```
 /// use tilewire::{Tensor, map, prelude::*};
@@ -54,21 +57,21 @@ use std::rc::Rc;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Ctx<'t, In, Out> {
-    /// The chunk being sent, on the sender. `consume` may read it as well: there it is this rank's own. A rank that only receives (by `recv`, or
-    /// in a broadcast or scatter of another root) has none. No hook writes it.
+    /// The chunk being sent, on the sender. `consume` may read it too: there it is this rank's own. A rank that only
+    /// receives (by `recv`, or in a broadcast or scatter of another root) has none. No hook writes it.
     pub input: Chunk<'t, In>,
-    /// The chunk being received, on the receiver. `consume` writes it, and reads it where it writes it. `produce` may ask for its length and its
-    /// shape, and for nothing else: its elements are overwritten while others are still sent.
+    /// The chunk being received, on the receiver. `consume` writes it, and may read an element that it writes.
+    /// `produce` may ask only for its length and shape: its elements are overwritten while others are still being sent.
     pub output: Chunk<'t, Out>,
-    /// The current tile in the transport's region, where there is one: the bytes as they travel. `consume` may read it; no hook writes it.
-    /// Depends on [`Config`](crate::Config).
+    /// The current tile in the transport's region, if there is one: the bytes as they travel. `consume` may read it; no
+    /// hook writes it. Depends on [`Config`](crate::Config).
     pub region: Option<Tile<'t>>,
     trace: &'t Trace,
     role: Rc<str>,
     facts: Facts<'t>,
 }
 
-/// The current tile of a transport's region: where its bytes begin.
+/// The current tile of a transport's region.
 #[derive(Clone, Copy)]
 pub struct Tile<'t> {
     /// The region.
@@ -79,7 +82,7 @@ pub struct Tile<'t> {
     pub offset: Value<'t, i64>,
 }
 
-/// A number a context knows: given by the schedule, by the launch, or not at all.
+/// A number of a context: given by the schedule, by the launch, or unavailable.
 #[derive(Clone, Copy)]
 enum Fact<'t> {
     Given(Known<'t>),
@@ -89,17 +92,17 @@ enum Fact<'t> {
         field: &'static str,
         of: Several,
     },
-    /// The position, divided by so many: which shard it is in.
+    /// The position divided by this many elements: the shard it is in.
     ShardOf(usize),
 }
 
-/// Why a field that names one rank is refused: several qualify.
+/// Why a field that names one rank is refused: several ranks qualify.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Several {
     /// `produce` or `consume`.
     pub hook: &'static str,
     pub collective: &'static str,
-    /// The field to use, and what it is.
+    /// The field to use instead, and its meaning.
     pub instead: &'static str,
 }
 
@@ -140,19 +143,20 @@ fn fixed<'t>(number: usize) -> Fact<'t> {
 }
 
 facts! {
-    /// Position in the output chunk, from 0: `row * cols + col` where it has a shape. The chunk of an all-reduce is the whole tensor.
+    /// Position in the output chunk, from 0: `row * cols + col` if it has a shape. The chunk of an all-reduce is the
+    /// whole tensor.
     pos = fixed(0);
-    /// Row in the output chunk; a misuse where it has no shape.
+    /// Row in the output chunk; a misuse if it has no shape.
     row = Fact::NoShape;
-    /// Column in the output chunk; a misuse where it has no shape.
+    /// Column in the output chunk; a misuse if it has no shape.
     col = Fact::NoShape;
-    /// Rows of the output chunk; 1 where it has no shape.
+    /// Rows of the output chunk; 1 if it has no shape.
     rows = fixed(1);
-    /// Columns of the output chunk; all its elements where it has no shape.
+    /// Columns of the output chunk; all its elements if it has no shape.
     cols = fixed(0);
     /// Elements of the output chunk.
     chunk = fixed(0);
-    /// Index of the tile in what this leg carries. Depends on [`Config`](crate::Config).
+    /// Index of the tile among those of this leg. Depends on [`Config`](crate::Config).
     tile = fixed(0);
     /// Rows of a tile. Depends on [`Config`](crate::Config).
     tile_rows = fixed(1);
@@ -168,22 +172,23 @@ facts! {
     num_blocks = Fact::Launch(Special::Blocks);
     /// This rank.
     rank = Fact::Launch(Special::Rank);
-    /// The rank whose output the value ends in: in `consume` this rank. A misuse in `produce` where it ends in the outputs of all (see the
-    /// table of [`Ctx`]).
+    /// The rank whose output the value ends in: in `consume` this rank. A misuse in `produce` if it ends in the outputs
+    /// of all ranks (see the table of [`Ctx`]).
     peer = Fact::Launch(Special::Rank);
-    /// The rank whose input the value comes from: in `produce` this rank. A misuse in `consume` where it comes from the inputs of all (see
-    /// the table of [`Ctx`]).
+    /// The rank whose input the value comes from: in `produce` this rank. A misuse in `consume` if it comes from the
+    /// inputs of all ranks (see the table of [`Ctx`]).
     recv_peer = Fact::Launch(Special::Rank);
-    /// Which shard the value belongs to, by its rank: the rank it comes from; where a tensor is dealt out (`scatter`, `reduce_scatter`) the
-    /// rank it goes to; in an all-reduce the rank whose shard of the output the position is in, which is a lane value.
+    /// The shard of the value, named by a rank: the rank it comes from, or, if a tensor is distributed (`scatter`,
+    /// `reduce_scatter`), the rank it goes to. In an all-reduce it is the rank whose shard of the output the position
+    /// is in, a lane value.
     shard = Fact::Launch(Special::Rank);
     /// Number of ranks.
     world_size = Fact::Launch(Special::WorldSize);
 }
 
 impl<'t, In, Out> Ctx<'t, In, Out> {
-    /// Starts a context for the code of a role; what is not set keeps its default: the rank's own chunk, step and slot 0.
-    /// Schedules call this; hooks only read.
+    /// Starts a context for the code of a role. Fields that are not set keep their defaults: the rank's own chunk, step
+    /// and slot 0. Schedules call this; hooks only read.
     #[allow(clippy::new_ret_no_self)] // a context is built, never changed
     pub fn new(r: &RoleCtx<'t>, input: Chunk<'t, In>, output: Chunk<'t, Out>) -> CtxBuilder<'t, In, Out> {
         let mut facts = Facts::new();
@@ -208,7 +213,8 @@ impl<'t, In, Out> Ctx<'t, In, Out> {
         Value::new(self.trace, x.into_ir(self.trace, &SourceLine::caller()))
     }
 
-    /// A tensor that the hook captured, as a view: for an element at a constant index, which [`Captured::at`](super::Captured::at) cannot have.
+    /// A tensor that the hook captured, as a view. Use it for an element at a constant index, which
+    /// [`Captured::at`](super::Captured::at) does not accept.
     ///
     /// ```
     /// use tilewire::{Tensor, map};
@@ -221,8 +227,8 @@ impl<'t, In, Out> Ctx<'t, In, Out> {
         input(self.trace, tensor)
     }
 
-    /// For a hook that cannot work with these chunks: the build fails with these words and the line of this call. Tracing goes on, so
-    /// give some value all the same.
+    /// For a hook that cannot work with these chunks: the build fails with this message and the line of this call.
+    /// Tracing continues, so return some value anyway.
     ///
     /// ```
     /// use tilewire::{Tensor, map};
@@ -240,7 +246,7 @@ impl<'t, In, Out> Ctx<'t, In, Out> {
         self.trace.report(&SourceLine::caller(), MisuseKind::Refused { why: why.into() });
     }
 
-    /// Makes sure that groups of so many neighbours have one and the same value, as the hook given at this line says.
+    /// Checks that groups of `group` neighbours have the same value, as the hook given at this line promises.
     pub(crate) fn shared_by(&self, value: ir::Value, group: usize, at: &SourceLine) {
         if !self.trace.same_in_groups(value, group) {
             self.trace.report(at, MisuseKind::NotShared { group });
@@ -290,19 +296,19 @@ impl<'t, In, Out> CtxBuilder<'t, In, Out> {
         self
     }
 
-    /// Makes `peer()` a misuse: no single rank is.
+    /// Makes `peer()` a misuse, because no single rank qualifies.
     pub(crate) fn no_peer(mut self, of: Several) -> Self {
         self.ctx.facts.peer = Fact::Several { field: "peer()", of };
         self
     }
 
-    /// Makes `recv_peer()` a misuse: no single rank is.
+    /// Makes `recv_peer()` a misuse, because no single rank qualifies.
     pub(crate) fn no_recv_peer(mut self, of: Several) -> Self {
         self.ctx.facts.recv_peer = Fact::Several { field: "recv_peer()", of };
         self
     }
 
-    /// The shard is that of the position, where so many are one.
+    /// Derives the shard from the position; a shard has `each` positions.
     pub(crate) fn shard_of_positions(mut self, each: usize) -> Self {
         self.ctx.facts.shard = Fact::ShardOf(each);
         self
@@ -322,11 +328,11 @@ impl<'t, In, Out> CtxBuilder<'t, In, Out> {
     }
 }
 
-/// The memory of one chunk: by position, and by row and column where it has a shape.
+/// The memory of one chunk: by position, and by row and column if it has a shape.
 pub struct Chunk<'t, T> {
     view: View<'t, T>,
     shape: Option<View2<'t, T>>,
-    /// The hook's `row()` and `col()` and how far they run, to report one used on an axis too short for it.
+    /// The hook's `row()` and `col()` and their ranges, to report one used on an axis that is too short for it.
     axes: [Option<(&'static str, ir::Value, usize)>; 2],
 }
 
@@ -351,7 +357,7 @@ impl<'t, T> From<View2<'t, T>> for Chunk<'t, T> {
 }
 
 impl<'t, T> Chunk<'t, T> {
-    /// The same chunk with elements of another type, or of one that is known while tracing only.
+    /// The same chunk with elements of another type, or of one that is known only while tracing.
     fn retyped<U>(self) -> Chunk<'t, U> {
         let Chunk { view, shape, axes } = self;
         Chunk { view: view.retyped(), shape: shape.map(View2::retyped), axes }
@@ -362,17 +368,17 @@ impl<'t, T> Chunk<'t, T> {
         self.view.len()
     }
 
-    /// Whether there is no element.
+    /// True if there is no element.
     pub fn is_empty(&self) -> bool {
         self.view.is_empty()
     }
 
-    /// Rows; 1 where the chunk has no shape.
+    /// Rows; 1 if the chunk has no shape.
     pub fn rows(&self) -> usize {
         self.shape.map_or(1, |shape| shape.rows())
     }
 
-    /// Columns; all elements where the chunk has no shape.
+    /// Columns; all elements if the chunk has no shape.
     pub fn cols(&self) -> usize {
         self.shape.map_or(self.len(), |shape| shape.cols())
     }
@@ -411,7 +417,7 @@ impl<'t, T: Element> Chunk<'t, T> {
         self.view.load(pos)
     }
 
-    /// The element at a position where `cond` holds, otherwise `other`.
+    /// The element at a position if `cond` holds, otherwise `other`.
     #[track_caller]
     pub fn load_if(
         &self,
@@ -428,13 +434,13 @@ impl<'t, T: Element> Chunk<'t, T> {
         self.view.store(pos, x);
     }
 
-    /// Writes the element at a position where `cond` holds.
+    /// Writes the element at a position if `cond` holds.
     #[track_caller]
     pub fn store_if(&self, cond: impl IntoValue<'t, bool>, pos: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
         self.view.store_if(cond, pos, x);
     }
 
-    /// The element in a row and a column; a misuse where the chunk has no shape.
+    /// The element in a row and a column; a misuse if the chunk has no shape.
     #[track_caller]
     pub fn at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>) -> Value<'t, T> {
         let at = SourceLine::caller();
@@ -444,7 +450,7 @@ impl<'t, T: Element> Chunk<'t, T> {
         }
     }
 
-    /// Writes the element in a row and a column; a misuse where the chunk has no shape.
+    /// Writes the element in a row and a column; a misuse if the chunk has no shape.
     #[track_caller]
     pub fn store_at(&self, row: impl IntoIndex<'t>, col: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
         if let Some(shape) = self.shaped(&row, &col, &SourceLine::caller()) {
@@ -453,13 +459,13 @@ impl<'t, T: Element> Chunk<'t, T> {
     }
 }
 
-/// A context whose chunks have elements of types that are known while tracing only: what schedules and collectives work with.
+/// A context whose element types are known only while tracing, for schedules and collectives.
 pub(crate) type AnyCtx<'t> = Ctx<'t, (), ()>;
 /// Such a context under construction.
 pub(crate) type AnyCtxBuilder<'t> = CtxBuilder<'t, (), ()>;
 
 impl<'t> AnyCtx<'t> {
-    /// The context as a hook of these types gets it.
+    /// The context as a hook with these types gets it.
     pub(crate) fn typed<In: Element, Out: Element>(&self) -> Ctx<'t, In, Out> {
         let Ctx { input, output, region, trace, role, facts } = self.clone();
         Ctx { input: input.retyped(), output: output.retyped(), region, trace, role, facts }
@@ -471,7 +477,7 @@ impl<'t> AnyCtx<'t> {
         AnyValue::new(self.trace, self.trace.raw(Op::Load { at: place, mask: None }, at))
     }
 
-    /// What `consume` does when the user gives none: stores the value at its position. Several values, or one of another type than the
+    /// The default `consume`: stores the value at its position. Several values, or one of another type than the
     /// output's, are a misuse at `at`.
     pub(crate) fn store_output(&self, payload: Payload<'t>, output: Type, at: &SourceLine) {
         match payload.parts() {

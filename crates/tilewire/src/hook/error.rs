@@ -1,4 +1,4 @@
-//! What can be wrong with a kernel while it is traced, in words that say what to do.
+//! Errors of tracing a kernel, with messages that say what to do.
 
 use crate::ir::{SourceLine, Type, VerifyErrors};
 use crate::tensor::MixedBanks;
@@ -14,7 +14,7 @@ pub enum BuildError {
         kernel: String,
         /// The user's line that builds it.
         built_at: SourceLine,
-        /// What is wrong, in the order it was met; never empty.
+        /// The misuses, in the order they were met; never empty.
         errors: Vec<Misuse>,
     },
     /// Two traces of one closure differ.
@@ -34,12 +34,12 @@ pub enum BuildError {
         kernel: String,
         /// The panic's message.
         message: String,
-        /// The user's line that builds it: of a collective, its call.
+        /// The user's line that builds it; for a collective, the line of its call.
         at: SourceLine,
         /// Misuse met before the panic, which may have led to it.
         earlier: Vec<Misuse>,
     },
-    /// The traced kernel is not legal in a way tracing does not see.
+    /// The traced kernel is illegal in a way that tracing does not detect.
     Verify {
         /// Name of the kernel.
         kernel: String,
@@ -98,7 +98,7 @@ fn list(f: &mut fmt::Formatter<'_>, errors: &[Misuse]) -> fmt::Result {
 pub struct Misuse {
     /// The user's line.
     pub at: SourceLine,
-    /// What is wrong there.
+    /// The misuse.
     pub kind: MisuseKind,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for ScopeKind {
     }
 }
 
-/// The ways to misuse the language that the compiler cannot see.
+/// The misuses of the language that the compiler cannot detect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MisuseKind {
@@ -163,13 +163,13 @@ pub enum MisuseKind {
         /// Name of the parameter.
         name: String,
     },
-    /// A hook of a collective that touches memory which is not for its leg.
+    /// A hook of a collective that touches memory outside its leg.
     WrongLeg {
         /// `produce` or `consume`.
         hook: &'static str,
         /// `c.input`, `c.output` or `c.region`.
         what: &'static str,
-        /// Whether it writes there.
+        /// True if it writes there.
         writes: bool,
     },
     /// An `each` inside an `each`.
@@ -194,7 +194,7 @@ pub enum MisuseKind {
         /// The operation.
         what: &'static str,
     },
-    /// A shape that is not the size of the memory.
+    /// A shape that does not match the size of the memory.
     Shape {
         /// Rows asked for.
         rows: usize,
@@ -205,9 +205,9 @@ pub enum MisuseKind {
         /// Elements there are.
         len: usize,
     },
-    /// A shape that is not that of one chunk.
+    /// A shape that does not match one chunk.
     ChunkShape {
-        /// Of the input or of the output.
+        /// `input` or `output`.
         of: &'static str,
         /// Elements of the shape.
         elements: usize,
@@ -240,37 +240,37 @@ pub enum MisuseKind {
         hook: &'static str,
         /// The collective.
         collective: &'static str,
-        /// The field to use instead, and what it is.
+        /// The field to use instead, and its meaning.
         instead: &'static str,
     },
     /// `row()` or `col()` used on an axis of a chunk that is shorter than the range of the position.
     Transposed {
         /// `row()` or `col()`.
         what: &'static str,
-        /// The position runs below this.
+        /// The exclusive bound of the position.
         runs_to: usize,
-        /// The axis has this many places.
+        /// The length of the axis.
         extent: usize,
     },
-    /// A hook that carries something the default `consume` cannot store.
+    /// A hook whose payload the default `consume` cannot store.
     NeedsConsume {
-        /// What `produce` gives.
+        /// The types that `produce` returns.
         carries: Vec<Type>,
         /// Element type of the output.
         output: Type,
     },
-    /// A `consume` given before the `produce` that decides what it gets.
+    /// A `consume` given before the `produce` that decides its argument.
     HookOrder,
     /// A group of no elements.
     ZeroGroup,
     /// A number that must be at least one and is not.
     TooSmall {
-        /// What it counts.
+        /// The quantity.
         what: &'static str,
         /// The number.
         is: i128,
     },
-    /// Signal slots at a distance that is no positive multiple of 8.
+    /// Signal slots at a distance that is not a positive multiple of 8.
     Stride {
         /// The distance in bytes.
         stride: u32,
@@ -291,7 +291,7 @@ pub enum MisuseKind {
     },
     /// A kernel without a role.
     NoRole,
-    /// A value that is to travel once for a group of neighbours, but is not seen to be the same for all of them.
+    /// A value that should travel once for a group of neighbours, but is not known to be the same for all of them.
     NotShared {
         /// Elements of a group.
         group: usize,
@@ -301,7 +301,7 @@ pub enum MisuseKind {
         /// The hook's own words.
         why: String,
     },
-    /// A number that its place cannot hold.
+    /// A number that does not fit its type.
     ConstantRange {
         /// The number.
         number: i128,
@@ -347,12 +347,12 @@ impl fmt::Display for MisuseKind {
             }
             WrongLeg { hook, what: what @ "c.output", writes: true } => write!(
                 f,
-                "{hook} stores to {what}, which consume writes as values arrive: give the value as the result of {hook}, and store \
+                "{hook} stores to {what}, which consume writes as values arrive: return the value from {hook}, and store \
                  it in consume"
             ),
             WrongLeg { hook, what: what @ "c.output", writes: false } => write!(
                 f,
-                "{hook} reads {what}, which is overwritten meanwhile: read it in consume, where it is written, or let {hook} read \
+                "{hook} reads {what}, which may already be overwritten: read it in consume, which writes it, or let {hook} read \
                  c.input or a tensor that it captures"
             ),
             WrongLeg { hook, what: what @ "c.input", writes: true } => {
@@ -364,11 +364,11 @@ impl fmt::Display for MisuseKind {
             ),
             WrongLeg { hook, what, writes: true } => write!(
                 f,
-                "{hook} writes {what}, where other elements and the peer read: what produce gives is written there; store other \
+                "{hook} writes {what}, which other elements and the peer read: it holds the values that produce returns; store other \
                  results to c.output, in consume"
             ),
             WrongLeg { hook, what, writes: false } => {
-                write!(f, "{hook} reads {what}, where nothing is yet of what it sends: read c.input")
+                write!(f, "{hook} reads {what}, which does not hold the data it sends yet: read c.input")
             }
             NestedEach { outer } => write!(
                 f,
@@ -377,7 +377,7 @@ impl fmt::Display for MisuseKind {
             NestedRole { outer } => write!(f, "role inside role {outer}: declare roles side by side on the block"),
             InsideEach { what, each } => write!(
                 f,
-                "{what} inside the each at {each}, where every element is on its own: move it before or after the each \
+                "{what} inside the each at {each}, where elements run independently: move it before or after the each \
                  (per-element choice is select, load_if and store_if)"
             ),
             OutsideEach { what } => write!(f, "{what} outside an each: it works on the elements of an each"),
@@ -394,8 +394,8 @@ impl fmt::Display for MisuseKind {
             ),
             ChunkShape { of, elements, len } => write!(
                 f,
-                "a shape of {elements} elements for a chunk of {len} of the {of}: it is the shape of one chunk, what one rank \
-                 sends to one other, and not that of the whole tensor; if that is what it is, the {of} has the wrong length"
+                "a shape of {elements} elements for a chunk of {len} of the {of}: give the shape of one chunk, which one rank \
+                 sends to one other, not that of the whole tensor; if it is that of a chunk, the {of} has the wrong length"
             ),
             Length { what, is, must } => write!(f, "{what} has length {is}, but it must be {must}"),
             OutOfBounds { index, len } => write!(f, "index {index} is outside a view of {len} elements"),
@@ -421,7 +421,7 @@ impl fmt::Display for MisuseKind {
             ),
             NeedsConsume { carries, output } => write!(
                 f,
-                "produce gives {}, which cannot be stored into an output of {output} as it is: add a consume hook, or cast in \
+                "produce returns {}, which cannot be stored into an output of {output} as it is: add a consume hook, or cast in \
                  produce",
                 carries.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(" and ")
             ),
@@ -438,8 +438,8 @@ impl fmt::Display for MisuseKind {
             NoRole => write!(f, "the kernel has no role: give it a body with k.main(|r| ..)"),
             NotShared { group } => write!(
                 f,
-                "last_per({group}), but the last value is not seen to be the same for all of {group} neighbours: compute it from \
-                 group_max({group}) or its like, constants and scalars only"
+                "last_per({group}), but the last value is not known to be the same for all of {group} neighbours: compute it only from \
+                 group reductions such as group_max({group}), constants and scalars"
             ),
             Refused { why } => f.write_str(why),
             ConstantRange { number, ty } => write!(f, "{number} does not fit {ty}"),

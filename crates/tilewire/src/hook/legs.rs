@@ -1,15 +1,17 @@
-//! The two hooks of a collective: what memory each may touch, and whether what they read is overwritten meanwhile.
+//! The two hooks of a collective: the memory each may touch, and how a read that may be overwritten is detected.
 //!
 //! ```text
-//!                     produce                                        consume
-//!   c.input           read                                           read: this rank's own, where it has one
-//!   c.output          lengths and shape only                         written; read where this element writes it
-//!   captured tensor   read; not memory of the output, but in `map`   read; of the output's memory what this element writes
-//!   c.region          nothing                                        read
+//!                     produce                               consume
+//!   c.input           read                                  read: this rank's own, if it has one
+//!   c.output          length and shape only                 written; read if this element writes it
+//!   captured tensor   read; not memory of the output,       read; memory of the output only where this
+//!                     except in `map`                       element writes it
+//!   c.region          nothing                               read
 //! ```
-//! The first table is kept while a hook is traced ([`HookLeg::refuses`]), with the user's line. Memory that lies over the output is judged
-//! once the kernel is traced ([`Trace::overlap`]): an element may read it only at the place that it writes itself, before it does so. Then no
-//! other element touches that place, since no two elements write one place (the rule of `consume`).
+//! The table is enforced while a hook is traced ([`HookLeg::refuses`]), with the user's line. Memory that overlaps the
+//! output is checked once the kernel is traced ([`Trace::overlap`]): an element may read it only at the place that it
+//! writes itself, before it writes. Then no other element touches that place, since no two elements write one place
+//! (the rule of `consume`).
 
 use super::error::MisuseKind;
 use super::trace::Trace;
@@ -26,13 +28,13 @@ pub(crate) enum HookLeg {
     Consume,
 }
 
-/// What a view is to the hooks of a collective.
+/// The role of a view for the hooks of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holds {
-    /// Nothing of it: a captured tensor, or memory of a kernel of one's own.
+    /// None: a captured tensor, or memory of the user's own kernel.
     Other,
     Input,
-    /// Stands, by its length, for an input that this rank does not have.
+    /// A placeholder, with a length, for an input that this rank does not have.
     NoInput,
     Output,
     /// The current tile of the transport's region.
@@ -47,7 +49,7 @@ impl HookLeg {
         }
     }
 
-    /// What is wrong with this access, if anything is.
+    /// The misuse of this access, if any.
     pub(crate) fn refuses(self, holds: Holds, touch: Touch) -> Option<MisuseKind> {
         let writes = touch.writes();
         let what = match (self, holds) {
@@ -68,10 +70,10 @@ pub(super) struct HookCall {
     pub(super) insts: Range<usize>,
 }
 
-/// A read of memory that is written meanwhile.
+/// A read of memory that may be overwritten before the read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Overlap {
-    /// What is read, in words, and where.
+    /// The memory and the place of the read, in words.
     pub(crate) what: String,
     pub(crate) bytes: usize,
 }
@@ -91,7 +93,7 @@ struct Reads<'k> {
     output: &'k Memory,
 }
 
-/// Steps after which two indices count as different.
+/// Steps after which two indices are assumed to differ.
 const STEPS: usize = 10_000;
 
 impl Reads<'_> {
@@ -112,13 +114,13 @@ impl Reads<'_> {
         crate::ir::access::place(&self.kernel.insts[inst].op)
     }
 
-    /// The parameter that an instruction accesses, where it lies over the output.
+    /// The parameter that an instruction accesses, if it overlaps the output.
     fn written_param(&self, inst: Inst) -> Option<ParamId> {
         let Base::Param(param) = self.place(inst)?.base else { return None };
         self.memory(param).map(|_| param)
     }
 
-    /// The memory of a buffer that lies over the output.
+    /// The memory of a buffer that overlaps the output.
     fn memory(&self, param: ParamId) -> Option<&Memory> {
         match &self.args[param.index()] {
             Arg::Buffer(memories) => memories.iter().find(|memory| memory.overlaps(self.output)),
@@ -126,7 +128,7 @@ impl Reads<'_> {
         }
     }
 
-    /// Whether the element that reads writes this very place, and after that.
+    /// True if the reading element itself writes this very place, after the read.
     fn is_written_here(&self, read: Inst, param: ParamId) -> bool {
         let Some((body, from)) = self.body_of(read).zip(self.place(read)) else { return false };
         let writes = |inst: &Inst| matches!(self.kernel.insts[*inst].op, Op::Store { .. } | Op::AtomicAdd { .. });
@@ -140,7 +142,7 @@ impl Reads<'_> {
         })
     }
 
-    /// Whether element `i` of two buffers is the same bytes.
+    /// True if element `i` of two buffers is the same bytes.
     fn lies_equally(&self, a: ParamId, b: ParamId) -> bool {
         let size = |param| self.kernel.base_type(Base::Param(param)).map(|ty| ty.size());
         let is = |(a, b): (&Memory, &Memory)| a.is(b);
@@ -151,7 +153,7 @@ impl Reads<'_> {
         self.kernel.regions.iter().find(|(_, insts)| insts.contains(&inst)).map(|(region, _)| region)
     }
 
-    /// Whether two indices in the body of an `each` are seen to be one number: computed alike, or equal as affine forms.
+    /// True if two indices in the body of an `each` are known to be equal: computed alike, or equal as affine forms.
     fn same_index(&self, body: Region, a: Value, b: Value) -> bool {
         if self.computed_alike(a, b, &mut STEPS.clone()) {
             return true;
@@ -163,7 +165,8 @@ impl Reads<'_> {
         distance.is_some_and(|distance| distance.as_uniform().is_some_and(|by| by.is_const(0)))
     }
 
-    /// Whether two values are made by the same ops of the same values. What is loaded must be memory that nobody writes.
+    /// True if two values are made by the same ops from the same values. Loads count only from memory that nothing
+    /// writes.
     fn computed_alike(&self, a: Value, b: Value, steps: &mut usize) -> bool {
         if a == b {
             return true;

@@ -1,22 +1,22 @@
 //! The staged language: closures become kernels.
 //!
-//! - **In**: a closure over a [`Block`], run while tracing. **Out**: an [`ir::Kernel`] and the arguments its launches bind
-//!   ([`Traced`]), or every misuse of the language at once, each with the user's line ([`BuildError`]).
-//! - **Invariants**: a [`Value`] belongs to one build (its brand `'t` is invariant); a traced kernel passes `ir::verify`; the
-//!   closure is run any number of times and must be pure (debug builds run it twice and compare).
+//! - **In**: a closure over a [`Block`], run while tracing. **Out**: an [`ir::Kernel`] and the arguments its launches
+//!   bind ([`Traced`]), or all misuses of the language together, each with the user's line ([`BuildError`]).
+//! - **Invariants**: a [`Value`] belongs to one build (its brand `'t` is invariant). A traced kernel passes
+//!   `ir::verify`. The closure may run any number of times and must be pure (debug builds run it twice and compare).
 //! - **Must not know**: engines, devices, transports, schedules.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `value.rs` | [`Value`], and what can stand for one: [`IntoValue`], [`IntoIndex`] |
+//! | `value.rs` | [`Value`], and the types that convert to one: [`IntoValue`], [`IntoIndex`] |
 //! | `ops.rs` | arithmetic |
 //! | `view.rs` | memory: [`View`], [`View2`], captured tensors |
 //! | `block.rs` | [`Block`]: parameters and roles |
 //! | `role.rs` | [`RoleCtx`]: `each`, control flow, variables, scratch |
 //! | `wire.rs` | regions, slots, packets, bulk copies, posts |
-//! | `ctx.rs` | [`Ctx`]: what a hook of a collective gets |
-//! | `regs.rs` | [`Regs`]: what travels from `produce` to `consume` |
-//! | `legs.rs` | what memory `produce` and `consume` may touch |
+//! | `ctx.rs` | [`Ctx`]: the argument of a collective's hook |
+//! | `regs.rs` | [`Regs`]: the payload from `produce` to `consume` |
+//! | `legs.rs` | the memory that `produce` and `consume` may touch |
 //! | `trace.rs` | the kernel under construction, scopes, misuse |
 //! | `error.rs` | [`BuildError`], [`Misuse`] |
 //!
@@ -73,7 +73,7 @@ use crate::tensor::Arg;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trace::{Outcome, Trace};
 
-/// A traced kernel and what its launches bind.
+/// A traced kernel and the arguments its launches bind.
 #[derive(Clone, Debug)]
 pub struct Traced {
     /// The kernel.
@@ -84,8 +84,8 @@ pub struct Traced {
 
 /// Traces a closure into a kernel.
 ///
-/// The closure declares parameters and roles on the [`Block`] it gets. It may run more than once, so it must be pure; a panic
-/// in it is an error of this build.
+/// The closure declares parameters and roles on the [`Block`] it gets. It may run more than once, so it must be pure. A
+/// panic in it is an error of this build.
 ///
 /// ```
 /// use tilewire::{Tensor, kernel};
@@ -96,7 +96,7 @@ pub struct Traced {
 /// })?;
 /// println!("{}", traced.kernel);
 ///
-/// // Misuse is reported with its line, all of it at once.
+/// // All misuse is reported together, each with its line.
 /// let error = kernel("wrong", |k| {
 ///     let x = k.input(&x);
 ///     k.main(|r| r.each(x.len(), |i| x.store(i, 0.0)));
@@ -110,7 +110,7 @@ pub fn kernel(name: &str, body: impl for<'t> Fn(&Block<'t>)) -> Result<Traced, B
     kernel_at(name, SourceLine::caller(), body)
 }
 
-/// As [`kernel`], for a call of the user at another line: errors say that one.
+/// As [`kernel`], on behalf of a user's call at another line, which errors name.
 pub(crate) fn kernel_at(name: &str, at: SourceLine, body: impl for<'t> Fn(&Block<'t>)) -> Result<Traced, BuildError> {
     let first = run(name, &body, &at)?;
     if cfg!(debug_assertions) {

@@ -1,7 +1,7 @@
-//! Arithmetic on traced values: the operators of Rust and methods for what Rust has no operator for.
+//! Arithmetic on traced values: Rust's operators, and methods for ops without an operator.
 //!
-//! An op exists for a type only where it has a meaning there, so most mistakes do not compile. What each op computes, to the
-//! bit, is stated at [`UnaryOp`], [`BinaryOp`], [`CompareOp`], [`GroupOp`](crate::ir::GroupOp) and [`Op::Cast`].
+//! An op exists only for types where it has a meaning, so most mistakes do not compile. The exact result of each op is
+//! defined at [`UnaryOp`], [`BinaryOp`], [`CompareOp`], [`GroupOp`](crate::ir::GroupOp) and [`Op::Cast`].
 
 use super::error::MisuseKind;
 use super::value::{IntoValue, Value};
@@ -55,9 +55,9 @@ macro_rules! group_methods {
 
 impl<'t, T: Element> Value<'t, T> {
     comparisons! {
-        /// Whether the two are equal (floats as IEEE: NaN equals nothing).
+        /// True if the two are equal (floats as IEEE: NaN equals nothing).
         eq => Eq;
-        /// Whether the two differ (floats as IEEE: NaN differs from everything).
+        /// True if the two differ (floats as IEEE: NaN differs from everything).
         ne => Ne;
     }
 
@@ -92,13 +92,13 @@ impl<'t, T: Element> Value<'t, T> {
 
 impl<'t, T: Number> Value<'t, T> {
     comparisons! {
-        /// Whether this is less than the other.
+        /// True if this is less than the other.
         lt => Lt;
-        /// Whether this is less than the other or equal.
+        /// True if this is less than the other or equal.
         le => Le;
-        /// Whether this is greater than the other.
+        /// True if this is greater than the other.
         gt => Gt;
-        /// Whether this is greater than the other or equal.
+        /// True if this is greater than the other or equal.
         ge => Ge;
     }
 
@@ -192,7 +192,7 @@ impl<'t, T: Float> Value<'t, T> {
 }
 
 impl<'t> Value<'t, bool> {
-    /// `a` where true, `b` where false; both are computed.
+    /// `a` if true, `b` if false; both are computed.
     #[track_caller]
     pub fn select<T: Element>(self, a: impl IntoValue<'t, T>, b: impl IntoValue<'t, T>) -> Value<'t, T> {
         let at = SourceLine::caller();
@@ -200,13 +200,13 @@ impl<'t> Value<'t, bool> {
         self.trace.value(Op::Select { cond: self.ir, a, b }, &at)
     }
 
-    /// Whether both are true; both are computed.
+    /// True if both are true; both are computed.
     #[track_caller]
     pub fn and(self, other: impl IntoValue<'t, bool>) -> Value<'t, bool> {
         self.binary(BinaryOp::And, other)
     }
 
-    /// Whether at least one is true; both are computed.
+    /// True if at least one is true; both are computed.
     #[track_caller]
     pub fn or(self, other: impl IntoValue<'t, bool>) -> Value<'t, bool> {
         self.binary(BinaryOp::Or, other)
@@ -276,7 +276,7 @@ floats_on_the_left!(F16 Bf16 f32 f64 F8E4M3 F8E5M2);
 integers_on_the_left!(i8 i16 i32 i64 u8 u16 u32 u64);
 impl Bits for bool {}
 
-/// A left operand that is not a value yet, made one in the trace of the right operand.
+/// Makes a left operand that is not a traced value yet one in the trace of the right operand.
 #[track_caller]
 fn left<'t, T: Element>(number: impl IntoValue<'t, T>, other: Value<'t, T>) -> Value<'t, T> {
     Value::new(other.trace, number.into_ir(other.trace, &SourceLine::caller()))

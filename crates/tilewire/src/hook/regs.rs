@@ -1,4 +1,4 @@
-//! What travels from `produce` to `consume`: one value, or several side by side (a payload and its scale).
+//! The payload from `produce` to `consume`: one value, or several together (a value and its scale).
 
 use super::value::{AnyValue, Value};
 use crate::ir::Type;
@@ -6,8 +6,8 @@ use crate::ir::scalar::Element;
 
 /// The types of the values one element carries over the wire: `T` for one value, `(A, B)` or `(A, B, C)` for several.
 ///
-/// It names the types only, so that it can be inferred and stored in builders; `Regs::Of<'t>` are the values of one build. Schedules and
-/// transports see a [`Payload`] in their place, and are compiled once.
+/// It names only the types, so that it can be inferred and stored in builders; `Regs::Of<'t>` are the values of one
+/// build. Schedules and transports see a [`Payload`] instead, and are compiled once.
 pub trait Regs: 'static {
     /// The values: `Value<'t, T>`, or a tuple of values.
     type Of<'t>: Copy;
@@ -21,14 +21,14 @@ pub trait Regs: 'static {
     /// The values with their types.
     ///
     /// # Panics
-    /// When they have others.
+    /// If their types differ.
     fn restore<'t>(payload: Payload<'t>) -> Self::Of<'t>;
 }
 
-/// The values that travel for one element, of types that are known while tracing only.
+/// The values that travel for one element; their types are known only while tracing.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'t> {
-    /// The first is repeated where there are fewer than three.
+    /// If there are fewer than three, the first is repeated.
     parts: [AnyValue<'t>; 3],
     len: usize,
 }
@@ -37,7 +37,7 @@ impl<'t> Payload<'t> {
     /// These parts, in order.
     ///
     /// # Panics
-    /// When there are none, or more than three.
+    /// If there are none, or more than three.
     pub fn new(parts: &[AnyValue<'t>]) -> Payload<'t> {
         assert!((1..=3).contains(&parts.len()), "{} parts, of one to three", parts.len());
         let mut all = [parts[0]; 3];
@@ -53,7 +53,7 @@ impl<'t> Payload<'t> {
     /// The only part.
     ///
     /// # Panics
-    /// When there are several.
+    /// If there are several.
     pub(crate) fn only(self) -> AnyValue<'t> {
         assert_eq!(self.len, 1, "one value");
         self.parts[0]

@@ -12,10 +12,10 @@ use std::marker::PhantomData;
 use std::ops::{Range, RangeTo};
 use std::rc::Rc;
 
-/// What the body of a role is written with.
+/// The context in which the body of a role is written.
 ///
-/// Control flow is on uniform values and runs its closures while tracing, once each: a Rust `for` or `if` around traced ops
-/// unrolls or chooses at trace time, [`RoleCtx::for_`] and [`RoleCtx::if_`] do so when the kernel runs.
+/// Control flow is on uniform values and runs its closures once each, while tracing. A Rust `for` or `if` around traced
+/// ops unrolls or chooses at trace time; [`RoleCtx::for_`] and [`RoleCtx::if_`] do so when the kernel runs.
 ///
 /// ```
 /// use tilewire::{Tensor, kernel};
@@ -39,7 +39,7 @@ pub struct RoleCtx<'t> {
     pub(super) trace: &'t Trace,
     role: RoleId,
     pub(super) name: Rc<str>,
-    /// The number this block goes by and of how many, where those are not the launch's.
+    /// This block's number and the number of blocks, if they are not the launch's.
     pub(super) share: Option<(Value<'t, i64>, usize)>,
     brand: Brand<'t>,
 }
@@ -49,13 +49,14 @@ impl<'t> RoleCtx<'t> {
         RoleCtx { trace, role, name, share: None, brand: PhantomData }
     }
 
-    /// Copies of this role, as declared: what engines run may be fewer.
+    /// Copies of this role, as declared: engines may run fewer.
     pub(crate) fn declared_copies(&self) -> u32 {
         self.trace.copies_of(self.role)
     }
 
-    /// This role as one of `blocks` blocks that share some work: what is traced with it takes `block`, from 0, for its number. So a
-    /// schedule written for all blocks of a launch can be given some of them, and a launch can serve several peers at once.
+    /// This role as one of `blocks` blocks that share some work: code traced with it uses `block`, from 0, as its
+    /// number. So a schedule written for all blocks of a launch can run on some of them, and a launch can serve several
+    /// peers simultaneously.
     ///
     /// ```
     /// use tilewire::{Tensor, kernel};
@@ -103,7 +104,8 @@ impl<'t> RoleCtx<'t> {
 
     // ---- elements -----------------------------------------------------------------------------------------------
 
-    /// Runs the body for elements `0..n`, in any order, in parallel. What it did is visible to what follows in this role.
+    /// Runs the body for elements `0..n`, in any order, in parallel. Its effects are visible to the code that follows
+    /// in this role.
     #[track_caller]
     pub fn each(&self, n: impl IntoIndex<'t>, body: impl FnOnce(Value<'t, i64>)) {
         let at = SourceLine::caller();
@@ -127,9 +129,10 @@ impl<'t> RoleCtx<'t> {
         self.close(inst);
     }
 
-    // What opens a body and what closes it take no closure: they are compiled once, not for every body that somebody writes.
+    // Opening and closing a body take no closure, so that they are compiled once and not for every user's body.
 
-    /// Opens the body of an `each`; gives its indices, and nothing to close where there may be none.
+    /// Opens the body of an `each` and returns its indices. The instruction to close is `None` if there may be no
+    /// `each` here.
     fn open_each(&self, extent: &[Known<'t>], at: &SourceLine) -> (Option<Inst>, [Value<'t, i64>; 2]) {
         let trace = self.trace;
         let extent: Vec<_> = extent.iter().map(|n| n.as_uniform(trace, "the extent of an each", at)).collect();
@@ -141,7 +144,8 @@ impl<'t> RoleCtx<'t> {
         (Some(inst), indices.map(|index| Value::new(trace, index)))
     }
 
-    /// Opens the body of a `for_`; gives its index, and nothing to close where there may be none.
+    /// Opens the body of a `for_` and returns its index. The instruction to close is `None` if there may be no loop
+    /// here.
     fn open_for(&self, [start, end, step]: [Known<'t>; 3], at: &SourceLine) -> (Option<Inst>, Value<'t, i64>) {
         let trace = self.trace;
         if !trace.not_in_each("for_", at) {
@@ -171,7 +175,7 @@ impl<'t> RoleCtx<'t> {
         self.branch(cond, then, || {});
     }
 
-    /// Runs one of the bodies. What they compute for later goes into a [`Var`] or into memory.
+    /// Runs one of the bodies. Results that are needed later go into a [`Var`] or into memory.
     #[track_caller]
     pub fn if_else(&self, cond: impl IntoValue<'t, bool>, then: impl FnOnce(), otherwise: impl FnOnce()) {
         self.branch(cond, then, otherwise);
@@ -190,8 +194,8 @@ impl<'t> RoleCtx<'t> {
         trace.place(Op::If { cond, then, otherwise }, &at);
     }
 
-    /// Runs the body for every number of a range, in order. Both ends are uniform: `0..n` where both are Rust integers or both
-    /// values, `..n` from 0, or `(start, end)` of any two kinds of index.
+    /// Runs the body for every number of a range, in order. Both ends are uniform: `0..n` if both are Rust integers or
+    /// both are values, `..n` from 0, or `(start, end)` of any two kinds of index.
     ///
     /// ```
     /// # use tilewire::kernel;
@@ -230,7 +234,7 @@ impl<'t> RoleCtx<'t> {
         self.for_step(self.copy(), n, self.copies(), body);
     }
 
-    /// Runs the body as long as `cond`, computed anew each time, holds.
+    /// Runs the body as long as `cond`, computed again each time, holds.
     ///
     /// ```
     /// # use tilewire::kernel;
@@ -285,20 +289,21 @@ impl<'t> RoleCtx<'t> {
         View::of(self.trace, Base::Scratch(id), len, Some(self.role), Access::InOut)
     }
 
-    /// Scratch for values of several types: `put` and `get` by byte, in bank 0. It begins on a cache line.
+    /// Scratch for values of several types: `put` and `get` by byte, in bank 0. It starts on a cache line.
     #[track_caller]
     pub fn scratch_region(&self, bytes: usize) -> Region<'t> {
         Region::new(Banks::of(self.scratch::<u8>(bytes)))
     }
 
-    /// As [`scratch_region`](Self::scratch_region), in the same memory for all who ask for it in this role, which is as large as the largest
-    /// needs: for schedules that leave nothing there. However many peers a role serves, one after the other, its scratch does not grow.
+    /// As [`scratch_region`](Self::scratch_region), but shared by all callers in this role, with the size of the
+    /// largest request. For schedules that leave nothing there: however many peers a role serves one after the other,
+    /// its scratch does not grow.
     pub(crate) fn passing_region(&self, bytes: usize) -> Region<'t> {
         let id = self.trace.passing_scratch(self.role, bytes as u64);
         Region::new(Banks::of(View::<u8>::of(self.trace, Base::Scratch(id), bytes, Some(self.role), Access::InOut)))
     }
 
-    /// A constant. Rarely needed: a Rust number can stand where a value is wanted.
+    /// A constant. Rarely needed: a Rust number is accepted wherever a value is.
     #[track_caller]
     pub fn constant<T: Element>(&self, x: T) -> Value<'t, T> {
         self.value(x)
@@ -310,7 +315,7 @@ impl<'t> RoleCtx<'t> {
         self.value(scalar)
     }
 
-    /// Whatever can be a value, as one.
+    /// Converts anything that can be a value to one.
     #[track_caller]
     pub fn value<T: Element>(&self, x: impl IntoValue<'t, T>) -> Value<'t, T> {
         Value::new(self.trace, x.into_ir(self.trace, &SourceLine::caller()))
@@ -362,7 +367,7 @@ impl<T> Clone for Var<'_, T> {
 impl<T> Copy for Var<'_, T> {}
 
 impl<'t, T: Element> Var<'t, T> {
-    /// The value now.
+    /// The current value.
     #[track_caller]
     pub fn get(&self) -> Value<'t, T> {
         let at = SourceLine::caller();
@@ -382,7 +387,7 @@ impl<'t, T: Element> Var<'t, T> {
     }
 }
 
-/// What [`RoleCtx::for_`] can run over.
+/// The ranges of [`RoleCtx::for_`].
 pub trait IntoRange<'t> {
     #[doc(hidden)]
     type Start: IntoIndex<'t>;

@@ -1,7 +1,9 @@
-//! The trace: the kernel under construction, and what tracing must know beyond the IR to report misuse at the user's line.
+//! The trace: the kernel under construction, and the bookkeeping beyond the IR that tracing needs to report misuse at
+//! the user's line.
 //!
-//! Invariant: after a misuse the op that met it yields a *poison* (a constant 0 of the right type, computed at the current
-//! place), so tracing goes on and one build reports every mistake. A trace with a misuse never becomes a kernel.
+//! Invariant: after a misuse the op that caused it yields a *poison* (a constant 0 of the right type, computed at the
+//! current place). So tracing continues, and one build reports every mistake. A trace with a misuse never becomes a
+//! kernel.
 
 use super::error::{Misuse, MisuseKind, ScopeKind};
 use super::legs::{Holds, HookCall, HookLeg};
@@ -23,12 +25,12 @@ pub struct Trace {
     state: RefCell<State>,
 }
 
-/// Makes a type invariant in `'t`. Everything that leads to values has it: were one covariant, the brands of two builds could
-/// shrink to a common lifetime and their values mix.
+/// Makes a type invariant in `'t`. Everything that leads to values has it: if one type were covariant, the brands of
+/// two builds could shrink to a common lifetime and their values mix.
 pub(super) type Brand<'t> = PhantomData<fn(&'t ()) -> &'t ()>;
 
-/// Says at which line of the caller ops are traced. A method that is called through a table does not know its caller, although it says
-/// `#[track_caller]`: then its caller says so before.
+/// Sets the caller's line for traced ops. A method that is called through a table does not know its caller in spite of
+/// `#[track_caller]`, so its caller sets the line first.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines<'t> {
     pub(super) trace: &'t Trace,
@@ -36,7 +38,7 @@ pub(crate) struct Lines<'t> {
 }
 
 impl Lines<'_> {
-    /// Everything that `body` traces has this line, unless a caller of this one has said another.
+    /// Everything that `body` traces gets this line, unless an outer caller has set another.
     pub(crate) fn on_behalf_of(&self, at: SourceLine, body: &mut dyn FnMut()) {
         let is_first = self.trace.state().caller.is_none();
         if is_first {
@@ -49,7 +51,7 @@ impl Lines<'_> {
     }
 }
 
-/// What a trace becomes.
+/// The result of a trace.
 pub(super) struct Outcome {
     pub(super) kernel: ir::Kernel,
     pub(super) args: Vec<Arg>,
@@ -65,19 +67,19 @@ struct State {
     scopes: Vec<ScopeData>,
     /// The bodies open now, outermost first.
     open: Vec<ScopeId>,
-    /// Of each IR value.
+    /// The scope of each IR value.
     home: Vec<ScopeId>,
     /// The role whose body is being traced.
     role: Option<RoleId>,
-    /// Which hook is being traced.
+    /// The hook that is being traced.
     hook: Option<HookLeg>,
-    /// Who gave the hook that is being traced: lines of the library of hooks are reported as this one.
+    /// The line that gave the hook being traced: lines in the library of hooks are reported as this one.
     user: Option<SourceLine>,
-    /// The line of the caller, where it was said: see [`Lines`].
+    /// The line of the caller, if it was set: see [`Lines`].
     caller: Option<SourceLine>,
     /// The calls of hooks that have been traced.
     calls: Vec<HookCall>,
-    /// The scratch of each role that is passed on.
+    /// The shared scratch of each role: see [`RoleCtx::passing_region`](super::RoleCtx::passing_region).
     passing: Vec<(RoleId, ir::ScratchId)>,
 }
 
@@ -115,8 +117,8 @@ impl Trace {
         Outcome { kernel: builder.finish(), args, errors }
     }
 
-    /// Traces a hook that was given at this line. What happens in the library of hooks is reported there: the user knows it, and not the
-    /// library's.
+    /// Traces a hook that was given at this line. Misuse inside the library of hooks is reported there: the user knows
+    /// that line, not the library's.
     pub(super) fn run_hook<T>(&self, leg: HookLeg, given_at: &SourceLine, hook: impl FnOnce() -> T) -> T {
         let begin = |state: &mut State| {
             (state.hook, state.user) = (Some(leg), Some(given_at.clone()));
@@ -131,7 +133,7 @@ impl Trace {
         result
     }
 
-    /// Reports what a hook must not do with memory of the collective.
+    /// Reports an access that a hook must not make to memory of the collective.
     pub(super) fn touches(&self, holds: Holds, touch: Touch, at: &SourceLine) -> bool {
         let mut state = self.state();
         match state.hook.and_then(|leg| leg.refuses(holds, touch)) {
@@ -149,7 +151,7 @@ impl Trace {
 
     // ---- ops ----------------------------------------------------------------------------------------------------
 
-    /// Appends an op; its operands are checked to be visible here.
+    /// Appends an op, after checking that its operands are visible here.
     pub(crate) fn emit(&self, op: Op, at: &SourceLine) -> Option<ir::Value> {
         self.state().emit(op, at)
     }
@@ -184,8 +186,8 @@ impl Trace {
 
     // ---- misuse -------------------------------------------------------------------------------------------------
 
-    /// Whether a value is seen to be the same for all of every group of so many neighbours: uniform, a reduction over the group (or over
-    /// several), or computed from such.
+    /// True if a value is known to be the same for all of every group of `group` neighbours: uniform, a reduction over
+    /// the group (or over several), or computed from such values.
     pub(crate) fn same_in_groups(&self, value: ir::Value, group: usize) -> bool {
         let kernel = self.kernel();
         let (mut open, mut seen) = (vec![value], HashSet::new());
@@ -214,12 +216,12 @@ impl Trace {
         self.state().report(at, kind);
     }
 
-    /// Where the `each` around the current place began.
+    /// The start of the `each` around the current place.
     pub(crate) fn each(&self) -> Option<SourceLine> {
         self.state().open_each()
     }
 
-    /// Whether the current place is outside every `each`; reports `what` if not.
+    /// True if the current place is outside every `each`; reports `what` if not.
     pub(crate) fn not_in_each(&self, what: &'static str, at: &SourceLine) -> bool {
         let each = self.state().open_each();
         match each {
@@ -238,7 +240,7 @@ impl Trace {
         inside
     }
 
-    /// Reports use of a role's private thing in another role.
+    /// Reports the use of a role's private object in another role.
     pub(crate) fn own(&self, what: &'static str, owner: RoleId, at: &SourceLine) -> bool {
         let mut state = self.state();
         if state.role == Some(owner) {
@@ -295,7 +297,8 @@ impl Trace {
         self.state().leave();
     }
 
-    /// Opens the body of a loop that `make` builds around it; gives the loop and its index values, which live in the body.
+    /// Opens the body of a loop that `make` builds around it; returns the loop and its index values, which live in the
+    /// body.
     pub(crate) fn open_loop(
         &self,
         kind: ScopeKind,
@@ -320,7 +323,7 @@ impl Trace {
         state.builder.place(inst);
     }
 
-    /// Places an op around bodies that are closed, its operands checked before.
+    /// Places an op around closed bodies; its operands were checked before.
     pub(crate) fn place(&self, op: Op, at: &SourceLine) {
         let mut state = self.state();
         let at = state.user_line(at);
@@ -329,7 +332,8 @@ impl Trace {
 
     // ---- parameters ---------------------------------------------------------------------------------------------
 
-    /// The parameter for this memory: the one there is (its access widened), or a new one. `len` counts elements in each bank.
+    /// The parameter for this memory: the existing one (with its access widened), or a new one. `len` counts elements
+    /// in each bank.
     #[track_caller]
     pub(crate) fn buffer(&self, name: &str, ty: Type, memories: &[Memory], len: usize, access: Access) -> ParamId {
         let at = SourceLine::caller();
@@ -359,7 +363,7 @@ impl Trace {
         state.param(param, Arg::Buffer(memories.to_vec()))
     }
 
-    /// A buffer is a tensor of the caller.
+    /// Marks a buffer as a tensor of the caller.
     pub(crate) fn mark_tensor(&self, param: ParamId) {
         self.state().builder.set_purposes(param, vec![Purpose::Tensor]);
     }
@@ -402,7 +406,7 @@ impl Trace {
         self.state().builder.scratch(role, ty, len)
     }
 
-    /// The scratch of a role that is passed from one schedule to the next, of at least so many bytes.
+    /// The scratch of a role that schedules share, of at least `bytes` bytes.
     pub(super) fn passing_scratch(&self, role: RoleId, bytes: u64) -> ir::ScratchId {
         let mut state = self.state();
         let known = state.passing.iter().find(|&&(of, _)| of == role).map(|&(_, id)| id);
@@ -436,13 +440,13 @@ impl State {
         let at = self.user_line(at);
         let value = self.builder.push(op, &at)?;
         let scope = *self.open.last().expect("in a role");
-        // Values come in order; a gap cannot occur because loops record their indices themselves.
+        // Values come in order. A gap cannot occur because loops record their indices themselves.
         debug_assert_eq!(self.home.len(), value.index());
         self.home.push(scope);
         Some(value)
     }
 
-    /// Makes sure that ops have a place to go: outside of roles they go to a body that no role has.
+    /// Gives ops a place to go: outside of roles they go to a body that no role has.
     fn in_role(&mut self, at: &SourceLine) {
         if self.role.is_none() {
             self.report(at, MisuseKind::OutsideRole);
@@ -453,7 +457,7 @@ impl State {
         }
     }
 
-    /// The value, or a poison and a misuse where the body that computed it is closed.
+    /// The value, or a poison and a misuse if the body that computed it is closed.
     fn visible(&mut self, value: ir::Value, at: &SourceLine) -> ir::Value {
         let home = self.home[value.index()];
         if self.open.iter().rev().any(|&scope| scope == home) {
@@ -519,7 +523,7 @@ impl State {
 
     fn report(&mut self, at: &SourceLine, kind: MisuseKind) {
         let misuse = Misuse { at: self.user_line(at).into_owned(), kind };
-        // One mistake is often met several times: in a loop of the host language, in several operands of one line.
+        // One mistake is often met several times: in a host-language loop, or in several operands of one line.
         let same = |e: &Misuse| (e.at.file, e.at.line, &e.kind) == (misuse.at.file, misuse.at.line, &misuse.kind);
         if !self.errors.iter().any(same) {
             self.errors.push(misuse);
@@ -536,7 +540,7 @@ impl State {
     }
 }
 
-/// Whether the line is one of the library of hooks, the folder beside this one.
+/// True if the line is in the library of hooks, the folder beside this one.
 fn in_library(at: &SourceLine) -> bool {
     let sources = file!().strip_suffix("hook/trace.rs");
     sources.and_then(|sources| at.file.strip_prefix(sources)).is_some_and(|file| file.starts_with("hooks/"))
@@ -547,14 +551,14 @@ fn all_same(a: &[Memory], b: &[Memory]) -> bool {
         && a.iter().zip(b).all(|(a, b)| a.is(b) && (a.between(), a.operation()) == (b.between(), b.operation()))
 }
 
-/// What an engine may rely on. At most 64, which every allocation of tilewire has: a larger number would depend on luck, and
-/// ranks would build different kernels.
+/// The alignment that an engine may rely on. At most 64, which every allocation of tilewire has: a larger number would
+/// depend on luck, and ranks would build different kernels.
 fn alignment(memory: &Memory) -> u32 {
     1 << (memory.start().as_ptr() as usize).trailing_zeros().min(6)
 }
 
-/// `In` promises that nobody writes the memory during the launch. Slices of one tensor can break that without being the same
-/// parameter, so buffers that share bytes with a written one become `InOut`.
+/// `In` promises that nothing writes the memory during the launch. Slices of one tensor can break that without being
+/// the same parameter, so buffers that share bytes with a written one become `InOut`.
 fn mark_overlaps(builder: &mut Builder, args: &[Arg]) {
     let access = |builder: &Builder, i: usize| match builder.kernel().params[ParamId::new(i)] {
         Param::Buffer { access, .. } => Some(access),

@@ -1,4 +1,4 @@
-//! Traced values, and what can stand where a value is wanted.
+//! Traced values, and the types that convert to them.
 
 use super::error::MisuseKind;
 use super::trace::{Brand, Trace};
@@ -8,10 +8,10 @@ use crate::tensor::Scalar;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A value of type `T` in the kernel being traced: not a number, but the promise of one when the kernel runs.
+/// A value of type `T` in the kernel being traced: not a number, but a placeholder for one when the kernel runs.
 ///
-/// `'t` is the brand of one build. It is invariant and every build has its own, so a value can neither leave its build nor
-/// meet a value of another:
+/// `'t` is the brand of one build. It is invariant and every build has its own, so a value can neither leave its build
+/// nor meet a value of another:
 ///
 /// ```compile_fail
 /// use tilewire::{Value, kernel};
@@ -29,8 +29,8 @@ use std::marker::PhantomData;
 /// });
 /// ```
 ///
-/// Comparisons are methods that give a `Value<bool>`. There is no `==`, `<` or `if` on traced values, because the host cannot
-/// know the answer while tracing:
+/// Comparisons are methods that return a `Value<bool>`. There is no `==`, `<` or `if` on traced values, because the
+/// host cannot know the answer while tracing:
 ///
 /// ```compile_fail
 /// use tilewire::kernel;
@@ -77,7 +77,8 @@ impl<T: Element> fmt::Debug for Value<'_, T> {
     }
 }
 
-/// A traced value whose type is known while tracing only: what schedules and transports move. It has the brand of its build, as [`Value`] has:
+/// A traced value whose type is known only while tracing, for schedules and transports. Like [`Value`] it has the brand
+/// of its build:
 ///
 /// ```compile_fail
 /// use tilewire::hook::AnyValue;
@@ -112,7 +113,7 @@ impl<'t> AnyValue<'t> {
     /// The same value with its type.
     ///
     /// # Panics
-    /// When it has another one: a build error, in a kernel being traced.
+    /// If it has another type: a build error, in a kernel being traced.
     pub fn typed<T: Element>(self) -> Value<'t, T> {
         assert_eq!(self.ty(), T::TYPE, "the type of {}", self.ir);
         Value::new(self.trace, self.ir)
@@ -133,23 +134,23 @@ impl<'t> AnyValue<'t> {
         self.then(Op::Binary { op, a: self.ir, b: other.ir }, &SourceLine::caller())
     }
 
-    /// `a` where the condition holds, otherwise `b`.
+    /// `a` if the condition holds, otherwise `b`.
     #[track_caller]
     pub(crate) fn select(condition: Value<'t, bool>, a: AnyValue<'t>, b: AnyValue<'t>) -> AnyValue<'t> {
         a.then(Op::Select { cond: condition.ir, a: a.ir, b: b.ir }, &SourceLine::caller())
     }
 
-    /// The bits of a value of eight bytes as a `u64`.
+    /// The bits of an eight-byte value as a `u64`.
     pub(crate) fn to_word(self, at: &SourceLine) -> Value<'t, u64> {
         Value::new(self.trace, self.reinterpret(Type::U64, at).ir)
     }
 
-    /// A value of a type of eight bytes that has these bits.
+    /// A value of an eight-byte type with these bits.
     pub(crate) fn from_word(word: Value<'t, u64>, ty: Type, at: &SourceLine) -> AnyValue<'t> {
         AnyValue::from(word).reinterpret(ty, at)
     }
 
-    /// Value `k` of those of this type that lie side by side in a word, the first in its lowest bits.
+    /// Value `k` of those of this type that are packed in a word, the first in its lowest bits.
     #[track_caller]
     pub(crate) fn in_word(word: Value<'t, u64>, ty: Type, k: usize) -> AnyValue<'t> {
         let at = SourceLine::caller();
@@ -184,8 +185,8 @@ impl fmt::Debug for AnyValue<'_> {
     }
 }
 
-/// What can be used as a value of type `T`: a traced value, a Rust number (a constant of the kernel), or a `&Scalar<T>` (read
-/// when a launch starts).
+/// Types that can be used as a value of type `T`: a traced value, a Rust number (a constant of the kernel), or a
+/// `&Scalar<T>` (read when a launch starts).
 pub trait IntoValue<'t, T: Element> {
     #[doc(hidden)]
     fn into_ir(self, trace: &'t Trace, at: &SourceLine) -> ir::Value;
@@ -210,13 +211,13 @@ impl<'t, T: Element> IntoValue<'t, T> for &Scalar<T> {
     }
 }
 
-/// What can be used as an index, an extent, a peer or a signal value: a traced integer of any type, a Rust integer, or a
-/// `&Scalar` of an integer.
+/// Types that can be used as an index, an extent, a peer or a signal value: a traced integer of any type, a Rust
+/// integer, or a `&Scalar` of an integer.
 pub trait IntoIndex<'t> {
-    /// The number, where it is known while tracing.
+    /// The number, if known while tracing.
     #[doc(hidden)]
     fn number(&self) -> Option<i128>;
-    /// The traced value, where it is one of type `i64`.
+    /// The traced value, if it is one of type `i64`.
     #[doc(hidden)]
     fn id(&self) -> Option<ir::Value> {
         None

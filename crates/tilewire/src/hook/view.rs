@@ -25,10 +25,10 @@ pub struct View<'t, T> {
     pub(crate) trace: &'t Trace,
     base: Base,
     bank: Option<ir::Value>,
-    /// Element of the base that is element 0 of the view.
+    /// The element of the base that is element 0 of the view.
     start: Known<'t>,
     len: usize,
-    /// The role that scratch belongs to.
+    /// The role that owns the scratch.
     role: Option<RoleId>,
     access: Access,
     holds: Holds,
@@ -49,13 +49,13 @@ impl<'t, T> View<'t, T> {
         View { trace, base, bank: None, start, len, role, access, holds, element: PhantomData }
     }
 
-    /// The same memory with elements of another type, or of one that is known while tracing only.
+    /// The same memory with elements of another type, or of one that is known only while tracing.
     pub(crate) fn retyped<U>(self) -> View<'t, U> {
         let View { trace, base, bank, start, len, role, access, holds, .. } = self;
         View { trace, base, bank, start, len, role, access, holds, element: PhantomData }
     }
 
-    /// The same memory, as hooks of a collective know it.
+    /// The same memory, with its role for the hooks of a collective.
     pub(crate) fn held_as(self, holds: Holds) -> Self {
         View { holds, ..self }
     }
@@ -64,8 +64,8 @@ impl<'t, T> View<'t, T> {
         View { bank, ..self }
     }
 
-    /// The same memory as a chunk of another length, for a context that has no chunk of its own there: what lies beyond is found out
-    /// of bounds when it is touched.
+    /// The same memory as a chunk of another length, for a context that has no chunk of its own there. Elements beyond
+    /// the real one are reported as out of bounds when they are touched.
     pub(crate) fn resized(self, len: usize) -> Self {
         View { len, ..self }
     }
@@ -75,7 +75,7 @@ impl<'t, T> View<'t, T> {
         self.len
     }
 
-    /// Whether there is no element.
+    /// True if there is no element.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -88,7 +88,7 @@ impl<'t, T> View<'t, T> {
         self
     }
 
-    /// Elements `start .. start + len` as a view of their own; `start` is uniform.
+    /// Elements `start .. start + len` as their own view; `start` is uniform.
     #[track_caller]
     pub fn part(&self, start: impl IntoIndex<'t>, len: usize) -> View<'t, T> {
         let at = SourceLine::caller();
@@ -117,7 +117,7 @@ impl<'t, T> View<'t, T> {
         self.shaped(rows, cols, cols, fits, &SourceLine::caller())
     }
 
-    /// [`View::shape`] for a chunk of the input or output of a collective, whose shape stands in a user's line.
+    /// [`View::shape`] for a chunk of the input or output of a collective, whose shape the user gave at line `at`.
     pub(crate) fn chunk_shape(&self, of: &'static str, (rows, cols): (usize, usize), at: &SourceLine) -> View2<'t, T> {
         if rows.checked_mul(cols) != Some(self.len) {
             let (elements, len) = (rows.saturating_mul(cols), self.len);
@@ -141,7 +141,7 @@ impl<'t, T> View<'t, T> {
         View2 { view: *self, rows, cols, stride }
     }
 
-    /// The place of element `i`, checked as far as tracing can.
+    /// The place of element `i`, checked as far as possible while tracing.
     pub(crate) fn place(&self, i: impl IntoIndex<'t>, touch: Touch, at: &SourceLine) -> Place {
         let trace = self.trace;
         if let Some(role) = self.role {
@@ -198,7 +198,7 @@ impl<'t, T: Element> View<'t, T> {
         self.load(i)
     }
 
-    /// Element `i` where `cond` holds, otherwise `other`; nothing is read then and `i` may lie outside.
+    /// Element `i` if `cond` holds, otherwise `other`; then nothing is read and `i` may be out of bounds.
     #[track_caller]
     pub fn load_if(
         &self,
@@ -221,7 +221,7 @@ impl<'t, T: Element> View<'t, T> {
         self.trace.emit(Op::Store { at: place, x, mask: None }, &at);
     }
 
-    /// Writes element `i` where `cond` holds; otherwise `i` may lie outside.
+    /// Writes element `i` if `cond` holds; otherwise `i` may be out of bounds.
     #[track_caller]
     pub fn store_if(&self, cond: impl IntoValue<'t, bool>, i: impl IntoIndex<'t>, x: impl IntoValue<'t, T>) {
         let at = SourceLine::caller();
@@ -231,7 +231,8 @@ impl<'t, T: Element> View<'t, T> {
     }
 }
 
-/// What an access does. A masked one may be masked off exactly where it would lie outside, so its index is not judged.
+/// The kind of an access. A masked one may be masked off exactly where it would be out of bounds, so its index is not
+/// checked.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Touch {
     Read,
@@ -258,7 +259,7 @@ impl Atomic for i64 {}
 impl Atomic for u64 {}
 
 impl<'t, T: Atomic> View<'t, T> {
-    /// Adds to element `i` atomically and gives the value before.
+    /// Adds to element `i` atomically and returns the old value.
     #[track_caller]
     pub fn atomic_add(
         &self,
@@ -273,7 +274,7 @@ impl<'t, T: Atomic> View<'t, T> {
         self.trace.value(Op::AtomicAdd { at: place, x, mask: None, order, scope }, &at)
     }
 
-    /// Adds to element `i` atomically where `cond` holds and gives the value before; 0 where it does not.
+    /// Adds to element `i` atomically if `cond` holds and returns the old value; 0 if it does not.
     #[track_caller]
     pub fn atomic_add_if(
         &self,
@@ -370,7 +371,7 @@ impl<'t, T: Element> View2<'t, T> {
         self.at(row, col)
     }
 
-    /// The element where `cond` holds, otherwise `other`; nothing is read then.
+    /// The element if `cond` holds, otherwise `other`; then nothing is read.
     #[track_caller]
     pub fn load_if(
         &self,
@@ -388,7 +389,7 @@ impl<'t, T: Element> View2<'t, T> {
         self.view.store(self.index(row, col, Touch::Write), x);
     }
 
-    /// Writes the element where `cond` holds.
+    /// Writes the element if `cond` holds.
     #[track_caller]
     pub fn store_if(
         &self,
@@ -401,8 +402,8 @@ impl<'t, T: Element> View2<'t, T> {
     }
 }
 
-/// Reading a tensor that the kernel's closure captured: it becomes an input by itself. The index is a traced value; for a constant one take
-/// [`Ctx::captured`](super::Ctx::captured) or [`Block::input`](super::Block::input).
+/// Reads a tensor that the kernel's closure captured, which makes it an input. The index is a traced value; for a
+/// constant one use [`Ctx::captured`](super::Ctx::captured) or [`Block::input`](super::Block::input).
 ///
 /// ```
 /// use tilewire::{Tensor, kernel, prelude::*};
@@ -432,7 +433,7 @@ pub(crate) fn input<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>) -> Vie
     named_argument(trace, tensor.name().unwrap_or("captured"), tensor, Access::In)
 }
 
-/// The tensor as an argument of the kernel, whatever its elements are.
+/// The tensor as an argument of the kernel, with elements of any type.
 pub(crate) fn any_argument<'t>(trace: &'t Trace, tensor: &AnyTensor, access: Access) -> View<'t, ()> {
     let (name, memory) = (tensor.name().unwrap_or(""), std::slice::from_ref(tensor.memory()));
     let param = trace.buffer(name, tensor.ty(), memory, tensor.len(), access);
@@ -440,7 +441,7 @@ pub(crate) fn any_argument<'t>(trace: &'t Trace, tensor: &AnyTensor, access: Acc
     View::of(trace, Base::Param(param), tensor.len(), None, access)
 }
 
-/// The tensor as an argument of the kernel. The parameter's access widens when a tensor is used in several ways.
+/// The tensor as an argument of the kernel. The parameter's access widens if a tensor is used in several ways.
 #[track_caller]
 pub(crate) fn argument<'t, T: Element>(trace: &'t Trace, tensor: &Tensor<T>, access: Access) -> View<'t, T> {
     named_argument(trace, tensor.name().unwrap_or(""), tensor, access)

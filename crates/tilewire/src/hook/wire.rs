@@ -1,4 +1,4 @@
-//! What leaves the rank: banked memory, signal slots, packets, bulk copies and posts to a network proxy.
+//! Communication between ranks: banked memory, signal slots, packets, bulk copies and posts to a network proxy.
 //!
 //! Every op here is the op of the same name in [`crate::ir::Op`], which states its ordering.
 
@@ -52,13 +52,14 @@ impl<'t, T: Element> Banks<'t, T> {
         self.view.len()
     }
 
-    /// Whether a bank has no element.
+    /// True if a bank has no element.
     pub fn is_empty(&self) -> bool {
         self.view.is_empty()
     }
 }
 
-/// Bytes that peers write: `put` into a peer's bank, `get` from one. Offsets count bytes and are multiples of the value's size.
+/// Bytes that peers write: `put` into a peer's bank, `get` from one. Offsets count bytes and are multiples of the
+/// value's size.
 ///
 /// ```
 /// use tilewire::{Memory, Tensor, kernel};
@@ -102,7 +103,7 @@ impl<'t> Region<'t> {
         self.bytes.len()
     }
 
-    /// Whether a bank has no byte.
+    /// True if a bank has no byte.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -113,14 +114,14 @@ impl<'t> Region<'t> {
         self.bytes.bank(bank)
     }
 
-    /// Writes a value whose type is known while tracing only at a byte offset of a bank.
+    /// Writes a value at a byte offset of a bank; its type is known only while tracing.
     #[track_caller]
     pub fn put_any(&self, bank: impl IntoIndex<'t>, offset: impl IntoIndex<'t>, x: AnyValue<'t>) {
         let (place, at) = self.place(bank, offset, Touch::Write);
         self.trace().emit(Op::Put { at: place, x: x.ir, mask: None }, &at);
     }
 
-    /// As [`put_any`](Self::put_any), where `cond` holds.
+    /// As [`put_any`](Self::put_any), if `cond` holds.
     #[track_caller]
     pub fn put_any_if(
         &self,
@@ -148,7 +149,7 @@ impl<'t> Region<'t> {
         self.trace().emit(Op::Put { at: place, x, mask: None }, &at);
     }
 
-    /// Writes a value where `cond` holds.
+    /// Writes a value if `cond` holds.
     #[track_caller]
     pub fn put_if<T: Element>(
         &self,
@@ -169,7 +170,7 @@ impl<'t> Region<'t> {
         self.trace().value(Op::Get { at: place, to: T::TYPE, mask: None }, &at)
     }
 
-    /// Reads a value where `cond` holds, otherwise gives `other`.
+    /// Reads a value if `cond` holds, otherwise returns `other`.
     #[track_caller]
     pub fn get_if<T: Element>(
         &self,
@@ -183,7 +184,8 @@ impl<'t> Region<'t> {
         self.trace().value(Op::Get { at: place, to: T::TYPE, mask }, &at)
     }
 
-    /// Writes packet number `index` (16 bytes) of a bank: 8 bytes of data that carry their flag, never 0. Only in an `each`.
+    /// Writes packet number `index` (16 bytes) of a bank: 8 bytes of data that carry their flag, never 0. Only in an
+    /// `each`.
     #[track_caller]
     pub fn packet_put(
         &self,
@@ -201,7 +203,7 @@ impl<'t> Region<'t> {
         }
     }
 
-    /// Waits until packet number `index` of a bank carries `flag` and gives its data. Only in an `each`.
+    /// Waits until packet number `index` of a bank carries `flag` and returns its data. Only in an `each`.
     #[track_caller]
     pub fn packet_get(
         &self,
@@ -274,9 +276,10 @@ impl<'t> Queue<'t> {
     }
 }
 
-/// Signals, bulk copies and posts. None of them may stand in an `each`.
+/// Signals, bulk copies and posts. None of them may appear in an `each`.
 impl<'t> RoleCtx<'t> {
-    /// Sets the slot to `x` after everything this role copy did before is visible to whoever sees it (release, system scope).
+    /// Sets the slot to `x` after all earlier effects of this role copy are visible to observers of the slot (release,
+    /// system scope).
     #[track_caller]
     pub fn signal(&self, slot: Slot<'t>, x: impl IntoIndex<'t>) {
         let at = SourceLine::caller();
@@ -303,7 +306,7 @@ impl<'t> RoleCtx<'t> {
         }
     }
 
-    /// Whether the slot is at least `x` now (acquire if so).
+    /// True if the slot is at least `x` now (acquire if so).
     #[track_caller]
     pub fn test(&self, slot: Slot<'t>, x: impl IntoIndex<'t>) -> Value<'t, bool> {
         let at = SourceLine::caller();
@@ -325,7 +328,8 @@ impl<'t> RoleCtx<'t> {
         self.effect("proxy_fence", Op::ProxyFence);
     }
 
-    /// Starts an asynchronous copy of `count` elements from the start of `src` to the start of `dst` (see [`View::part`]).
+    /// Starts an asynchronous copy of `count` elements from the start of `src` to the start of `dst` (see
+    /// [`View::part`]).
     #[track_caller]
     pub fn bulk_copy<T: Element>(&self, dst: View<'t, T>, src: View<'t, T>, count: impl IntoIndex<'t>) {
         let at = SourceLine::caller();
@@ -375,7 +379,7 @@ impl<'t> RoleCtx<'t> {
         }
     }
 
-    /// A signal value: uniform, `u64`. `None` inside an `each`, where no signal may be.
+    /// A signal value: uniform, `u64`. `None` inside an `each`, where signals are not allowed.
     fn count(&self, what: &'static str, x: impl IntoIndex<'t>, at: &SourceLine) -> Option<ir::Value> {
         if !self.trace.not_in_each(what, at) {
             return None;

@@ -1,13 +1,14 @@
-//! Compute into send: activations and norms whose result goes out as it is made, without a pass of its own.
+//! Computing while sending: activations and norms whose result is sent as it is made, without a separate pass.
 //!
-//! All of it is computed in `f32` and rounded once to the element's type, in the order that the code says: the same bits on every engine.
+//! Everything is computed in `f32`, in the order of the code, and rounded once to the element's type: the same bits on
+//! every engine.
 
 use crate::hook::{Captured, Ctx, Value};
 use crate::ir::scalar::{Element, Float};
 use crate::tensor::Tensor;
 
-/// The Gaussian error linear unit in its tanh form, `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: a function of a value, for
-/// [`then`](super::Compose::then).
+/// The Gaussian error linear unit in its tanh form, `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: a function of a
+/// value, for [`then`](super::Compose::then).
 ///
 /// ```
 /// use tilewire::hooks::{self, Compose};
@@ -24,7 +25,8 @@ pub fn gelu<'t, T: Float>(x: Value<'t, T>) -> Value<'t, T> {
     (x * 0.5 * (inner.tanh() + 1.0)).cast()
 }
 
-/// The sigmoid linear unit, `x / (1 + e^-x)`, also called swish: a function of a value, for [`then`](super::Compose::then).
+/// The sigmoid linear unit, `x / (1 + e^-x)`, also called swish: a function of a value, for
+/// [`then`](super::Compose::then).
 ///
 /// ```
 /// use tilewire::hooks::{self, Compose};
@@ -40,7 +42,7 @@ pub fn silu<'t, T: Float>(x: Value<'t, T>) -> Value<'t, T> {
     (x / ((-x).exp() + 1.0)).cast()
 }
 
-/// `silu(gate) · up`: every row of the input is the gates, then as many ups; the output is half as wide.
+/// `silu(gate) · up`: every row of the input is the gates, then the same number of ups; the output is half as wide.
 ///
 /// ```text
 ///   chunk_shape(rows, 2·cols)   [ gate … │ up … ]    ──▶   [ silu(gate)·up … ]   output_shape(rows, cols)
@@ -57,7 +59,7 @@ pub fn swiglu<In: Float, Out: Element>() -> impl for<'t> Fn(&Ctx<'t, In, Out>) -
         if c.input.cols() != 2 * c.output.cols() {
             let (wide, cols) = (c.input.cols(), c.output.cols());
             c.refuse(format!(
-                "swiglu: input rows of {wide} for output rows of {cols}: gates and ups are twice as many"
+                "swiglu: input rows of {wide} for output rows of {cols}: the input must be twice as wide, for gates and ups"
             ));
         }
         let (gate, up) = (c.input.at(c.row(), c.col()), c.input.at(c.row(), c.col() + c.output.cols() as i64));
@@ -65,12 +67,12 @@ pub fn swiglu<In: Float, Out: Element>() -> impl for<'t> Fn(&Ctx<'t, In, Out>) -
     }
 }
 
-/// Every row divided by its root mean square, times a weight for each column: `x · 1/√(mean(x²) + epsilon) · weight`. A row is as long as
-/// `weight`; the squares are summed as [`group_sum`](Value::group_sum) does, neighbours first.
+/// Every row divided by its root mean square, times a weight for each column: `x · 1/√(mean(x²) + epsilon) · weight`. A
+/// row is as long as `weight`. The squares are summed as by [`group_sum`](Value::group_sum), neighbours first.
 ///
-/// A row of zeros stays zeros where `epsilon` is not 0; with an `epsilon` of 0 it becomes NaN.
+/// A row of zeros stays zeros if `epsilon` is not 0; with an `epsilon` of 0 it becomes NaN.
 ///
-/// A row must not be torn apart by tiles: in a transfer say `.granule(weight.len())` where 1024 is no multiple of it.
+/// Tiles must not split a row: in a transfer use `.granule(weight.len())` unless 1024 is a multiple of it.
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};
@@ -89,7 +91,7 @@ pub fn rms_norm<In: Float, Out: Element, W: Float>(
         // Without a shape the chunk is one long row.
         if row == 0 || !c.output.cols().is_multiple_of(row) {
             let cols = c.output.cols();
-            c.refuse(format!("rms_norm: {cols} columns are no number of rows of {row}, the length of the weight"));
+            c.refuse(format!("rms_norm: {cols} columns are not a multiple of {row}, the length of the weight"));
             return c.input.load(c.pos());
         }
         let x = c.input.load(c.pos()).cast::<f32>();

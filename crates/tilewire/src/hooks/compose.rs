@@ -1,11 +1,11 @@
-//! The composer: a hook, then what becomes of its value.
+//! The composer: a hook, then a transformation of its value.
 
 use super::quantise::{Quantised, Scaled};
 use crate::hook::{Ctx, Value};
 use crate::ir::scalar::{Element, Float};
 
-/// Every hook of the send leg that gives one value has these methods, yours too: first *where* an element comes from, then *what* becomes
-/// of it.
+/// Every hook of the send leg that returns one value has these methods, including yours: first *where* an element comes
+/// from, then *what* becomes of it.
 ///
 /// ```
 /// use tilewire::hooks::{self, Compose};
@@ -15,7 +15,7 @@ use crate::ir::scalar::{Element, Float};
 /// map(&out, &inp).produce(hooks::gather(|c| c.pos() / 2).then(|x| x + 0.5)).run()?;
 /// assert_eq!(out.to_vec()[..4], [0.5, 0.5, 1.5, 1.5]);
 ///
-/// // A function of your own is as good as a closure. It names the values it takes and gives.
+/// // Your own function works as well as a closure. It names the types of its argument and result.
 /// fn squared<'t>(x: Value<'t, f32>) -> Value<'t, f32> {
 ///     x * x
 /// }
@@ -32,7 +32,7 @@ use crate::ir::scalar::{Element, Float};
 /// # Ok::<(), tilewire::RunError>(())
 /// ```
 pub trait Compose<In: Element, Out: Element, A: Element>: for<'t> Fn(&Ctx<'t, In, Out>) -> Value<'t, A> {
-    /// Sends what `transform` makes of the value.
+    /// Sends the result of `transform` on the value.
     fn then<B: Element>(
         self,
         transform: impl for<'t> Fn(Value<'t, A>) -> Value<'t, B>,
@@ -43,7 +43,7 @@ pub trait Compose<In: Element, Out: Element, A: Element>: for<'t> Fn(&Ctx<'t, In
         move |c| transform(self(c))
     }
 
-    /// Sends what `transform` makes of the value and of where it is.
+    /// Sends the result of `transform` on the value and its context.
     ///
     /// ```
     /// use tilewire::hooks::{self, Compose};
@@ -63,7 +63,7 @@ pub trait Compose<In: Element, Out: Element, A: Element>: for<'t> Fn(&Ctx<'t, In
         move |c| transform(c, self(c))
     }
 
-    /// Sends the value quantised; [`quantise`](super::quantise()) says how.
+    /// Sends the value quantised; see [`quantise`](super::quantise()).
     fn quantised<Q: Quantised>(self, largest: Q, group: usize) -> impl for<'t> Fn(&Ctx<'t, In, Out>) -> Scaled<'t, Q>
     where
         Self: Sized,
@@ -71,9 +71,9 @@ pub trait Compose<In: Element, Out: Element, A: Element>: for<'t> Fn(&Ctx<'t, In
     {
         move |c| {
             let x = self(c).cast::<f32>();
-            // More neighbours than fit a u32 are more than any chunk has.
+            // No chunk has more neighbours than fit a u32.
             let group = u32::try_from(group).unwrap_or(u32::MAX);
-            // Reciprocals, one of them a constant: divisions cost several times the rest.
+            // Multiplies by reciprocals, one of them a constant: a division would cost several times the rest.
             let scale = (x.abs().group_max(group) * c.value(largest).cast::<f32>().rcp()).max(f32::MIN_POSITIVE);
             (Q::nearest(x * scale.rcp()), scale)
         }

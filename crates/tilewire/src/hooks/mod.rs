@@ -1,8 +1,9 @@
-//! Ready-made hooks: what `produce` and `consume` of any collective are most often given, each a few lines of the public language.
+//! Ready-made hooks for the most common uses of `produce` and `consume`, each a few lines of the public language.
 //!
-//! - **In**: constants, scalars, tensors and small closures. **Out**: closures that `produce`, `produce2` and `consume` take.
-//! - **Invariants**: nothing here uses more than a user's crate could: each hook is the template for your own. Where a hook
-//!   computes, what it computes is stated to the bit.
+//! - **In**: constants, scalars, tensors and small closures. **Out**: closures that `produce`, `produce2` and `consume`
+//!   take.
+//! - **Invariants**: nothing here uses more than a user's crate could, so each hook is a template for your own. If a
+//!   hook computes, its result is defined to the bit.
 //! - **Must not know**: engines, schedules, collectives.
 //!
 //! | file | hooks of the send leg | hooks of the receive leg |
@@ -11,11 +12,11 @@
 //! | `number.rs` | [`scale`], [`bias`], [`cast`] | [`store`], [`accumulate`] |
 //! | `activation.rs` | [`swiglu`], [`rms_norm`]; functions of a value: [`gelu`], [`silu`] | |
 //! | `quantise.rs` | [`quantise`] (two values: `produce2`) | [`dequantise`] |
-//! | `operand.rs` | what `scale`, `bias` and `mask` are given: a number, a scalar, a tensor ([`Operand`]) | |
+//! | `operand.rs` | the argument of `scale`, `bias` and `mask`: a number, a scalar, a tensor ([`Operand`]) | |
 //! | `compose.rs` | [`Compose`]: `hook.then(\|x\| ..)` | |
 //!
-//! A hook of the send leg is called for every position of the *output* chunk and says what is sent for it; one of the receive leg gets
-//! what was sent, there too.
+//! A hook of the send leg is called for every position of the *output* chunk and returns the value to send for it. A
+//! hook of the receive leg is called for the same position with the value that arrived.
 //!
 //! ```
 //! use tilewire::hooks::{self, Compose};
@@ -31,7 +32,7 @@
 //! map(&out, &inp).produce(hooks::gather(|c| 63 - c.pos()).then(|x| x * 0.5)).run()?;
 //! assert_eq!(out.get(0), 31.5);
 //!
-//! // Bias and activation on the way out: no pass of its own.
+//! // Bias and activation while sending: no separate pass.
 //! let hook = hooks::bias(hooks::per_col(&bias)).then(hooks::gelu);
 //! map(&out, &inp).chunk_shape(4, 16).produce(hook).run()?;
 //! # Ok::<(), tilewire::RunError>(())

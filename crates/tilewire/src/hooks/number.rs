@@ -4,7 +4,7 @@ use super::operand::Operand;
 use crate::hook::{Ctx, Value};
 use crate::ir::scalar::{Bf16, Element, F8E4M3, F8E5M2, F16, Number};
 
-/// Sends every element times a factor: a constant, a scalar, or one of a tensor ([`Operand`]).
+/// Sends every element times a factor: a constant, a scalar, or an element of a tensor ([`Operand`]).
 ///
 /// ```
 /// use tilewire::{Bf16, Scalar, Tensor, hooks, map};
@@ -32,8 +32,8 @@ pub fn scale<In: Number, Out: Element>(
     move |c| c.input.load(c.pos()) * factor.value(c)
 }
 
-/// Sends every element plus a number: a constant, a scalar, or one of a tensor ([`Operand`]). With an activation behind it this is the
-/// end of a layer, computed on the way out:
+/// Sends every element plus a number: a constant, a scalar, or an element of a tensor ([`Operand`]). Followed by an
+/// activation this is the end of a layer, computed while sending:
 ///
 /// ```
 /// use tilewire::hooks::{self, Compose};
@@ -49,7 +49,7 @@ pub fn bias<In: Number, Out: Element>(number: impl Operand<In>) -> impl for<'t> 
     move |c| c.input.load(c.pos()) + number.value(c)
 }
 
-/// Sends every element as one of the output's type, rounded once. To send yet another type, compose:
+/// Sends every element converted to the output's type, rounded once. To send yet another type, compose:
 /// `hooks::copy().then(|x| x.cast::<Bf16>())` with [`store`] as `consume`.
 ///
 /// ```
@@ -63,7 +63,7 @@ pub fn cast<In: Element, Out: Element>() -> impl for<'t> Fn(&Ctx<'t, In, Out>) -
     |c| c.input.load(c.pos()).cast()
 }
 
-/// Stores what arrives, as one of the output's type.
+/// Stores the received value, converted to the output's type.
 ///
 /// ```
 /// use tilewire::hooks::{self, Compose};
@@ -78,8 +78,8 @@ pub fn store<In: Element, Out: Element, T: Element>() -> impl for<'t> Fn(&Ctx<'t
     |c, x| c.output.store(c.pos(), x.cast::<Out>())
 }
 
-/// Adds what arrives to the output. The sum is computed in [`Accumulates::Sum`] (`f32` for narrow floats) and rounded once to the output's
-/// type, whatever type arrives.
+/// Adds the received value to the output. The sum is computed in [`Accumulates::Sum`] (`f32` for narrow floats) and
+/// rounded once to the output's type, whatever type arrives.
 ///
 /// ```
 /// use tilewire::{Bf16, Tensor, hooks, map};

@@ -4,7 +4,7 @@ use crate::hook::{Captured, Ctx, Value};
 use crate::ir::scalar::{Bf16, Element, F8E4M3, F8E5M2, F16};
 use crate::tensor::{Scalar, Tensor};
 
-/// What [`scale`](super::scale), [`bias`](super::bias) and [`mask`](super::mask) can be given as a number of type `T`.
+/// A number of type `T` for [`scale`](super::scale), [`bias`](super::bias) and [`mask`](super::mask).
 ///
 /// | given | the number is |
 /// |---|---|
@@ -115,6 +115,8 @@ impl<T: Element> Operand<T> for PerElement<T> {
 
 fn one_each<In: Element, Out: Element>(c: &Ctx<'_, In, Out>, what: &str, is: usize, must: usize) {
     if is != must {
-        c.refuse(format!("a tensor of {is} numbers, one for each {what} of an output chunk that has {must}"));
+        c.refuse(format!(
+            "a tensor of {is} numbers for an output chunk of {must} {what}s: give one number for each {what}"
+        ));
     }
 }

@@ -1,11 +1,12 @@
-//! Hooks that choose: which element is sent for a position, and where what arrives is stored. They compute nothing and keep every bit.
+//! Hooks that choose which element is sent for a position, and where a received one is stored. They compute nothing and
+//! keep every bit.
 
 use super::operand::Operand;
 use crate::hook::{Captured, Ctx, Value};
 use crate::ir::scalar::{Element, Integer};
 use crate::tensor::Tensor;
 
-/// Sends the element at the same position. This is what a collective does without a hook; here to be composed.
+/// Sends the element at the same position. This is the default of a collective; here it is a start for composing.
 ///
 /// ```
 /// use tilewire::hooks::{self, Compose};
@@ -34,8 +35,8 @@ pub fn transpose<In: Element, Out: Element>() -> impl for<'t> Fn(&Ctx<'t, In, Ou
     |c| c.input.at(c.col(), c.row())
 }
 
-/// Sends a chunk of any number of axes with the axes in another order: axis `k` of the output is axis `axes[k]` of the input, which has
-/// the lengths `shape`. Needs no `chunk_shape`; for two axes [`transpose`] is faster.
+/// Sends a chunk of any number of axes with the axes in another order: axis `k` of the output is axis `axes[k]` of the
+/// input, which has the lengths `shape`. Needs no `chunk_shape`. For two axes [`transpose`] is faster.
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};
@@ -54,11 +55,13 @@ pub fn permute<In: Element, Out: Element, const AXES: usize>(
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..AXES) || shape.iter().product::<usize>() != c.input.len() {
             let len = c.input.len();
-            c.refuse(format!("permute: {shape:?} by {axes:?} is no order of the axes of a chunk of {len} elements"));
+            c.refuse(format!(
+                "permute: {shape:?} by {axes:?} is not a permutation of the axes of a chunk of {len} elements"
+            ));
             return c.input.load(c.pos());
         }
         let stride = |axis: usize| shape[axis + 1..].iter().product::<usize>() as i64;
-        // The last axis of the output runs fastest: its place is what is left over, and so on from behind.
+        // The last axis of the output runs fastest: its coordinate is the remainder, and so on backwards.
         let (mut rest, mut index) = (c.pos(), c.value(0i64));
         for axis in axes.into_iter().rev() {
             index = index + rest % shape[axis] as i64 * stride(axis);
@@ -68,9 +71,11 @@ pub fn permute<In: Element, Out: Element, const AXES: usize>(
     }
 }
 
-/// Sends the element whose index the closure gives. An index outside ends the launch with an error on a CPU.
+/// Sends the element at the index that the closure returns. On a CPU an index out of bounds ends the launch with an
+/// error.
 ///
-/// Begin here to compose: *where* an element comes from, then *what* becomes of it ([`Compose::then`](super::Compose::then)).
+/// Start here to compose: *where* an element comes from, then *what* becomes of it
+/// ([`Compose::then`](super::Compose::then)).
 ///
 /// ```
 /// use tilewire::hooks::{self, Compose};
@@ -86,8 +91,9 @@ pub fn gather<In: Element, Out: Element, I: Integer>(
     move |c| c.input.load(index(c))
 }
 
-/// Sends element `index[pos]` for position `pos`: the tensor lives on the sender and is read at every launch. The output may be longer
-/// or shorter than the input (say [`send_len`](crate::collective::Exchange::send_len) in a transfer).
+/// Sends element `index[pos]` for position `pos`. The tensor lives on the sender and is read at every launch. The
+/// output may be longer or shorter than the input (set [`send_len`](crate::collective::Exchange::send_len) in a
+/// transfer).
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};
@@ -103,7 +109,7 @@ pub fn gather_by<In: Element, Out: Element, I: Integer>(
     move |c| c.input.load(index.at(c.pos()))
 }
 
-/// Sends the element at the same position where the condition holds, elsewhere `other`. What is masked is not even read.
+/// Sends the element at the same position if the condition holds, otherwise `other`. Masked elements are not even read.
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};
@@ -123,7 +129,7 @@ pub fn mask<In: Element, Out: Element>(
     move |c| c.input.load_if(condition(c), c.pos(), other.value(c))
 }
 
-/// Stores what arrives for a position at the index that the closure gives. Two positions with one index race.
+/// Stores the value received for a position at the index that the closure returns. Two positions with one index race.
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};
@@ -139,8 +145,8 @@ pub fn scatter<In: Element, Out: Element, I: Integer>(
     move |c, x| c.output.store(index(c), x)
 }
 
-/// Stores what arrives for position `pos` at `index[pos]`: the tensor lives on the receiver and is read at every launch. No index may
-/// occur twice.
+/// Stores the value received for position `pos` at `index[pos]`. The tensor lives on the receiver and is read at every
+/// launch. No index may occur twice.
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};
@@ -156,7 +162,7 @@ pub fn scatter_by<In: Element, Out: Element, I: Integer>(
     move |c, x| c.output.store(index.at(c.pos()), x)
 }
 
-/// Stores what arrives only where the condition holds; elsewhere the output stays as it is.
+/// Stores the received value only if the condition holds; otherwise the output stays as it is.
 ///
 /// ```
 /// use tilewire::{Tensor, hooks, map};

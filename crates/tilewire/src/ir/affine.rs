@@ -1,7 +1,7 @@
 //! Index arithmetic: uniform expressions and affine forms over the index values of an `each`.
 //!
-//! Indices are `i64` and their arithmetic wraps, so sums and products form the ring of integers mod 2^64: every
-//! rewrite here that uses only ring laws is exact, overflow or not. Division is no ring operation; whoever makes a
+//! Indices are `i64` and their arithmetic wraps, so sums and products form the ring of integers mod 2^64. Every rewrite
+//! here that uses only ring laws is exact, overflow or not. Division is no ring operation: code that makes a
 //! [`Uniform::Div`] has proved that it is exact.
 
 use super::entity::Value;
@@ -21,8 +21,8 @@ pub enum Uniform {
     Add(Box<Uniform>, Box<Uniform>),
     /// Wrapping product.
     Mul(Box<Uniform>, Box<Uniform>),
-    /// Quotient by a positive constant that is known to divide the value: truncating and flooring division and, for a
-    /// power of two, an arithmetic shift all give the same.
+    /// Quotient by a positive constant that is known to divide the value. Truncating division, flooring division and,
+    /// for a power of two, an arithmetic shift all agree.
     Div(Box<Uniform>, u32),
 }
 
@@ -38,12 +38,12 @@ pub struct Affine {
 }
 
 impl Uniform {
-    /// Whether this is the number `n`.
+    /// True for the constant `n`.
     pub fn is_const(&self, n: i64) -> bool {
         self.as_const() == Some(n)
     }
 
-    /// The number this is, if it is one.
+    /// The constant, if it is one.
     pub fn as_const(&self) -> Option<i64> {
         match self {
             Uniform::Const(n) => Some(*n),
@@ -87,7 +87,7 @@ impl Uniform {
                 sum.finish()
             }
             _ => {
-                // Constants wander outwards, so that they meet in sums.
+                // Constants move outwards, so that sums can combine them.
                 let ((a, x), (b, y)) = (self.factor(), other.factor());
                 let (x, y) = if x <= y { (x, y) } else { (y, x) };
                 let product = Uniform::Mul(Box::new(x.clone()), Box::new(y.clone()));
@@ -127,7 +127,7 @@ impl Uniform {
         }
     }
 
-    /// `c * x` as `(c, x)`.
+    /// Splits `c * x` into `(c, x)`.
     fn factor(&self) -> (i64, &Uniform) {
         match self {
             Uniform::Mul(x, c) => match **c {
@@ -181,7 +181,7 @@ impl Sum {
     }
 }
 
-/// Largest expression that is still worth carrying; beyond it an index counts as unknown.
+/// Largest expression worth keeping; beyond it an index counts as unknown.
 const LARGEST: usize = 64;
 
 impl Affine {
@@ -202,12 +202,12 @@ impl Affine {
         (self.group.is_none() && self.stride.iter().all(|s| s.is_const(0))).then_some(&self.base)
     }
 
-    /// Step along the innermost axis (the group part apart).
+    /// Step along the innermost axis, without the group part.
     pub fn innermost(&self) -> &Uniform {
         self.stride.last().expect("an each has an axis")
     }
 
-    /// `self + other`; `None` where both have groups, of different sizes, or the sum has grown too large.
+    /// `self + other`; `None` if both have groups of different sizes, or the sum has grown too large.
     pub fn add(&self, other: &Affine) -> Option<Affine> {
         let group = match (&self.group, &other.group) {
             (Some((g, a)), Some((h, b))) if g == h => Some((*g, a.add(b))),

@@ -1,5 +1,5 @@
-//! Builds a kernel instruction by instruction. It types values as [`super::typing`] says and never fails: what is wrong is
-//! found by [`super::verify`], all at once.
+//! Builds a kernel instruction by instruction. It types values by the rules of [`super::typing`] and never fails:
+//! [`super::verify`] reports all errors together.
 
 use super::entity::{Region, RoleId, ScratchId, Site, Table, Value, VarId};
 use super::kernel::{Def, InstData, Kernel, Param, Role, Scratch, SourceLine, ValueData, Var};
@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Builder {
     kernel: Kernel,
-    /// Open regions, innermost last; the flag says whether it is the body of an `each`.
+    /// Open regions, innermost last; the flag is true for the body of an `each`.
     open: Vec<(Region, bool)>,
     sites: QuickMap<SourceLine, Site>,
-    /// The site that was asked for last: most lines are asked for several times in a row.
+    /// The last site requested: most lines are requested several times in a row.
     last: Option<Site>,
 }
 
-/// Instructions that there is room for at first: a small collective has some hundreds.
+/// Initial capacity for instructions: a small collective has a few hundred.
 const USUAL: usize = 256;
 
 impl Builder {
@@ -68,17 +68,17 @@ impl Builder {
         self.kernel.params.push(param)
     }
 
-    /// Says what every bank of a parameter is for.
+    /// Sets the purpose of every bank of a parameter.
     pub fn set_purposes(&mut self, param: ParamId, banks: Vec<Purpose>) {
         self.kernel.purposes.insert(param, banks);
     }
 
-    /// Says where a buffer was declared.
+    /// Records where a buffer was declared.
     pub fn set_declared(&mut self, param: ParamId, at: SourceLine) {
         self.kernel.declared.entry(param).or_insert(at);
     }
 
-    /// The parameter, to change it while tracing (an input that turns out to be written, say).
+    /// The parameter, to change it while tracing (for example an input that turns out to be written).
     pub fn param_mut(&mut self, param: ParamId) -> &mut Param {
         &mut self.kernel.params[param]
     }
@@ -101,7 +101,7 @@ impl Builder {
         self.kernel.scratches.push(Scratch { ty, len, role })
     }
 
-    /// Makes scratch at least so long.
+    /// Makes scratch at least `len` elements long.
     pub fn widen_scratch(&mut self, scratch: ScratchId, len: u64) {
         let scratch = &mut self.kernel.scratches[scratch];
         scratch.len = scratch.len.max(len);
@@ -119,17 +119,17 @@ impl Builder {
         self.open.pop().expect("a region is open");
     }
 
-    /// Whether instructions now go into the body of an `each`.
+    /// True if instructions now go into the body of an `each`.
     pub fn in_each(&self) -> bool {
         self.open.last().is_some_and(|&(_, each)| each)
     }
 
-    /// Whether any region is open, that is, whether instructions can be added.
+    /// True if a region is open, so that instructions can be added.
     pub fn is_open(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Appends an op to the innermost open region; gives the value it defines, if any.
+    /// Appends an op to the innermost open region; returns the value it defines, if any.
     pub fn push(&mut self, op: Op, at: &SourceLine) -> Option<Value> {
         let inst = self.add(op, at);
         let (region, _) = *self.open.last().expect("a region is open");
@@ -147,8 +147,8 @@ impl Builder {
         self.value(Op::Const(Const { ty, bits }), at)
     }
 
-    /// Creates a `For` or `Each` without placing it, so that its index values can be used while its body (a region opened
-    /// by [`Builder::open`]) is filled; place it with [`Builder::place`] when the body is closed.
+    /// Creates a `For` or `Each` without placing it, so that its index values can be used while its body (a region
+    /// opened by [`Builder::open`]) is filled; place it with [`Builder::place`] when the body is closed.
     pub fn loop_head(&mut self, op: Op, at: &SourceLine) -> (Inst, Vec<Value>) {
         let (axes, shape) = match &op {
             Op::For { .. } => (1, Shape::Uniform),

@@ -66,7 +66,7 @@ impl<K: Entity, V> Table<K, V> {
     pub fn with_capacity(items: usize) -> Self {
         Table { items: Vec::with_capacity(items), key: PhantomData }
     }
-    /// Appends an item and gives its key.
+    /// Appends an item and returns its key.
     pub fn push(&mut self, item: V) -> K {
         self.items.push(item);
         K::new(self.items.len() - 1)
@@ -75,11 +75,11 @@ impl<K: Entity, V> Table<K, V> {
     pub fn len(&self) -> usize {
         self.items.len()
     }
-    /// Whether the table is empty.
+    /// True if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
-    /// The item, or `None` where the key is not of this table.
+    /// The item, or `None` if the key is not in this table.
     pub fn get(&self, key: K) -> Option<&V> {
         self.items.get(key.index())
     }

@@ -1,5 +1,5 @@
-//! What is known about an integer value without running the kernel: bounds and a divisor. Both code generators (through
-//! alignment) and the simplifier (dividends that are never negative) stand on it.
+//! Static knowledge about integer values: bounds and a divisor. The code generators (for alignment) and the simplifier
+//! (for dividends that are never negative) rely on it.
 
 use super::affine::Uniform;
 use super::entity::Value;
@@ -17,18 +17,18 @@ pub(crate) struct Fact {
     pub multiple: u64,
 }
 
-/// The facts of one kernel, found on demand. The kernel may grow between two questions (the simplifier asks while it
-/// builds); what is known of a value stays true as long as its definition, the number of blocks and the copies of roles stand.
+/// The facts of one kernel, computed on demand. The kernel may grow between two queries (the simplifier asks while it
+/// builds). A fact stays true as long as the value's definition, the number of blocks and the copies of roles stay.
 #[derive(Default)]
 pub(crate) struct Facts {
     known: QuickMap<Value, Fact>,
 }
 
-/// Longest chain of definitions that is followed; what lies deeper counts as unknown.
+/// Longest chain of definitions that is followed; anything deeper counts as unknown.
 const DEEPEST: u32 = 48;
 
 impl Fact {
-    /// Nothing but the type is known.
+    /// A value of which only the type is known.
     pub fn of_type(ty: Type) -> Fact {
         let (lo, hi) = range(ty);
         Fact { lo, hi, multiple: 1 }
@@ -44,8 +44,8 @@ impl Fact {
         1 << self.multiple.trailing_zeros().min(31)
     }
 
-    /// The result of an op that computes `exact` and then wraps to the type. Where the exact result may not fit, nothing
-    /// is known of its size, and of its divisors those that divide 2^bits: reduction mod 2^bits keeps them.
+    /// The result of an op that computes `exact` and then wraps to the type. If the exact result may not fit, its
+    /// bounds are unknown. Divisors that divide 2^bits remain: reduction mod 2^bits keeps them.
     fn wrapped(exact: Option<(i128, i128)>, multiple: u64, ty: Type) -> Fact {
         let (lo, hi) = range(ty);
         match exact {
@@ -94,7 +94,7 @@ impl Fact {
         Fact { lo: quotient(self.lo), hi: quotient(self.hi), multiple }.zero_aware()
     }
 
-    /// Either of the two.
+    /// A value that is either of the two.
     fn join(self, other: Fact) -> Fact {
         Fact { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi), multiple: gcd(self.multiple, other.multiple) }
     }
@@ -108,12 +108,12 @@ impl Fact {
 }
 
 impl Facts {
-    /// What is known about an integer value.
+    /// The fact of an integer value.
     pub fn of(&mut self, kernel: &Kernel, v: Value) -> Fact {
         self.find(kernel, v, DEEPEST)
     }
 
-    /// What is known about a uniform expression.
+    /// The fact of a uniform expression.
     pub fn of_uniform(&mut self, kernel: &Kernel, x: &Uniform) -> Fact {
         match x {
             Uniform::Const(n) => Fact::number(i128::from(*n)),
@@ -142,7 +142,7 @@ impl Facts {
         fact
     }
 
-    /// The index of a loop lies between its bounds: it runs through the integers `start + k * step` below `end`.
+    /// The index of a loop lies between its bounds: it takes the values `start + k * step` below `end`.
     fn index(&mut self, kernel: &Kernel, op: &Op, axis: usize, depth: u32) -> Option<Fact> {
         let (lo, end, multiple) = match op {
             Op::Each { extent, .. } => (0, self.find(kernel, *extent.get(axis)?, depth).hi, 1),
@@ -218,8 +218,8 @@ fn binary(op: BinaryOp, a: Fact, b: Fact, ty: Type) -> Option<Fact> {
         BinaryOp::Min => Fact { lo: a.lo.min(b.lo), hi: a.hi.min(b.hi), ..a.join(b) }.zero_aware(),
         BinaryOp::Max => Fact { lo: a.lo.max(b.lo), hi: a.hi.max(b.hi), ..a.join(b) }.zero_aware(),
         BinaryOp::And => {
-            // A bit of the result is set in both: one operand that is never negative bounds it, and it is at least as
-            // even as the more even one.
+            // A bit of the result is set in both operands: an operand that is never negative bounds the result, which
+            // has at least the trailing zeros of the more even operand.
             let hi = match (a.lo >= 0, b.lo >= 0) {
                 (true, true) => a.hi.min(b.hi),
                 (true, false) => a.hi,
@@ -239,12 +239,12 @@ fn binary(op: BinaryOp, a: Fact, b: Fact, ty: Type) -> Option<Fact> {
     Some(fact)
 }
 
-/// Conversion between integer types keeps the number where it fits and the low bits always.
+/// Conversion between integer types keeps a number that fits, and always the low bits.
 fn cast(x: Fact, to: Type) -> Fact {
     Fact::wrapped(Some((x.lo, x.hi)), x.multiple, to)
 }
 
-/// The number that bits stand for in an integer type.
+/// The number that bits represent in an integer type.
 pub(super) fn number(bits: u64, ty: Type) -> i128 {
     let unused = 64 - ty.bits();
     if ty.is_signed_int() {

@@ -14,7 +14,7 @@ pub struct Kernel {
     pub name: String,
     /// Number of blocks of a launch, ≥ 1.
     pub blocks: u32,
-    /// What a launch binds, in order.
+    /// The parameters that a launch binds, in order.
     pub params: Table<ParamId, Param>,
     /// The roles of a block; each runs its own body.
     pub roles: Table<RoleId, Role>,
@@ -30,13 +30,14 @@ pub struct Kernel {
     pub regions: Table<Region, Vec<Inst>>,
     /// Source lines the instructions refer to.
     pub sites: Table<Site, SourceLine>,
-    /// What every bank of a parameter is for; all are [`Purpose::Own`] where nothing is said. Of the text only `matched` shows it.
+    /// The purpose of every bank of a parameter; all are [`Purpose::Own`] if there is no entry. The text shows only
+    /// `matched`.
     pub purposes: BTreeMap<ParamId, Vec<Purpose>>,
-    /// Where buffers were declared, as far as it is known. It says nothing to engines; the checker names it.
+    /// Where buffers were declared, if known. Engines ignore this; the checker reports it.
     pub declared: BTreeMap<ParamId, SourceLine>,
 }
 
-/// What a launch binds to a kernel.
+/// A parameter: what a launch binds to a kernel.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Param {
     /// Memory of `len` elements in each of `banks` places (`banks` > 1: one place per peer).
@@ -49,7 +50,7 @@ pub enum Param {
         len: u64,
         /// Number of banks, ≥ 1.
         banks: u32,
-        /// What the kernel may do with it.
+        /// What the kernel may do with the buffer.
         access: Access,
         /// Alignment of each bank's first byte, a power of two ≥ the element size.
         align: u32,
@@ -67,7 +68,7 @@ pub enum Param {
         name: String,
         /// Slots in each bank.
         len: u64,
-        /// Distance of two slots in bytes, a multiple of 8.
+        /// Bytes from one slot to the next, a multiple of 8.
         stride: u32,
         /// Number of banks, ≥ 1.
         banks: u32,
@@ -104,7 +105,7 @@ impl Param {
 /// What a kernel may do with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// Only read, and nobody writes it during the launch.
+    /// Only read, and not written by anyone during the launch.
     In,
     /// Only written by plain stores of this kernel (reading back what it wrote is allowed).
     Out,
@@ -197,7 +198,7 @@ pub struct SourceLine {
 }
 
 impl SourceLine {
-    /// The caller's line (of the nearest function that is not `#[track_caller]`).
+    /// The caller's line (that of the nearest function that is not `#[track_caller]`).
     #[track_caller]
     pub fn caller() -> Self {
         std::panic::Location::caller().into()
@@ -227,7 +228,7 @@ impl Kernel {
         self.values[v].shape
     }
 
-    /// The op that defines a value, or `None` for a loop index (and for an id that is not of this kernel).
+    /// The op that defines a value, or `None` for a loop index (and for an id that is not in this kernel).
     pub fn def(&self, v: Value) -> Option<&Op> {
         match self.values.get(v)?.def {
             Def::Result(inst) => Some(&self.insts.get(inst)?.op),
@@ -235,7 +236,7 @@ impl Kernel {
         }
     }
 
-    /// The constant a value is, if it is one.
+    /// The constant of a value, if it is one.
     pub fn as_const(&self, v: Value) -> Option<Const> {
         match self.def(v) {
             Some(Op::Const(c)) => Some(*c),
@@ -243,7 +244,7 @@ impl Kernel {
         }
     }
 
-    /// Element type of a base. `None` where the parameter is not a buffer.
+    /// Element type of a base. `None` if the parameter is not a buffer.
     pub fn base_type(&self, base: Base) -> Option<Type> {
         match base {
             Base::Param(p) => match self.params.get(p)? {
@@ -254,7 +255,7 @@ impl Kernel {
         }
     }
 
-    /// Elements in one bank of a base. `None` where the parameter is not a buffer.
+    /// Elements in one bank of a base. `None` if the parameter is not a buffer.
     pub fn base_len(&self, base: Base) -> Option<u64> {
         match base {
             Base::Param(p) => match self.params.get(p)? {
@@ -318,7 +319,7 @@ impl Kernel {
         }
     }
 
-    /// Number of instructions that a role reaches.
+    /// Number of instructions that the roles reach.
     pub fn reachable_insts(&self) -> usize {
         let mut count = 0;
         for role in self.roles.values() {
@@ -328,8 +329,8 @@ impl Kernel {
     }
 }
 
-/// Hands every operand of an op to the macro `visit`, in the order of the fields: by reference, mutable if the op is. The one place that knows
-/// where operands are.
+/// Hands every operand of an op to the macro `visit`, in the order of the fields: by reference, mutable if the op is.
+/// This is the only code that knows where operands are.
 macro_rules! visit_operands {
     ($op:expr, $visit:ident) => {{
         macro_rules! indexed {
@@ -479,7 +480,7 @@ impl Op {
         }
     }
 
-    /// Whether the op only computes its result from its operands: it can be moved, shared and dropped.
+    /// True if the op only computes its result from its operands, so that it can be moved, shared and dropped.
     pub fn is_pure(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! The text of constants: every bit pattern of a type has its own text, and a number is written with the fewest digits
-//! that no other value of its type is nearer to.
+//! The text of constants: every bit pattern of a type has its own text, and a number has the fewest digits that
+//! identify it within its type.
 
 use super::op::Const;
 use super::types::Type;
@@ -27,7 +27,7 @@ impl fmt::Display for Const {
     }
 }
 
-/// Writes a float: `x` is its value, `bits` tell one NaN from another, `finite` is the text of a finite one.
+/// Writes a float: `x` is its value, `bits` distinguish NaNs, `finite` is the text of a finite one.
 fn float(f: &mut fmt::Formatter<'_>, x: f64, bits: u64, finite: impl Fn() -> String) -> fmt::Result {
     if x.is_nan() {
         write!(f, "nan({bits:#x})")
@@ -38,7 +38,7 @@ fn float(f: &mut fmt::Formatter<'_>, x: f64, bits: u64, finite: impl Fn() -> Str
     }
 }
 
-/// The fewest digits that lie nearer to this narrow float than to its neighbours.
+/// The fewest digits that are nearer to this narrow float than to its neighbours.
 fn shortest(ty: Type, bits: u64) -> String {
     let sign_bit = 1 << (ty.bits() - 1);
     let magnitude = bits & (sign_bit - 1);
@@ -50,7 +50,7 @@ fn shortest(ty: Type, bits: u64) -> String {
     let below = widen(ty, magnitude - 1);
     let above = match widen(ty, magnitude + 1) {
         next if next.is_finite() => next,
-        _ => x + (x - below), // x is the largest: act as if the spacing went on
+        _ => x + (x - below), // x is the largest: act as if the spacing continued
     };
     for digits in 0.. {
         let text = format!("{x:.digits$e}");

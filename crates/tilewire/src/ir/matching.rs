@@ -1,41 +1,43 @@
-//! Words and flags that carry the number of an operation: what [`Kernel::is_matched`](super::Kernel::is_matched) means, for all engines.
+//! Words and flags that carry the number of an operation: the meaning of
+//! [`Kernel::is_matched`](super::Kernel::is_matched), for all engines.
 //!
 //! ```text
 //!   slot      63 ──────────── count ──────────── 16 │ 15: in step │ 14 ── operation ── 0
 //!   packet    31: 1 │ 30 ── operation ── 16 │ 15 ── the flag's low bits, the message's number ── 0
 //! ```
-//! Both ends of a transfer agree on the operation when they are built, and give it to their launches as an argument. A launch that finds
-//! the right count, or the right message, of another operation waits for a launch that its peer did not make: that is an error, and never
-//! data. Nothing of it reaches the program: counts and flags are all it computes with.
+//! Both ends of a transfer agree on the operation when they are built, and pass it to their launches as an argument. A
+//! launch may find the right count or message number from another operation. Then its peer made a different launch:
+//! that is an error, never data. The program sees none of this: it computes with counts and flags only.
 
 /// Bits of a word below its count.
 pub const COUNT_SHIFT: u32 = 16;
-/// The bits of a flag that its message's number and the mark that it is one take.
+/// The bits of a flag for its message's number, and the bit that every matched flag has.
 pub const FLAG_BITS: u32 = 0x8000_ffff;
 /// The bit that every matched flag has.
 const IS_FLAG: u32 = 1 << 31;
-/// The bit, beside the operation, of words that never run ahead of who waits for them: a larger count than was waited for is one of another
-/// launch, too. The TAILs of staged transfers are: a slot is filled again when its reader has given it back. Others may be signalled again
-/// before anybody has looked.
+/// A bit beside the operation, for words that never run ahead of their waiter: then a larger count than awaited also
+/// comes from another launch. The TAILs of staged transfers are such words, since a slot is filled again only after its
+/// reader has given it back. Other words may be signalled again before anybody has polled them.
 pub const IN_STEP: u16 = 1 << 15;
 
-/// What a look at a word or a packet says.
+/// The result of polling a word or a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
-    /// What is waited for is not there.
+    /// The awaited signal or packet has not arrived.
     Missing,
-    /// It is there.
+    /// It has arrived.
     Ready,
-    /// It is there, of another operation than this launch's.
+    /// It has arrived, but from another operation than this launch's.
     Other,
 }
 
-/// The word of a count; the operation may have the bit [`IN_STEP`].
+/// The word of a count; the operation may include the bit [`IN_STEP`].
 pub const fn word(count: u64, operation: u16) -> u64 {
     count << COUNT_SHIFT | operation as u64
 }
 
-/// What a word says to a launch that waits for `wanted`, a [`word`]. A count of 0 is there from the beginning, of no operation.
+/// Judges a word for a launch that waits for `wanted`, a [`word`]. A count of 0 is reached from the beginning, in any
+/// operation.
 pub const fn look_at_word(seen: u64, wanted: u64) -> Look {
     let (count, least) = (seen >> COUNT_SHIFT, wanted >> COUNT_SHIFT);
     let same = seen as u16 == wanted as u16;
@@ -46,12 +48,12 @@ pub const fn look_at_word(seen: u64, wanted: u64) -> Look {
     if same || ahead || least == 0 { Look::Ready } else { Look::Other }
 }
 
-/// The flag of a packet that a kernel gives the flag `flag`.
+/// The flag on the wire of a packet to which the kernel gives the flag `flag`.
 pub const fn flag(flag: u32, operation: u16) -> u32 {
     flag & FLAG_BITS | IS_FLAG | (operation as u32) << 16
 }
 
-/// What a packet's flag says to a launch that waits for `wanted`, a [`flag`].
+/// Judges a packet's flag for a launch that waits for `wanted`, a [`flag`].
 pub const fn look_at_flag(seen: u32, wanted: u32) -> Look {
     match seen == wanted {
         true => Look::Ready,

@@ -1,17 +1,19 @@
-//! The intermediate representation: what a kernel is, whoever wrote it and whatever runs it.
+//! The intermediate representation: the definition of a kernel, independent of its author and of the engine that runs
+//! it.
 //!
 //! ```text
 //!  Builder ──▶ Kernel ──verify──▶ legal kernel ──simplify──▶ smaller kernel ──access──▶ what code generators need
 //!                 └──print──▶ text                                  scalar: what one op does to one element
 //! ```
 //!
-//! - **In**: ops, one by one, through a [`Builder`]. **Out**: a [`Kernel`], plain data, with everything that is wrong with it
-//!   ([`verify`]), a smaller one with the same effects ([`simplify`]), its text (`Display`), how its accesses walk through memory
-//!   ([`access`]), and the meaning of its arithmetic, bit for bit ([`scalar`]).
-//! - **Invariants**: a verified kernel needs no further check by any stage; control flow is on uniform values only; there is
-//!   no barrier wider than a role copy; every op states its meaning and its ordering at [`Op`]; two traces of one program
-//!   print alike.
-//! - **Must not know**: every other stage. Nothing here knows who traces, which engine runs, or what a peer is beyond a number.
+//! - **In**: ops, one by one, through a [`Builder`]. **Out**: a [`Kernel`], plain data. From it come all its errors
+//!   ([`verify`]), a smaller kernel with the same effects ([`simplify`]), its text (`Display`), how its accesses walk
+//!   through memory ([`access`]), and the meaning of its arithmetic, bit for bit ([`scalar`]).
+//! - **Invariants**: a verified kernel needs no further check by any stage. Control flow is on uniform values only.
+//!   There is no barrier wider than a role copy. Every op states its meaning and its ordering at [`Op`]. Two traces of
+//!   one program print alike.
+//! - **Must not know**: every other stage. Nothing here knows the tracing code or the engine, or what a peer is beyond
+//!   a number.
 //!
 //! | file | holds |
 //! |---|---|
@@ -19,14 +21,14 @@
 //! | `op.rs` | [`Op`]: the whole vocabulary |
 //! | `entity.rs` | typed indices and the tables they index |
 //! | `kernel.rs` | [`Kernel`]: parameters, roles and the arenas of their code |
-//! | `builder.rs`, `typing.rs` | building kernels; what type an op's result has |
+//! | `builder.rs`, `typing.rs` | building kernels; the type of an op's result |
 //! | `purpose.rs` | [`Purpose`]: what the memory of a parameter is for |
 //! | `matching.rs` | words and flags that carry the number of an operation |
 //! | `verify/` | [`verify`]: which kernels are legal |
 //! | `names.rs`, `literal.rs`, `print.rs` | the text form |
-//! | `quick_map.rs` | maps of ids, for all who build |
+//! | `quick_map.rs` | maps of ids, used while building kernels |
 //! | `scalar/` | what one op does to one element |
-//! | `affine.rs`, `facts.rs`, `access/` | what is known of indices and accesses before the kernel runs |
+//! | `affine.rs`, `facts.rs`, `access/` | static knowledge about indices and accesses |
 //! | `simplify/` | [`simplify`]: folding, sharing, hoisting, division by constants, dead code |
 //!
 //! ```

@@ -1,9 +1,9 @@
-//! The op enum: the whole vocabulary of kernels. Every op states its meaning, its ordering, its PTX form and its
-//! CPU form. Values are *uniform* (one per role copy) or *lane* (one per element of an `each`); unless an op says
-//! otherwise its result is lane when an operand is lane, and a uniform operand of a lane op is broadcast.
+//! The op enum: the whole vocabulary of kernels. Every op states its meaning, its ordering, its PTX form and its CPU
+//! form. Values are *uniform* (one per role copy) or *lane* (one per element of an `each`). Unless an op says
+//! otherwise, its result is lane if an operand is lane, and a uniform operand of a lane op is broadcast.
 //!
-//! "Element order" in an `each` is free: for one element the ops happen in program order, between two elements of
-//! the same `each` nothing is ordered. Two elements that touch the same byte, one of them writing, race.
+//! Element order in an `each` is free: for one element the ops happen in program order, between two elements of the
+//! same `each` nothing is ordered. Two elements that touch the same byte, one of them writing, race.
 
 use super::entity::{ParamId, Region, ScratchId, Value, VarId};
 use super::types::Type;
@@ -30,7 +30,7 @@ pub enum Special {
     Blocks,
     /// Index of this copy of the role, from 0.
     Copy,
-    /// Number of copies of this role **as run**: the CPU engine runs one copy whatever the kernel asks for.
+    /// Number of copies of this role **as run**: the CPU engine runs one copy regardless of the kernel's number.
     Copies,
 }
 
@@ -90,16 +90,16 @@ pub enum BinaryOp {
     Or,
     /// Bitwise exclusive or (integers), inequality (bool).
     Xor,
-    /// Left shift of an integer; an amount ≥ width (amount read as unsigned) gives 0.
+    /// Left shift of an integer; an amount ≥ width (amount read as unsigned) yields 0.
     Shl,
-    /// Right shift: arithmetic for signed, logical for unsigned; an amount ≥ width (read as unsigned) gives the sign fill
-    /// or 0.
+    /// Right shift: arithmetic for signed, logical for unsigned; an amount ≥ width (read as unsigned) yields the sign
+    /// fill or 0.
     Shr,
 }
 
 impl BinaryOp {
-    /// Whether the operands may change places without changing a bit of the result. A NaN made by float arithmetic has no
-    /// specified payload, and min and max order even the zeros, so floats commute, too.
+    /// True if swapping the operands never changes a bit of the result. A NaN made by float arithmetic has no specified
+    /// payload, and min and max order even the zeros, so floats commute too.
     pub const fn commutes(self) -> bool {
         matches!(
             self,
@@ -127,7 +127,7 @@ pub enum CompareOp {
     Ge,
 }
 
-/// Reductions over groups of `size` neighbouring elements: elements `[k*size, (k+1)*size)` of the innermost axis; the
+/// Reductions over groups of `size` neighbouring elements: elements `[k*size, (k+1)*size)` of the innermost axis. The
 /// last group of a row may be shorter. Every element of the group gets the result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GroupOp {
@@ -138,8 +138,8 @@ pub enum GroupOp {
     /// Sum. Neighbours pair first: `x[k] = x[2k] + x[2k+1]` level by level (an odd last one is carried up unchanged)
     /// until one is left, each level rounded to the type.
     Sum,
-    /// Inclusive prefix sum: for `d = 1, 2, 4, … < size`, all at once, `x[k] = x[k-d] + x[k]` for `k ≥ d` in the group,
-    /// each step rounded to the type. The one op here whose result differs between the elements of a group.
+    /// Inclusive prefix sum: for `d = 1, 2, 4, … < size`, simultaneously for all `k ≥ d` in the group, `x[k] = x[k-d] +
+    /// x[k]`, each step rounded to the type. The only op here whose result differs between the elements of a group.
     Scan,
 }
 
@@ -153,7 +153,7 @@ pub enum Order {
     AcqRel,
 }
 
-/// Who must agree on an atomic. The CPU engine treats all as `System`.
+/// The parties that must agree on an atomic. The CPU engine treats all as `System`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scope {
     /// The lanes of one block.
@@ -173,7 +173,7 @@ pub enum BulkDone {
     Complete,
 }
 
-/// What an access is relative to.
+/// The base of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Base {
     /// A buffer parameter.
@@ -187,7 +187,7 @@ pub enum Base {
 pub struct Place {
     /// The buffer or scratch.
     pub base: Base,
-    /// Which bank of a banked parameter (one bank per peer); always uniform `i64`. `None` where there is one bank.
+    /// The bank of a banked parameter (one bank per peer); always uniform `i64`. `None` if there is one bank.
     pub bank: Option<Value>,
     /// Element index.
     pub index: Value,
@@ -198,53 +198,53 @@ pub struct Place {
 pub struct Slot {
     /// A `Slots` parameter.
     pub slots: ParamId,
-    /// Which bank (one per peer); `None` where there is one.
+    /// The bank (one per peer); `None` if there is one.
     pub bank: Option<Value>,
-    /// Which slot of the bank.
+    /// The slot in the bank.
     pub index: Value,
 }
 
-/// Mask of a load: where `cond` is false nothing is read and the result is `other`.
+/// Mask of a load: if `cond` is false nothing is read and the result is `other`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mask {
     /// `bool`, lane or uniform.
     pub cond: Value,
-    /// Value where masked off; of the loaded type.
+    /// Result if masked off; of the loaded type.
     pub other: Value,
 }
 
 /// One operation.
 ///
-/// Where "PTX" and "CPU" are not stated for a value op, they are the obvious instruction of the type, `.rn` and never
+/// If "PTX" and "CPU" are not stated for a value op, they are the obvious instruction of the type, `.rn` and never
 /// `.ftz` for floats, and the function of the same name in `ir/scalar`.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Op {
     // ---- values -------------------------------------------------------------------------------------------------
     /// A constant.
     Const(Const),
-    /// A number the launch knows about itself.
+    /// A number that the launch knows about itself.
     Special(Special),
     /// The value of a scalar parameter, read when the launch starts.
     Scalar(ParamId),
     /// One-operand arithmetic.
     Unary {
-        /// Which.
+        /// The operation.
         op: UnaryOp,
         /// Operand.
         x: Value,
     },
     /// Two-operand arithmetic; both operands have the result's type.
     Binary {
-        /// Which.
+        /// The operation.
         op: BinaryOp,
         /// Left operand.
         a: Value,
         /// Right operand.
         b: Value,
     },
-    /// Comparison of two values of one type; bool knows `Eq` and `Ne` only.
+    /// Comparison of two values of one type; bool supports `Eq` and `Ne` only.
     Compare {
-        /// Which.
+        /// The comparison.
         op: CompareOp,
         /// Left operand.
         a: Value,
@@ -255,9 +255,9 @@ pub enum Op {
     Select {
         /// `bool`.
         cond: Value,
-        /// Result where true.
+        /// Result if true.
         a: Value,
-        /// Result where false.
+        /// Result if false.
         b: Value,
     },
     /// `a * b + c` rounded once (narrow floats: one f32 fma, then one rounding to the type). Floats only.
@@ -269,9 +269,9 @@ pub enum Op {
         /// Addend.
         c: Value,
     },
-    /// Conversion with defined rounding: wide → narrow float rounds once to nearest even; float → int truncates, saturates,
-    /// NaN → 0; fp8 saturates (infinity and overflow → max finite, NaN → NaN); int → narrower int wraps; number → bool
-    /// is `x != 0`; bool → number is 0 or 1.
+    /// Conversion with defined rounding: wide → narrow float rounds once to nearest even; float → int truncates,
+    /// saturates, NaN → 0; fp8 saturates (infinity and overflow → max finite, NaN → NaN); int → narrower int wraps;
+    /// number → bool is `x != 0`; bool → number is 0 or 1.
     Cast {
         /// Operand.
         x: Value,
@@ -286,9 +286,9 @@ pub enum Op {
         to: Type,
     },
     /// Reduction over groups of neighbouring elements. Only in an `each`; the result is lane. PTX: shuffles, then
-    /// scratch for groups beyond a warp. CPU: one result per group where every use allows it.
+    /// scratch for groups beyond a warp. CPU: one result per group if every use allows it.
     Group {
-        /// Which.
+        /// The reduction.
         op: GroupOp,
         /// Operand (integers and floats).
         x: Value,
@@ -309,30 +309,31 @@ pub enum Op {
 
     // ---- memory -------------------------------------------------------------------------------------------------
     /// Reads one element. In an `each` the result is lane even if the index is uniform. Ordering: plain; program order
-    /// within the element, and everything of earlier `each`s of the role copy is visible. A uniform load (outside any
+    /// within the element, and all effects of earlier `each`s of the role copy are visible. A uniform load (outside any
     /// `each`) of memory that may change during the launch is done by one lane and broadcast.
     Load {
-        /// Where.
+        /// The place.
         at: Place,
         /// Mask, if any.
         mask: Option<Mask>,
     },
     /// Writes one element. Ordering: plain. Outside an `each` one lane writes.
     Store {
-        /// Where.
+        /// The place.
         at: Place,
-        /// What.
+        /// The value.
         x: Value,
-        /// Nothing is written where false.
+        /// If false, nothing is written.
         mask: Option<Value>,
     },
-    /// Atomically adds to a 32- or 64-bit integer and gives the old value (where masked off: 0). PTX: `atom.add`; CPU: `fetch_add`.
+    /// Atomically adds to a 32- or 64-bit integer and returns the old value (0 if masked off). PTX: `atom.add`; CPU:
+    /// `fetch_add`.
     AtomicAdd {
-        /// Where.
+        /// The place.
         at: Place,
         /// Addend.
         x: Value,
-        /// Nothing happens where false.
+        /// If false, nothing happens.
         mask: Option<Value>,
         /// Memory order.
         order: Order,
@@ -344,17 +345,17 @@ pub enum Op {
     /// Writes a value into a peer's region (a `u8` buffer, index in bytes, a multiple of the value's size). Ordering:
     /// plain; a later `signal` of the same role copy publishes it. PTX: vector store to the mapped address. CPU: store.
     Put {
-        /// Where: byte offset in a `u8` parameter or scratch.
+        /// Byte offset in a `u8` parameter or scratch.
         at: Place,
-        /// What, of any type.
+        /// The value, of any type.
         x: Value,
-        /// Nothing is written where false.
+        /// If false, nothing is written.
         mask: Option<Value>,
     },
     /// Reads a value from a region (a `u8` buffer, index in bytes, a multiple of the value's size). Ordering: plain; an
-    /// earlier `wait` of the same role copy makes the bytes its signal published visible.
+    /// earlier `wait` of the same role copy makes the bytes published by its signal visible.
     Get {
-        /// Where: byte offset in a `u8` parameter or scratch.
+        /// Byte offset in a `u8` parameter or scratch.
         at: Place,
         /// Type of the value.
         to: Type,
@@ -363,38 +364,40 @@ pub enum Op {
     },
 
     // ---- signals ------------------------------------------------------------------------------------------------
-    /// Sets the slot to `x` (u64), after everything this role copy did before is visible to whoever observes it. In a matched parameter
-    /// ([`Kernel::is_matched`](super::Kernel::is_matched)) the word that is stored carries the launch's operation beside `x`. Ordering:
-    /// release, system scope, cumulative. PTX: role barrier, then one lane's `st.release.sys`. CPU: `sfence` if non-temporal
-    /// stores were used, then a release store. Not in an `each`.
+    /// Sets the slot to `x` (u64) after all earlier effects of this role copy are visible to observers of the slot. In
+    /// a matched parameter ([`Kernel::is_matched`](super::Kernel::is_matched)) the stored word carries the launch's
+    /// operation beside `x`. Ordering: release, system scope, cumulative. PTX: role barrier, then one lane's
+    /// `st.release.sys`. CPU: `sfence` if non-temporal stores were used, then a release store. Not in an `each`.
     Signal {
-        /// Which slot.
+        /// The slot.
         slot: Slot,
         /// New value, uniform `u64`.
         x: Value,
     },
-    /// Sets the slot to `x` after the earlier *reads* of this role copy are done; publishes no data. PTX: role barrier, then
-    /// a relaxed system-scope store (that `bar.sync` completes the reads is an assumption outside the formal PTX model).
-    /// CPU: release store. Not in an `each`.
+    /// Sets the slot to `x` after the earlier *reads* of this role copy are done; publishes no data. PTX: role barrier,
+    /// then a relaxed system-scope store (that `bar.sync` completes the reads is an assumption outside the formal PTX
+    /// model). CPU: release store. Not in an `each`.
     SignalCredit {
-        /// Which slot.
+        /// The slot.
         slot: Slot,
         /// New value, uniform `u64`.
         x: Value,
     },
-    /// Returns when the slot is ≥ `x`. In a matched parameter the counts are compared; where they are equal and the operation is another than
-    /// this launch's, the launch ends with an error. Ordering: acquire, system scope, for the whole role copy. PTX: one lane polls
-    /// `ld.acquire.sys`, then a role barrier; of waits in a row lane k polls for the k-th, with one deadline for all. CPU: acquire load; not ready yields to other instances. Not in an `each`.
+    /// Returns when the slot is ≥ `x`. In a matched parameter the counts are compared; if they are equal and the
+    /// operation is not this launch's, the launch ends with an error. Ordering: acquire, system scope, for the whole
+    /// role copy. PTX: one lane polls `ld.acquire.sys`, then a role barrier; of consecutive waits lane k polls for the
+    /// k-th, with one deadline for all. CPU: acquire load; if not ready, yields to other instances. Not in an `each`.
     Wait {
-        /// Which slot.
+        /// The slot.
         slot: Slot,
         /// Least value, uniform `u64`.
         x: Value,
     },
-    /// Whether the slot is ≥ `x` now; uniform bool. Another operation ends the launch as in `Wait`. Ordering: acquire if true. A test that fails lets other instances run, so a role may
-    /// poll in a loop; a deadline counts from the last progress. Not in an `each`.
+    /// True if the slot is ≥ `x` now; uniform bool. Another operation ends the launch as in `Wait`. Ordering: acquire
+    /// if true. A failed test lets other instances run, so a role may poll in a loop; a deadline counts from the last
+    /// progress. Not in an `each`.
     Test {
-        /// Which slot.
+        /// The slot.
         slot: Slot,
         /// Least value, uniform `u64`.
         x: Value,
@@ -403,35 +406,38 @@ pub enum Op {
     // ---- packets ------------------------------------------------------------------------------------------------
     /// Writes the 16-byte packet `{d32, flag, d32, flag}` number `at.index` of a `u8` buffer (index counts packets).
     /// Ordering: each 8-byte half is atomic and carries its own flag; no other order. PTX: `st.volatile.v4`/two 8-byte
-    /// stores; CPU: two relaxed 64-bit atomic stores. Only in an `each`. The flag is never 0. In a matched parameter the flag that travels is
-    /// [`matching::flag`](super::matching::flag): its low 16 bits and the launch's operation.
+    /// stores; CPU: two relaxed 64-bit atomic stores. Only in an `each`. The flag is never 0. In a matched parameter
+    /// the flag on the wire is [`matching::flag`](super::matching::flag): its low 16 bits and the launch's operation.
     PacketPut {
-        /// Which packet.
+        /// The packet.
         at: Place,
         /// Eight bytes of data, `u64`: low half in the first d32.
         x: Value,
         /// Uniform `u32`, not 0.
         flag: Value,
     },
-    /// Waits until both halves of the packet carry `flag` and gives the 8 bytes. In a matched parameter a packet of the same low 16 bits and
-    /// another operation ends the launch with an error. Ordering: the data travels with its flag,
-    /// nothing else is ordered. CPU: two 64-bit atomic loads; not ready yields. Only in an `each`; blocks like `wait`, and so
-    /// never waits for a packet that the same `each` puts. In an `each` in one dimension that puts others before, an element
-    /// that waits holds back none with a smaller number, on any engine: ranks that put and get packets of the same numbers in
-    /// one `each` get on. (On a GPU roles of such an `each` have as many lanes on every rank.) A flag of 0 at run time means nothing; the evaluator reports it.
+    /// Waits until both halves of the packet carry `flag` and returns the 8 bytes. In a matched parameter a packet with
+    /// the same low 16 bits and another operation ends the launch with an error. Ordering: the data travels with its
+    /// flag; nothing else is ordered. CPU: two 64-bit atomic loads; if not ready, yields. Only in an `each`. It blocks
+    /// like `wait`, and so must never wait for a packet that the same `each` puts.
+    ///
+    /// In a one-dimensional `each` that puts other packets first, a waiting element never holds back one with a smaller
+    /// number, on any engine. So ranks that put and get packets of the same numbers in one `each` make progress. (On a
+    /// GPU, roles of such an `each` have the same number of lanes on every rank.) A flag of 0 at run time is
+    /// meaningless; the evaluator reports it.
     PacketGet {
-        /// Which packet.
+        /// The packet.
         at: Place,
         /// Uniform `u32`, not 0.
         flag: Value,
     },
 
     // ---- bulk (asynchronous proxy) ------------------------------------------------------------------------------
-    /// Starts an asynchronous copy of `count` elements between two places of the same type that do not overlap, at most one of them
-    /// scratch. A count of 0 touches nothing. The bytes are read and written at some time before a `BulkWait` covers the
-    /// copy or the role ends. Ordering: none with this role copy's own accesses except through `ProxyFence` (before) and
-    /// `BulkWait` (after). PTX: `cp.async.bulk` where one side is scratch and addresses and size are multiples of 16 bytes,
-    /// else a copy by the lanes. CPU: the copy is done at once. Not in an `each`.
+    /// Starts an asynchronous copy of `count` elements between two places of the same type that do not overlap, at most
+    /// one of them scratch. A count of 0 touches nothing. The bytes are read and written at some time before a
+    /// `BulkWait` covers the copy or the role ends. Ordering: none with this role copy's own accesses except through
+    /// `ProxyFence` (before) and `BulkWait` (after). PTX: `cp.async.bulk` if one side is scratch and addresses and size
+    /// are multiples of 16 bytes, else a copy by the lanes. CPU: the copy happens immediately. Not in an `each`.
     BulkCopy {
         /// First element written.
         dst: Place,
@@ -442,23 +448,24 @@ pub enum Op {
     },
     /// Waits until all but the last `pending` bulk copies of this role copy are done. Not in an `each`.
     BulkWait {
-        /// How many of the latest copies may still be under way.
+        /// How many of the latest copies may still be in flight.
         pending: u32,
-        /// What done means.
+        /// What counts as done.
         done: BulkDone,
     },
-    /// Orders this role copy's earlier accesses (and what its waits made visible) before its later bulk copies. PTX:
+    /// Orders this role copy's earlier accesses (and those its waits made visible) before its later bulk copies. PTX:
     /// `fence.proxy.async` by every lane, then a role barrier. CPU: nothing. Not in an `each`.
     ProxyFence,
-    /// Barrier of the role copy: every lane's earlier accesses are visible to every lane's later ones. An `each` ends with one by
-    /// itself; this one is for code between uniform accesses. PTX: named barrier. CPU: nothing. Not in an `each`.
+    /// Barrier of the role copy: every lane's earlier accesses are visible to every lane's later ones. An `each` ends
+    /// with one by itself; this one is for code between uniform accesses. PTX: named barrier. CPU: nothing. Not in an
+    /// `each`.
     Barrier,
 
     // ---- the transport seam: network links ----------------------------------------------------------------------
-    /// Asks the proxy behind `queue` to copy `bytes` bytes from local `src` into the peer's region at byte `dst`. Ordering: the
-    /// bytes read are those this role copy made visible before; two posts to one peer are unordered; a later `PostSignal` to
-    /// the same peer on this queue arrives after the data of earlier posts of this role copy. Yields while the queue is full.
-    /// Not in an `each`.
+    /// Asks the proxy behind `queue` to copy `bytes` bytes from local `src` into the peer's region at byte `dst`.
+    /// Ordering: the bytes read are those this role copy made visible before; two posts to one peer are unordered; a
+    /// later `PostSignal` to the same peer on this queue arrives after the data of earlier posts of this role copy.
+    /// Yields while the queue is full. Not in an `each`.
     Post {
         /// A `Queue` parameter.
         queue: ParamId,
@@ -468,7 +475,7 @@ pub enum Op {
         src: Place,
         /// Byte offset in the peer's region, uniform `i64`.
         dst: Value,
-        /// How many, uniform `i64`.
+        /// Number of bytes, uniform `i64`.
         bytes: Value,
     },
     /// Asks the proxy to set slot `index` at the peer to `x` after the data of earlier posts to it. Not in an `each`.
@@ -488,13 +495,13 @@ pub enum Op {
     If {
         /// Uniform bool.
         cond: Value,
-        /// Run when true.
+        /// Run if true.
         then: Region,
-        /// Run when false.
+        /// Run if false.
         otherwise: Region,
     },
-    /// Runs the body with its index = `start, start + step, …` while `index < end`; a step ≤ 0 runs nothing, and a sum beyond
-    /// i64 ends the loop. The index is the instruction's index value, axis 0. All uniform `i64`.
+    /// Runs the body with its index = `start, start + step, …` while `index < end`. A step ≤ 0 runs nothing, and a sum
+    /// beyond i64 ends the loop. The index is the instruction's index value, axis 0. All uniform `i64`.
     For {
         /// First index.
         start: Value,
@@ -505,7 +512,7 @@ pub enum Op {
         /// Body.
         body: Region,
     },
-    /// Runs `head`, then, if `cond` (a uniform bool computed in `head` or before) holds, `body`, and again.
+    /// Runs `head`; if `cond` (a uniform bool computed in `head` or before) holds, runs `body` and repeats.
     While {
         /// Computes the condition; runs at least once.
         head: Region,
@@ -514,10 +521,9 @@ pub enum Op {
         /// Body.
         body: Region,
     },
-    /// Runs the body once for every element: `0..extent[0]` in one dimension, `0..extent[0]` rows × `0..extent[1]` columns
-    /// in two; the index values are axis 0 (and 1), lane `i64`. Element order is free (but see
-    /// [`Op::PacketGet`]). Extents are uniform `i64`; ≤ 0 runs
-    /// nothing. Ends with a barrier of the role copy.
+    /// Runs the body once for every element: `0..extent[0]` in one dimension, `0..extent[0]` rows × `0..extent[1]`
+    /// columns in two. The index values are axis 0 (and 1), lane `i64`. Element order is free (but see
+    /// [`Op::PacketGet`]). Extents are uniform `i64`; ≤ 0 runs nothing. Ends with a barrier of the role copy.
     Each {
         /// One or two extents.
         extent: Vec<Value>,

@@ -1,6 +1,6 @@
-//! The canonical text of a kernel. Values, variables and scratch are numbered in order of first appearance, so two traces
-//! of one program print alike whatever else their arenas hold. Any kernel prints, malformed ones too: an id that means
-//! nothing here is shown raw, with a question mark.
+//! The canonical text of a kernel. Values, variables and scratch are numbered in order of first appearance, so two
+//! traces of one program print alike whatever else their arenas hold. Any kernel prints, even a malformed one: an id
+//! that is not in the kernel is shown raw, with a question mark.
 //!
 //! ```text
 //! kernel scale blocks 1
@@ -39,13 +39,13 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// One instruction on one line, as it stands in the text of its kernel; regions are abbreviated to `{..}`. For messages.
+/// One instruction on one line, as in the text of its kernel; regions are abbreviated to `{..}`. For messages.
 pub fn inst_text(kernel: &Kernel, inst: Inst) -> String {
     Names::of(kernel).inst_text(kernel, inst)
 }
 
 /// A hash of the canonical text (FNV-1a, 64 bits): equal for two traces of one program, stable between runs and
-/// machines. Source lines are not part of it, so what reports lines must not be shared by fingerprint alone.
+/// machines. Source lines are not part of it, so anything that reports lines must not be shared by fingerprint alone.
 pub fn fingerprint(kernel: &Kernel) -> u64 {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     write!(hash, "{kernel}").expect("hashing does not fail");
@@ -113,7 +113,7 @@ impl Printer<'_, '_, '_> {
             for (at, &inner) in regions.iter().enumerate() {
                 if at > 0 {
                     if matches!(data.op, Op::If { .. }) && self.kernel.regions.get(inner).is_some_and(Vec::is_empty) {
-                        continue; // an empty `else` says nothing
+                        continue; // an empty `else` is omitted
                     }
                     writeln!(self.out, "{:indent$}}} {} {{", "", pieces[at])?;
                 }
@@ -126,7 +126,7 @@ impl Printer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Ends a line, with its place in the source where that was asked for.
+    /// Ends a line, with its place in the source if requested.
     fn comment(&mut self, at: Option<&super::SourceLine>) -> fmt::Result {
         match at {
             Some(at) if self.lines => writeln!(self.out, " ; {}:{}", at.file, at.line),
@@ -161,7 +161,7 @@ impl<K: Entity + Hash + fmt::Display> Numbers<K> {
         });
     }
 
-    /// The name in the text; `?` and the raw name for what does not appear in the kernel.
+    /// The name in the text; `?` and the raw name for ids that do not appear in the kernel.
     fn name(&self, key: K) -> String {
         match self.number.get(&key) {
             Some(&number) => K::new(number).to_string(),
@@ -242,7 +242,7 @@ impl Names {
         }
     }
 
-    /// The text of an instruction of the kernel: what stands before each of its regions, or its one line.
+    /// The text of an instruction: the part before each of its regions, or its one line.
     fn pieces(&self, kernel: &Kernel, inst: Inst) -> Vec<String> {
         let data = &kernel.insts[inst];
         let v = |v: Value| self.value(v);
@@ -352,7 +352,7 @@ fn declaration(param: &Param) -> String {
     }
 }
 
-/// A name as it stands in the text: quoted where it could be read as something else.
+/// A name as it appears in the text: quoted if it could be misread.
 fn word(name: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
     if !name.is_empty() && name.chars().all(plain) { name.to_string() } else { format!("{name:?}") }

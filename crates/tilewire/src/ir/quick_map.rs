@@ -1,17 +1,17 @@
-//! A hash map for keys that the compiler makes itself: ids, lines, ops. They come from nobody who wants them to collide, and building a kernel
-//! looks up thousands of them, so that they are mixed with one multiplication each.
+//! A hash map for keys that the compiler makes itself: ids, lines, ops. No adversary chooses them, and building a
+//! kernel looks up thousands of them, so each word is mixed with one multiplication.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map of the standard library with a quick hash. Its order is as unspecified as that of any other.
+/// A standard map with a fast hash. Its order is unspecified, as for any `HashMap`.
 pub(crate) type QuickMap<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
 
 /// Mixes words into one.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Mixer(u64);
 
-/// 2^64 divided by the golden ratio, and odd: neighbouring numbers end far apart.
+/// 2^64 divided by the golden ratio, made odd: neighbouring numbers end far apart.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Mixer {
@@ -22,7 +22,7 @@ impl Mixer {
 }
 
 impl Hasher for Mixer {
-    /// The upper bits depend on every bit that was mixed in, the lower ones on few: maps use both ends.
+    /// The upper bits depend on every bit that was mixed in, the lower ones on few. Maps use both ends.
     #[inline]
     fn finish(&self) -> u64 {
         self.0 ^ (self.0 >> 32)
@@ -74,7 +74,7 @@ mod tests {
     fn ids_and_lines_fill_both_ends_of_the_hash() {
         let hashes: Vec<u64> = (0..4096u32).map(hash).chain((0..4096u32).map(|n| hash(("some/file.rs", n)))).collect();
         assert_eq!(hashes.iter().collect::<HashSet<_>>().len(), hashes.len());
-        // Of 8192 keys in 4096 places a good hash leaves some 13% empty; and it has all 128 tags.
+        // Of 8192 keys in 4096 places a good hash leaves about 13% empty, and it uses all 128 tags.
         let places = hashes.iter().map(|hash| hash % 4096).collect::<HashSet<_>>().len();
         assert!(places > 3000, "{places} of 4096 places");
         assert_eq!(hashes.iter().map(|hash| hash >> 57).collect::<HashSet<_>>().len(), 128);

@@ -44,7 +44,7 @@ impl Type {
         Type::F8E5M2,
     ];
 
-    /// A list of this type alone.
+    /// A slice of only this type.
     pub(crate) fn alone(self) -> &'static [Type] {
         static ALL: [Type; 15] = Type::ALL;
         let is = ALL.iter().position(|&ty| ty == self).expect("all types are listed");
@@ -66,17 +66,17 @@ impl Type {
         self.size() as u32 * 8
     }
 
-    /// Whether this is one of the six floating-point types.
+    /// True for the six floating-point types.
     pub const fn is_float(self) -> bool {
         matches!(self, Type::F16 | Type::BF16 | Type::F32 | Type::F64 | Type::F8E4M3 | Type::F8E5M2)
     }
 
-    /// Whether this is one of the eight integer types (`Bool` is not).
+    /// True for the eight integer types (`Bool` is not one).
     pub const fn is_int(self) -> bool {
         !self.is_float() && !matches!(self, Type::Bool)
     }
 
-    /// Whether this is a signed integer type.
+    /// True for the signed integer types.
     pub const fn is_signed_int(self) -> bool {
         matches!(self, Type::I8 | Type::I16 | Type::I32 | Type::I64)
     }

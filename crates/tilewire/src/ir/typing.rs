@@ -1,15 +1,15 @@
-//! What an op's result is, and which operands it takes: the one statement of it, used by the builder (to type values)
-//! and the verifier (to reject).
+//! The type of an op's result and of its operands: the single definition, used by the builder (to type values) and the
+//! verifier (to reject).
 
 use super::entity::Value;
 use super::kernel::{Access, Kernel, Param};
 use super::op::{Base, BinaryOp, CompareOp, Op, Place, Slot, UnaryOp};
 use super::types::{Shape, Type};
 
-/// The result an op defines: `None` for ops that define nothing.
+/// The type and shape of an op's result; `None` for ops that define nothing.
 ///
-/// `in_each` says whether the op stands in the body of an `each`. Never panics: what an unknown id would decide is `i64`
-/// and uniform, and the verifier reports the id.
+/// `in_each` is true if the op stands in the body of an `each`. Never panics: a type that an unknown id would decide is
+/// `i64` and uniform, and the verifier reports the id.
 pub fn result(kernel: &Kernel, op: &Op, in_each: bool) -> Option<(Type, Shape)> {
     let of = |v: &Value| kernel.values.get(*v).map_or(Type::I64, |data| data.ty);
     let ty = match op {
@@ -38,8 +38,8 @@ pub fn result(kernel: &Kernel, op: &Op, in_each: bool) -> Option<(Type, Shape)> 
     Some((ty, if lane { Shape::Lane } else { Shape::Uniform }))
 }
 
-/// What is wrong with the types and shapes of one op's operands, in words; empty when nothing is. Scoping, position
-/// (what may stand where) and unknown values and variables are the verifier's; nothing is said about those here.
+/// The errors in the types and shapes of one op's operands, in words; empty if there are none. Scoping, position (what
+/// may stand where) and unknown values and variables are left to the verifier.
 pub fn complaints(kernel: &Kernel, op: &Op) -> Vec<String> {
     let mut check = Check { kernel, found: Vec::new() };
     check.op(op);
@@ -318,8 +318,8 @@ impl Check<'_> {
         }
     }
 
-    /// For ops that others' writes meet: `Access::Out` promises plain stores of this kernel only, and `Access::In` that
-    /// nobody writes. (A write to an input is reported by `place`.)
+    /// For ops that meet others' writes: `Access::Out` promises plain stores of this kernel only, and `Access::In` that
+    /// nothing writes. (A write to an input is reported by `place`.)
     fn shared(&mut self, what: &str, at: &Place, refused: &[Access]) {
         if let Base::Param(p) = at.base
             && let Some(Param::Buffer { name, access, .. }) = self.kernel.params.get(p)

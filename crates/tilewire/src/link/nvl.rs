@@ -9,7 +9,7 @@
 use super::Transport;
 use super::gpu_memory::{Sharing, own_memory, share};
 use super::window::{WindowCall, WindowParts};
-use crate::cuda::{AbortWord, Buffer, CudaError, Device, Launches, Seat, Stalled, Stopped, Stream, Together};
+use crate::cuda::{AbortWord, Buffer, CudaError, Device, Gang, Launches, Seat, Stalled, Stopped, Stream};
 use crate::tensor::{Between, Memory};
 use crate::transport::bootstrap::LocalBootstrap;
 use crate::transport::desk::Desk;
@@ -199,7 +199,7 @@ impl NvlTransport {
         let shared = devices.iter().enumerate().any(|(k, of)| devices[..k].contains(of));
         // Processes have a context each: what runs in one holds up no call in another.
         let ranks =
-            if shared { world.show("nvl/together", Arc::new(Together::of_threads()), world.deadline())? } else { None };
+            if shared { world.show("nvl/together", Arc::new(Gang::of_threads()), world.deadline())? } else { None };
         let stream = match ranks.as_ref().and_then(|ranks| ranks.first()) {
             Some(first) => Stream::together(device, first)?,
             None => Stream::new(device)?,
@@ -237,7 +237,7 @@ impl NvlTransport {
         let meeting = Arc::new(Meeting::default());
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed).to_string();
         let controls = SegmentSet::threads(count, 0)?;
-        let together = Together::of_one_thread();
+        let together = Gang::of_one_thread();
         let ranks = LocalBootstrap::world(count).into_iter().zip(controls);
         let transport = |(bootstrap, mut control): (LocalBootstrap, SegmentSet)| {
             let world = Shared::alone(Arc::new(bootstrap), meeting.clone(), Some(Duration::from_secs(30)));

@@ -1,4 +1,5 @@
-//! What a launch passes to a kernel, and what a kernel reports: the one statement of it, for `ptx` and for whoever launches.
+//! What a launch passes to a kernel and what a kernel reports: the single definition, for `ptx` and for the launching
+//! code.
 //!
 //! A kernel has one entry with **one parameter**, a block of bytes, all entries 8 bytes wide and aligned:
 //!
@@ -7,29 +8,31 @@
 //!        8   world size                 i64
 //!       16   address of the abort word  a u64 that every wait polls; not 0 ends the launch
 //!       24   address of the report      10 u64, see below
-//!       32   deadline                   nanoseconds a wait may take; u64::MAX: for ever
+//!       32   deadline                   nanoseconds a wait may take; u64::MAX: no limit
 //!       40   the parameters of the kernel, in order:
 //!              buffer, slots   one address per bank; then, if matched, one stamp per bank (see below)
 //!              scalar          its bits, zero-extended
 //!              queue           8 bytes that nothing reads
 //! ```
 //!
-//! A **stamp** says of which operation the launch is ([`matching`]): of slots its number, of packets the flag 0 of that operation.
+//! A **stamp** names the operation of the launch ([`matching`]): its number for slots, the operation's flag 0 for
+//! packets.
 //!
-//! The **report** is all 0 before a launch. The first wait that gives up takes it (word 0: 0 → 1), fills it, sets word 0 to 2,
-//! and sets the abort word to [`ABORTED_BY_TIMEOUT`] unless it is set already, so that every other wait of the rank ends:
+//! The **report** is all 0 before a launch. The first wait that gives up takes it (word 0: 0 → 1), fills it, sets word
+//! 0 to 2, and sets the abort word to [`ABORTED_BY_TIMEOUT`] unless it is set already, so that every other wait of the
+//! rank ends:
 //!
 //! ```text
-//!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access lies outside (where bounds are checked),
-//!               4 what was waited for came, of another operation
+//!   word 0 state: 0 nothing, 1 being written, 2 a wait gave up, 3 an access is out of bounds (if bounds are checked),
+//!               4 the awaited signal or packet came from another operation
 //!        1 role   2 block   3 copy   4 instruction (its number)
 //!        5 parameter (beyond the last one: scratch)   6 bank   7 slot or packet number, or index
 //!        8 expected, or the largest index allowed   9 seen, or 0
 //! ```
 //!
-//! A wait that lasts **stalls**: from [`STALLED_AFTER`] on it writes, every so often, which parameter it waits at and the time into the word
-//! after the report ([`stall`] reads it), and when it goes on writes 0 and counts that in the word after. Of several waits of a launch the last writer's is there; who still waits writes
-//! again.
+//! A long wait **stalls**. After [`STALLED_AFTER`] it repeatedly writes the parameter it waits at and the time into the
+//! word after the report ([`stall`] reads it). When it continues, it writes 0 there and counts that in the next word.
+//! If several waits of a launch stall, the last writer's mark is there; the others write again.
 
 use crate::ir::{Entity, Kernel, Param, ParamId, matching};
 
@@ -43,7 +46,7 @@ pub const ABORT: u32 = 16;
 pub const REPORT: u32 = 24;
 /// Nanoseconds that a wait may take.
 pub const DEADLINE: u32 = 32;
-/// Where the kernel's parameters begin.
+/// Offset of the kernel's first parameter.
 const PARAMS: u32 = 40;
 
 /// The most bytes a launch passes.
@@ -52,40 +55,41 @@ pub const MOST_BYTES: u32 = 32_764;
 /// Words of a report.
 pub const REPORT_WORDS: usize = 10;
 
-/// Where the mark of a wait that lasts stands: the word after the report.
+/// Index of the mark of a stalled wait: the word after the report.
 pub const STALL: usize = REPORT_WORDS;
-/// Where waits that left a mark and went on are counted: so that who looks at marks of several launches knows that they are.
+/// Index of the count of stalled waits that continued. A reader of several launches' marks compares it before and after
+/// to know that all of them were set at the same time.
 pub const LIFTS: usize = STALL + 1;
-/// Nanoseconds after which a wait leaves its mark.
+/// Nanoseconds after which a wait sets its mark.
 pub const STALLED_AFTER: u64 = 2_000_000;
-/// Bits of a mark below the number of the parameter, from 1.
+/// Bits of a mark below the parameter's number, which counts from 1.
 pub const STALL_SHIFT: u32 = 48;
 
-/// The parameter that a wait which lasts is at, by a mark; none: no wait does.
+/// The parameter that a mark names; `None` if no wait is stalled.
 pub fn stall(mark: u64) -> Option<usize> {
     (mark >> STALL_SHIFT).checked_sub(1).map(|param| param as usize)
 }
 
-/// State of the report of a wait that gave up.
+/// Report state: a wait gave up.
 pub const GAVE_UP: u64 = 2;
 
-/// State of the report of an access outside of its buffer.
+/// Report state: an access was out of bounds.
 pub const OUTSIDE: u64 = 3;
 
-/// State of the report of a wait that found what it waited for, of another operation.
+/// Report state: a wait found a signal or packet of another operation.
 pub const OTHER_OPERATION: u64 = 4;
 
-/// What a wait that gives up sets the abort word to.
+/// Value that a wait that gives up writes to the abort word.
 pub const ABORTED_BY_TIMEOUT: u64 = 1 << 63;
 
-/// What the abort word is set to when the host panics while a launch runs.
+/// Value of the abort word when the host panics while a launch runs.
 pub const ABORTED_BY_PANIC: u64 = 1 << 62;
 
-/// Where each parameter of a kernel lies in the parameter block.
+/// The offset of each parameter of a kernel in the parameter block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParamBlock {
     offsets: Vec<u32>,
-    /// Where the stamps of a parameter begin, if it is matched.
+    /// Offset of the stamps of a parameter, if it is matched.
     stamps: Vec<Option<u32>>,
     bytes: u64,
 }

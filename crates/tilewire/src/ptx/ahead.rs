@@ -1,22 +1,22 @@
-//! Long bodies in one dimension: what they load comes ahead of them, through shared memory.
+//! Long bodies in one dimension: their loads run ahead of them, through shared memory.
 //!
-//! Asynchronous copies hold no registers, so the vectors of several turns are under way while those of one are worked on, and a block has
-//! warps to spare. The lanes of a warp copy for each other, so that each copy of the warp is of 512 bytes side by side, however long the
-//! vector of a lane is:
+//! Asynchronous copies hold no registers. So the vectors of several turns are in flight while those of one turn are
+//! processed, and blocks can have more warps. The lanes of a warp copy for each other: each copy of the warp is 512
+//! contiguous bytes, whatever the length of a lane's vector:
 //!
 //! ```text
-//!   memory of a warp's vectors, here of 32 bytes      shared memory                        the body
-//!   piece   0  1  2  3 …       32 33 34 35 …          piece p is at p xor (p / 8 mod 2):   lane l reads pieces 2 l and 2 l + 1
-//!   lane    0  1  2  3 …        0  1  2  3 …    ───▶  eight lanes next to each other  ───▶
-//!           one copy            the other             touch all banks once, in and out
+//!   memory of a warp's vectors, here of 32 bytes    shared memory                        the body
+//!   piece   0  1  2  3 …     32 33 34 35 …          piece p is at p xor (p / 8 mod 2):   lane l reads pieces
+//!   lane    0  1  2  3 …      0  1  2  3 …    ───▶  eight neighbouring lanes        ───▶ 2 l and 2 l + 1
+//!           one copy          the other             touch all banks once, in and out
 //!
-//!   turn       i - 2   i - 1     i   i + 1       copies of turn i go where those of turn i - stages were; the warp waits for itself
-//!   copies      ├───────────────────┤            before it reads them, and what it read a turn before is free then
-//!   body                        ├───────┤
+//!   turn       i - 2   i - 1     i   i + 1       copies of turn i replace those of turn i - stages; the warp
+//!   copies      ├───────────────────┤            synchronises before it reads them, after which those read a turn
+//!   body                        ├───────┤        earlier are free
 //! ```
 //!
-//! A lane has several vectors a turn, which share what the turn costs. Where elements of a group share a value, or are combined, the
-//! vectors of a lane lie in one group, one in each of its equal parts, and share what the group costs too:
+//! A lane has several vectors per turn, which share the cost of the turn. If elements of a group share a value or are
+//! combined, the vectors of a lane lie in one group, one in each of its equal parts, and share the group's cost too:
 //!
 //! ```text
 //!   a group of 16 vectors     0 1 2 3 4 5 6 7 | 8 9 10 11 12 13 14 15
@@ -24,33 +24,34 @@
 //! ```
 
 use super::batch::{Batch, Body, vector_element};
-use super::each::{Position, Walk, is_load, is_long};
+use super::each::{Position, VectorLoop, is_load, is_long};
 use super::place::{Address, unpack};
 use super::role::RoleCode;
 use super::text::{Label, Reg};
 use crate::ir::{Base, Inst, Op, Place, Type};
 
-/// Turns whose copies are under way or being read: more leave less of the cache that shared memory is a part of.
+/// Turns whose copies are in flight or being read. More would shrink the first-level cache, which shared memory is part
+/// of.
 const MOST_STAGES: u32 = 3;
-/// Shared memory of a block: of one that leaves no room for a second anyway, and of one that does.
+/// Shared memory of a block: if it leaves no room for a second block anyway, and if it does.
 const MOST_BYTES: [u32; 2] = [200 << 10, 96 << 10];
-/// Lanes of a block that leaves no room for a second.
+/// Threads of a block above which no second one fits.
 const LARGE: u32 = 512;
-/// Bytes of a piece: what one copy of a lane moves.
+/// Bytes of a piece: one copy of one lane.
 const PIECE: u32 = 16;
-/// Bytes that a load brings a lane in a turn: with more, the pieces of a copy would not be turned alike.
+/// Bytes that a load brings a lane per turn. With more, the pieces of a copy would be swizzled differently.
 const MOST_OF_A_LANE: u32 = 64;
-/// Loads of a body: the addresses of more fill the registers.
+/// Loads of a body; the addresses of more would fill the registers.
 const MOST_LOADS: usize = 2;
-/// Bytes side by side that the lanes of a warp store at least.
+/// Contiguous bytes that the lanes of a warp store at least.
 const LEAST_RUN: usize = 64;
 
-/// The loads of a body that come ahead of it.
+/// The loads of a body that run ahead of it.
 pub(super) struct Ahead {
     loads: Vec<AheadLoad>,
-    /// What computes their places.
+    /// The ops that compute their addresses.
     places: Vec<Inst>,
-    /// Bytes of a vector, of all loads.
+    /// Bytes of a vector, summed over all loads.
     bytes: u32,
     stages: u32,
     spread: Spread,
@@ -61,26 +62,26 @@ struct AheadLoad {
     at: Place,
     ty: Type,
     unit: u32,
-    /// Bytes of a vector, and those of loads before it.
+    /// Bytes of a vector, and those of the loads before it.
     bytes: u32,
     first: u32,
 }
 
-/// Which vectors of a warp's turn a lane has.
+/// The vectors that a lane has in its warp's turn.
 #[derive(Clone, Copy)]
 struct Spread {
     /// Vectors of a lane: 1 or 2.
     vectors: u32,
-    /// They are so many apart, a power of two.
+    /// Vectors between one of the lane's and the next; a power of two.
     apart: u32,
 }
 
 impl RoleCode<'_> {
-    /// How the loads of a body come ahead of it; `None`: they had better not.
-    pub fn ahead(&self, body: &Body<'_>, walk: Walk) -> Option<Ahead> {
-        // A lane that gives up a packet leaves, and the others of its warp would wait for it.
+    /// How the loads of a body run ahead of it; `None` if they should not.
+    pub fn ahead(&self, body: &Body<'_>, walk: VectorLoop) -> Option<Ahead> {
+        // A lane that gives up on a packet exits, and the others of its warp would wait for it.
         let gives_up = body.insts.iter().any(|&inst| matches!(self.kernel.insts[inst].op, Op::PacketGet { .. }));
-        let fits = self.turns && walk.rows.is_none() && !self.options.bounds && !gives_up;
+        let fits = self.may_use_shared && walk.rows.is_none() && !self.options.bounds && !gives_up;
         if !fits || !is_long(body.weight) {
             return None;
         }
@@ -103,7 +104,7 @@ impl RoleCode<'_> {
         (stages > 1).then_some(Ahead { loads, places, bytes, stages, spread })
     }
 
-    /// Which vectors a lane has: parts of the largest groups, where stores of a warp stay long enough.
+    /// The vectors of a lane: in parts of the largest groups, if the warp's stores stay long enough.
     fn spread_of(&self, body: &Body<'_>, vectors: u32) -> Spread {
         let kernel = self.kernel;
         let combined = body.insts.iter().filter_map(|&inst| match kernel.insts[inst].op {
@@ -118,7 +119,7 @@ impl RoleCode<'_> {
         Spread { vectors, apart: apart.min(32) }
     }
 
-    /// A load that neighbours do side by side, in whole pieces of memory.
+    /// A load that neighbours do contiguously, in whole pieces.
     fn ahead_load(&self, body: &Body<'_>, inst: Inst, first: u32) -> Option<AheadLoad> {
         let data = &self.kernel.insts[inst];
         let ty = self.kernel.ty(data.result?);
@@ -132,13 +133,13 @@ impl RoleCode<'_> {
         (whole && bytes <= MOST_OF_A_LANE).then_some(AheadLoad { inst, at, ty, unit, bytes, first })
     }
 
-    /// A body for the vectors as long as all lanes of a warp have theirs. Gives how many were taken, and of what whole numbers
-    /// all are (0: not all).
+    /// The body, for the vectors of whole turns of warps. Returns how many vectors it took, and the number it took
+    /// whole multiples of (0: if some multiples are left).
     pub fn run_ahead(
         &mut self,
         each: Inst,
         body: &Body<'_>,
-        (walk, ahead): (Walk, &Ahead),
+        (walk, ahead): (VectorLoop, &Ahead),
         total: Reg,
         end: Label,
     ) -> (Reg, u64) {
@@ -148,7 +149,8 @@ impl RoleCode<'_> {
         self.once(body);
         let lane = self.t.r("and.b32", &[&self.fixed.lane, &31]);
         let warp = self.t.r("sub.u32", &[&self.fixed.lane, &lane]);
-        // Vectors in whole turns of warps, their numbers 32 bits; what is left of them comes after. And the turns that this warp has.
+        // Vectors in whole turns of warps, with 32-bit numbers; the loop after this one takes the rest. `left` is the
+        // number of turns of this warp.
         let whole = |code: &mut Self| {
             let some = code.t.d("min.s64", &[&total, &i32::MAX]);
             code.t.d("and.b64", &[&some, &-(i64::from(spread.vectors) * 32)])
@@ -167,7 +169,7 @@ impl RoleCode<'_> {
             let number = code.t.r("mad.lo.u32", &[&turn, &lanes, &warp]);
             let number = code.t.r("mad.lo.u32", &[&number, &spread.vectors, &first]);
             let number = code.t.d("cvt.u64.u32", &[&number]);
-            let walk = Walk { together: false, ..walk };
+            let walk = VectorLoop { together: false, ..walk };
             let positions: Vec<Position> = (0..spread.vectors)
                 .map(|k| code.position(walk, None, (number, total), u64::from(k * spread.apart)))
                 .collect();
@@ -186,13 +188,13 @@ impl RoleCode<'_> {
         let each_turn = u64::from(lanes * spread.vectors) * width;
         let moving = self.moving(body, &mut batch, u64::from(spread.apart) * width, each_turn);
 
-        // Of two places the turns that are left say which it is; of three a register does.
+        // With two stages the parity of the remaining turns selects the slot; with three a register does.
         let slot = self.t.r_const(0);
         let parity = |code: &mut Self| {
             let odd = code.t.r("and.b32", &[&left, &1]);
             code.t.r("mul.lo.u32", &[&odd, &stage])
         };
-        // The copies of the first turns; a turn that there is not copies nothing, and counts.
+        // The copies of the first turns. A turn that does not exist copies nothing, but counts as a group.
         for k in 0..stages - 1 {
             let copied = self.t.label();
             let more = self.t.p("setp.gt.u32", &[&left, &k]);
@@ -209,7 +211,8 @@ impl RoleCode<'_> {
         let done = self.t.p("setp.eq.u32", &[&left, &0]);
         self.t.jump_if(done, after);
         self.t.line(format_args!("cp.async.wait_group {};", stages - 2));
-        // The copies of all lanes are there, and all have read those of the turn before: the next take their place.
+        // The copies of all lanes have landed, and all lanes have read those of the turn before, whose place the next
+        // copies take.
         self.t.line("bar.warp.sync -1;");
         let more = self.t.p("setp.ge.u32", &[&left, &stages]);
         self.t.jump_unless(more, copied);
@@ -259,7 +262,7 @@ impl RoleCode<'_> {
         self.t.r("mad.lo.u32", &[&high, &spread.vectors, &low])
     }
 
-    /// The way of a load through the shared memory of a warp.
+    /// The path of a load through the shared memory of a warp.
     fn way(&mut self, batch: &Batch, load: &AheadLoad, spread: Spread, (start, lane, first): (Reg, Reg, Reg)) -> Way {
         let index = self.of(batch, load.at.index, 0);
         let memory = self.address(&load.at, index, load.unit);
@@ -275,12 +278,12 @@ impl RoleCode<'_> {
         let to = self.place_of(spread, load.bytes, lane);
         let to = self.t.r("add.u32", &[&to, &start]);
         let from = self.t.r("mul.lo.u32", &[&lane, &load.bytes]);
-        let from = self.turned_place(load.bytes, from);
+        let from = self.swizzled(load.bytes, from);
         let from = self.t.r("add.u32", &[&from, &start]);
         Way { memory, policy, to, from }
     }
 
-    /// Where a piece of the warp's goes, as [`Spread::place`] says it.
+    /// The place of one of the warp's pieces: [`Spread::place`] as instructions.
     fn place_of(&mut self, spread: Spread, bytes: u32, piece: Reg) -> Reg {
         let Spread { vectors, apart } = spread;
         let byte = self.t.r("mul.lo.u32", &[&piece, &PIECE]);
@@ -294,11 +297,11 @@ impl RoleCode<'_> {
         let lane = self.t.r("add.u32", &[&low, &high]);
         let vector = self.t.r("mad.lo.u32", &[&which, &(32 / apart), &lane]);
         let place = self.t.r("mad.lo.u32", &[&vector, &bytes, &part]);
-        self.turned_place(bytes, place)
+        self.swizzled(bytes, place)
     }
 
-    /// Pieces of a vector, turned so that eight lanes touch all banks.
-    fn turned_place(&mut self, bytes: u32, place: Reg) -> Reg {
+    /// Swizzles the pieces of a vector so that eight lanes touch all banks.
+    fn swizzled(&mut self, bytes: u32, place: Reg) -> Reg {
         let line = self.t.r("shr.u32", &[&place, &3]);
         let turn = self.t.r("and.b32", &[&line, &(bytes - PIECE)]);
         self.t.r("xor.b32", &[&place, &turn])
@@ -320,7 +323,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// The copies of a turn are one group, and the next are of the turn after it.
+    /// Makes the copies of a turn one group and advances the addresses to the next turn.
     fn next_copies(&mut self, ahead: &Ahead, ways: &[Way]) {
         self.t.line("cp.async.commit_group;");
         for (load, way) in ahead.loads.iter().zip(ways) {
@@ -332,7 +335,7 @@ impl RoleCode<'_> {
     fn read_copied(&mut self, batch: &mut Batch, load: &AheadLoad, spread: Spread, way: &Way, slot: Reg) {
         let mut words = Vec::new();
         let first = self.t.r("add.u32", &[&way.from, &slot]);
-        // The pieces of a vector are turned alike.
+        // The pieces of a vector are swizzled alike.
         let pieces = (0..load.bytes / PIECE).map(|k| match k {
             0 => first,
             _ => self.t.r("xor.b32", &[&first, &(k * PIECE)]),
@@ -355,12 +358,13 @@ impl RoleCode<'_> {
 }
 
 impl Spread {
-    /// Elements of lanes that have parts of them.
+    /// The run of elements that lanes share: each has a vector in every part of it.
     fn span(self, width: usize) -> u32 {
         self.vectors * self.apart * width as u32
     }
 
-    /// The byte where a piece of the warp's goes, with vectors of so many bytes: first vectors come before all second ones.
+    /// The byte where one of the warp's pieces goes, for vectors of `bytes` bytes. All first vectors come before all
+    /// second ones.
     fn place(self, bytes: u32, piece: u32) -> u32 {
         let (vector, part) = (piece * PIECE / bytes, piece * PIECE % bytes);
         let (low, which) = (vector % self.apart, vector / self.apart % self.vectors);
@@ -370,15 +374,15 @@ impl Spread {
     }
 }
 
-/// Where the pieces of a load are.
+/// The addresses of a load's pieces.
 struct Way {
-    /// The next that this lane copies.
+    /// The next piece that this lane copies.
     memory: Address,
-    /// What the cache is told of it.
+    /// The cache policy of the copies.
     policy: Option<Reg>,
-    /// Where this lane's first copy goes; the others are a fixed way from it.
+    /// Destination of this lane's first copy; the others are at constant distances.
     to: Reg,
-    /// Where the first piece of this lane's first vector is; the others are next to it.
+    /// Place of the first piece of this lane's first vector; the others are beside it.
     from: Reg,
 }
 
@@ -386,8 +390,8 @@ struct Way {
 mod tests {
     use super::*;
 
-    /// One register says where all copies of a lane go, every piece has a place of its own, and eight lanes next to each other read from all
-    /// banks.
+    /// One register gives the destination of all copies of a lane, every piece has its own place, and eight
+    /// neighbouring lanes read from all banks.
     #[test]
     fn places_of_pieces() {
         let one = [16, 32, 64].map(|bytes| (Spread { vectors: 1, apart: 32 }, bytes));
@@ -402,7 +406,7 @@ mod tests {
             }
             places.sort_unstable();
             assert_eq!(places, (0..count).map(|piece| piece * PIECE).collect::<Vec<_>>());
-            // The first pieces of lanes: those of a warp that has no second vectors.
+            // The first pieces of lanes, for a warp without second vectors.
             let alone = Spread { vectors: 1, apart: 32 };
             let mut banks: Vec<u32> = (0..8).map(|lane| alone.place(bytes, lane * bytes / PIECE) / PIECE % 8).collect();
             banks.sort_unstable();

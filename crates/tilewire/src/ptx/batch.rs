@@ -1,7 +1,8 @@
-//! The ops of an `each` body for a batch of elements: some vectors of neighbours on the innermost axis.
+//! The ops of an `each` body for a batch of elements: one or more vectors of neighbours on the innermost axis.
 //!
-//! Ops are written one after the other, each for all elements of the batch, as the evaluator runs them: so the loads of one op are all
-//! under way before the first is used. Neighbours that share a value (the access analysis says which do) share its register.
+//! Ops are emitted one after the other, each for all elements of the batch, in the evaluator's order. So all loads of
+//! one op are in flight before the first is used. Neighbours that share a value, by the access analysis, share its
+//! register.
 
 use super::moving::Moving;
 use super::narrow::{words_from_f32, words_to_f32};
@@ -13,46 +14,47 @@ use crate::ir::access::{Analysis, Class, Granularity, MemoryAccess};
 use crate::ir::{GroupOp, Inst, Kernel, Mask, Op, Order, Place, Scope, Shape, Type, UnaryOp, Value};
 use std::collections::HashMap;
 
-/// What is known of a body, and how wide its accesses are.
+/// An `each` body with its analysis and the widths of its accesses.
 pub(super) struct Body<'k> {
     pub insts: &'k [Inst],
     pub analysis: Analysis<'k>,
     pub accesses: Vec<MemoryAccess>,
-    /// About how many instructions one element takes.
+    /// Estimated instructions per element.
     pub weight: u32,
-    /// Whether it puts packets or gets them: messages so small that every instruction before the first counts.
+    /// True if it puts or gets packets: messages so small that every instruction before the first one counts.
     pub packets: bool,
     /// Neighbours in a vector.
     pub width: usize,
-    /// Bytes that one instruction moves, for contiguous accesses.
+    /// Bytes per instruction, for contiguous accesses.
     pub wide: HashMap<Inst, u32>,
 }
 
-/// Elements under way together: `groups` vectors of `width` neighbours, numbered vector by vector.
+/// Elements processed together: `groups` vectors of `width` neighbours, numbered vector by vector.
 pub(super) struct Batch {
     pub width: usize,
     pub groups: usize,
-    /// Where given, one per vector: what has effects happens only where it holds.
+    /// If not empty, one per vector: effects happen only where it holds.
     pub guards: Vec<Reg>,
     pub lanes: HashMap<Value, Vec<Reg>>,
-    /// Elements of 1 and 2 bytes as words in which neighbours lie side by side, as they were loaded or converted two at a time. Whoever
-    /// wants the elements has them [spread](RoleCode::spread).
+    /// Elements of 1 and 2 bytes as words of several neighbours, as they were loaded or converted. [`RoleCode::spread`]
+    /// gives each element its own register.
     pub words: HashMap<Value, Vec<Reg>>,
-    /// Numbers that still are such words: spread when somebody wants them.
+    /// Numbers that are still such words; spread on first use.
     pub packed: HashMap<Value, Packed>,
-    /// Where accesses are, for those that need not compute it.
+    /// Addresses that are known without computing them.
     pub places: Moving,
-    /// Packets that were looked at already.
-    pub looks: HashMap<Inst, Vec<Look>>,
-    /// Elements that the vectors of some lanes have together, where each lane has one of every equal part of them; 0 where not.
+    /// Packets that were polled already.
+    pub polled: HashMap<Inst, Vec<PolledPacket>>,
+    /// If each of a few lanes has one vector in every equal part of a run of elements: the length of that run.
+    /// Otherwise 0.
     pub span: usize,
-    /// Where a lane goes that gives up.
+    /// Jump target of a lane that gives up.
     pub end: Label,
 }
 
-/// A packet that was looked at once.
+/// A packet that was polled once.
 #[derive(Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct PolledPacket {
     pub index: Reg,
     pub address: Reg,
     pub halves: [Reg; 2],
@@ -66,10 +68,10 @@ pub(super) struct Wanted<'k> {
     pub flag: Value,
 }
 
-/// f32s that are floats of 16 bits, or the magnitudes of those.
+/// f32 values that are still 16-bit floats, or the magnitudes of those.
 #[derive(Clone, Copy)]
 pub(super) struct Packed {
-    /// What lies in words.
+    /// The value whose elements lie in words.
     pub x: Value,
     pub magnitude: bool,
 }
@@ -83,19 +85,19 @@ impl Batch {
         self.width * self.groups
     }
 
-    /// Whether groups of so many elements have a part in every vector of some lanes.
+    /// True if groups of `size` elements have a part in every vector of the lanes that share them.
     pub fn spans(&self, size: u32) -> bool {
         self.span > 0 && (size as usize).is_multiple_of(self.span)
     }
 
-    /// The address of element `k`, where it is known.
+    /// The address of element `k`, if known.
     fn place(&self, inst: Inst, k: usize) -> Option<Address> {
         if k.is_multiple_of(self.width) { self.places.of(inst, k / self.width) } else { None }
     }
 }
 
 impl Body<'_> {
-    /// Whether the neighbours of a vector share a value.
+    /// True if the neighbours of a vector share a value.
     pub fn shares(&self, v: Value) -> bool {
         match self.analysis.granularity(v) {
             Granularity::Uniform | Granularity::Row => true,
@@ -104,7 +106,7 @@ impl Body<'_> {
         }
     }
 
-    /// The element before `k` of a batch that has the same value, if one is known.
+    /// The element before `k` of a batch that has the same value, if known.
     fn twin(&self, batch: &Batch, v: Value, k: usize) -> Option<usize> {
         if !k.is_multiple_of(batch.width) {
             return self.shares(v).then(|| k - 1);
@@ -115,7 +117,7 @@ impl Body<'_> {
         }
     }
 
-    /// Chooses the bytes of every contiguous access for vectors of `width`.
+    /// Chooses the bytes per instruction of every contiguous access for vectors of `width`.
     pub fn set_width(&mut self, kernel: &Kernel, width: usize) {
         self.width = width;
         self.wide.clear();
@@ -130,7 +132,7 @@ impl Body<'_> {
     }
 }
 
-/// Size of the elements that neighbours access side by side, without a mask.
+/// Size of the elements, if neighbours access them contiguously and without a mask.
 pub(super) fn vector_element(kernel: &Kernel, access: &MemoryAccess) -> Option<usize> {
     if access.class != Class::Contiguous {
         return None;
@@ -144,7 +146,7 @@ pub(super) fn vector_element(kernel: &Kernel, access: &MemoryAccess) -> Option<u
 }
 
 impl RoleCode<'_> {
-    /// One op, for every element.
+    /// One op, for every element of the batch.
     pub fn batch_op(&mut self, body: &Body<'_>, batch: &mut Batch, inst: Inst) {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
@@ -154,7 +156,7 @@ impl RoleCode<'_> {
         if data.result.is_some_and(|v| batch.lanes.contains_key(&v)) {
             return;
         }
-        if self.in_hand(batch, inst) || self.in_words(body, batch, inst) {
+        if self.through_registers(batch, inst) || self.in_words(body, batch, inst) {
             return;
         }
         data.op.operands().into_iter().for_each(|v| self.spread(batch, v));
@@ -197,7 +199,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// What is moved or converted as whole words of small elements; whether this op is that.
+    /// Handles an op that moves or converts small elements as whole words. Returns false if it is not such an op.
     fn in_words(&mut self, body: &Body<'_>, batch: &mut Batch, inst: Inst) -> bool {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
@@ -266,7 +268,7 @@ impl RoleCode<'_> {
         true
     }
 
-    /// An access of whole vectors: the address of each, and where it happens.
+    /// Emits an access of whole vectors: `access` gets the address and the guard of each.
     fn at_vectors(
         &mut self,
         batch: &Batch,
@@ -307,7 +309,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// A value as element `k` sees it.
+    /// The register of a value for element `k`.
     pub fn of(&self, batch: &Batch, v: Value, k: usize) -> Reg {
         match batch.lanes.get(&v) {
             Some(lanes) => lanes[k],
@@ -377,10 +379,10 @@ impl RoleCode<'_> {
             });
             return;
         }
-        // What only the first of a group does, only the first of a vector can do: vectors begin where groups may.
+        // If only the first element of a group stores, only the first of a vector can: groups begin where vectors do.
         let leader = mask.and_then(|mask| body.analysis.group_leader(mask));
         let firsts = leader.is_some_and(|size| (size as usize).is_multiple_of(batch.width));
-        // Nor can the first of a later part of a group.
+        // Nor can the first element of a group's later part.
         let spans = leader.is_some_and(|size| batch.spans(size));
         for k in 0..batch.count() {
             if firsts && k % batch.width != 0 || spans && k >= batch.width {
@@ -395,7 +397,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Where an effect on element `k` happens.
+    /// The guard of an effect on element `k`.
     fn effect(&mut self, batch: &Batch, mask: Option<Value>, k: usize) -> Option<Reg> {
         let mask = mask.map(|mask| self.of(batch, mask, k));
         match (batch.guard(k), mask) {
@@ -442,9 +444,9 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Looks at packets once, all of them, so that the looks overlap.
-    pub fn packet_looks(&mut self, batch: &mut Batch, inst: Inst, at: &Place) {
-        let mut looks = Vec::new();
+    /// Polls all these packets once, so that the loads overlap.
+    pub fn poll_packets(&mut self, batch: &mut Batch, inst: Inst, at: &Place) {
+        let mut polled = Vec::new();
         for k in 0..batch.count() {
             let index = self.of(batch, at.index, k);
             let address = self.address(at, index, 16).reg;
@@ -452,28 +454,28 @@ impl RoleCode<'_> {
                 self.t.line(format_args!("@!{inside} bra {};", batch.end));
             }
             let halves = [self.t.new_d(), self.t.new_d()];
-            self.packet_look("", address, halves);
-            looks.push(Look { index, address, halves });
+            self.poll_packet("", address, halves);
+            polled.push(PolledPacket { index, address, halves });
         }
-        batch.looks.insert(inst, looks);
+        batch.polled.insert(inst, polled);
     }
 
-    /// What came in packets: those that nobody has waited for yet are looked at, and waited for.
+    /// The contents of packets; polls and waits for those that have not been waited for yet.
     fn packet_get(&mut self, batch: &mut Batch, inst: Inst, at: &Place, flag: Value) {
-        if !batch.looks.contains_key(&inst) {
-            self.packet_looks(batch, inst, at);
+        if !batch.polled.contains_key(&inst) {
+            self.poll_packets(batch, inst, at);
             self.packets_wait(batch, &[Wanted { inst, at, flag }]);
         }
-        let looks = batch.looks.remove(&inst).unwrap_or_default();
-        let word = |look: Look| {
-            let [low, high] = look.halves.map(|half| self.t.r("cvt.u32.u64", &[&half]));
+        let polled = batch.polled.remove(&inst).unwrap_or_default();
+        let word = |packet: PolledPacket| {
+            let [low, high] = packet.halves.map(|half| self.t.r("cvt.u32.u64", &[&half]));
             self.t.d("mov.b64", &[&format_args!("{{{low}, {high}}}")])
         };
-        let out = looks.into_iter().map(word).collect();
+        let out = polled.into_iter().map(word).collect();
         self.set(batch, inst, out);
     }
 
-    /// A register as it is kept in memory between two parts of a body: predicates become words.
+    /// A register in the form it has in memory between two parts of a body: predicates become words.
     pub fn kept(&mut self, x: Reg) -> Reg {
         byte_of(&mut self.t, x)
     }

@@ -1,46 +1,47 @@
-//! Bulk copies between scratch and memory: asynchronous where the machine has them and addresses and size are multiples of 16 bytes,
-//! otherwise by the lanes.
+//! Bulk copies between scratch and memory: asynchronous if the target has them and addresses and size are multiples of
+//! 16 bytes, otherwise by the lanes.
 //!
 //! ```text
 //!   to memory      leader: cp.async.bulk, commit_group            BulkWait: leader waits for its groups
 //!   to scratch     leader: expect bytes on an mbarrier, then      BulkWait: all lanes wait for the oldest mbarriers
 //!                  cp.async.bulk, which completes them
 //! ```
-//! The copies of a role copy are counted: copy n to scratch uses mbarrier n mod [`MBARRIERS`], in phase n / [`MBARRIERS`]. What the lanes
-//! copy counts as well, as an empty group or as an arrival without bytes, so that a `BulkWait` counts from the latest in any case. It ends
-//! with a barrier, which makes what the lanes copied visible to all of them; a `ProxyFence` is the fence by every lane, and a barrier.
-//! Nobody leaves the role while a copy is under way: it would touch shared memory that is another block's by then.
+//! The copies of a role copy are counted: copy n to scratch uses mbarrier n mod [`MBARRIERS`], in phase n /
+//! [`MBARRIERS`]. Copies by the lanes count as well, as an empty group or as an arrival without bytes, so that a
+//! `BulkWait` always counts from the latest. It ends with a barrier, which makes the lanes' copies visible to all of
+//! them. A `ProxyFence` is the fence by every lane, and a barrier. No lane exits the role while a copy is in flight:
+//! the copy would touch shared memory that belongs to another block by then.
 
 use super::place::Address;
 use super::role::RoleCode;
 use super::text::Reg;
 use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Place, Region, Value};
 
-/// Copies to scratch that are under way at most.
+/// Most copies to scratch in flight.
 const MBARRIERS: u32 = 16;
 /// Bytes of an mbarrier, and of all of a role copy.
 const MBARRIER: u32 = 8;
 pub(super) const MBARRIER_BYTES: u32 = MBARRIERS * MBARRIER;
 
-/// What a role copy knows of its bulk copies.
+/// A role copy's state for its bulk copies.
 #[derive(Clone, Copy)]
 pub(super) struct BulkState {
-    /// Whether there are copies to memory, and to scratch.
+    /// True if there are copies to memory, and to scratch.
     puts: bool,
     gets: bool,
     /// Copies to scratch so far, and those that were waited for.
     issued: Reg,
     waited: Reg,
-    /// Where the mbarriers begin in the frame.
+    /// Frame offset of the mbarriers.
     mbarriers: u32,
 }
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ToMemory,
     ToScratch,
-    /// By the lanes.
+    /// Done by the lanes.
     Other,
 }
 
@@ -52,7 +53,7 @@ fn way(dst: &Place, src: &Place) -> Way {
     }
 }
 
-/// Which ways the copies of a region go: to memory, to scratch.
+/// The directions of a region's copies: to memory, to scratch.
 pub(super) fn ways(kernel: &Kernel, region: Region) -> [bool; 2] {
     let mut found = [false; 2];
     kernel.walk(region, &mut |inst: Inst| {
@@ -68,7 +69,7 @@ pub(super) fn ways(kernel: &Kernel, region: Region) -> [bool; 2] {
 }
 
 impl RoleCode<'_> {
-    /// Makes the mbarriers ready; before anything else of the role.
+    /// Initialises the mbarriers; comes before everything else in the role.
     pub fn begin_bulk(&mut self, [puts, gets]: [bool; 2], mbarriers: u32) {
         let (issued, waited) = (self.t.r_const(0), self.t.r_const(0));
         self.bulk = Some(BulkState { puts, gets, issued, waited, mbarriers });
@@ -84,7 +85,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Waits for all copies; the role ends.
+    /// Waits for all copies at the end of the role.
     pub fn end_bulk(&mut self) {
         if let Some(bulk) = self.bulk {
             self.land_bulk(bulk, 0, BulkDone::Complete);
@@ -100,13 +101,13 @@ impl RoleCode<'_> {
 
     pub fn bulk_wait(&mut self, pending: u32, done: BulkDone) {
         if let Some(bulk) = self.bulk {
-            // Where copies go both ways, how many of the latest go which way is not counted.
+            // If copies go both ways, the latest ones of each direction are not counted.
             self.land_bulk(bulk, if bulk.puts && bulk.gets { 0 } else { pending }, done);
         }
         self.barrier();
     }
 
-    /// Waits until at most so many copies of each way are under way.
+    /// Waits until at most `pending` copies of each direction are in flight.
     fn land_bulk(&mut self, bulk: BulkState, pending: u32, done: BulkDone) {
         if bulk.puts {
             let read = if done == BulkDone::Read { ".read" } else { "" };
@@ -135,9 +136,10 @@ impl RoleCode<'_> {
         self.t.at(done);
     }
 
-    /// Waits for the oldest copy where all mbarriers are taken. All lanes together: a phase must not end twice before one has looked.
+    /// Waits for the oldest copy if all mbarriers are taken. All lanes do it together: a phase must not end twice
+    /// before every lane has polled it.
     fn make_room(&mut self, bulk: BulkState) {
-        // Lanes mostly jump over the barrier here: what is not known to be synchronised without it stays so.
+        // Lanes usually jump over this barrier, so it must not count as a synchronisation.
         let before = (self.unsynced, self.reading);
         let room = self.t.label();
         let under_way = self.t.r("sub.u32", &[&bulk.issued, &bulk.waited]);

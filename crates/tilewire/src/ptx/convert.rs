@@ -45,7 +45,7 @@ pub(super) fn bitcast(t: &mut Text, to: Type, x: Reg) -> Reg {
     normal(t, bits_of(to), to, x)
 }
 
-/// The unsigned integer of the type's size: what its bits are.
+/// The unsigned integer type of the same size.
 pub(super) fn bits_of(ty: Type) -> Type {
     match ty.size() {
         1 => Type::U8,
@@ -55,7 +55,7 @@ pub(super) fn bits_of(ty: Type) -> Type {
     }
 }
 
-/// Brings a register whose low bits are an integer of type `to` into the form that registers of `to` have.
+/// Normalises a register whose low bits are an integer of type `to` into the form that registers of `to` have.
 pub(super) fn normal(t: &mut Text, from: Type, to: Type, x: Reg) -> Reg {
     debug_assert_eq!(from.size(), to.size());
     match to {
@@ -129,7 +129,7 @@ fn to_odd(t: &mut Text, x: Reg) -> Reg {
     t.d("cvt.rn.f64.u64", &[&exact])
 }
 
-/// Truncates, saturates, NaN → 0. The instruction clamps; what it makes of NaN depends on the types.
+/// Truncates, saturates, NaN → 0. The instruction clamps; its result for NaN depends on the types.
 fn float_to_integer(t: &mut Text, from: Type, to: Type, x: Reg) -> Reg {
     let (x, kind) = if from == Type::F64 { (x, "f64") } else { (to_f32(t, from, x), "f32") };
     let nan = t.p(&format!("setp.nan.{kind}"), &[&x, &x]);

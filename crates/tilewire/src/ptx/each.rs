@@ -8,7 +8,8 @@
 //!     while i < elements           one element  ── the rest of the row, shorter than a vector
 //! ```
 //!
-//! In two dimensions vectors are numbered row by row; row and column move on by additions, the divisions come once per loop.
+//! In two dimensions vectors are numbered row by row. Row and column advance by additions; the divisions happen once
+//! per loop.
 
 use super::PtxError;
 use super::batch::{Batch, Body, Wanted, vector_element};
@@ -27,45 +28,45 @@ pub(super) struct Position {
     pub row: Option<Reg>,
     /// Its place on the innermost axis.
     pub col: Reg,
-    /// Whether the vector exists; where not, the position is that of another one.
+    /// True if the vector exists. If not, the position is that of another vector.
     pub guard: Option<Reg>,
 }
 
-/// What a lane does in one turn of a loop.
+/// The work of a lane in one turn of a loop.
 #[derive(Clone, Copy)]
 struct Turn<'a> {
-    /// Its vectors, of so many elements each.
+    /// Its vectors, `width` elements each.
     positions: &'a [Position],
     width: usize,
-    /// Where their accesses are, as far as that is known.
+    /// Addresses of their accesses, as far as known.
     places: &'a Moving,
-    /// Where a lane goes that gives up.
+    /// Jump target of a lane that gives up.
     end: Label,
 }
 
-/// What moves on from turn to turn of a loop, of its first positions and the elements of a turn.
+/// Computes the addresses that advance with a loop, from its first positions and the number of elements per turn.
 type Start<'a, Code> = &'a mut dyn FnMut(&mut Code, &[Position], u64) -> Moving;
 
-/// What takes vectors before a loop does, of how many there are: it says how many, and that what is left is what is over from multiples of
-/// a number (0: any). `None`: it takes none.
+/// Takes some of the vectors before a loop does, given their number. Returns how many it took, and a number that it
+/// took whole multiples of (0: unknown), so that fewer are left. `None`: it takes none.
 type First<'a, Code> = &'a mut dyn FnMut(&mut Code, Reg) -> Option<(Reg, u64)>;
 
-/// What a loop runs over: `rows` (one where `None`) of `units` vectors of `1 << shift` elements, from element `offset`.
+/// The domain of a loop: `rows` (one if `None`) of `units` vectors of `1 << shift` elements, from element `offset`.
 #[derive(Clone, Copy)]
-pub(super) struct Walk {
+pub(super) struct VectorLoop {
     pub rows: Option<Reg>,
     pub units: Reg,
     pub shift: u32,
     pub offset: Option<Reg>,
-    /// Vectors of a lane at a time.
+    /// Vectors of a lane per turn.
     pub unroll: u32,
-    /// Whether the lanes of a warp stay together, with guards for those that have nothing left.
+    /// Keeps the lanes of a warp together, with guards for those that have nothing left.
     pub together: bool,
-    /// What is known of the vectors of all rows.
+    /// Bounds on the number of vectors in all rows.
     pub vectors: Vectors,
 }
 
-/// How many vectors there are, as far as that is known.
+/// Bounds on the number of vectors.
 #[derive(Clone, Copy)]
 pub(super) struct Vectors {
     pub most: u64,
@@ -73,14 +74,14 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// Whether no lane has a vector and another `others` after it, once all but what is left of whole `taken` were.
+    /// True if no lane has a vector with another `others` after it, once whole multiples of `taken` are gone.
     fn none_for(self, others: u64, taken: u64) -> bool {
         self.exactly.is_some_and(|vectors| vectors <= others || taken > 0 && vectors.is_multiple_of(taken))
     }
 }
 
 impl<'k> RoleCode<'k> {
-    /// An `each`, with its barrier; without one where it only makes what its lanes hold.
+    /// An `each` with its barrier. If it only fills register scratch, the barrier is omitted.
     pub fn each(&mut self, inst: Inst, extent: &[Reg], body: Region) -> Result<(), PtxError> {
         let kernel = self.kernel;
         let insts = &kernel.regions[body];
@@ -96,16 +97,20 @@ impl<'k> RoleCode<'k> {
         let mut body = Body { insts, analysis, accesses, weight, packets, width: 1, wide: HashMap::new() };
         let end = self.t.label();
         let groups = groups(kernel, insts);
-        let grip = self.grip(inst);
-        self.hold(inst);
+        let required_shape = self.required_shape(inst);
+        self.allocate_words(inst);
         if groups.is_empty() {
             let Op::Each { extent: extents, .. } = &kernel.insts[inst].op else { unreachable!("an each") };
-            let turned = rows.and_then(|_| self.turned(inst, &body, [extents[0], extents[1]]));
-            match (turned, rows) {
-                (Some(turned), Some(rows)) => self.each_turned(inst, &mut body, (rows, cols), &turned, end),
+            let transposed = rows.and_then(|_| self.transposed(inst, &body, [extents[0], extents[1]]));
+            match (transposed, rows) {
+                (Some(transposed), Some(rows)) => self.each_transposed(inst, &mut body, (rows, cols), &transposed, end),
                 _ => {
-                    body.set_width(kernel, grip.map_or_else(|| width(kernel, &body), |grip| grip.width));
-                    let unroll = grip.map_or_else(|| self.unroll(&body), |grip| grip.unroll);
+                    body.set_width(
+                        kernel,
+                        required_shape.map_or_else(|| width(kernel, &body), |required_shape| required_shape.width),
+                    );
+                    let unroll =
+                        required_shape.map_or_else(|| self.unroll(&body), |required_shape| required_shape.unroll);
                     self.plain(inst, &mut body, (rows, cols), unroll, end);
                 }
             }
@@ -114,10 +119,10 @@ impl<'k> RoleCode<'k> {
         }
         self.t.at(end);
         let gives_up = insts.iter().any(|&i| gets_packet(kernel, i));
-        let holds = grip.is_some_and(|grip| grip.puts);
+        let holds = required_shape.is_some_and(|required_shape| required_shape.puts);
         match gives_up || self.options.bounds {
             true => self.leave_if_failed(),
-            // What is held nobody else reads. What it is made of is read until lanes meet for something else.
+            // Register scratch is private to its lane. Its source is read until the next barrier.
             false if holds => self.reading = true,
             false => self.barrier(),
         }
@@ -125,20 +130,21 @@ impl<'k> RoleCode<'k> {
         Ok(())
     }
 
-    /// Elements that do not look at each other.
+    /// An `each` whose elements are independent: no group ops.
     fn plain(&mut self, inst: Inst, body: &mut Body<'_>, (rows, cols): (Option<Reg>, Reg), unroll: u32, end: Label) {
         let width = body.width;
         let shift = width.trailing_zeros();
         let units = if width > 1 { self.t.d("shr.s64", &[&cols, &shift]) } else { cols };
         let vectors = self.vectors(inst, shift);
-        let walk = Walk { rows, units, shift, offset: None, unroll, together: false, vectors };
+        let walk = VectorLoop { rows, units, shift, offset: None, unroll, together: false, vectors };
         self.walk_body(inst, body, walk, end);
         let whole = self.whole_vectors(inst, width);
         if width > 1 && !whole {
             let covered = self.t.d("shl.b64", &[&units, &shift]);
             let rest = self.t.d("sub.s64", &[&cols, &covered]);
             let vectors = Vectors { exactly: None, ..self.vectors(inst, 0) };
-            let walk = Walk { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false, vectors };
+            let walk =
+                VectorLoop { rows, units: rest, shift: 0, offset: Some(covered), unroll: 1, together: false, vectors };
             let elements = &mut |code: &mut Self, positions: &[Position]| {
                 code.elements(inst, body, Turn { positions, places: &Moving::default(), width: 1, end });
             };
@@ -159,35 +165,37 @@ impl<'k> RoleCode<'k> {
         vectors
     }
 
-    /// Whether rows are known to be whole vectors.
+    /// True if rows are known to be whole vectors.
     fn whole_vectors(&self, each: Inst, width: usize) -> bool {
         let Op::Each { extent, .. } = &self.kernel.insts[each].op else { return false };
         let cols = extent.last().and_then(|&v| self.kernel.as_const(v));
         cols.is_some_and(|cols| cols.bits.is_multiple_of(width as u64))
     }
 
-    /// The body, for vectors of `width` elements from these positions: op by op where it is short, and otherwise vector by vector, with
-    /// the loads of all of them first.
+    /// The body, for vectors of `width` elements from these positions. A short body goes op by op. A long one goes
+    /// vector by vector, after the loads of all vectors.
     fn elements(&mut self, each: Inst, body: &Body<'_>, turn: Turn<'_>) {
-        // Packets of all vectors are put before the first is waited for, and what is held of them is held together.
-        if turn.positions.len() > 1 && is_long(body.weight) && !body.packets && self.grip(each).is_none() {
+        // Packets of all vectors are put before the first wait, and register-held words of all vectors are handled
+        // together.
+        if turn.positions.len() > 1 && is_long(body.weight) && !body.packets && self.required_shape(each).is_none() {
             return self.vector_by_vector(each, body, turn);
         }
         let mut batch = self.batch(each, turn.positions, turn.width, turn.end);
         batch.places = turn.places.clone();
         for (k, &inst) in body.insts.iter().enumerate() {
-            if gets_packet(self.kernel, inst) && !batch.looks.contains_key(&inst) {
-                self.looks(body, &mut batch, &body.insts[k..]);
+            if gets_packet(self.kernel, inst) && !batch.polled.contains_key(&inst) {
+                self.poll_together(body, &mut batch, &body.insts[k..]);
             }
             self.batch_op(body, &mut batch, inst);
         }
     }
 
-    /// Looks at the packets that several of these ops of a body get, and waits for all of them: a look takes as long as several.
-    fn looks(&mut self, body: &Body<'_>, batch: &mut Batch, insts: &[Inst]) {
+    /// Polls the packets that several of these ops get and waits for all of them: polls that overlap take as long as
+    /// one.
+    fn poll_together(&mut self, body: &Body<'_>, batch: &mut Batch, insts: &[Inst]) {
         let kernel = self.kernel;
         let gets = |op: &Op| matches!(op, Op::PacketGet { .. });
-        // A look passes nothing that touches memory of others; scratch is nobody else's.
+        // Polls do not move across accesses to parameters, which others may touch too; scratch is private.
         let known = batch.lanes.keys().copied().collect();
         let early = self.before(insts, known, gets, |data| match &data.op {
             Op::Load { at, .. } | Op::Get { at, .. } | Op::Store { at, .. } | Op::Put { at, .. } => {
@@ -197,16 +205,16 @@ impl<'k> RoleCode<'k> {
             _ => false,
         });
         let most = if self.threads() > 512 { 4 } else { 16 } / batch.count();
-        let looked = early.iter().filter(|&&inst| gets(&kernel.insts[inst].op)).count().min(most);
-        if looked < 2 || self.options.bounds {
+        let polled = early.iter().filter(|&&inst| gets(&kernel.insts[inst].op)).count().min(most);
+        if polled < 2 || self.options.bounds {
             return;
         }
         self.once(body);
         let mut wanted = Vec::new();
         for inst in early.into_iter().filter(|&inst| !is_uniform(kernel, inst)) {
             match &kernel.insts[inst].op {
-                Op::PacketGet { at, flag, .. } if wanted.len() < looked => {
-                    self.packet_looks(batch, inst, at);
+                Op::PacketGet { at, flag, .. } if wanted.len() < polled => {
+                    self.poll_packets(batch, inst, at);
                     wanted.push(Wanted { inst, at, flag: *flag });
                 }
                 Op::PacketGet { .. } => {}
@@ -216,7 +224,8 @@ impl<'k> RoleCode<'k> {
         self.packets_wait(batch, &wanted);
     }
 
-    /// A vector's values need registers while it is computed; what is loaded for those to come needs a few.
+    /// Runs the body one vector at a time, after the loads of all vectors. A vector's values need registers while it is
+    /// computed; the loaded elements of the later ones need few.
     fn vector_by_vector(&mut self, each: Inst, body: &Body<'_>, turn: Turn<'_>) {
         let early = self.early(body);
         self.once(body);
@@ -232,21 +241,21 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// What is the same for all elements.
+    /// The ops of a body that are the same for all elements.
     pub fn once(&mut self, body: &Body<'_>) {
         for &inst in body.insts.iter().filter(|&&inst| is_uniform(self.kernel, inst)) {
             self.uniform_value(inst);
         }
     }
 
-    /// Some ops of a body; what is the same for all elements is known.
+    /// Some ops of a body; its uniform values are known.
     pub fn ops(&mut self, body: &Body<'_>, batch: &mut Batch, insts: impl Iterator<Item = Inst>) {
         for inst in insts.filter(|&inst| !is_uniform(self.kernel, inst)) {
             self.batch_op(body, batch, inst);
         }
     }
 
-    /// The loads that nothing of the body must come before, and what computes their places.
+    /// The loads that no effect of the body has to precede, and the index arithmetic they need.
     pub fn early(&self, body: &Body<'_>) -> Vec<Inst> {
         let loads = |op: &Op| matches!(op, Op::Load { mask: None, .. } | Op::Get { mask: None, .. });
         self.before(body.insts, HashSet::new(), loads, |data| {
@@ -254,7 +263,7 @@ impl<'k> RoleCode<'k> {
         })
     }
 
-    /// What is wanted of some ops of a body as long as nothing ends that, and what computes its places of what is known.
+    /// The ops matching `wanted` before the first op matching `ends`, plus the index arithmetic they need.
     fn before(
         &self,
         insts: &[Inst],
@@ -306,16 +315,16 @@ impl<'k> RoleCode<'k> {
             words,
             packed,
             places,
-            looks: HashMap::new(),
+            polled: HashMap::new(),
             span: 0,
             end,
         }
     }
 
     /// Runs a body for the vectors of this lane.
-    pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: Walk, end: Label) {
+    pub fn walk_body(&mut self, each: Inst, body: &Body<'_>, walk: VectorLoop, end: Label) {
         let width = 1 << walk.shift;
-        let ahead = if self.grip(each).is_some() { None } else { self.ahead(body, walk) };
+        let ahead = if self.required_shape(each).is_some() { None } else { self.ahead(body, walk) };
         let one_way = walk.rows.is_none() && !walk.together && !self.options.bounds && self.adds_up(body);
         let mut moving = |code: &mut Self, positions: &[Position], turn: u64| {
             code.moving_from(each, body, positions, (u64::from(code.lanes) * width as u64, turn), end)
@@ -331,8 +340,8 @@ impl<'k> RoleCode<'k> {
         );
     }
 
-    /// Whether places are found before the loop: packets and scratch are for messages so small that what comes before the loop takes
-    /// longer than the loop.
+    /// True if addresses are computed before the loop. Bodies with packets or scratch handle messages so small that the
+    /// code before the loop would take longer than the loop (see docs/decisions/0015).
     fn adds_up(&self, body: &Body<'_>) -> bool {
         let global = |&inst: &Inst| match place(&self.kernel.insts[inst].op) {
             Some(at) => matches!(at.base, Base::Param(_)),
@@ -341,7 +350,7 @@ impl<'k> RoleCode<'k> {
         body.insts.iter().all(global) && !body.packets
     }
 
-    /// What moves on in a body, from these positions.
+    /// The advancing addresses of a body, from these positions.
     fn moving_from(
         &mut self,
         each: Inst,
@@ -358,14 +367,15 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Runs `body` for the vectors of this lane.
-    pub fn walk(&mut self, walk: Walk, body: &mut dyn FnMut(&mut Self, &[Position])) {
+    pub fn walk(&mut self, walk: VectorLoop, body: &mut dyn FnMut(&mut Self, &[Position])) {
         self.walk_after(walk, &mut |_, _| None, None, &mut |code, positions, _| body(code, positions));
     }
 
-    /// Runs `body` for the vectors of this lane after what `first` took of them all. What `moving` gives moves on from turn to turn.
+    /// Runs `body` for the vectors of this lane that `first` left. The addresses that `moving` returns advance from
+    /// turn to turn.
     fn walk_after(
         &mut self,
-        walk: Walk,
+        walk: VectorLoop,
         first: First<'_, Self>,
         mut moving: Option<Start<'_, Self>>,
         body: &mut dyn FnMut(&mut Self, &[Position], &Moving),
@@ -376,14 +386,14 @@ impl<'k> RoleCode<'k> {
             None => walk.units,
         };
         let after = self.t.label();
-        // What comes after the last number fits as well.
+        // The first number past the end fits 32 bits as well.
         let (lane, ty) = match walk.vectors.most < 1 << 30 {
             true => (self.fixed.lane, "32"),
             false => (self.fixed.wide_lane, "64"),
         };
         let number = self.t.copy(lane);
         if walk.together {
-            // The number of the warp's first lane: the same for all of them.
+            // The number of the warp's first lane, equal for all its lanes.
             self.t.op(&format!("and.b{ty}"), number, &[&number, &-32]);
         }
         let mut state = walk.rows.map(|_| self.rows(walk, total, after));
@@ -401,7 +411,7 @@ impl<'k> RoleCode<'k> {
             if walk.vectors.none_for(others, whole) {
                 continue;
             }
-            // Every lane has one turn: no loop.
+            // Every lane has exactly one turn: no loop.
             let once = whole == 0 && walk.vectors.exactly == Some(turn) && !walk.together;
             whole = turn;
             if once {
@@ -437,10 +447,11 @@ impl<'k> RoleCode<'k> {
         self.t.at(after);
     }
 
-    /// The vectors of a lane in a turn, the first of which has this number. Row and column, where kept, move on to the next turn's.
+    /// The vectors of a lane in a turn, the first of which has this number. If `rows` is given, it advances to the next
+    /// turn.
     fn positions(
         &mut self,
-        walk: Walk,
+        walk: VectorLoop,
         mut rows: Option<&mut Rows>,
         (number, total): (Reg, Reg),
         unroll: u64,
@@ -454,10 +465,10 @@ impl<'k> RoleCode<'k> {
         if matches!(number, Reg::R(_)) { self.t.d("cvt.u64.u32", &[&number]) } else { number }
     }
 
-    /// The vector `ahead` after `number`. Row and column, where kept, move on to the next.
+    /// The vector `ahead` after `number`. If `rows` is given, it advances to the next vector.
     pub fn position(
         &mut self,
-        walk: Walk,
+        walk: VectorLoop,
         rows: Option<&mut Rows>,
         (number, total): (Reg, Reg),
         ahead: u64,
@@ -491,11 +502,11 @@ impl<'k> RoleCode<'k> {
         Position { row, col, guard }
     }
 
-    /// Where the lane begins in two dimensions; jumps to `after` where there is nothing to do.
-    fn rows(&mut self, walk: Walk, total: Reg, after: Label) -> Rows {
+    /// The lane's start in two dimensions; jumps to `after` if there are no elements.
+    fn rows(&mut self, walk: VectorLoop, total: Reg, after: Label) -> Rows {
         let nothing = self.t.p("setp.eq.s64", &[&total, &0]);
         self.t.jump_if(nothing, after);
-        // Lanes are few: a row longer than 32 bits say divides like the longest that they can.
+        // There are few lanes: any row beyond 32 bits divides like the longest one that fits.
         let units = self.t.d("min.u64", &[&walk.units, &u32::MAX]);
         let units = self.t.r("cvt.u32.u64", &[&units]);
         let [row, col] = ["div.u32", "rem.u32"].map(|op| {
@@ -523,19 +534,19 @@ impl<'k> RoleCode<'k> {
         self.kernel.roles.values().map(|role| role.warps * role.copies * 32).sum()
     }
 
-    /// Vectors of a lane at a time: as many as registers hold.
+    /// Vectors of a lane per turn: as many as the registers hold.
     pub(super) fn unroll(&self, body: &Body<'_>) -> u32 {
         let weight = body.weight;
         if self.options.unroll > 0 {
             return self.options.unroll.next_power_of_two().min(16);
         }
-        // The schedule around a body holds some fifty registers, of the 64 that a thread of a block of 1024 has.
+        // The schedule around a body holds about fifty registers; a thread of a 1024-thread block has 64.
         let threads = self.threads();
         let gets = body.insts.iter().filter(|&&inst| gets_packet(self.kernel, inst)).count();
         let puts = body.insts.iter().filter(|&&inst| is_packet(self.kernel, inst)).count() - gets;
-        // What is put is gone.
+        // A packet holds no registers once it is put.
         let packets = gets.max(puts);
-        // Bytes that one element moves, and those of them that it loads; what neighbours share is little.
+        // Bytes that one element moves, and those of them that it loads. Values shared by neighbours cost little.
         let moved = |access: &MemoryAccess, usual: usize| match access.class {
             Class::Broadcast | Class::Grouped { .. } => 0,
             _ => vector_element(self.kernel, access).unwrap_or(usual),
@@ -546,19 +557,20 @@ impl<'k> RoleCode<'k> {
         let loaded: Vec<usize> = body.accesses.iter().filter(load).map(|access| moved(access, 4)).collect();
         let loads = loaded.iter().filter(|&&bytes| bytes > 0).count();
         let most = match (threads > 512, packets) {
-            // A packet that is looked for holds two words, its place and its number.
+            // A polled packet holds two words, its address and its index.
             (true, 1..) => 4 / packets.min(4),
             (false, 1..) => 8 / packets.min(8),
             (true, 0) if is_long(weight) && loads == 1 => (32 / loaded.iter().sum::<usize>().max(1)).max(8),
             (true, 0) if is_long(weight) => 8,
-            // What is loaded waits for its turn.
+            // Loaded elements wait in registers for their turn.
             (false, 0) if is_long(weight) && loads <= 1 => (128 / loaded.iter().sum::<usize>().max(1)).min(64),
             (false, 0) if is_long(weight) => 32 / loads,
             _ => 32,
         };
         let fits = |unroll: &u32| {
             let elements = *unroll as usize * body.width;
-            // A word each where something is computed of them; what is only moved stays packed, four vectors at a time.
+            // One word each if something is computed from them. Elements that are only moved stay packed, four vectors
+            // at a time.
             let registers = elements <= most || packets == 0 && weight <= 2 && *unroll <= 4;
             let length = if is_long(weight) { 2048 } else { 256 };
             registers && elements as u32 * weight <= length && elements * bytes <= 512
@@ -567,7 +579,7 @@ impl<'k> RoleCode<'k> {
     }
 }
 
-/// Row and column (in vectors) of a lane on its way, and its step.
+/// The current row and column (in vectors) of a lane, and its step.
 pub(super) struct Rows {
     row: Reg,
     col: Reg,
@@ -585,17 +597,19 @@ fn groups(kernel: &Kernel, insts: &[Inst]) -> Vec<u32> {
     insts.iter().filter_map(size).collect()
 }
 
-/// Neighbours in a vector: 16 bytes of the smallest element that is accessed side by side, fewer where the body is long or stores larger ones.
+/// Neighbours in a vector: 16 bytes of the smallest element that is accessed contiguously; fewer if the body is long or
+/// stores larger elements.
 pub(super) fn width(kernel: &Kernel, body: &Body<'_>) -> usize {
-    // A packet is 16 bytes by itself: with two of them for each lane, every access of a warp would touch half of each sector (H200, 64 KiB by
-    // 16 blocks to each of three peers and back: 8.2 µs by hand instead of 7.3).
+    // A packet is 16 bytes by itself. With two per lane, every access of a warp would touch half of each sector
+    // (docs/decisions/0015, point 6).
     if body.packets {
         return 1;
     }
     let useful = body.accesses.iter().filter_map(|a| Some((vector_element(kernel, a)?, a.align)));
     let smallest = useful.filter(|&(size, align)| align as usize >= 2 * size).map(|(size, _)| size).min();
     let mut width = smallest.map_or(1, |size| 16 / size);
-    // A warp's stores lie side by side: two halves of a sector, written one after the other, cost the cache twice.
+    // A warp's stores must be contiguous: two halves of a sector written one after the other cost the second-level
+    // cache twice.
     let stored = body.accesses.iter().filter(|a| kernel.insts[a.inst].result.is_none());
     let largest = stored.filter_map(|a| vector_element(kernel, a)).max().unwrap_or(1);
     width = width.min(16 / largest);
@@ -621,14 +635,14 @@ pub(super) fn is_load(kernel: &Kernel, inst: Inst) -> bool {
     matches!(kernel.insts[inst].op, Op::Load { .. } | Op::Get { .. }) && !is_uniform(kernel, inst)
 }
 
-/// Whether a body is so long that the values of several vectors at once would not fit the registers.
+/// True if a body is so long that the values of several vectors would not fit the registers together.
 pub(super) fn is_long(weight: u32) -> bool {
     weight > 6
 }
 
-/// About how many instructions one element takes, its share of those that neighbours have in common included.
+/// Estimated instructions per element, including its share of those that neighbours have in common.
 fn weight(kernel: &Kernel, insts: &[Inst], analysis: &Analysis<'_>, target: Target) -> u32 {
-    /// A vector has no more elements.
+    /// The most elements of a vector.
     const WIDEST: u32 = 16;
     let of = |&inst: &Inst| {
         let data = &kernel.insts[inst];
@@ -638,14 +652,14 @@ fn weight(kernel: &Kernel, insts: &[Inst], analysis: &Analysis<'_>, target: Targ
             Granularity::Group(size) => size.is_multiple_of(WIDEST),
             Granularity::Lane => false,
         };
-        // What a group gives is shared, and takes all of its elements.
+        // A group's result is shared, but computing it takes all its elements.
         let once = !matches!(data.op, Op::Group { .. }) && data.result.is_some_and(shared);
         if once { cost } else { cost * WIDEST }
     };
     insts.iter().map(of).sum::<u32>().div_ceil(WIDEST).max(1)
 }
 
-/// About how many instructions an op takes.
+/// Estimated instructions of an op.
 fn cost(kernel: &Kernel, inst: Inst, target: Target) -> u32 {
     let data = &kernel.insts[inst];
     let Some(ty) = data.result.filter(|&v| kernel.shape(v) == Shape::Lane).map(|v| kernel.ty(v)) else {
@@ -657,7 +671,7 @@ fn cost(kernel: &Kernel, inst: Inst, target: Target) -> u32 {
         Op::Unary { op: UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Rcp, .. } => 16,
         Op::Binary { op: BinaryOp::Div | BinaryOp::Rem, .. } if ty.is_int() && ty.size() == 8 => 60,
         Op::Binary { op: BinaryOp::Div | BinaryOp::Rem, .. } => 16,
-        // Indices: mostly those of the vector's first element matter.
+        // Index arithmetic: mostly done once per vector, for its first element.
         Op::Binary { .. } if ty == Type::I64 => 0,
         // Moved, not computed with.
         Op::Load { .. } | Op::Get { .. } => 1,

@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PtxError {
-    /// An op that the GPU engine does not have.
+    /// An op that the GPU engine does not support.
     Unsupported {
         /// The op, as the text form writes it.
         op: String,
@@ -21,14 +21,14 @@ pub enum PtxError {
         /// Most that fit.
         most: u32,
     },
-    /// More role copies of more than one warp than there are named barriers.
+    /// There are more role copies with several warps than named barriers.
     TooManyBarriers {
         /// Copies that need a barrier of their own.
         copies: u32,
         /// Named barriers of a block.
         most: u32,
     },
-    /// Scratch (and what group ops need of it) is larger than shared memory.
+    /// Scratch, and the shared memory of group ops, is larger than the target's shared memory.
     SharedMemory {
         /// Bytes that a block needs.
         bytes: u64,

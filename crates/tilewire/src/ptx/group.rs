@@ -1,20 +1,21 @@
 //! Group ops: reductions and prefix sums over neighbours.
 //!
-//! Two ways. **Shuffles**, where every group is whole and a power of two that fits in a warp's vectors: a lane combines its own
-//! neighbours, then lanes combine by butterflies. **Exchange**, for everything else: the role copy takes tiles of whole groups, and for
-//! every group op its lanes put their elements into shared memory, combine there level by level, and take the results.
+//! There are two ways. **Shuffles**, if every group is whole and its size is a power of two that fits in a warp's
+//! vectors: a lane combines its own neighbours, then lanes combine by butterflies. **Exchange**, for everything else:
+//! the role copy takes tiles of whole groups. For every group op its lanes put their elements into shared memory,
+//! combine them there level by level, and take the results.
 //!
 //! ```text
 //!   tile of T = lcm(sizes) · k elements, K = ⌈T / lanes⌉ per lane
 //!   part 0 of the body ─▶ op A: put, combine, take ─▶ part 1 ─▶ op B: … ─▶ part 2
 //! ```
 //!
-//! With K = 1 values stay in registers from part to part; otherwise each part is a loop and they wait in the lane's own memory.
-//! Both pair neighbours first: the tree of a group that is cut short is the whole tree without what is missing.
+//! With K = 1 values stay in registers from part to part; otherwise each part is a loop and they wait in the lane's
+//! private memory. Both ways pair neighbours first: a group cut short has the same tree without the missing elements.
 
 use super::DEPOT;
 use super::batch::{Batch, Body, Packed};
-use super::each::{Position, Walk, width};
+use super::each::{Position, VectorLoop, width};
 use super::narrow::words_to_f32;
 use super::number;
 use super::role::RoleCode;
@@ -51,7 +52,7 @@ impl<'k> RoleCode<'k> {
                 let units = self.t.d("shr.s64", &[&cols, &shift]);
                 let unroll = self.unroll(body).min(4);
                 let vectors = self.vectors(each, shift);
-                let walk = Walk { rows, units, shift, offset: None, unroll, together: true, vectors };
+                let walk = VectorLoop { rows, units, shift, offset: None, unroll, together: true, vectors };
                 self.walk_body(each, body, walk, end);
                 if known.is_none() {
                     self.t.jump(end);
@@ -62,8 +63,8 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// The width of vectors with which all groups of a body can be combined by shuffles: rows, where their length is known, are
-    /// whole vectors and whole groups.
+    /// The vector width with which all groups of a body can be combined by shuffles. Rows of known length must be whole
+    /// vectors and whole groups.
     fn shuffle_width(&self, body: &Body<'_>, sizes: &[u32], cols: Option<u64>) -> Option<usize> {
         let fits = |&inst: &Inst| match self.kernel.insts[inst].op {
             Op::Group { op: GroupOp::Scan, size, .. } => size <= 1,
@@ -98,24 +99,25 @@ impl<'k> RoleCode<'k> {
         self.group_across(batch, inst, parts);
     }
 
-    /// The least or largest of groups whose elements still are floats of 16 bits, two in a word; whether they are.
+    /// Handles min and max of groups whose elements are still 16-bit floats, two in a word. Returns false if they are
+    /// not.
     pub fn group_shuffle_words(&mut self, batch: &mut Batch, inst: Inst) -> bool {
         let Op::Group { op, x, size } = self.kernel.insts[inst].op else { return false };
         let Some(&Packed { x, magnitude }) = batch.packed.get(&x) else { return false };
         let (op, ty) = (binary(op), self.kernel.ty(x));
         let kind = if ty == Type::BF16 { "bf16x2" } else { "f16x2" };
         let [least, largest] = ["min", "max"].map(|name| format!("{name}.{kind}"));
-        // All parts of a group that a lane has at once.
+        // All parts of a group that a lane has.
         let own = if batch.spans(size) { batch.groups * batch.width } else { batch.width.min(size as usize) };
         let parts = batch.words[&x].clone();
         let parts = parts.chunks(own / 2).map(|words| {
             let pairs = |t: &mut Text, name: &str| reduced(t, words.to_vec(), |t, a, b| t.r(name, &[&a, &b]));
             let pair = match (op, magnitude) {
-                // The largest magnitude is that of the largest or of the least.
+                // The largest magnitude is that of the largest or of the least element.
                 (BinaryOp::Max, true) => {
                     let (largest_pair, least_pair) = (pairs(&mut self.t, &largest), pairs(&mut self.t, &least));
-                    let turned = self.t.r("xor.b32", &[&least_pair, &Hex(0x8000_8000)]);
-                    self.t.r(&largest, &[&largest_pair, &turned])
+                    let negated = self.t.r("xor.b32", &[&least_pair, &Hex(0x8000_8000)]);
+                    self.t.r(&largest, &[&largest_pair, &negated])
                 }
                 (BinaryOp::Max, false) => pairs(&mut self.t, &largest),
                 (_, false) => pairs(&mut self.t, &least),
@@ -132,14 +134,14 @@ impl<'k> RoleCode<'k> {
         true
     }
 
-    /// The results of groups, from those of the parts of them that a lane has.
+    /// The results of groups, from the results of the parts that a lane has.
     fn group_across(&mut self, batch: &mut Batch, inst: Inst, mut parts: Vec<Reg>) {
         let Op::Group { op, x, size } = self.kernel.insts[inst].op else { unreachable!("a group op") };
         let (op, ty) = (binary(op), self.kernel.ty(x));
         let spans = batch.spans(size);
         let lanes = (size as usize / batch.width / if spans { batch.groups } else { 1 }) as u32;
         let combine = |t: &mut Text, a: Reg, b: Reg| number::binary(t, op, ty, a, b);
-        // The parts of a group that a lane has come together last, unless the order is all one.
+        // The parts of a group that a lane has are combined last, unless order does not matter.
         let in_order = !matches!(op, BinaryOp::Min | BinaryOp::Max);
         if spans && !in_order {
             parts = vec![reduced(&mut self.t, parts, combine)];
@@ -178,7 +180,7 @@ impl<'k> RoleCode<'k> {
         let whole = whole.min(u64::from(u32::MAX));
         let tile = if whole < lanes { lanes / whole * whole } else { whole };
         let turns = tile.div_ceil(lanes);
-        // Two buffers of eight bytes an element: a prefix sum reads the one and writes the other.
+        // Two buffers of eight bytes per element: a prefix sum reads one and writes the other.
         let bytes = u32::try_from(tile * 16).unwrap_or(u32::MAX / 4).min(u32::MAX / 4);
         self.exchange_bytes = self.exchange_bytes.max(bytes);
 
@@ -220,7 +222,7 @@ impl<'k> RoleCode<'k> {
                 kept.restore(code, &mut batch, place.turn);
                 for &inst in ops {
                     if let Op::PacketGet { .. } = kernel.insts[inst].op {
-                        // All lanes are here, so all can leave here.
+                        // All lanes are here, so all can exit here.
                         let (there, outer) = (code.t.label(), batch.end);
                         batch.end = there;
                         code.batch_op(body, &mut batch, inst);
@@ -245,7 +247,7 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// The elements of a group op lie in the first buffer; combines them, and keeps every element's result.
+    /// Combines the elements of a group op, which lie in the first buffer, and keeps every element's result.
     fn combine(&mut self, tile: Tile, inst: Inst, kept: &mut Kept) {
         let Op::Group { op, x, size } = self.kernel.insts[inst].op else { unreachable!("a group op") };
         let (ty, scan) = (self.kernel.ty(x), op == GroupOp::Scan);
@@ -264,7 +266,7 @@ impl<'k> RoleCode<'k> {
                 let (takes, other) = if scan {
                     (code.t.p("setp.ge.u32", &[&in_group, &distance]), from as i64 - 8 * distance as i64)
                 } else {
-                    // A pair's first element takes the second, where there is one.
+                    // A pair's first element takes the second, if there is one.
                     let rest = code.t.r("and.b32", &[&in_group, &(2 * distance - 1)]);
                     let first = code.t.p("setp.eq.u32", &[&rest, &0]);
                     let partner = code.t.r("add.u32", &[&in_group, &distance]);
@@ -281,7 +283,8 @@ impl<'k> RoleCode<'k> {
                 let (a, b) = if scan { (theirs, mine) } else { (mine, theirs) };
                 let sum = number::binary(&mut code.t, add, ty, a, b);
                 let sum = code.t.op_select(ty, takes, sum, mine);
-                // In place, an element that takes nothing may be read meanwhile; a prefix sum fills the other buffer.
+                // In place, an element that takes nothing may be read by another lane, so it is not written. A prefix
+                // sum fills the other buffer.
                 let writes = if scan { guard } else { takes };
                 code.t.line(format_args!("@{writes} st.shared.{kind} [{}+{to}], {sum};", place.shared));
             });
@@ -300,11 +303,11 @@ impl<'k> RoleCode<'k> {
             code.t.op(&format!("ld.shared.{}", bits(x)), x, &[&format_args!("[{at}+{from}]")]);
             kept.put(code, inst, x, place.turn);
         });
-        // The next op may fill the buffer.
+        // The next op may refill the buffer.
         self.barrier();
     }
 
-    /// Runs `body` for every element that this lane has of a tile.
+    /// Runs `body` for every element of a tile that this lane has.
     fn turns(&mut self, tile: Tile, body: &mut dyn FnMut(&mut Self, Turn)) {
         let mut one = |code: &mut Self, turn: Option<Reg>| {
             let number = match turn {
@@ -316,7 +319,7 @@ impl<'k> RoleCode<'k> {
             let in_tile = code.t.p("setp.lt.u32", &[&number, &tile.size]);
             let in_row = code.t.p("setp.lt.s64", &[&col, &tile.cols]);
             let guard = code.t.p("and.pred", &[&in_tile, &in_row]);
-            // What does not exist computes what the tile's first element does, without effect.
+            // An element that does not exist computes what the tile's first element does, without effect.
             let clamped = code.t.d("selp.b64", &[&col, &tile.base, &guard]);
             let position = Position { row: tile.row, col: clamped, guard: Some(guard) };
             let number_in = code.t.r("selp.b32", &[&number, &0, &guard]);
@@ -336,7 +339,7 @@ impl<'k> RoleCode<'k> {
     }
 }
 
-/// Neighbours combined, then those with theirs, to the last.
+/// Combines neighbours, then the results with their neighbours, until one is left.
 fn reduced(t: &mut Text, mut level: Vec<Reg>, combine: impl Fn(&mut Text, Reg, Reg) -> Reg) -> Reg {
     while level.len() > 1 {
         level = level.chunks(2).map(|pair| combine(t, pair[0], pair[1])).collect();
@@ -360,18 +363,18 @@ struct Tile {
 /// One element of a lane.
 #[derive(Clone, Copy)]
 struct Turn {
-    /// Which of the lane's elements; `None` where it has one.
+    /// Index among the lane's elements; `None` if it has one.
     turn: Option<Reg>,
-    /// Its number in the tile, 0 where it does not exist.
+    /// Its number in the tile, 0 if it does not exist.
     number: Reg,
     position: Position,
-    /// Its place in the row, whether it exists or not.
+    /// Its place in the row, even if it does not exist.
     position_unclamped: Reg,
     /// Its place in the first buffer.
     shared: Reg,
 }
 
-/// Values that wait for later parts: in registers where a lane has one element, else in the lane's own memory.
+/// Values that later parts need: in registers if a lane has one element, else in the lane's private memory.
 struct Kept {
     turns: u64,
     registers: HashMap<Value, Vec<Reg>>,
@@ -399,7 +402,7 @@ impl Kept {
                     }
                 }
                 if let Some(v) = data.result.filter(|&v| kernel.shape(v) == Shape::Lane) {
-                    // The result of a group op is there for the next part on.
+                    // The result of a group op is available from the next part on.
                     born.insert(v, number);
                 }
             }

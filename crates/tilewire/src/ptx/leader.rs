@@ -1,19 +1,19 @@
-//! What one lane of a role does for all: loads of what others write, stores, and handing out what was loaded.
+//! The leader's work for all lanes: loads of memory that others write, stores, and handing out loaded values.
 //!
-//! Loads are only begun where they stand. What the leader has loaded **lands** where somebody needs it, or before whatever others could
-//! see: until then more loads are begun, and scratch is filled.
+//! A load is only started where it stands. Its value **lands** (is handed to all lanes) when an op needs it, or before
+//! anything that others could observe. Until then more loads start, and scratch is filled.
 
 use super::role::{RoleCode, is_lane_local};
 use super::text::Reg;
 use crate::ir::access::{SCRATCH_ALIGN, place};
 use crate::ir::{Access, Base, Entity, Inst, Mask, Op, Param, Place, Type, Value};
 
-/// Loads of the leader that are in flight at once: with the abort word, as many as the mailbox holds.
+/// Loads of the leader in flight together: with the abort word, as many as the mailbox holds.
 pub(super) const MOST_PENDING: usize = SCRATCH_ALIGN as usize / 8 - 1;
 
 impl RoleCode<'_> {
-    /// Whether an op, or all of its regions, only fills scratch, and of nothing that the leader has loaded and the others wait for: it is
-    /// run while the loads are under way.
+    /// True if an op, with all its regions, only fills scratch, and needs nothing that the leader has loaded but not
+    /// handed out. Such ops run while the loads are in flight.
     pub fn prepares(&self, inst: Inst) -> bool {
         let kernel = self.kernel;
         let in_scratch = |at: &Place| matches!(at.base, Base::Scratch(_));
@@ -27,7 +27,7 @@ impl RoleCode<'_> {
             };
             quiet && !self.needs_pending(op)
         };
-        // What the leader loads of scratch it must have before anybody fills that.
+        // The leader's loads of scratch must land before anything refills it.
         let loaded = |v: Value| kernel.def(v).and_then(place).is_some_and(|at| !in_scratch(at));
         let apart = !self.pending.is_empty() && self.pending.iter().all(|&(v, _)| loaded(v));
         let op = &kernel.insts[inst].op;
@@ -38,7 +38,7 @@ impl RoleCode<'_> {
         all
     }
 
-    /// Whether this is the leader, and the mask holds.
+    /// True for the leader, if the mask holds.
     pub fn leader_and(&mut self, mask: Option<Value>) -> Reg {
         match mask {
             Some(mask) => {
@@ -49,12 +49,12 @@ impl RoleCode<'_> {
         }
     }
 
-    /// A load, known to all lanes at once or once they [`land`](Self::land).
+    /// A load whose value all lanes know immediately, or after they [`land`](Self::land).
     pub fn uniform_load(&mut self, inst: Inst, at: &Place, (ty, unit): (Type, u32), mask: Option<&Mask>) {
         let index = self.value(at.index);
         let from = self.address(at, index, unit);
         let mask = mask.map(|mask| (self.value(mask.cond), self.value(mask.other)));
-        // Nobody writes an input: all lanes read the same.
+        // Nothing writes an input: all lanes read the same.
         let input = match at.base {
             Base::Param(p) => matches!(self.kernel.params[p], Param::Buffer { access: Access::In, .. }),
             Base::Scratch(_) => false,
@@ -79,13 +79,14 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Whether an op reads what only the leader has.
+    /// True if an op reads a value that only the leader has.
     pub fn needs_pending(&self, op: &Op) -> bool {
         let operands = op.operands();
         self.pending.iter().any(|(value, _)| operands.contains(value))
     }
 
-    /// Nobody writes memory or waits after an abort: a captured launch may be replayed then. The word comes with the first loads.
+    /// Reads the abort word on entry: after an abort nothing may write memory or wait, since a captured launch may be
+    /// replayed. The word lands with the first loads.
     pub fn enter(&mut self) {
         let word = self.t.d_const(0);
         let (leader, abort) = (self.fixed.leader, self.fixed.abort);
@@ -93,7 +94,7 @@ impl RoleCode<'_> {
         self.entry = Some(word);
     }
 
-    /// Hands what the leader has loaded to all lanes.
+    /// Hands the leader's loaded values to all lanes.
     pub fn land(&mut self) {
         let (entry, pending) = (self.entry.take(), std::mem::take(&mut self.pending));
         let loaded: Vec<Reg> = entry.into_iter().chain(pending.iter().map(|(_, x)| *x)).collect();
@@ -142,7 +143,7 @@ impl RoleCode<'_> {
             Some(_) => {
                 let place = |code: &Self, k: usize| format!("[{}+{}]", code.fixed.frame, code.mailbox as usize + 8 * k);
                 let bits = |x: Reg| if matches!(x, Reg::D(_)) { "b64" } else { "b32" };
-                // Everybody has taken what was there before.
+                // All lanes have taken the previous content.
                 if std::mem::replace(&mut self.mailed, true) {
                     self.barrier();
                 }

@@ -1,4 +1,4 @@
-//! Loops of uniform code: as the kernel has them, and none where there is one turn.
+//! Loops of uniform code; a loop of one turn is emitted without a jump.
 
 use super::PtxError;
 use super::role::RoleCode;
@@ -14,7 +14,7 @@ pub(super) enum Turns {
     Any,
 }
 
-/// How many turns an op has, as far as that is known: of a loop.
+/// The number of turns of an op, as far as known; only a `for` has few.
 pub(super) fn turns(kernel: &Kernel, facts: &mut Facts, op: &Op) -> Turns {
     let Op::For { start, end, step, .. } = op else { return Turns::Any };
     let number = |v: Value| kernel.as_const(v).map(|c| i128::from(c.bits as i64));
@@ -28,7 +28,7 @@ pub(super) fn turns(kernel: &Kernel, facts: &mut Facts, op: &Op) -> Turns {
 }
 
 impl RoleCode<'_> {
-    /// A loop; none where it has one turn.
+    /// A loop, or its body alone if it has one turn.
     pub fn for_loop(&mut self, inst: Inst, [start, end, step]: [Value; 3], body: Region) -> Result<(), PtxError> {
         let turns = turns(self.kernel, &mut self.facts, &self.kernel.insts[inst].op);
         let [start, end, step] = [start, end, step].map(|v| self.value(v));
@@ -55,7 +55,7 @@ impl RoleCode<'_> {
         };
         self.values[counter.index()] = Some(here);
         self.region(body)?;
-        // What is left is at least 1, so the sum cannot wrap where the step is smaller.
+        // The remainder is at least 1, so the sum cannot wrap if the step is smaller.
         let left = self.t.d("sub.s64", &[&end, &here]);
         let more = self.t.p("setp.lt.u64", &[&step, &left]);
         match index {
@@ -72,7 +72,7 @@ impl RoleCode<'_> {
         Ok(())
     }
 
-    /// A loop of one turn, or none: no loop.
+    /// A loop of at most one turn, emitted without a jump back.
     fn one_turn(
         &mut self,
         (counter, start, end): (Value, Reg, Reg),

@@ -1,31 +1,31 @@
 //! IR → PTX text: the code generator for NVIDIA GPUs. No compiler is called; the driver assembles the text.
 //!
-//! - **In**: a verified [`Kernel`] (simplified, where speed counts) and a [`Target`]. **Out**: a [`Module`]: the text, and what
-//!   a launch must know (lanes of a block, bytes of shared memory, where each parameter lies).
-//! - **How**: a block has a warp group for every copy of every role. Uniform values are computed by every lane alike; an
-//!   `each` is a loop of the role copy's lanes over its elements, several neighbours at a time where accesses are contiguous
-//!   (the access analysis says so), so that loads and stores are 16 bytes wide and several are in flight.
-//! - **Invariants**: results have the bits that `ir/scalar` defines. Control flow outside of an `each` is the same for every lane of
-//!   a role copy, so its barriers are met by all. A role copy has its own barrier (named, or the warp's) and nothing waits at
-//!   any other. Every wait polls the abort word and a deadline, and gives up together with its role copy. Accesses are **not**
-//!   checked against the bounds of their buffers unless [`Options::bounds`] asks for it.
+//! - **In**: a verified [`Kernel`] (simplified, where speed matters) and a [`Target`]. **Out**: a [`Module`]: the text,
+//!   and the facts a launch needs (threads of a block, bytes of shared memory, the offset of each parameter).
+//! - **How**: a block has a warp group for every copy of every role. Every lane computes uniform values for itself. An
+//!   `each` is a loop of the role copy's lanes over its elements. Where the access analysis finds contiguous accesses,
+//!   a lane takes several neighbours at a time, so that loads and stores are 16 bytes wide and several are in flight.
+//! - **Invariants**: results have the bits that `ir/scalar` defines. Control flow outside an `each` is the same for
+//!   every lane of a role copy, so all of them reach its barriers. A role copy has its own barrier (named, or the
+//!   warp's) and waits at no other. Every wait polls the abort word and a deadline, and gives up together with its role
+//!   copy. Accesses are **not** checked against the bounds of their buffers unless [`Options::bounds`] asks for it.
 //! - **Must not know**: devices, drivers, memory, streams.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `target.rs` | [`Target`]: architectures and what they have |
-//! | `abi.rs` | [`abi`]: parameters of a launch, the report of a wait that gave up |
+//! | `abi.rs` | [`abi`]: parameters of a launch, and the report of a wait that gave up |
 //! | `text.rs` | lines, registers, labels; which register holds which type |
 //! | `number.rs`, `math.rs` | arithmetic; exp, log, tanh by the expansions of `ir/scalar/math.rs` |
 //! | `convert.rs`, `narrow.rs` | conversions; floats of 8 and 16 bits |
-//! | `role.rs`, `loops.rs`, `leader.rs` | one role: uniform code, control flow, barriers; loops; what one lane does for all |
+//! | `role.rs`, `loops.rs`, `leader.rs` | uniform code, barriers; loops; the leader's work for all lanes |
 //! | `place.rs` | addresses, loads and stores, one element or 16 bytes |
 //! | `wire.rs` | signals, waits, packets; giving up |
 //! | `each.rs`, `batch.rs` | loops over elements; the ops of a body for a batch of elements |
-//! | `moving.rs` | places that move on from turn to turn of a loop |
-//! | `ahead.rs` | long bodies, whose loads come ahead of them through shared memory |
-//! | `turned.rs`, `squares.rs` | bodies that read along the other axis: through shared memory; those of 16 bits |
-//! | `held.rs` | scratch that every lane reads back as it wrote it: in registers |
+//! | `moving.rs` | addresses that advance by a constant from turn to turn of a loop |
+//! | `ahead.rs` | long bodies whose loads run ahead through shared memory |
+//! | `transposed.rs`, `squares.rs` | transposes through shared memory; 16-bit elements in squares of 64 × 64 |
+//! | `register_scratch.rs` | scratch that each lane reads back as it wrote it: kept in registers |
 //! | `group.rs` | reductions over neighbours: by shuffles, or through shared memory |
 //! | `bulk.rs` | bulk copies |
 //!
@@ -50,7 +50,6 @@ mod convert;
 mod each;
 mod error;
 mod group;
-mod held;
 mod leader;
 mod loops;
 mod math;
@@ -58,11 +57,12 @@ mod moving;
 mod narrow;
 mod number;
 mod place;
+mod register_scratch;
 mod role;
 mod squares;
 mod target;
 mod text;
-mod turned;
+mod transposed;
 mod wire;
 
 pub use abi::ParamBlock;
@@ -70,25 +70,25 @@ pub use error::PtxError;
 pub use target::Target;
 
 use crate::ir::Kernel;
-use role::{Fixed, RoleCode, Standing};
+use role::{Fixed, RoleCode, RolePlacement};
 use std::fmt::Write;
 use text::Text;
 
-/// How to write a kernel.
+/// How to generate the code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Options {
-    /// For which machine.
+    /// The GPU architecture.
     pub target: Target,
-    /// Vectors of neighbours that a lane has in flight in an `each`; 0 leaves it to the generator.
+    /// Vectors of neighbours that a lane has in flight in an `each`; 0 lets the generator choose.
     pub unroll: u32,
-    /// Whether loads, stores, atomics and packets are checked against the bounds of their buffers: for debugging, since it
-    /// costs speed. An access outside does not happen, is reported, and ends the launch. (Banks, slots and bulk copies are
-    /// not checked.)
+    /// Checks loads, stores, atomics and packets against the bounds of their buffers. For debugging, since it costs
+    /// speed. An access out of bounds is skipped and reported, and ends the launch. Banks, slots and bulk copies are
+    /// not checked.
     pub bounds: bool,
 }
 
 impl Options {
-    /// What is usual for a target.
+    /// The default options for a target.
     pub const fn new(target: Target) -> Self {
         Options { target, unroll: 0, bounds: false }
     }
@@ -101,19 +101,19 @@ pub struct Module {
     pub text: String,
     /// Name of the entry.
     pub entry: String,
-    /// Lanes of a block.
+    /// Threads of a block.
     pub threads: u32,
     /// Blocks of a launch.
     pub blocks: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Where each parameter lies.
+    /// The layout of the parameters.
     pub params: ParamBlock,
 }
 
-/// Warps in a block.
+/// The most warps a block can have.
 const MOST_WARPS: u32 = 32;
-/// Named barriers of a block that role copies may have: number 0 is the block's own.
+/// Named barriers available to role copies; number 0 is the block's own.
 const MOST_BARRIERS: u32 = 15;
 /// The name of the one parameter.
 const ARGS: &str = "args";
@@ -125,13 +125,13 @@ const DEPOT: &str = "depot";
 /// Writes a verified kernel as PTX.
 pub fn emit(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     match emit_with(kernel, options, true) {
-        // What bodies that read along the other axis take of it can be done without.
+        // Transposes and loads ahead need shared memory but are optional: try again without them.
         Err(PtxError::SharedMemory { .. }) => emit_with(kernel, options, false),
         result => result,
     }
 }
 
-fn emit_with(kernel: &Kernel, options: Options, turns: bool) -> Result<Module, PtxError> {
+fn emit_with(kernel: &Kernel, options: Options, may_use_shared: bool) -> Result<Module, PtxError> {
     let target = options.target;
     let params = ParamBlock::new(kernel);
     if params.bytes() > u64::from(abi::MOST_BYTES) {
@@ -156,7 +156,7 @@ fn emit_with(kernel: &Kernel, options: Options, turns: bool) -> Result<Module, P
     for role in kernel.roles.values() {
         let label = text.label();
         first += role.warps * role.copies;
-        // A warp that is nobody else's is the last role's.
+        // The last role takes every remaining warp.
         match first < warps {
             true => {
                 let mine = text.p("setp.lt.u32", &[&warp, &first]);
@@ -171,15 +171,15 @@ fn emit_with(kernel: &Kernel, options: Options, turns: bool) -> Result<Module, P
     let (mut first_warp, mut first_barrier) = (0, 1);
     for ((id, role), label) in kernel.roles.iter().zip(labels) {
         let mut code = RoleCode::new(kernel, options, &params, text, fixed, id, first_barrier);
-        code.turns = turns;
+        code.may_use_shared = may_use_shared;
         code.body()?;
         let frame_bytes = code.frame_bytes();
         local = local.max(code.depot_bytes());
         text = code.finish();
         let lines = text.take();
         text.at(label);
-        let standing = Standing { thread, first_warp, first_byte: shared, frame_bytes };
-        RoleCode::prologue(&mut text, fixed, role, standing);
+        let placement = RolePlacement { thread, first_warp, first_byte: shared, frame_bytes };
+        RoleCode::prologue(&mut text, fixed, role, placement);
         body += &text.take();
         body += &lines;
         shared += u64::from(frame_bytes) * u64::from(role.copies);
@@ -200,7 +200,8 @@ fn emit_with(kernel: &Kernel, options: Options, turns: bool) -> Result<Module, P
     line(format_args!(".extern .shared .align 128 .b8 {SHARED}[];"));
     line(format_args!(".visible .entry {entry}(.param .align 8 .b8 {ARGS}[{}])", params.bytes()));
     line(format_args!(".maxntid {threads}, 1, 1"));
-    // One block on a multiprocessor is enough: registers hold loads in flight, rather than spill for a second block.
+    // One block per multiprocessor is enough: registers hold loads in flight rather than spill to make room for a
+    // second block.
     line(format_args!(".minnctapersm 1"));
     line(format_args!("{{"));
     out += &text.declarations();
@@ -212,7 +213,7 @@ fn emit_with(kernel: &Kernel, options: Options, turns: bool) -> Result<Module, P
     Ok(Module { text: out, entry, threads, blocks: kernel.blocks, shared_bytes: shared as u32, params })
 }
 
-/// The name of the entry: the kernel's, of the letters that PTX allows.
+/// The entry's name: the kernel's, with characters that PTX does not allow replaced.
 fn entry_name(name: &str) -> String {
     let letters = name.chars().take(64).map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
     std::iter::once('k').chain(std::iter::once('_')).chain(letters).collect()

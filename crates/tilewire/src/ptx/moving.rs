@@ -1,8 +1,8 @@
-//! Places that move on by the same from turn to turn of a loop: computed once before it, then added to.
+//! Addresses that advance by a constant from turn to turn of a loop: computed once before it, then added to.
 //!
 //! ```text
 //!   index of an access    base + stride · i + step · ⌊i / group⌋         (the access analysis)
-//!   where i moves by n    it moves by stride · n + step · n / group, if group divides n
+//!   when i advances by n  it advances by stride · n + step · n / group, if group divides n
 //! ```
 
 use super::batch::{Batch, Body};
@@ -13,35 +13,35 @@ use crate::ir::access::{MemoryAccess, place};
 use crate::ir::{Base, Inst, Op, Shape, Value};
 use std::collections::HashMap;
 
-/// A lane has no more vectors in a turn, and an instruction adds less than 2³¹ bytes to an address.
+/// Most vectors of a lane in a turn. An instruction adds less than 2³¹ bytes to an address.
 const MOST_VECTORS: i64 = 16;
 
-/// Where accesses of a body are in this turn, and what is the same in all turns.
+/// Addresses of a body's accesses in this turn, and values that are the same in all turns.
 #[derive(Clone, Default)]
 pub(super) struct Moving {
     places: HashMap<Inst, Place>,
-    /// Whether an element is the first of its group, for the elements of a batch.
+    /// For the elements of a batch: true if the element is the first of its group.
     pub leaders: HashMap<Value, Vec<Reg>>,
 }
 
 #[derive(Clone, Copy)]
 struct Place {
-    /// Of the first vector.
+    /// Address of the first vector.
     first: Address,
-    /// Bytes from vector to vector, where that is always the same.
+    /// Bytes from vector to vector, if constant.
     vector: Option<i64>,
     /// Bytes from turn to turn.
     turn: i64,
 }
 
 impl Moving {
-    /// The place of a vector.
+    /// The address of a vector.
     pub fn of(&self, inst: Inst, vector: usize) -> Option<Address> {
         let place = self.places.get(&inst)?;
         if vector == 0 { Some(place.first) } else { Some(place.first.plus(vector as i64 * place.vector?)) }
     }
 
-    /// The same for whoever has that vector only.
+    /// The same, starting at that vector.
     pub fn from(&self, vector: usize) -> Moving {
         let place = |(&inst, place): (&Inst, &Place)| Some((inst, Place { first: self.of(inst, vector)?, ..*place }));
         Moving { places: self.places.iter().filter_map(place).collect(), leaders: HashMap::new() }
@@ -49,7 +49,8 @@ impl Moving {
 }
 
 impl RoleCode<'_> {
-    /// What moves on in a body whose vectors are so many elements apart, and its turns. The batch has the indices of the first turn.
+    /// The advancing addresses of a body: `vector` elements from one vector to the next, `turn` from turn to turn. The
+    /// batch has the indices of the first turn.
     pub fn moving(&mut self, body: &Body<'_>, batch: &mut Batch, vector: u64, turn: u64) -> Moving {
         let mut moving = Moving::default();
         for access in &body.accesses {
@@ -86,12 +87,12 @@ impl RoleCode<'_> {
         moving
     }
 
-    /// Whether a value is computed already: what a body computes of its indices by way of other types is not.
+    /// True if a value is computed already. Values that a body computes from its indices through other types are not.
     fn is_known(&self, batch: &Batch, v: Value) -> bool {
         self.kernel.shape(v) == Shape::Uniform || batch.lanes.contains_key(&v)
     }
 
-    /// On to the next turn.
+    /// Advances to the next turn.
     pub fn next_turn(&mut self, moving: &Moving) {
         let mut places: Vec<_> = moving.places.iter().collect();
         places.sort_by_key(|(inst, _)| **inst);
@@ -101,7 +102,7 @@ impl RoleCode<'_> {
     }
 }
 
-/// How far an index moves when the innermost one of the `each` moves by `n`, if that is always the same.
+/// How far an index advances when the innermost index of the `each` advances by `n`, if constant.
 fn moved(access: &MemoryAccess, n: u64) -> Option<i64> {
     let (index, n) = (access.index.as_ref()?, n as i64);
     let along = index.innermost().as_const()?.wrapping_mul(n);

@@ -1,5 +1,5 @@
-//! The float types of 8 and 16 bits: to `f32`, where all arithmetic on them happens, and back. What comes out has the bits
-//! of `ir/scalar/narrow.rs`; without conversion instructions its code is written out.
+//! The float types of 8 and 16 bits: to `f32`, where all arithmetic on them happens, and back. Results have the bits of
+//! `ir/scalar/narrow.rs`; without conversion instructions its code is written out.
 
 use super::text::{Hex, Reg, Text};
 use crate::ir::Type;
@@ -8,7 +8,7 @@ const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0x7f80_0000;
 const QUIET_NAN: u32 = 0x7fc0_0000;
 
-/// The same number as an f32, exactly. f32 passes.
+/// The same number as an f32, exactly. An f32 is returned as it is.
 pub(super) fn to_f32(t: &mut Text, ty: Type, x: Reg) -> Reg {
     match ty {
         Type::BF16 => t.r("shl.b32", &[&x, &16]),
@@ -38,7 +38,7 @@ pub(super) fn to_f32(t: &mut Text, ty: Type, x: Reg) -> Reg {
     }
 }
 
-/// The nearest number of the type to an f32, ties to even; f8 saturates. f32 passes.
+/// The nearest number of the type to an f32, ties to even; f8 saturates. An f32 is returned as it is.
 pub(super) fn from_f32(t: &mut Text, ty: Type, x: Reg) -> Reg {
     match ty {
         Type::BF16 => {
@@ -61,7 +61,7 @@ pub(super) fn from_f32(t: &mut Text, ty: Type, x: Reg) -> Reg {
     }
 }
 
-/// Elements that lie side by side in words as f32s: two of a word at a time, where there is an instruction for that.
+/// Converts elements packed in words to f32s, two at a time, if there is an instruction for it.
 pub(super) fn words_to_f32(t: &mut Text, ty: Type, words: &[Reg]) -> Option<Vec<Reg>> {
     let widen: fn(&mut Text, Type, Reg) -> Vec<Reg> = match ty {
         // The low half moves up, the high half is there already.
@@ -87,7 +87,7 @@ fn halves_to_f32(t: &mut Text, word: Reg) -> Vec<Reg> {
     t.halves(word).into_iter().map(|half| t.r("cvt.f32.f16", &[&half])).collect()
 }
 
-/// The other way: f32s, as many as fill words, as elements side by side.
+/// The inverse: f32s, enough to fill words, as packed elements.
 pub(super) fn words_from_f32(t: &mut Text, ty: Type, x: &[Reg]) -> Option<Vec<Reg>> {
     let op = match ty {
         Type::BF16 => "cvt.rn.bf16x2.f32",
@@ -121,7 +121,7 @@ pub(super) fn from_f64(t: &mut Text, ty: Type, x: Reg) -> Reg {
     from_f32(t, ty, odd)
 }
 
-/// Numbers as integers in the order of the floats, `-0` before `+0`; and whether it is NaN.
+/// Numbers as integers in the order of the floats, `-0` before `+0`; and a predicate for NaN.
 pub(super) fn order(t: &mut Text, ty: Type, x: Reg) -> (Reg, Reg) {
     let top = match ty {
         Type::F16 => 0x7c00,

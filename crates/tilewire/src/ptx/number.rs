@@ -1,4 +1,4 @@
-//! Arithmetic on registers: what `ir/scalar` defines, as instructions. Float instructions say `.rn` and never `.ftz`.
+//! Arithmetic on registers: what `ir/scalar` defines, as instructions. Float instructions use `.rn` and never `.ftz`.
 
 use super::convert::{bits_of, normal};
 use super::math::{Ops32, Ops64};
@@ -125,7 +125,7 @@ impl Text {
     }
 }
 
-/// The name of the integer type that instructions on it have.
+/// The instruction suffix of an integer type.
 fn kind(ty: Type) -> &'static str {
     match (ty.is_signed_int(), ty.size() == 8) {
         (true, true) => "s64",
@@ -135,7 +135,7 @@ fn kind(ty: Type) -> &'static str {
     }
 }
 
-/// Only the sign bit changes, of a NaN too.
+/// Changes only the sign bit, even of a NaN.
 fn sign(t: &mut Text, op: UnaryOp, ty: Type, x: Reg) -> Reg {
     let bit = 1u64 << (ty.bits() - 1);
     match (op, ty.size()) {
@@ -184,7 +184,7 @@ fn wide_unary(t: &mut Text, op: UnaryOp, x: Reg) -> Reg {
     }
 }
 
-/// The bits of one of the operands, untouched: an infinity of f8e5m2 would not survive the way through f32.
+/// The bits of one of the operands, unchanged: an infinity of f8e5m2 would not survive the way through f32.
 fn narrow_extreme(t: &mut Text, op: BinaryOp, ty: Type, a: Reg, b: Reg) -> Reg {
     let ((order_a, nan_a), (order_b, nan_b)) = (order(t, ty, a), order(t, ty, b));
     let better = t.p(if op == BinaryOp::Min { "setp.lt.s32" } else { "setp.gt.s32" }, &[&order_a, &order_b]);

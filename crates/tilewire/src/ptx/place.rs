@@ -5,9 +5,8 @@ use super::role::RoleCode;
 use super::text::{Reg, Text};
 use crate::ir::{Access, Base, Order, Param, ParamId, Place, Scope, Type, Value};
 
-/// Inputs and outputs of so many bytes are the first to leave the cache, so that what is staged, which is read again at once, stays in it
-/// (H200, all-to-all of 64 MiB by 4 ranks: 229 µs instead of 251). Where nobody reads it again, as with `direct`, that does harm (170 µs
-/// instead of 159).
+/// Inputs and outputs of at least this size leave the cache first, so that staged data, which is read again
+/// immediately, stays. Not for `direct`, where nothing is staged (docs/decisions/0014, point 7).
 const STREAM_FROM: u64 = 16 << 20;
 
 /// An address and the state space it is in.
@@ -15,11 +14,11 @@ const STREAM_FROM: u64 = 16 << 20;
 pub(super) struct Address {
     /// Global (64 bits) or shared (32 bits).
     pub reg: Reg,
-    /// Bytes beyond it, which an instruction adds for nothing.
+    /// Constant byte offset, which the instruction adds at no cost.
     pub offset: i64,
-    /// Whether nobody writes there during the launch.
+    /// True if nothing writes there during the launch.
     input: bool,
-    /// Whether it is so far from one end to the other that what lies there leaves the cache before anybody comes back to it.
+    /// True if the buffer is so large that its content leaves the cache before it is accessed again.
     pub streams: bool,
 }
 
@@ -29,12 +28,12 @@ impl Address {
         Address { reg, offset: 0, input: false, streams: false }
     }
 
-    /// The same place, by a register of its own.
+    /// The same place, through another register.
     pub fn at(self, reg: Reg) -> Address {
         Address { reg, ..self }
     }
 
-    /// So many bytes further.
+    /// The address `bytes` bytes further.
     pub fn plus(self, bytes: i64) -> Address {
         Address { offset: self.offset + bytes, ..self }
     }
@@ -48,8 +47,8 @@ impl Address {
         if let Reg::D(_) = self.reg { "global" } else { "shared" }
     }
 
-    /// What the cache is told of an access by so many instructions. Several of a warp touch the same lines: the first must not drive
-    /// them out.
+    /// The cache hint for an access by this many instructions. Several instructions of a warp touch the same lines, and
+    /// the first must not evict them.
     fn hint(self, instructions: usize) -> &'static str {
         if self.streams && instructions == 1 { ".cs" } else { "" }
     }
@@ -96,7 +95,7 @@ impl RoleCode<'_> {
         self.params.stamp_offset(p).map(|offset| self.entry(offset, bank))
     }
 
-    /// The entry of a bank, of those that begin at an offset of the parameter block.
+    /// The entry of a bank in the table at this offset of the parameter block.
     fn entry(&mut self, offset: u32, bank: Option<Value>) -> Reg {
         match bank.map(|bank| (bank, self.kernel.as_const(bank))) {
             None => self.argument(offset),
@@ -110,7 +109,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// One element; with a mask, `other` where the condition does not hold.
+    /// One element; with a mask, `other` if the condition does not hold.
     pub fn load(&mut self, from: Address, ty: Type, mask: Option<(Reg, Reg)>) -> Reg {
         let t = &mut self.t;
         let op = format!("ld.{}.{}", from.load_space(), memory_type(ty));
@@ -139,21 +138,21 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Writes one element where the guard holds.
+    /// Writes one element if the guard holds.
     pub fn store(&mut self, to: Address, ty: Type, x: Reg, guard: Option<Reg>) {
         let x = byte_of(&mut self.t, x);
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         self.t.line(format_args!("{guard}st.{}.b{} {}, {x};", to.space(), ty.bits(), to.place()));
     }
 
-    /// Neighbours, `width` bytes at a time. Not through the read-only path: the assembler moves such loads behind stores to save
-    /// registers, and fewer are in flight (H200, 16 blocks of 512 lanes: 695 GB/s instead of 737).
+    /// Loads neighbours, `width` bytes at a time. Not through the read-only path: ptxas moves such loads behind stores
+    /// to save registers, and fewer are in flight (docs/decisions/0014, point 12).
     pub fn load_wide(&mut self, from: Address, ty: Type, count: usize, width: u32, guard: Option<Reg>) -> Vec<Reg> {
         let words = self.load_words(from, ty, count, width, guard);
         unpack(&mut self.t, ty, &words, width)
     }
 
-    /// The same, as the words that were loaded: elements of 1 and 2 bytes lie side by side in them.
+    /// The same, as the loaded words, in which elements of 1 and 2 bytes are packed.
     pub fn load_words(&mut self, from: Address, ty: Type, count: usize, width: u32, guard: Option<Reg>) -> Vec<Reg> {
         let mut out = Vec::new();
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
@@ -178,7 +177,7 @@ impl RoleCode<'_> {
         self.store_words(to, ty, &words, width, guard);
     }
 
-    /// The same of words in which elements of 1 and 2 bytes lie side by side.
+    /// The same, from words in which elements of 1 and 2 bytes are packed.
     pub fn store_words(&mut self, to: Address, ty: Type, words: &[Reg], width: u32, guard: Option<Reg>) {
         let guard = guard.map_or(String::new(), |guard| format!("@{guard} "));
         let at_once = if ty.size() == 8 { width / 8 } else { width.div_ceil(4) };
@@ -189,7 +188,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Adds and gives the old value; 0 where the guard does not hold.
+    /// Adds and returns the old value; 0 if the guard does not hold.
     pub fn atomic_add(&mut self, to: Address, ty: Type, x: Reg, guard: Option<Reg>, order: Order, scope: Scope) -> Reg {
         let order = match order {
             Order::Relaxed => "relaxed",
@@ -210,7 +209,7 @@ impl RoleCode<'_> {
     }
 }
 
-/// The type of a load that brings an element into the form that registers have.
+/// The type of a load that normalises an element into the form that registers have.
 fn memory_type(ty: Type) -> &'static str {
     match (ty, ty.size()) {
         (Type::I8, _) => "s8",
@@ -248,7 +247,7 @@ fn list(words: &[Reg]) -> String {
     }
 }
 
-/// The elements in words that were loaded `width` bytes at a time.
+/// The elements of words that were loaded `width` bytes at a time.
 pub(super) fn unpack(t: &mut Text, ty: Type, words: &[Reg], width: u32) -> Vec<Reg> {
     if ty.size() >= 4 {
         return words.to_vec();
@@ -264,7 +263,7 @@ pub(super) fn unpack(t: &mut Text, ty: Type, words: &[Reg], width: u32) -> Vec<R
     out
 }
 
-/// Elements of 8 or 16 bits as one word.
+/// Packs elements of 8 or 16 bits into one word.
 pub(super) fn pack(t: &mut Text, ty: Type, x: &[Reg]) -> Reg {
     let x: Vec<Reg> = x.iter().map(|&x| byte_of(t, x)).collect();
     match (ty.size(), &x[..]) {
@@ -278,7 +277,7 @@ pub(super) fn pack(t: &mut Text, ty: Type, x: &[Reg]) -> Reg {
     }
 }
 
-/// A bool as the byte that memory has; other values pass.
+/// A bool as its byte in memory; other values are returned as they are.
 pub(super) fn byte_of(t: &mut Text, x: Reg) -> Reg {
     match x {
         Reg::P(_) => t.r("selp.b32", &[&1, &0, &x]),

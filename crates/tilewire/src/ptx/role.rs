@@ -1,12 +1,12 @@
 //! One role: uniform code and control flow.
 //!
-//! Every lane computes uniform values for itself, all alike. What happens once per role copy (a store, an atomic, a signal)
-//! the **leader** does, lane 0; what only one look at memory may decide (a load of memory that others write) the leader
-//! loads and hands to the others.
+//! Every lane computes uniform values for itself, with equal results. The **leader**, lane 0, does everything that
+//! happens once per role copy: a store, an atomic, a signal. It also does loads of memory that others may write, which
+//! must be read exactly once, and hands the result to the other lanes.
 
 use super::bulk::{self, BulkState};
-use super::held::Held;
 use super::leader::MOST_PENDING;
+use super::register_scratch::RegisterScratch;
 use super::text::{Label, Reg, Text};
 use super::wire::SlotWait;
 use super::{ARGS, Options, ParamBlock, PtxError, SHARED, abi, convert, number};
@@ -26,42 +26,44 @@ pub(super) struct RoleCode<'k> {
     pub role: RoleId,
     /// Lanes of one copy.
     pub lanes: u32,
-    /// Whether the kernel reads regions of bytes, as whoever takes what was staged does.
+    /// True if the kernel reads regions of bytes, as receivers of staged data do.
     pub takes_staged: bool,
     pub fixed: Fixed,
-    /// The barrier of this copy; one warp needs none.
+    /// The named barrier of this copy; `None` for a single warp, which needs none.
     pub barrier: Option<u32>,
-    /// Where all lanes go that give up or have finished.
+    /// Every lane jumps here when it has finished or given up.
     pub exit: Label,
     /// Registers of uniform values (and of loop indices).
     pub values: Vec<Option<Reg>>,
     vars: Vec<Option<Reg>>,
     /// Byte offsets of the role's scratch in its frame.
     scratches: Vec<u32>,
-    /// Where the leader leaves a value for the others.
+    /// Frame offset of the mailbox, where the leader leaves values for the other lanes.
     pub mailbox: u32,
-    /// Whether lanes may still have to take what the leader left there before.
+    /// True while lanes may still have to read the mailbox's previous content.
     pub mailed: bool,
-    /// Where group ops exchange elements, and how many bytes they need there.
+    /// Frame offset of the area where group ops exchange elements, and the bytes they need there.
     pub exchange: u32,
     pub exchange_bytes: u32,
-    /// Bytes of the lane's own memory.
+    /// Bytes of the lane's private memory.
     pub depot_bytes: u32,
-    /// Whether the leader may have written since the last barrier.
+    /// True if the leader may have written since the last barrier.
     pub unsynced: bool,
-    /// Whether lanes may still read what they make words of that they hold: nobody may write there before a barrier.
+    /// True while lanes may still be reading the source of their register-held words; writes to it need a barrier
+    /// first.
     pub reading: bool,
-    /// Scratch in registers; none where accesses are checked.
-    pub held: Vec<Held>,
-    /// Whether no lane has touched memory since the last barrier.
+    /// Scratch kept in registers; empty if accesses are checked.
+    pub register_scratch: Vec<RegisterScratch>,
+    /// True if no lane has touched memory since the last barrier.
     pub clean: bool,
-    /// Whether bodies that read along the other axis may go through shared memory.
-    pub turns: bool,
-    /// Loads of the leader that the others have not been handed yet: several are in flight at once, and share two barriers.
+    /// Lets bodies use shared memory to load ahead and to transpose.
+    pub may_use_shared: bool,
+    /// Loads of the leader that have not been handed to the other lanes yet. Several are in flight together and share
+    /// two barriers.
     pub pending: Vec<(Value, Reg)>,
-    /// The abort word as loaded on entry, likewise.
+    /// The abort word loaded on entry, also not handed out yet.
     pub entry: Option<Reg>,
-    /// What is known of the role's bulk copies; none where there are none, or the machine has none.
+    /// State of the role's bulk copies; `None` if it has none, or the target has none.
     pub bulk: Option<BulkState>,
     mbarriers: u32,
     /// Values that some op reads.
@@ -82,13 +84,13 @@ pub(super) struct Fixed {
     pub copy: Reg,
     /// First byte of the copy's shared memory, 32 bits.
     pub frame: Reg,
-    /// Addresses and nanoseconds, 64 bits.
+    /// Addresses, and nanoseconds of the deadline; 64 bits.
     pub abort: Reg,
     pub report: Reg,
     pub deadline: Reg,
-    /// Whether this lane has given up.
+    /// True once this lane has given up.
     pub failed: Reg,
-    /// When a failed test was first seen without progress since, 0 after progress.
+    /// Time of the first failed test since the last progress; 0 after progress.
     pub since: Reg,
 }
 
@@ -109,9 +111,9 @@ impl Fixed {
     }
 }
 
-/// Where a role copy stands among the others of its block.
+/// The place of a role among the others of its block.
 #[derive(Clone, Copy)]
-pub(super) struct Standing {
+pub(super) struct RolePlacement {
     /// The block's thread number.
     pub thread: Reg,
     /// First warp of the role.
@@ -175,9 +177,13 @@ impl<'k> RoleCode<'k> {
             depot_bytes: 0,
             unsynced: false,
             reading: false,
-            held: if options.bounds { Vec::new() } else { Held::of(kernel, role, data.warps * 32) },
+            register_scratch: if options.bounds {
+                Vec::new()
+            } else {
+                RegisterScratch::of(kernel, role, data.warps * 32)
+            },
             clean: false,
-            turns: true,
+            may_use_shared: true,
             pending: Vec::new(),
             entry: None,
             bulk: None,
@@ -188,11 +194,11 @@ impl<'k> RoleCode<'k> {
     }
 
     /// Fills the fixed registers.
-    pub fn prologue(t: &mut Text, fixed: Fixed, role: &Role, at: Standing) {
+    pub fn prologue(t: &mut Text, fixed: Fixed, role: &Role, at: RolePlacement) {
         let lanes = role.warps * 32;
         let thread = t.r("sub.u32", &[&at.thread, &(at.first_warp * 32)]);
-        // The assembler divides even by 128 with a reciprocal and some 20 instructions, and every launch waits for what comes before the
-        // first load.
+        // ptxas divides even by 128 with a reciprocal and about 20 instructions, and every launch waits for the code
+        // before its first load.
         match lanes {
             _ if role.copies == 1 => {
                 t.op("mov.b32", fixed.copy, &[&0]);
@@ -254,7 +260,7 @@ impl<'k> RoleCode<'k> {
         self.t
     }
 
-    /// Whether a region waits for anybody.
+    /// True if a region contains a wait, a test or a packet to receive.
     fn waits(&self, region: Region) -> bool {
         let mut found = false;
         self.kernel.walk(region, &mut |inst| {
@@ -263,7 +269,7 @@ impl<'k> RoleCode<'k> {
         found
     }
 
-    /// Whether the leader may have something for the others in a region.
+    /// True if the leader may have something to hand out in a region.
     pub fn mails(&self, region: Region) -> bool {
         let mut found = false;
         self.kernel.walk(region, &mut |inst| {
@@ -274,7 +280,7 @@ impl<'k> RoleCode<'k> {
         found
     }
 
-    /// Whether a region writes by its leader alone: what lanes write in an `each`, the barrier at its end publishes.
+    /// True if the leader alone writes in a region. Lanes' writes in an `each` are published by the barrier at its end.
     pub fn writes_alone(&self, region: Region) -> bool {
         self.kernel.regions[region].iter().any(|&inst| match &self.kernel.insts[inst].op {
             Op::Store { .. } | Op::Put { .. } | Op::AtomicAdd { .. } | Op::BulkCopy { .. } => true,
@@ -285,13 +291,13 @@ impl<'k> RoleCode<'k> {
 
     pub fn region(&mut self, region: Region) -> Result<(), PtxError> {
         self.insts(&self.kernel.regions[region])?;
-        // Nobody outside of a region knows its values.
+        // Values of a region are not visible outside it.
         self.pending.clear();
         self.clean = false;
         Ok(())
     }
 
-    /// Ops in their order, but waits in a row together.
+    /// Emits ops in order, combining consecutive waits.
     fn insts(&mut self, mut insts: &'k [Inst]) -> Result<(), PtxError> {
         while let Some((&inst, rest)) = insts.split_first() {
             let run = self.waits_in_a_row(insts);
@@ -315,7 +321,8 @@ impl<'k> RoleCode<'k> {
         Ok(())
     }
 
-    /// The ops from a wait to the last one with nothing but values computed in between; none where there is no second.
+    /// The ops from a wait to the last one that follows with only pure ops in between. Empty if there is no second
+    /// wait.
     fn waits_in_a_row(&self, insts: &'k [Inst]) -> &'k [Inst] {
         let is_wait = |inst: &Inst| matches!(self.kernel.insts[*inst].op, Op::Wait { .. });
         if !insts.first().is_some_and(is_wait) {
@@ -334,7 +341,7 @@ impl<'k> RoleCode<'k> {
         let data = &kernel.insts[inst];
         let loads = matches!(data.op, Op::Load { .. } | Op::Get { .. });
         if self.prepares(inst) {
-            // What was loaded lands after it: no region may hand out what others need beyond it.
+            // Pending loads land after this op: no region inside may hand out values that are needed beyond it.
             let (pending, entry) = (std::mem::take(&mut self.pending), self.entry.take());
             self.op(inst)?;
             self.land();
@@ -347,7 +354,7 @@ impl<'k> RoleCode<'k> {
         self.op(inst)
     }
 
-    /// One op; all that it needs is there.
+    /// One op whose operands are all available.
     fn op(&mut self, inst: Inst) -> Result<(), PtxError> {
         let kernel = self.kernel;
         let data = &kernel.insts[inst];
@@ -468,7 +475,7 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// An op that only computes, on uniform values.
+    /// A pure op on uniform values.
     pub fn uniform_value(&mut self, inst: Inst) {
         let op = &self.kernel.insts[inst].op;
         let x = match op {
@@ -479,7 +486,7 @@ impl<'k> RoleCode<'k> {
                 let ty = self.kernel.vars[*var].ty;
                 let from = match self.vars[var.index()] {
                     Some(from) => from,
-                    // Written in a branch that comes later in the text but earlier in time.
+                    // First written in a branch that comes later in the text but runs earlier.
                     None => *self.vars[var.index()].insert(self.t.new_of(ty)),
                 };
                 self.t.copy(from)
@@ -496,8 +503,8 @@ impl<'k> RoleCode<'k> {
         self.define(inst, x);
     }
 
-    /// How a number of 64 bits that is not negative is divided by one that this role knows: the assembler takes hundreds of instructions
-    /// for a quotient if it does not see the divisor, and the number of copies is known only here.
+    /// How to divide a nonnegative 64-bit number by a divisor that this role knows. ptxas takes hundreds of
+    /// instructions for a quotient by an unknown divisor, and the number of copies is known only here.
     fn divided(&mut self, op: &Op) -> Option<(&'static str, u64)> {
         let &Op::Binary { op: op @ (BinaryOp::Div | BinaryOp::Rem), a, b } = op else { return None };
         let by = self.known(b).filter(|&by| by > 0 && by <= i64::MAX as u64)?;
@@ -526,7 +533,7 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// A value of 64 bits that is known to fit 32 is told the assembler so: it keeps no register for the other half.
+    /// Tells ptxas that a 64-bit value fits 32 bits, so it keeps no register for the upper half.
     pub fn halved(&mut self, inst: Inst, x: Reg) -> Reg {
         let data = &self.kernel.insts[inst];
         let computed = matches!(data.op, Op::Binary { .. } | Op::Select { .. } | Op::Cast { .. } | Op::Bitcast { .. });
@@ -539,12 +546,12 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// Whether an integer is known to be one of 32 bits, and not negative.
+    /// True if an integer is known to be nonnegative and to fit 32 bits.
     pub fn fits_word(&mut self, v: Value) -> bool {
         self.facts.of(self.kernel, v).lo >= 0 && self.most(v) <= u64::from(u32::MAX)
     }
 
-    /// What an integer is at most, or 0.
+    /// The upper bound of an integer; 0 if it is negative.
     pub fn most(&mut self, v: Value) -> u64 {
         self.facts.of(self.kernel, v).hi.clamp(0, i128::from(u64::MAX)) as u64
     }
@@ -589,7 +596,8 @@ impl<'k> RoleCode<'k> {
         self.t.r("add.u32", &[&self.fixed.frame, &self.scratches[scratch.index()]])
     }
 
-    // ---- barriers -----------------------------------------------------------------------------------------------------
+    // ---- barriers
+    // -----------------------------------------------------------------------------------------------------
 
     /// Barrier of the role copy.
     pub fn barrier(&mut self) {
@@ -600,7 +608,7 @@ impl<'k> RoleCode<'k> {
         (self.unsynced, self.reading) = (false, false);
     }
 
-    /// Barrier before what the leader does for all; none where no lane has touched memory since the last.
+    /// Barrier before the leader acts for all lanes; omitted if no lane has touched memory since the last one.
     pub fn barrier_if_needed(&mut self) {
         if !self.clean {
             self.barrier();
@@ -608,40 +616,40 @@ impl<'k> RoleCode<'k> {
         }
     }
 
-    /// Barrier that tells all lanes whether the predicate holds for any of them.
+    /// Barrier that also tells all lanes if the predicate holds for any of them.
     pub fn any(&mut self, p: Reg) -> Reg {
         (self.unsynced, self.reading) = (false, false);
         match self.barrier_number() {
             Some(number) => self.t.p("bar.red.or.pred", &[&number, &self.lanes, &p]),
             None => {
-                // A vote orders no memory.
+                // A vote orders no memory accesses.
                 self.t.line("bar.warp.sync 0xffffffff;");
                 self.t.p("vote.sync.any.pred", &[&p, &"0xffffffff"])
             }
         }
     }
 
-    /// All lanes leave when one of them has given up; a barrier.
+    /// All lanes exit if one of them has given up. Includes a barrier.
     pub fn leave_if_failed(&mut self) {
         let failed = self.any(self.fixed.failed);
         self.t.jump_if(failed, self.exit);
     }
 
-    /// All lanes leave when a lane's uniform access, just done, lies outside; nothing where bounds are not checked.
+    /// All lanes exit if one's preceding uniform access was out of bounds; emits nothing if bounds are not checked.
     pub fn leave_if_outside(&mut self) {
         if self.options.bounds {
             self.leave_if_failed();
         }
     }
 
-    /// Makes what the leader wrote visible to all.
+    /// Makes the leader's writes visible to all lanes.
     fn sync_leader(&mut self) {
         if self.unsynced {
             self.barrier();
         }
     }
 
-    /// Barrier before somebody writes, where lanes may still read what they make words of that they hold.
+    /// Barrier before a write, if lanes may still be reading the source of their register-held words.
     pub fn sync_readers(&mut self) {
         if self.reading {
             self.barrier();
@@ -657,7 +665,8 @@ impl<'k> RoleCode<'k> {
     }
 }
 
-/// Whether a lane computes an op alone, in registers. Unlike for [`Op::is_pure`], a variable is a register, and a group is several lanes.
+/// True if a lane computes an op alone, in registers. Unlike for [`Op::is_pure`], a variable is a register here, and a
+/// group is several lanes.
 pub(super) fn is_lane_local(op: &Op) -> bool {
     matches!(
         op,
@@ -675,7 +684,7 @@ pub(super) fn is_lane_local(op: &Op) -> bool {
     )
 }
 
-/// An op that only computes; operands in the order of its fields.
+/// A pure op; operands in the order of its fields.
 pub(super) fn pure(t: &mut Text, kernel: &Kernel, op: &Op, operands: &[Reg]) -> Reg {
     match (op, operands) {
         (Op::Unary { op, x: v }, &[x]) => number::unary(t, *op, kernel.ty(*v), x),

@@ -1,19 +1,21 @@
-//! Transposes of elements of 16 bits, in squares of 64 × 64: whole lines of memory are read and written.
+//! Transposes of 16-bit elements in squares of 64 × 64: whole lines of memory are read and written.
 //!
-//! Four warps share a square and all warps of a role copy work on neighbouring ones, turn by turn. Squares come by asynchronous copies,
-//! which hold no registers, so those of the turns to come are under way while the body runs, as far as shared memory goes:
+//! Four warps share a square, and in each turn the warps of a role copy work on neighbouring squares. Asynchronous
+//! copies bring the squares and hold no registers. So those of later turns are in flight while the body runs, as far as
+//! shared memory allows:
 //!
 //! ```text
 //!   memory                               shared memory                            the body
-//!   eight lanes copy the 64 rows of a    a line of 128 bytes for every column:    eight lanes have the 64 columns of a row: a lane
-//!   column, 16 bytes each: lane near ──▶ rows 8 r .. 8 r + 8 of column c are ───▶ eight of them, of four rows
-//!   has rows 8 near .. 8 near + 8        its 16 bytes number r xor (c / 8)
+//!   eight lanes copy the 64 rows of a    a line of 128 bytes for every column:    eight lanes have the 64
+//!   column, 16 bytes each: lane near ──▶ rows 8 r .. 8 r + 8 of column c are ───▶ columns of a row: a lane
+//!   has rows 8 near .. 8 near + 8        its 16 bytes number r xor (c / 8)        has 8 of them, for 4 rows
 //! ```
-//! Eight lanes next to each other touch all banks once, on the way in (one c, all r) and out (one r, all c / 8).
+//! Eight neighbouring lanes touch all banks once, on the way in (one c, all r) and out (one r, all c / 8).
 //!
 //! ```text
-//!   turn       i - 2   i - 1     i   i + 1       copies of turn i go where those of turn i - stages were: the barrier says that
-//!   copies      ├───────────────────┤            everybody has read them, and that the copies of all lanes have landed
+//!   turn       i - 2   i - 1     i   i + 1       copies of turn i replace those of turn i - stages: the barrier orders
+//!   copies      ├───────────────────┤            everybody's reads before them, and all lanes' landed copies before
+//!   the body
 //!   body                        ├───────┤
 //! ```
 
@@ -22,42 +24,43 @@ use super::each::{Position, is_long};
 use super::place::Address;
 use super::role::RoleCode;
 use super::text::{Label, Reg};
-use super::turned::Turned;
+use super::transposed::Transposed;
 use crate::ir::Inst;
 
 /// Rows and columns of a square.
 const SIDE: u32 = 64;
-/// Elements of 16 bytes: rows that a copy moves, columns that a store does.
+/// Elements in 16 bytes: rows per copy, columns per store.
 pub(super) const VECTOR: u32 = 8;
-/// Columns that a lane copies, rows that it runs the body for.
+/// Columns that a lane copies, and rows that it runs the body for.
 const ROWS: u32 = 4;
 /// Bytes of a column in shared memory, and of a square.
 const LINE: u32 = 128;
 const BYTES: u32 = SIDE * LINE;
 /// Warps that share a square.
 const WARPS: u32 = 4;
-/// Turns whose copies are under way or being read.
+/// Turns whose copies are in flight or being read.
 const MOST_STAGES: u32 = 3;
-/// Instructions of a body for one element: a longer one is better off in a loop than written for all rows of a lane.
+/// Estimated instructions per element: a longer body is better in a loop than unrolled for all rows of a lane.
 const MOST_WEIGHT: u32 = 32;
-/// A square that there is not.
+/// The number of a square that does not exist.
 const NO_SQUARE: u32 = 1 << 30;
 
-/// How the squares of a body are dealt.
+/// How the squares of a body are distributed.
 pub(super) struct Squares {
     extents: [u64; 2],
-    /// All squares, those one below the other, and those of a turn.
+    /// The number of squares: in all, in a column of them, and in a turn.
     total: u32,
     down: u32,
     count: u32,
-    /// Turns that there is shared memory for.
+    /// Turns that shared memory has room for.
     stages: u32,
-    /// Rows of a lane that the body runs for at a time.
+    /// Rows of a lane that the body processes together.
     rows: u32,
 }
 
 impl RoleCode<'_> {
-    /// How so many loads of a body go through squares, all warps of the block having `room` bytes; `None`: they had better not.
+    /// How `loads` loads of a body go through squares, with `room` bytes for all warps of the block; `None` if they
+    /// should not.
     pub fn squares(&self, body: &Body<'_>, extents: [u64; 2], loads: usize, room: u32) -> Option<Squares> {
         let warps: u32 = self.kernel.roles.values().map(|role| role.warps * role.copies).sum();
         let stages = (room / (warps * BYTES / WARPS * loads as u32)).min(MOST_STAGES);
@@ -65,7 +68,7 @@ impl RoleCode<'_> {
         let busy = mine / WARPS * WARPS;
         let weight = body.weight;
         let rows = match weight {
-            // What is only moved stays packed.
+            // Elements that are only moved stay packed.
             0..=2 => ROWS,
             _ if is_long(weight) => 1,
             _ => 2,
@@ -81,13 +84,13 @@ impl RoleCode<'_> {
         &mut self,
         each: Inst,
         body: &mut Body<'_>,
-        (turned, squares): (&Turned, &Squares),
+        (transposed, squares): (&Transposed, &Squares),
         end: Label,
     ) {
         body.set_width(self.kernel, VECTOR as usize);
         let &Squares { total, count, stages, .. } = squares;
         let area = count * BYTES;
-        let stage = area * turned.loads.len() as u32;
+        let stage = area * transposed.loads.len() as u32;
         self.exchange_bytes = self.exchange_bytes.max(stages * stage);
 
         let lane = self.t.r("and.b32", &[&self.fixed.lane, &31]);
@@ -104,7 +107,7 @@ impl RoleCode<'_> {
         let start = self.t.r("add.u32", &[&self.fixed.frame, &self.exchange]);
         let start = self.t.r("mad.lo.u32", &[&square, &BYTES, &start]);
         let start = self.t.r("mad.lo.u32", &[&part, &16, &start]);
-        // Where its 16 bytes of the first column go, and where those of its first row come from.
+        // Destination of its 16 bytes of the first column, and source of its first row.
         let to = self.t.r("mad.lo.u32", &[&far, &LINE, &start]);
         let from = self.t.r("mad.lo.u32", &[&near, &LINE, &start]);
         let upper = self.t.r("and.b32", &[&high, &1]);
@@ -112,7 +115,7 @@ impl RoleCode<'_> {
 
         let number = match self.lanes / 32 == count * WARPS {
             true => self.t.copy(square),
-            // Warps that are too few for a square of their own.
+            // Leftover warps, too few for a square, get none.
             false => {
                 let busy = self.t.p("setp.lt.u32", &[&square, &count]);
                 self.t.r("selp.b32", &[&square, &NO_SQUARE, &busy])
@@ -132,22 +135,22 @@ impl RoleCode<'_> {
         self.barrier();
         let to = self.t.r("add.u32", &[&to, &slot]);
         let place = self.place_in(squares, number, [near, far], read);
-        self.read_columns(each, body, turned, place, (to, area), end);
+        self.read_columns(each, body, transposed, place, (to, area), end);
         self.t.at(read);
         self.t.line("cp.async.commit_group;");
         if stages == 1 {
             self.t.line("cp.async.wait_group 0;");
             self.barrier();
         }
-        // The next place for copies is the one whose copies are the oldest.
+        // The next slot for copies is the one with the oldest copies.
         self.t.op("add.u32", slot, &[&slot, &stage]);
         let last = self.t.p("setp.eq.u32", &[&slot, &(stages * stage)]);
         self.t.op("selp.b32", slot, &[&0, &slot, &last]);
-        // Before the first, a number that there is not.
+        // Before the first turn that is ready, a number that does not exist.
         let older = self.t.r("sub.u32", &[&number, &behind]);
         let from = self.t.r("add.u32", &[&from, &slot]);
         let place = self.place_in(squares, older, [far, near], ran);
-        self.run_rows(each, body, (turned, squares), place, (from, area), end);
+        self.run_rows(each, body, (transposed, squares), place, (from, area), end);
         self.t.at(ran);
         self.t.op("add.u32", first, &[&first, &count]);
         self.t.op("add.u32", number, &[&number, &count]);
@@ -155,11 +158,11 @@ impl RoleCode<'_> {
         self.t.at(done);
     }
 
-    /// Row and column of a place in a square; jumps to `none` where there is no such place.
+    /// Row and column of a place in a square; jumps to `none` if it is out of range.
     fn place_in(&mut self, squares: &Squares, number: Reg, at: [Reg; 2], none: Label) -> (Reg, Reg) {
         let inside = self.t.p("setp.lt.u32", &[&number, &squares.total]);
         self.t.branch_unless(inside, none);
-        // One below the other: what a turn reads lies side by side.
+        // Squares are numbered down the columns, so that a turn reads contiguous memory.
         let down = squares.down;
         let numbers = match down.is_power_of_two() {
             true => [("and.b32", down - 1), ("shr.u32", down.trailing_zeros())],
@@ -184,13 +187,13 @@ impl RoleCode<'_> {
         &mut self,
         each: Inst,
         body: &Body<'_>,
-        turned: &Turned,
+        transposed: &Transposed,
         place: (Reg, Reg),
         (to, area): (Reg, u32),
         end: Label,
     ) {
-        let batch = self.places(each, body, &turned.slice, place, end);
-        for (number, load) in turned.loads.iter().enumerate() {
+        let batch = self.places(each, body, &transposed.slice, place, end);
+        for (number, load) in transposed.loads.iter().enumerate() {
             let index = self.of(&batch, load.at.index, 0);
             let from = self.address(&load.at, index, load.unit);
             let step = load.step.expect("squares are of loads that move by a constant");
@@ -207,13 +210,13 @@ impl RoleCode<'_> {
         &mut self,
         each: Inst,
         body: &Body<'_>,
-        (turned, squares): (&Turned, &Squares),
+        (transposed, squares): (&Transposed, &Squares),
         (row, col): (Reg, Reg),
         (from, area): (Reg, u32),
         end: Label,
     ) {
-        // Of every load, two words of each column: four rows.
-        let words: Vec<Vec<[Reg; 2]>> = (0..turned.loads.len() as u32)
+        // From every load, two words of each column: four rows.
+        let words: Vec<Vec<[Reg; 2]>> = (0..transposed.loads.len() as u32)
             .map(|number| {
                 let columns = (0..VECTOR).map(|k| {
                     let [a, b] = [self.t.new_r(), self.t.new_r()];
@@ -224,7 +227,7 @@ impl RoleCode<'_> {
                 columns.collect()
             })
             .collect();
-        let pointers = self.store_pointers(each, body, turned, (row, col), end);
+        let pointers = self.store_pointers(each, body, transposed, (row, col), end);
         for first in (0..ROWS).step_by(squares.rows as usize) {
             let rows = first..first + squares.rows;
             let positions: Vec<Position> = rows
@@ -232,13 +235,13 @@ impl RoleCode<'_> {
                 .map(|k| Position { row: Some(self.t.d("add.s64", &[&row, &k])), col, guard: None })
                 .collect();
             let mut batch = self.batch(each, &positions, VECTOR as usize, end);
-            for (load, words) in turned.loads.iter().zip(&words) {
+            for (load, words) in transposed.loads.iter().zip(&words) {
                 let Some(result) = self.kernel.insts[load.inst].result else { continue };
                 let rows = rows.clone().flat_map(|row| self.row_words(words, row)).collect();
                 batch.words.insert(result, rows);
             }
             let guards = vec![None; squares.rows as usize];
-            self.run_batch(body, turned, &mut batch, &pointers, (first, &guards));
+            self.run_batch(body, transposed, &mut batch, &pointers, (first, &guards));
         }
     }
 

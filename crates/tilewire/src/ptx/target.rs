@@ -1,4 +1,4 @@
-//! The machines PTX is written for, and what each of them has.
+//! The GPU architectures PTX is generated for, and their features.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,8 +29,8 @@ impl Target {
         }
     }
 
-    /// The best target for a device of this compute capability. Targets with an `a` run on exactly one capability; every
-    /// other device from 8.0 on runs what is written for `sm_80`, or for `sm_120` from 12.0 on.
+    /// The best target for a device of this compute capability. Targets with an `a` run on exactly one capability.
+    /// Every other device from 8.0 on runs code for `sm_80`, or for `sm_120` from 12.0 on.
     pub const fn for_capability(major: u32, minor: u32) -> Option<Target> {
         Some(match (major, minor) {
             (9, 0) => Target::Sm90a,
@@ -42,7 +42,8 @@ impl Target {
         })
     }
 
-    /// The PTX version a text for this target declares: the oldest that knows the target and kernel parameters beyond 4 KiB.
+    /// The PTX version that a text for this target declares: the oldest that supports the target and kernel parameters
+    /// beyond 4 KiB.
     pub(super) const fn ptx_version(self) -> &'static str {
         match self {
             Target::Sm80 | Target::Sm90a => "8.1",
@@ -61,12 +62,12 @@ impl Target {
         }
     }
 
-    /// Whether there are asynchronous bulk copies.
+    /// True if the target has asynchronous bulk copies.
     pub(super) const fn has_bulk(self) -> bool {
         !matches!(self, Target::Sm80)
     }
 
-    /// Whether there are instructions that convert from and to fp8.
+    /// True if the target has instructions that convert from and to fp8.
     pub(super) const fn has_fp8(self) -> bool {
         !matches!(self, Target::Sm80)
     }

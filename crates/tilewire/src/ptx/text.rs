@@ -18,7 +18,7 @@ use std::fmt::{self, Display, Write};
 pub(super) enum Reg {
     /// Predicate.
     P(u32),
-    /// 16 bits: only between two conversions.
+    /// 16 bits: only used inside a conversion.
     H(u32),
     /// 32 bits.
     R(u32),
@@ -51,7 +51,7 @@ impl Display for Label {
 pub(super) struct Text {
     pub target: Target,
     lines: String,
-    /// Registers handed out: predicates, 16, 32, 64 bits.
+    /// Registers allocated: predicates, 16, 32, 64 bits.
     counts: [u32; 4],
     labels: u32,
 }
@@ -75,7 +75,7 @@ impl Text {
         Label(self.labels)
     }
 
-    /// The label stands here.
+    /// Places the label here.
     pub fn at(&mut self, label: Label) {
         writeln!(self.lines, "{label}:").expect("writing to a string");
     }
@@ -150,7 +150,7 @@ impl Text {
         self.d("mov.b64", &[&Hex(bits)])
     }
 
-    /// A constant of a type, as its register holds it.
+    /// A constant of a type, in the form of its register.
     pub fn constant(&mut self, ty: Type, bits: u64) -> Reg {
         match ty {
             Type::Bool => self.p("mov.pred", &[if bits != 0 { &-1 } else { &0 }]),
@@ -199,7 +199,7 @@ impl Text {
         self.op(op, to, &[&x]);
     }
 
-    /// Jumps when the predicate, the same for every lane of a warp, holds.
+    /// Jumps if the predicate holds, which must be the same for every lane of a warp.
     pub fn jump_if(&mut self, p: Reg, to: Label) {
         self.line(format_args!("@{p} bra.uni {to};"));
     }
@@ -208,7 +208,7 @@ impl Text {
         self.line(format_args!("@!{p} bra.uni {to};"));
     }
 
-    /// Jumps when the lane's predicate holds.
+    /// Jumps if the lane's predicate holds.
     pub fn branch_if(&mut self, p: Reg, to: Label) {
         self.line(format_args!("@{p} bra {to};"));
     }
@@ -226,7 +226,7 @@ impl Text {
         std::mem::take(&mut self.lines)
     }
 
-    /// The declarations of all registers handed out.
+    /// The declarations of all allocated registers.
     pub fn declarations(&self) -> String {
         let mut text = String::new();
         for (kind, name, count) in [
@@ -243,7 +243,7 @@ impl Text {
     }
 }
 
-/// A number as PTX writes bits.
+/// A number formatted as PTX writes bits.
 pub(super) struct Hex(pub u64);
 
 impl Display for Hex {

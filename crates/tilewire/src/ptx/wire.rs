@@ -1,17 +1,17 @@
 //! Signals, waits, tests and packets, and how a role copy gives up.
 //!
 //! ```text
-//!   signal   barrier, then the leader's st.release.sys: what the lanes did happens before the barrier, the barrier before
-//!            the release, and release is cumulative
-//!   credit   barrier, then a relaxed store: that the barrier completes the lanes' reads is an assumption outside of the
+//!   signal   barrier, then the leader's st.release.sys: the lanes' accesses happen before the barrier, the barrier
+//!            before the release, and release is cumulative
+//!   credit   barrier, then a relaxed store: that the barrier completes the lanes' reads is an assumption outside the
 //!            formal PTX model
-//!   wait     the leader polls ld.acquire.sys; the barrier after it passes what it saw on to the lanes. Several waits in a row are one: lane k
-//!            polls for the k-th, and the deadline of all runs from where they stand
+//!   wait     the leader polls ld.acquire.sys; the barrier after it passes what it saw on to the lanes. Consecutive
+//!            waits are one: lane k polls for the k-th, and one deadline for all runs from their start
 //! ```
 //!
-//! Every 32nd look that finds nothing also looks at the abort word and at the clock. When either ends the wait, the lane marks
-//! itself as failed, and the barrier that follows (an or over all lanes) takes the whole role copy to its exit. Other role
-//! copies find the abort word set.
+//! Every 32nd poll that finds nothing also polls the abort word and reads the clock. When either ends the wait, the
+//! lane marks itself as failed. The barrier that follows (an or over all lanes) takes the whole role copy to its exit.
+//! Other role copies find the abort word set.
 
 use super::abi;
 use super::batch::{Batch, Wanted};
@@ -21,7 +21,7 @@ use crate::ir::matching::{COUNT_SHIFT, FLAG_BITS, IN_STEP};
 use crate::ir::{Base, Entity, Inst, Param, Place, Slot, Value};
 use std::fmt::Display;
 
-/// What the report says a wait was for.
+/// The object of a wait, as the report names it.
 #[derive(Clone, Copy)]
 struct Awaited {
     inst: Reg,
@@ -32,16 +32,16 @@ struct Awaited {
     seen: Reg,
 }
 
-/// How a wait that lasts is told of: see [`abi`].
+/// How a long wait makes itself known: see [`abi`].
 struct StallMark {
     param: Reg,
-    /// Whether it was left.
+    /// True while the mark is set.
     is_set: Reg,
-    /// Where a wait that is over goes.
+    /// Jump target of a wait that has ended.
     lifted: Label,
 }
 
-/// A wait, and where it stands in the kernel.
+/// A wait and its place in the kernel.
 #[derive(Clone, Copy)]
 pub(super) struct SlotWait<'k> {
     pub inst: Inst,
@@ -58,7 +58,7 @@ impl RoleCode<'_> {
         self.progress();
     }
 
-    /// What a signal of a count stores in a slot, and a wait for it wants.
+    /// The word that a signal of a count stores in a slot, and that a wait for it expects.
     fn word(&mut self, slot: &Slot, count: Value) -> Reg {
         let count = self.value(count);
         match self.stamp(slot.slots, slot.bank) {
@@ -70,7 +70,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// The flag that packets at a place carry for the flag of the kernel.
+    /// The flag on the wire of packets at a place, from the kernel's flag.
     pub fn wire_flag(&mut self, at: &Place, flag: Reg) -> Reg {
         let Base::Param(param) = at.base else { unreachable!("the verifier wants a parameter") };
         match self.stamp(param, at.bank) {
@@ -83,8 +83,8 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Waits for all of these, side by side: a look takes as long as several, so lane k polls for the k-th. Those that are matched are
-    /// looked at in another way than the others, and after them.
+    /// Waits for all of these side by side. Polls that overlap take as long as one, so lane k polls for the k-th.
+    /// Matched slots compare differently and are waited for after the others.
     pub fn wait(&mut self, waits: &[SlotWait<'_>]) {
         let is_matched = |wait: &&SlotWait<'_>| self.kernel.is_matched(wait.slot.slots);
         let (matched, bare): (Vec<SlotWait<'_>>, Vec<_>) = waits.iter().partition(is_matched);
@@ -111,30 +111,30 @@ impl RoleCode<'_> {
             [0, 1, 2].map(|field| polled.iter().map(|of_wait: &[Reg; 3]| of_wait[field]).collect());
         let (address, expected) = (self.by_lane(&addresses), self.by_lane(&values));
         let seen = self.t.new_d();
-        // A matched word is the one that is wanted as a rule; all else is looked at rarely.
+        // A matched word usually equals the expected one. Everything else is examined rarely.
         let is_there = if matched { "setp.eq.u64" } else { "setp.ge.u64" };
-        let look = |code: &mut Self, then: Label| {
+        let poll = |code: &mut Self, then: Label| {
             code.t.op("ld.acquire.sys.global.u64", seen, &[&format_args!("[{address}]")]);
             let there = code.t.p(is_there, &[&seen, &expected]);
             code.t.branch_if(there, then);
         };
-        look(self, done);
+        poll(self, done);
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
-        let looks = self.t.r_const(0);
+        let polls = self.t.r_const(0);
         let state = self.t.d_const(abi::GAVE_UP);
         let params: Vec<Reg> = waits.iter().map(|wait| self.t.d_const(wait.slot.slots.index() as u64)).collect();
         let mark = self.stall_mark(&params);
         let (reached, tell) = (self.t.label(), self.t.label());
         self.t.at(again);
-        look(self, mark.lifted);
-        let over = self.poll_rarely(looks, started, again, &mark, |code| {
+        poll(self, mark.lifted);
+        let over = self.poll_rarely(polls, started, again, &mark, |code| {
             if matched {
                 let [count, least] = code.counts(seen, expected);
                 let is_reached = code.t.p("setp.ge.u64", &[&count, &least]);
                 code.t.branch_if(is_reached, reached);
             }
         });
-        look(self, mark.lifted);
+        poll(self, mark.lifted);
         if matched {
             self.t.line(format_args!("bra {tell};"));
             self.t.at(reached);
@@ -158,7 +158,7 @@ impl RoleCode<'_> {
         self.leave_if_failed();
     }
 
-    /// Whether a word whose count is reached is one that may be taken: see [`look_at_word`](crate::ir::matching::look_at_word).
+    /// True if a word whose count is reached may be taken: see [`look_at_word`](crate::ir::matching::look_at_word).
     fn is_fine(&mut self, seen: Reg, expected: Reg) -> Reg {
         let differs = self.t.d("xor.b64", &[&seen, &expected]);
         let differs = self.t.d("and.b64", &[&differs, &Hex((1 << COUNT_SHIFT) - 1)]);
@@ -188,8 +188,8 @@ impl RoleCode<'_> {
         x
     }
 
-    /// Whether the slot has the value now. A role may poll so in a loop: a test that fails ends the launch when aborted, or when
-    /// no wait, test or signal of the role copy succeeded for as long as the deadline says.
+    /// True if the slot has the value now. A role may poll this way in a loop. A failed test ends the launch if it was
+    /// aborted, or if no wait, test or signal of the role copy has succeeded within the deadline.
     pub fn test(&mut self, inst: Inst, slot: &Slot, x: Value) -> Reg {
         let (address, index) = self.slot(slot);
         let expected = self.word(slot, x);
@@ -231,14 +231,15 @@ impl RoleCode<'_> {
         self.any(there)
     }
 
-    /// Waits for packets that were looked at once, those of several ops together: all that are missing are looked at side by side, since a
-    /// look takes as long as several. A lane that gives up tells of the first that is missing, and goes to the end of the batch.
+    /// Waits for packets that were polled once, those of several ops together. All missing ones are polled side by
+    /// side, since polls that overlap take as long as one. A lane that gives up reports the first missing packet and
+    /// jumps to the end of the batch.
     pub fn packets_wait(&mut self, batch: &Batch, wanted: &[Wanted<'_>]) {
         let mut packets = Vec::new();
         for want in wanted {
-            for (k, look) in batch.looks[&want.inst].iter().enumerate() {
+            for (k, packet) in batch.polled[&want.inst].iter().enumerate() {
                 let flag = self.of(batch, want.flag, k);
-                packets.push((*want, *look, self.wire_flag(want.at, flag)));
+                packets.push((*want, *packet, self.wire_flag(want.at, flag)));
             }
         }
         let param_of = |want: &Wanted<'_>| match want.at.base {
@@ -247,36 +248,36 @@ impl RoleCode<'_> {
         };
         let (again, done) = (self.t.label(), self.t.label());
         let there: Vec<Reg> = packets.iter().map(|_| self.t.p("mov.pred", &[&0])).collect();
-        let look = |code: &mut Self| {
-            for ((_, look, _), there) in packets.iter().zip(&there) {
-                code.packet_look(&format!("@!{there} "), look.address, look.halves);
+        let poll = |code: &mut Self| {
+            for ((_, packet, _), there) in packets.iter().zip(&there) {
+                code.poll_packet(&format!("@!{there} "), packet.address, packet.halves);
             }
         };
         let check = |code: &mut Self, then: Label| -> Vec<Reg> {
             let flags = packets.iter().zip(&there);
-            let seen = flags.map(|((_, look, flag), there)| code.packet_flag(look.halves, *flag, *there)).collect();
+            let seen = flags.map(|((_, packet, flag), there)| code.packet_flag(packet.halves, *flag, *there)).collect();
             let all = there.iter().copied().reduce(|a, b| code.t.p("and.pred", &[&a, &b]));
             code.t.branch_if(all.expect("an op gets a packet"), then);
             seen
         };
         check(self, done);
         let started = self.t.d("mov.u64", &[&"%globaltimer"]);
-        let looks = self.t.r_const(0);
+        let polls = self.t.r_const(0);
         let state = self.t.d_const(abi::GAVE_UP);
         let param = self.t.d_const(param_of(&packets[0].0).index() as u64);
         let mark = self.stall_mark(&[param]);
         let tell = self.t.label();
         self.t.at(again);
-        look(self);
+        poll(self);
         let last = check(self, mark.lifted);
-        let over = self.poll_rarely(looks, started, again, &mark, |code| {
+        let over = self.poll_rarely(polls, started, again, &mark, |code| {
             for (k, (want, _, flag)) in packets.iter().enumerate().rev() {
                 let param = param_of(want);
                 let absent = code.t.p("not.pred", &[&there[k]]);
                 let number = code.t.d_const(param.index() as u64);
                 code.t.op("selp.b64", mark.param, &[&number, &mark.param, &absent]);
-                // Of each op one look per lane will do: all packets of a message are of one operation, and the first lane's first is there
-                // in every message.
+                // One check per op and lane is enough: all packets of a message belong to one operation, and every
+                // message has the first packet of the first lane.
                 let is_first = k == 0 || packets[k - 1].0.inst != want.inst;
                 if is_first && code.kernel.is_matched(param) {
                     let differs = code.t.r("xor.b32", &[&last[k], flag]);
@@ -289,13 +290,13 @@ impl RoleCode<'_> {
             }
         });
         self.t.at(tell);
-        look(self);
+        poll(self);
         let seen = check(self, mark.lifted);
         let mut what = None;
-        for (((want, look, flag), there), seen) in packets.iter().zip(&there).zip(&seen).rev() {
+        for (((want, packet, flag), there), seen) in packets.iter().zip(&there).zip(&seen).rev() {
             let Base::Param(param) = want.at.base else { unreachable!("the verifier wants a parameter") };
             let [flag, seen] = [flag, seen].map(|flag| self.t.d("cvt.u64.u32", &[flag]));
-            let these = self.awaited(want.inst, (param.index(), want.at.bank), look.index, flag, seen);
+            let these = self.awaited(want.inst, (param.index(), want.at.bank), packet.index, flag, seen);
             what = Some(what.map_or(these, |others| self.first_missing(*there, these, others)));
         }
         self.give_up(what.expect("an op gets a packet"), &state, over);
@@ -304,7 +305,7 @@ impl RoleCode<'_> {
         self.t.at(done);
     }
 
-    /// Of two packets this one, unless it is there.
+    /// The first of two packets, unless it has arrived.
     fn first_missing(&mut self, there: Reg, this: Awaited, other: Awaited) -> Awaited {
         let mut pick = |this: Reg, other: Reg| self.t.d("selp.b64", &[&other, &this, &there]);
         Awaited {
@@ -317,7 +318,7 @@ impl RoleCode<'_> {
         }
     }
 
-    /// Sets `there` to whether both halves of a packet have its flag. Gives a flag that is not right, if one is not.
+    /// Sets `there` if both halves of a packet have its flag. Returns a wrong flag, if there is one.
     fn packet_flag(&mut self, halves: [Reg; 2], flag: Reg, there: Reg) -> Reg {
         let [low, high] = halves.map(|half| {
             let (data, flag) = (self.t.new_r(), self.t.new_r());
@@ -329,8 +330,8 @@ impl RoleCode<'_> {
         self.t.r("selp.b32", &[&high, &low, &first])
     }
 
-    /// Reads both halves of a packet, where a guard holds; each is one access.
-    pub fn packet_look(&mut self, guard: &str, address: Reg, [low, high]: [Reg; 2]) {
+    /// Reads both halves of a packet, if a guard holds; each half is one access.
+    pub fn poll_packet(&mut self, guard: &str, address: Reg, [low, high]: [Reg; 2]) {
         self.t.line(format_args!("{guard}ld.relaxed.sys.global.v2.b64 {{{low}, {high}}}, [{address}];"));
     }
 
@@ -344,14 +345,15 @@ impl RoleCode<'_> {
         (self.t.d("mad.lo.s64", &[&index, &stride, &bank]), index)
     }
 
-    /// The mark of a wait that may last, at the k-th of these parameters for lane k. Stands before the first look of the loop.
+    /// The mark of a wait that may last, at the k-th of these parameters for lane k. Must precede the first poll of the
+    /// loop.
     fn stall_mark(&mut self, params: &[Reg]) -> StallMark {
         let param = self.by_lane(params);
         let is_set = self.t.p("mov.pred", &[&0]);
         StallMark { param, is_set, lifted: self.t.label() }
     }
 
-    /// Where a wait that has what it waited for goes: the mark is taken back, if it was left.
+    /// The target of a wait that has ended: clears the mark, if it was set.
     fn lift(&mut self, mark: StallMark) {
         self.t.at(mark.lifted);
         let place = format!("[{}+{}]", self.fixed.report, 8 * abi::STALL);
@@ -361,19 +363,19 @@ impl RoleCode<'_> {
         self.t.line(format_args!("@{} atom.relaxed.sys.global.add.u64 {before}, {lifts}, 1;", mark.is_set));
     }
 
-    /// Goes back to look again, but every 32nd time does what `rarely` says and looks at the abort word and the clock first. Gives the
-    /// label where an aborted wait goes; falls through when the deadline has passed.
+    /// Jumps back to poll again. Every 32nd time it first runs `rarely`, polls the abort word and reads the clock.
+    /// Returns the label for aborted waits; falls through when the deadline has passed.
     fn poll_rarely(
         &mut self,
-        looks: Reg,
+        polls: Reg,
         started: Reg,
         again: Label,
         mark: &StallMark,
         rarely: impl FnOnce(&mut Self),
     ) -> Label {
         let over = self.t.label();
-        self.t.op("add.u32", looks, &[&looks, &1]);
-        let rest = self.t.r("and.b32", &[&looks, &31]);
+        self.t.op("add.u32", polls, &[&polls, &1]);
+        let rest = self.t.r("and.b32", &[&polls, &31]);
         let often = self.t.p("setp.ne.u32", &[&rest, &0]);
         self.t.branch_if(often, again);
         rarely(self);
@@ -394,8 +396,8 @@ impl RoleCode<'_> {
         over
     }
 
-    /// Where an access of `bytes` bytes at place `at`, whose index counts units of `unit` bytes, may happen: where `active` holds,
-    /// and, if bounds are checked, where it lies inside. A lane whose access does not reports it and has failed.
+    /// The guard of an access of `bytes` bytes at place `at`, whose index counts units of `unit` bytes. It is `active`
+    /// and, if bounds are checked, the access being inside. A lane whose access is outside reports it and has failed.
     pub fn bounded(
         &mut self,
         inst: Inst,
@@ -437,7 +439,7 @@ impl RoleCode<'_> {
         Some(may)
     }
 
-    /// What an op waits for, at an index of a bank of a parameter.
+    /// The object of a wait, at an index of a bank of a parameter.
     fn awaited(
         &mut self,
         inst: Inst,
@@ -454,14 +456,14 @@ impl RoleCode<'_> {
         Awaited { inst, param, bank, index, expected, seen }
     }
 
-    /// Reports; the label of aborted waits stands after it: both have failed.
+    /// Reports; aborted waits join after the report. Both have failed.
     fn give_up(&mut self, what: Awaited, state: &dyn Display, over: Label) {
         self.report(what, state);
         self.t.at(over);
         self.t.op("mov.pred", self.fixed.failed, &[&-1]);
     }
 
-    /// Fills the report unless somebody has, and sets the abort word unless it is set.
+    /// Fills the report unless it is taken, and sets the abort word unless it is set.
     fn report(&mut self, what: Awaited, state: &dyn Display) {
         let (report, taken) = (self.fixed.report, self.t.label());
         let before = self.t.d("atom.relaxed.sys.global.cas.b64", &[&format_args!("[{report}]"), &0, &1]);
@@ -483,7 +485,7 @@ impl RoleCode<'_> {
         self.t.d("atom.relaxed.sys.global.cas.b64", &[&place, &0, &Hex(abi::ABORTED_BY_TIMEOUT)]);
     }
 
-    /// A wait, test or signal succeeded: failed tests count their time anew.
+    /// A wait, test or signal has succeeded: restarts the deadline of failed tests.
     fn progress(&mut self) {
         self.t.op("mov.b64", self.fixed.since, &[&0]);
     }

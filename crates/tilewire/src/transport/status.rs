@@ -60,7 +60,7 @@
 //! need something that another does after it has gone on. A host that computes says none of this, nor does one that waits for a graph on a
 //! stream of the user's own, or in a call of the driver that happens to wait for kernels: there only the deadline tells.
 //!
-//! Ranks of one process that share a GPU start their launches together (`cuda/muster.rs`). A launch that waits to start is such a party, too,
+//! Ranks of one process that share a GPU start their launches together (`cuda/gang.rs`). A launch that waits to start is such a party, too,
 //! and hangs on the host that has to come. A cycle through it is no verdict, since its kernel may need nobody: its rank starts it.
 //!
 //! A rank that closes ([`Kind::Closing`]) cannot answer probes, and need not: it never launches again on the transport, nor asks for a window,

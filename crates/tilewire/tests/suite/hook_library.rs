@@ -355,15 +355,15 @@ fn hooks_refuse_chunks_they_cannot_work_with() {
         assert!(error.to_string().contains(words), "{error}");
         assert!(error.misuses().iter().all(|misuse| misuse.at.file.ends_with("hook_library.rs")), "{error}");
     };
-    says(map(&out, &inp).produce(hooks::permute([3, 4], [0, 0])).trace(), "is no order of the axes");
+    says(map(&out, &inp).produce(hooks::permute([3, 4], [0, 0])).trace(), "is not a permutation of the axes");
     says(map(&out, &inp).produce(hooks::permute([3, 5], [1, 0])).trace(), "a chunk of 12 elements");
     says(map(&out, &inp).produce(hooks::transpose()).trace(), "call chunk_shape");
-    says(map(&out, &inp).produce(hooks::rms_norm(&five, 0.0)).trace(), "are no number of rows of 5");
-    says(map(&out, &inp).produce(hooks::bias(hooks::per_element(&five))).trace(), "output chunk that has 12");
+    says(map(&out, &inp).produce(hooks::rms_norm(&five, 0.0)).trace(), "are not a multiple of 5");
+    says(map(&out, &inp).produce(hooks::bias(hooks::per_element(&five))).trace(), "an output chunk of 12 elements");
     let square = || map(&out, &inp).chunk_shape(2, 6);
-    says(square().produce(hooks::swiglu()).trace(), "gates and ups are twice as many");
-    says(square().produce(hooks::scale(hooks::per_row(&six))).trace(), "6 numbers, one for each row");
-    says(square().produce(hooks::scale(hooks::per_col(&five))).trace(), "5 numbers, one for each column");
+    says(square().produce(hooks::swiglu()).trace(), "the input must be twice as wide");
+    says(square().produce(hooks::scale(hooks::per_row(&six))).trace(), "6 numbers for an output chunk of");
+    says(square().produce(hooks::scale(hooks::per_col(&five))).trace(), "give one number for each column");
     says(map(&out, &inp).produce2(hooks::quantise(i8::MAX, 0)).consume(hooks::dequantise()).trace(), "a group of 0");
 }
 
@@ -376,7 +376,7 @@ fn only_a_value_that_neighbours_share_travels_once_for_them() {
         squeezed().last_per(group).consume(hooks::dequantise()).trace().unwrap();
     }
     let error = squeezed().last_per(64).consume(hooks::dequantise()).trace().unwrap_err();
-    assert!(error.to_string().contains("not seen to be the same for all of 64 neighbours"), "{error}");
+    assert!(error.to_string().contains("not known to be the same for all of 64 neighbours"), "{error}");
     type Pair<'t> = (Value<'t, f32>, Value<'t, f32>);
     let traces = |hook: &dyn for<'t> Fn(Value<'t, f32>) -> Pair<'t>| {
         let pairs = map(&out, &inp).produce2(|c| hook(c.input.load(c.pos())));

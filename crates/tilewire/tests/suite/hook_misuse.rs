@@ -212,7 +212,7 @@ fn each_holds_no_control_flow() {
             })
         })
     });
-    let text = "where every element is on its own";
+    let text = "where elements run independently";
     fails_all(result, &[(line, text), (line + 1, text), (line + 2, text)]);
 }
 
@@ -517,7 +517,7 @@ fn a_chunk_shape_is_the_size_of_its_tensor() {
     let (out, inp) = (vector(), vector());
     let line = line!() + 1;
     let result = map(&out, &inp).chunk_shape(4, 4).output_shape(4, 4).trace();
-    let text = |of| format!("a shape of 16 elements for a chunk of 64 of the {of}: it is the shape of one chunk");
+    let text = |of| format!("a shape of 16 elements for a chunk of 64 of the {of}: give the shape of one chunk");
     fails_all(result, &[(line, &text("input")), (line, &text("output"))]);
 }
 
@@ -537,10 +537,10 @@ fn what_cannot_be_stored_needs_a_consume_hook() {
     let (out, inp) = (vector(), vector());
     let line = line!() + 1;
     let result = map(&out, &inp).produce(|c| c.input.load(c.pos()).cast::<Bf16>()).trace();
-    fails(result, line, "produce gives bf16, which cannot be stored into an output of f32 as it is");
+    fails(result, line, "produce returns bf16, which cannot be stored into an output of f32 as it is");
     let line = line!() + 1;
     let result = map(&out, &inp).produce2(|c| (c.pos(), c.rank())).trace();
-    fails(result, line, "produce gives i64 and i64");
+    fails(result, line, "produce returns i64 and i64");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is measured against what.
+//! The measured cases and their limits.
 
 use super::collectives::{Group, Way};
 use super::frozen::{Frozen, Scheme};
@@ -16,13 +16,13 @@ use tilewire::{Knobs, Primitive};
 /// What to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Sizes of large messages; usually 1, 8, 64 and 256 MiB.
+    /// Sizes of large messages; by default 1, 8, 64 and 256 MiB.
     pub sizes: Option<Vec<Size>>,
-    /// Numbers of blocks; usually 2, 4, 8 and 16.
+    /// Numbers of blocks; by default 2, 4, 8 and 16.
     pub blocks: Option<Vec<usize>>,
-    /// Which cases; all if none.
+    /// The cases; all if empty.
     pub cases: Vec<String>,
-    /// Knobs of ours, to try others than the usual.
+    /// Our configuration, to try other values than the defaults.
     pub config: Knobs,
     /// Fewer samples.
     pub quick: bool,
@@ -30,17 +30,17 @@ pub struct Plan {
 
 const KEYS: [&str; 8] = ["oneway", "both", "direct", "small", "hooks", "all_to_all", "all_reduce", "host"];
 
-/// Whether there is such a case.
+/// Checks that there is such a case.
 pub fn check_key(key: &str) -> Result<(), String> {
     if KEYS.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", KEYS.join(", "))) }
 }
 
-/// The device and all that is measured on it.
+/// The device and everything measured on it.
 struct Bench<'a> {
     device: Arc<Device>,
     stream: Arc<Stream>,
     hold: Graph,
-    /// After what launches its kernels.
+    /// Dropped after everything that launches its kernels.
     frozen: Frozen,
     pair: Pair<'a>,
     plan: &'a Plan,
@@ -99,7 +99,7 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
     Ok(bench.rows)
 }
 
-/// Takes the graphs of a scheme as a side; the rest is kept to be checked.
+/// Takes the graphs of a scheme as a side and keeps the rest for checking.
 fn keep(mut scheme: Scheme, sides: &mut Vec<Side>, kept: &mut Vec<Scheme>) {
     let name = scheme.side.name.clone();
     sides.push(std::mem::replace(&mut scheme.side, Side { name, graphs: Vec::new() }));
@@ -116,17 +116,17 @@ impl Bench<'_> {
         if self.plan.quick { 7 } else { 15 }
     }
 
-    /// What the GPU takes for each side.
+    /// The GPU's time for each side.
     fn race(&self, sides: &[Side], samples: usize) -> Result<Vec<f64>> {
         race(&self.device, &self.stream, Some(&self.hold), sides, samples)
     }
 
-    /// So many buffers that a round through them leaves nothing in the cache, within reason.
+    /// Enough buffers that a round through them leaves nothing in the cache, within reason.
     fn rotation(bytes: usize) -> usize {
         (192usize << 20).div_ceil(bytes).clamp(1, 24)
     }
 
-    /// Slots that hand-written kernels are tried with: whoever has fewer steps than groups wastes some.
+    /// Slot sizes that hand-written kernels are tried with: with fewer steps than groups, some groups are wasted.
     fn slots(bytes: usize, blocks: usize) -> Vec<usize> {
         let share = bytes / blocks;
         [16 << 10, 32 << 10, 64 << 10, 128 << 10].into_iter().filter(|slot| share.is_multiple_of(*slot)).collect()
@@ -187,7 +187,7 @@ impl Bench<'_> {
             }
             let times = self.race(&sides, 2 * self.samples())?;
             kept.iter().try_for_each(|scheme| scheme.check(false))?;
-            // Compared with nothing at all: how much longer it takes.
+            // Compared with an empty graph: how much longer it takes.
             let target = if bytes <= 16 << 10 { 1.0 / 1.1 } else { 1.0 / 1.35 };
             self.against_nothing("small", ("chosen", 0), bytes, &sides[..2], &times[..2], target)?;
             let hand = without(1, sides, times);
@@ -215,14 +215,14 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Four ranks, 64 MiB each, by 16 blocks: four for each round, the own chunk's included.
+    /// Four ranks, 64 MiB each, by 16 blocks: four for each round, including that of the own chunk.
     fn all_to_all(&mut self) -> Result<()> {
         let (ranks, bytes, blocks, rotation) = (4, 64 << 20, 4, 2);
         let group = Group::new(&self.device, ranks, NvlOptions::default())?;
         let config = Knobs { blocks: Some(blocks), ..self.plan.config };
         let mut sides = vec![group.all_to_all(bytes, config, Way::Direct, rotation)?];
         let mut kept = Vec::new();
-        // All that is moved, by all blocks.
+        // The whole volume, by all blocks.
         keep(self.frozen.one_hop(ranks * bytes, ranks * ranks * blocks, 1, false)?, &mut sides, &mut kept);
         let times = self.race(&sides, self.samples())?;
         kept.drain(..).try_for_each(|scheme| scheme.check(false))?;
@@ -230,8 +230,8 @@ impl Bench<'_> {
         self.row(&format!("{name} blocks each, one hop"), "direct", 0, bytes, &sides, &times, 0.9);
 
         let mut sides = vec![group.all_to_all(bytes, config, Way::Staged, rotation)?];
-        // All that travels, by the blocks that send and receive it, and beside it what ranks pass to themselves, by the others. And, to be
-        // seen beside those, what travels alone.
+        // The whole volume on the wire, by the blocks that send and receive it. Beside it, by the other blocks, the
+        // chunks that ranks pass to themselves. And for comparison the wire volume alone.
         let (wire, senders) = (ranks * bytes / ranks * (ranks - 1), ranks * (ranks - 1) * blocks);
         for slot in Self::slots(wire / 2, senders / 2) {
             let own = Some((bytes, ranks * blocks));
@@ -264,19 +264,19 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Four ranks, one-shot, against nothing at all on as many streams.
+    /// Four ranks, one-shot, against an empty graph on as many streams.
     fn all_reduce(&mut self) -> Result<()> {
         let ranks = 4;
         let group = Group::new(&self.device, ranks, NvlOptions { copies: 1, ..NvlOptions::default() })?;
         let before = self.rows.len();
         let said = self.plan.blocks.clone().unwrap_or_default();
-        // As many blocks as are chosen, unless said.
+        // The library's number of blocks, unless one is given.
         let all = if said.is_empty() { vec![None] } else { said.into_iter().map(Some).collect() };
         for blocks in all {
             for bytes in [1 << 10, 16 << 10, 64 << 10] {
                 let config = Knobs { blocks, ..self.plan.config };
                 let sides = [group.all_reduce(bytes, config)?, self.frozen.empty_on(&group.streams())?];
-                // Graphs go before the memory they use.
+                // Graphs are dropped before the memory they use.
                 let (mut kept, mut sides) = (Vec::new(), Vec::from(sides));
                 for blocks in [1, 8, 16, 32] {
                     if bytes / 8 / blocks >= 64 {
@@ -297,7 +297,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What a launch costs the host, and what a new kernel does: against a launch of the driver, and against 100 ms.
+    /// The host's cost of a launch against a launch of the driver, and of a new kernel against 100 ms.
     fn host(&mut self) -> Result<()> {
         let (run_us, build_ms) = self.pair.host_cost(self.config(Primitive::Staged, 4))?;
         let launch_us = self.frozen.launch_cost()?;
@@ -318,8 +318,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Ours and an empty graph: queued, which are these times and the GPU's alone, and in a row, as whoever replays in a loop sees it, the
-    /// host's launches included. Aims are of figures in a row.
+    /// Ours and an empty graph in two ways. Queued: these times, which are the GPU's alone. In a row: as a loop of
+    /// replays sees it, including the host's launches. The targets are for figures in a row.
     fn against_nothing(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Graphs of collectives among virtual ranks that this thread plays.
+//! Graphs of collectives among virtual ranks played by this thread.
 
 use super::frozen::mixed;
 use super::race::Side;
@@ -40,7 +40,7 @@ impl Group {
         self.links.iter().map(|link| &link.seat().stream).collect()
     }
 
-    /// An all-to-all in which every rank has so many bytes.
+    /// An all-to-all in which every rank has `bytes` bytes.
     pub fn all_to_all(&self, bytes: usize, config: Knobs, way: Way, rotation: usize) -> Result<Side> {
         let ranks = self.links.len();
         let len = bytes / 2 / ranks;
@@ -55,7 +55,7 @@ impl Group {
             };
             let mut ops = Vec::new();
             for (me, link) in self.links.iter().enumerate() {
-                // Positive and of one size, so that fp8 keeps most of it.
+                // Positive and of similar magnitude, so that fp8 keeps most of it.
                 let number =
                     |i: usize| Bf16::from_bits(0x3f80 | (mixed(((k * ranks + me) << 32 | i) as u64) & 0x7f) as u16);
                 let x = link.device().tensor(&(0..ranks * len).map(number).collect::<Vec<_>>())?;
@@ -95,7 +95,7 @@ impl Group {
         Ok(side)
     }
 
-    /// A one-shot all-reduce of so many bytes.
+    /// A one-shot all-reduce of `bytes` bytes.
     pub fn all_reduce(&self, bytes: usize, config: Knobs) -> Result<Side> {
         let tensors = self.links.iter().enumerate().map(|(me, link)| {
             let x: Vec<f32> = (0..bytes / 4).map(|i| (mixed((me << 32 | i) as u64) % 1000) as f32).collect();

@@ -8,18 +8,18 @@ use tilewire::Tensor;
 use tilewire::cuda::{CudaError, Device, Foreign, ForeignEntry, Graph, Grid, Stream};
 use tilewire::tensor::bytes_of;
 
-/// What `frozen.cu` says it is made by.
+/// Built as the head of `frozen.cu` describes.
 const TEXT: &str = include_str!("frozen.ptx");
-/// Samples of what the host does.
+/// Samples of host times.
 pub const HOST_SAMPLES: usize = 200;
 /// Slots of a block.
 const DEPTH: usize = 8;
 
-/// The kernels, their streams and what they keep between launches.
+/// The kernels, their streams and the state they keep between launches.
 pub struct Frozen {
     device: Arc<Device>,
     streams: [Arc<Stream>; 2],
-    /// For what is copied beside a scheme.
+    /// The stream for copies beside a scheme.
     beside: Arc<Stream>,
     module: Arc<Foreign>,
 }
@@ -30,7 +30,7 @@ pub struct Scheme {
     _memory: Vec<Tensor<u64>>,
     inputs: Vec<Tensor<u64>>,
     outputs: Vec<Tensor<u64>>,
-    /// What is copied beside it, from and to.
+    /// Source and destination of the copy beside it.
     own: Option<[Tensor<u64>; 2]>,
 }
 
@@ -41,12 +41,12 @@ impl Frozen {
         Ok(Frozen { device: device.clone(), streams, beside, module: Foreign::load(device, TEXT)? })
     }
 
-    /// Nothing, on two streams.
+    /// An empty graph on two streams.
     pub fn empty(&self) -> Result<Side> {
         self.empty_on(&self.streams.each_ref())
     }
 
-    /// Nothing, on some streams.
+    /// An empty graph on some streams.
     pub fn empty_on(&self, streams: &[&Arc<Stream>]) -> Result<Side> {
         let empty = self.module.entry("empty")?;
         let launch = || streams.iter().try_for_each(|stream| self.launch(&empty, stream, grid(1, 32), &[]));
@@ -54,14 +54,14 @@ impl Frozen {
         Ok(Side { name: "empty graph".into(), graphs: vec![graph] })
     }
 
-    /// Nothing for so long, on one stream.
+    /// Keeps one stream busy for this long.
     pub fn hold(&self, time: Duration) -> Result<Graph> {
         let (hold, stream) = (self.module.entry("hold")?, &self.streams[0]);
         let launch = || self.launch(&hold, stream, grid(1, 1), &[time.as_nanos() as u64]);
         Ok(stream.capture::<CudaError>(&[], launch)?)
     }
 
-    /// Microseconds that the host needs for a launch of nothing.
+    /// Microseconds that the host needs for an empty launch.
     pub fn launch_cost(&self) -> Result<f64> {
         let empty = self.module.entry("empty")?;
         median_of(HOST_SAMPLES, || {
@@ -75,7 +75,7 @@ impl Frozen {
         })
     }
 
-    /// One hop by so many blocks. `beside`: with nothing on a second stream, since a transfer is two launches.
+    /// One hop by `blocks` blocks. `beside`: with an empty kernel on a second stream, since a transfer is two launches.
     pub fn one_hop(&self, bytes: usize, blocks: usize, rotation: usize, beside: bool) -> Result<Scheme> {
         let (entry, empty) = (self.module.entry("one_hop")?, self.module.entry("empty")?);
         let (inputs, outputs) = (self.filled(bytes, rotation)?, self.zeros(bytes, rotation)?);
@@ -94,7 +94,7 @@ impl Frozen {
         Ok(Scheme { side, _memory: Vec::new(), inputs, outputs, own: None })
     }
 
-    /// Two hops, one way, with slots of so many bytes.
+    /// Two hops, one way, with slots of `slot` bytes.
     pub fn one_way(&self, bytes: usize, blocks: usize, slot: usize, rotation: usize) -> Result<Scheme> {
         let (send, receive) = (self.module.entry("two_hop_send")?, self.module.entry("two_hop_receive")?);
         let (inputs, outputs) = (self.filled(bytes, rotation)?, self.zeros(bytes, rotation)?);
@@ -122,7 +122,8 @@ impl Frozen {
         self.both_ways_beside(bytes, blocks, slot, rotation, None)
     }
 
-    /// Both ways in one block, and beside it a copy of so many bytes by so many blocks: what ranks pass to themselves.
+    /// Both ways in one block. `own` adds a copy beside it, of (bytes, blocks): the chunks that ranks pass to
+    /// themselves.
     pub fn both_ways_beside(
         &self,
         bytes: usize,
@@ -200,7 +201,7 @@ impl Frozen {
         Ok(Scheme { side, _memory: vec![packets, words], inputs, outputs, own: None })
     }
 
-    /// A one-shot all-reduce of four ranks, each on its stream, of whole numbers.
+    /// A one-shot all-reduce of whole numbers by four ranks, each on its stream.
     pub fn packet_reduce(&self, streams: &[&Arc<Stream>], bytes: usize, blocks: usize) -> Result<(Side, Reduced)> {
         let ranks = streams.len();
         ensure!(ranks == 4, "packet_reduce is written for four ranks");
@@ -231,8 +232,8 @@ impl Frozen {
     }
 
     fn launch(&self, entry: &ForeignEntry, stream: &Arc<Stream>, grid: Grid, words: &[u64]) -> Result<(), CudaError> {
-        // SAFETY: every caller in this file passes what `frozen.cu` says its entry takes; a `Scheme` or a `Reduced` keeps the memory, and
-        // whoever has one drops it after its graphs were waited for.
+        // SAFETY: every caller in this file passes the arguments that `frozen.cu` declares for its entry. A `Scheme` or
+        // a `Reduced` keeps the memory, and its owner drops it after its graphs were waited for.
         unsafe { entry.launch(stream, grid, words) }
     }
 
@@ -249,7 +250,7 @@ impl Frozen {
     }
 }
 
-/// An all-reduce by hand.
+/// A hand-written all-reduce.
 pub struct Reduced {
     _memory: Vec<Tensor<u64>>,
     inputs: Vec<Tensor<u64>>,
@@ -257,7 +258,7 @@ pub struct Reduced {
 }
 
 impl Reduced {
-    /// Whether every rank has the sum.
+    /// Checks that every rank has the sum.
     pub fn check(&self) -> Result<()> {
         let inputs = self.inputs.iter().map(|x| x.try_to_vec()).collect::<Result<Vec<_>, _>>()?;
         for y in &self.outputs {
@@ -272,7 +273,7 @@ impl Reduced {
 }
 
 impl Scheme {
-    /// Whether every byte arrived; both ways, each rank has the other's.
+    /// Checks that every byte arrived; if `both`, each rank has the other's.
     pub fn check(&self, both: bool) -> Result<()> {
         for (k, y) in self.outputs.iter().enumerate() {
             let x = &self.inputs[if both { k ^ 1 } else { k }];
@@ -293,7 +294,7 @@ fn address(tensor: &Tensor<u64>) -> u64 {
     tensor.memory().start().addr().get() as u64
 }
 
-/// Numbers that look like none of their neighbours.
+/// Numbers that do not resemble their neighbours.
 pub fn mixed(x: u64) -> u64 {
     let z = x.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z ^ (z >> 31)

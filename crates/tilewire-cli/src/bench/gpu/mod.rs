@@ -1,16 +1,18 @@
 //! Virtual ranks on one GPU measured against frozen hand-written kernels, in one run.
 //!
 //! ```text
-//!   cases ──▶ sides: graphs of ours, of the frozen kernels, of nothing ──▶ race: replays in turn ──▶ medians ──▶ table, JSON rows, plots
+//!   cases ──▶ sides: graphs of ours, of frozen kernels, empty ones ──▶ race: replays in turn ──▶ medians ──▶ reports
 //! ```
-//! - **In**: which cases, sizes and numbers of blocks. **Out**: medians, and ratios to the limit of the same blocks.
-//! - **How**: a sample is some replays of captured graphs in which both ranks run side by side, so it is the slower rank that counts.
-//!   The buffers of successive replays differ, so that what is read is not in the cache. The sides take turns, sample by sample.
-//! - **Invariants**: nothing counts that was not compared byte by byte.
+//! - **In**: the cases, sizes and numbers of blocks. **Out**: medians, and ratios to the limit with the same blocks, as
+//!   a table, JSON rows and plots.
+//! - **How**: a sample is several replays of captured graphs in which both ranks run side by side, so the slower rank
+//!   counts. The buffers of successive replays differ, so that inputs are not in the cache. The sides take turns,
+//!   sample by sample.
+//! - **Invariants**: only results that were compared byte by byte count.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `cases.rs` | what is measured against what |
+//! | `cases.rs` | the cases and their limits |
 //! | `ours.rs` | graphs of `send`, `recv` and `sendrecv` |
 //! | `collectives.rs` | graphs of collectives among four ranks |
 //! | `frozen.rs` | graphs of the hand-written kernels (`frozen.cu`, `frozen.ptx`) |

@@ -1,4 +1,4 @@
-//! Graphs of `send`, `recv` and `sendrecv` between two virtual ranks that this thread plays.
+//! Graphs of `send`, `recv` and `sendrecv` between two virtual ranks played by this thread.
 
 use super::frozen::{HOST_SAMPLES, mixed};
 use super::race::{Side, median_of};
@@ -19,14 +19,14 @@ pub struct Pair<'l> {
     ranks: &'l [NvlTransport],
 }
 
-/// What travels.
+/// The hook of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hook {
-    /// As it is.
+    /// No hook.
     Copy,
     /// Multiplied by 2.
     Scale,
-    /// As bf16, transposed: rows and columns of what is sent.
+    /// As bf16, transposed: rows and columns of the sent matrix.
     Transpose(usize, usize),
 }
 
@@ -140,12 +140,12 @@ impl<'l> Pair<'l> {
         Ok(side)
     }
 
-    /// Microseconds that the host needs for a prepared `run()`, and milliseconds for a kernel that is new.
+    /// Microseconds of host time for a prepared `run()`, and milliseconds for a new kernel.
     pub fn host_cost(&self, config: Knobs) -> Result<(f64, f64)> {
         let [a, b] = self.ranks else { unreachable!("two ranks") };
         let (x, y) = (filled::<u64>(a, 1 << 20, 0)?, a.device().zeros::<u64>((1 << 20) / 8)?);
         let mut built = 0;
-        // Of another length each time: another kernel.
+        // A different length each time makes it a different kernel.
         let build_ms = median_of(9, || {
             built += 1;
             let part = x.slice(0..x.len() - built);

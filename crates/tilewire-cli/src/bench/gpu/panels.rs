@@ -3,13 +3,13 @@
 use crate::bench::plot::{Panel, titled};
 use crate::bench::report::Row;
 
-/// A picture for each kind of work and protocol, and in it a line for each way of doing it and number of blocks.
+/// A picture for each kind of work and protocol, with a line for each variant and number of blocks.
 ///
 /// ```text
 ///   name of a row   one way, two hops, 4 blocks      hook: scale f32, 16 blocks
 ///                   └ work ┘ └──── line ───┘         work  └────── line ──────┘
 /// ```
-/// What a row's bytes are not the point of has no place on an axis of sizes: what the host needs for a launch.
+/// Rows whose size does not matter, such as the host's time for a launch, are not drawn.
 pub fn panels(rows: &[Row]) -> Vec<Panel> {
     let mut panels = Vec::new();
     for row in rows.iter().filter(|row| row.gbps.is_some() && row.ratio.is_finite()) {
@@ -46,7 +46,7 @@ mod tests {
         }
     }
 
-    /// As a run has them: all sizes of a number of blocks do not follow each other.
+    /// In the order of a run: the sizes of one number of blocks are not adjacent.
     fn rows() -> Vec<Row> {
         let mut rows = Vec::new();
         for bytes in [1 << 20, 8 << 20, 64 << 20] {

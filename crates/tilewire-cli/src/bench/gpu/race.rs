@@ -11,15 +11,15 @@ pub struct Side {
     pub graphs: Vec<Graph>,
 }
 
-/// How long a sample replays: short ones are lost in the resolution of the events.
+/// Duration of a sample: short ones are lost in the resolution of the events.
 const SAMPLE_US: f64 = 300.0;
 
-/// How long the stream is held before a sample, until the host has queued all its replays: a graph of some empty kernels takes the GPU less
-/// time than the host, and what is measured must be the GPU.
+/// How long the stream is held before a sample, until the host has queued all its replays. A graph of a few empty
+/// kernels takes the GPU less time than the host, and the GPU is to be measured.
 pub const HELD: Duration = Duration::from_micros(700);
 
-/// Median microseconds of one replay of each side. `hold` holds the stream for [`HELD`]; without it, replays begin as the host launches them, and
-/// where that takes longer than the GPU it is what is measured.
+/// Median microseconds of one replay of each side. `hold` holds the stream for [`HELD`]. Without it, replays begin as
+/// the host launches them, and if that takes longer than the GPU, the host is what is measured.
 pub fn race(
     device: &Arc<Device>,
     stream: &Arc<Stream>,
@@ -40,7 +40,7 @@ pub fn race(
         stop.record(stream)?;
         Ok(stop.since(&start)?.as_secs_f64() * 1e6 / replays as f64)
     };
-    // Once around each side's buffers, and then as many as fill a sample.
+    // Once around each side's buffers, and then as many replays as fill a sample.
     let mut replays = Vec::new();
     for (k, side) in sides.iter().enumerate() {
         sample(k, side.graphs.len().max(3))?;
@@ -57,7 +57,7 @@ pub fn race(
     Ok(times.into_iter().map(median).collect())
 }
 
-/// The median of so many measurements.
+/// The median of `count` measurements.
 pub fn median_of(count: usize, mut once: impl FnMut() -> Result<f64>) -> Result<f64> {
     Ok(median((0..count).map(|_| once()).collect::<Result<_>>()?))
 }

@@ -1,9 +1,11 @@
-//! Rounds of samples, all sides in turn, and what they say by place.
+//! Rounds of samples, all sides in turn, and their results by place.
 //!
-//! The order is another one in every round, as in [`interleaved`](crate::bench::interleaved). A sample is: probe, warm up, timed run, probe.
+//! The order differs in every round, as in [`interleaved`](crate::bench::interleaved). A sample is: probe, warm up,
+//! timed run, probe.
 //!
-//! A limit is the fastest of many variants, and the fastest of forty medians is mostly the luckiest: up to a tenth faster than the same variant is when it runs
-//! again. So variants qualify first, at each place, and what counts is measured afterwards, of those few and of all who race them.
+//! A limit is the fastest of many variants, and the fastest of forty medians is mostly the luckiest: up to a tenth
+//! faster than the same variant in another run. So variants qualify first, at each place. The figures are measured
+//! afterwards, of those few and of all that race them.
 
 use super::heats::MPI;
 use super::lockstep::Lockstep;
@@ -15,7 +17,7 @@ use anyhow::{Context, Result};
 use std::io::{Write, stderr};
 use std::time::{Duration, Instant};
 
-/// Before a sample there is at least one message, and not too many small ones.
+/// Messages before a sample: at least one, and not too many small ones.
 const MOST_WARM_UP: u64 = 256;
 
 /// How much time to spend on one contest.
@@ -23,24 +25,24 @@ const MOST_WARM_UP: u64 = 256;
 pub struct Effort {
     /// The least length of a sample: short, since the processors move.
     pub sample: Duration,
-    /// Bytes before a sample. For figures they restore a side's state of the caches: what it sends and receives, and all
-    /// slots of the largest ring several times.
+    /// Bytes before a sample. For figures they restore a side's state of the caches: its sent and received data, and
+    /// all slots of the largest ring several times.
     pub warm_up: u64,
-    /// To find the fastest variants of each limit.
+    /// Rounds to find the fastest variants of each limit.
     pub trials: Rounds,
-    /// For the figures.
+    /// Rounds for the figures.
     pub rounds: Rounds,
-    /// Samples that make a median.
+    /// Samples needed for a median.
     pub least: usize,
 }
 
 /// How often all sides of a contest take their turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
-    /// Samples of each side, and how few suffice when time is up.
+    /// Samples of each side, and the number that suffices when time is up.
     pub most: usize,
     pub least: usize,
-    /// When time is up.
+    /// The time.
     pub time: Duration,
 }
 
@@ -53,7 +55,7 @@ impl Effort {
         rounds: Rounds { most: 41, least: 15, time: Duration::from_secs(8) },
         least: 3,
     };
-    /// To see that it works.
+    /// To test that it works.
     pub const QUICK: Effort = Effort {
         sample: Duration::from_micros(100),
         warm_up: 2 << 20,
@@ -62,26 +64,27 @@ impl Effort {
         least: 1,
     };
 
-    /// Messages of so many bytes before a sample.
+    /// Messages of `bytes` bytes before a sample.
     fn warm_up_steps(&self, bytes: usize) -> u64 {
         (self.warm_up / bytes.max(1) as u64).clamp(1, MOST_WARM_UP)
     }
 }
 
-/// A side that is another program's: it times and probes itself.
+/// A side that is another program: it times and probes itself.
 pub struct Guest<'m> {
     /// The name in reports.
     pub name: &'static str,
-    /// What it calls the work.
+    /// Its name for the work.
     pub work: &'static str,
-    /// What it races.
+    /// The limit it races.
     pub against: Limit,
     /// The program.
     pub job: &'m mut mpi::Job,
 }
 
 impl Guest<'_> {
-    /// Asks the program for something. One that fails is not asked again, since nobody knows what state it is in, and the others go on.
+    /// Sends the program a request. One that fails is not asked again, since its state is unknown, and the others
+    /// continue.
     fn with<R>(&mut self, ask: impl FnOnce(&mut mpi::Job, &str) -> Result<R>) -> Option<R> {
         if self.job.has_failed {
             return None;
@@ -95,19 +98,19 @@ impl Guest<'_> {
     }
 }
 
-/// What was measured of one side.
+/// The measurements of one side.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The side's name.
     pub name: String,
-    /// What it was.
+    /// Its part in the contest.
     pub part: Part,
-    /// Nanoseconds a message, by place, sorted.
+    /// Nanoseconds per message, by place, sorted.
     samples: [Vec<f64>; 4],
 }
 
 impl Outcome {
-    /// A side of which nothing was measured yet.
+    /// A side without measurements.
     pub fn new(name: String, part: Part) -> Outcome {
         Outcome { name, part, samples: Default::default() }
     }
@@ -118,19 +121,19 @@ impl Outcome {
         samples.insert(samples.partition_point(|&other| other < ns), ns);
     }
 
-    /// The median at a place, where there are at least so many samples.
+    /// The median at a place, if there are at least `least` samples.
     pub fn median_ns(&self, place: Place, least: usize) -> Option<f64> {
         let samples = &self.samples[place as usize];
         let (low, high) = (samples.len().saturating_sub(1) / 2, samples.len() / 2);
         (samples.len() >= least.max(1)).then(|| (samples[low] + samples[high]) / 2.0)
     }
 
-    /// How many samples there are of a place.
+    /// Number of samples at a place.
     pub fn count(&self, place: Place) -> usize {
         self.samples[place as usize].len()
     }
 
-    /// Whether it is a variant of a limit.
+    /// True if it is a variant of a limit.
     pub fn is(&self, limit: Limit) -> bool {
         self.part == Part::Limit(limit)
     }
@@ -143,22 +146,22 @@ pub fn best(outcomes: &[Outcome], limit: Limit, place: Place, least: usize) -> O
     medians.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// What is done, and how long that may be measured.
+/// The work, and how long it may be measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Course {
     /// The name in messages.
     pub what: &'static str,
     /// Messages one after the other in one step.
     pub hops: f64,
-    /// Whether there are more ranks than cores.
+    /// True if there are more ranks than cores.
     pub crowded: bool,
-    /// Bytes of one.
+    /// Bytes of a message.
     pub bytes: usize,
     /// Time to spend.
     pub effort: Effort,
 }
 
-/// Checks and measures all sides. For rank 0, while the others follow.
+/// Checks and measures all sides. Rank 0 calls this while the others follow.
 pub fn measure(
     lockstep: &mut Lockstep,
     sides: &mut [Side],
@@ -212,7 +215,7 @@ pub fn measure(
             (0..nothing.len()).filter(|&k| Place::EVERY.iter().any(|&place| may_race(k, place))).collect();
         outcomes.clone_from(&nothing);
         rounds(effort.rounds, &racing, |k| {
-            // At a place where no variant qualified there is no limit, rather than a slow one.
+            // If no variant qualified at a place, there is no limit rather than a slow one.
             let counts = take(k)?.filter(|&(place, _)| may_race(k, place));
             counts.into_iter().for_each(|(place, ns)| outcomes[k].add(place, ns));
             Ok(())
@@ -224,10 +227,10 @@ pub fn measure(
     Ok(outcomes)
 }
 
-/// How often a contest is held whose ranks were moved elsewhere after the variants had qualified.
+/// How often a contest is repeated if its ranks were moved after the variants had qualified.
 const ATTEMPTS: usize = 3;
 
-/// Whether all of ours can be compared with their limits at a place. A guest may have failed.
+/// True if all of ours can be compared with their limits at a place. A guest may have failed.
 fn is_decided(outcomes: &[Outcome], place: Place, least: usize) -> bool {
     outcomes.iter().all(|outcome| match outcome.part {
         Part::Limit(_) | Part::Racer { protocol: MPI, .. } => true,
@@ -249,16 +252,17 @@ fn rounds(rounds: Rounds, sides: &[usize], mut take: impl FnMut(usize) -> Result
     Ok(())
 }
 
-/// How many variants of a limit qualify at each place.
+/// Number of variants of a limit that qualify at each place.
 const QUALIFY: usize = 2;
 
-/// Whether a side is one of more variants than can qualify.
+/// True if a side is one of more variants than can qualify.
 fn must_qualify(outcomes: &[Outcome], k: usize) -> bool {
     let variants = |limit| outcomes.iter().filter(|outcome| outcome.is(limit)).count();
     matches!(outcomes[k].part, Part::Limit(limit) if variants(limit) > QUALIFY)
 }
 
-/// Whether a variant of a limit was among the fastest at a place at which (nearly) all were: the fastest of a few that happened to be there is no limit.
+/// True if a variant of a limit was among the fastest at a place where (nearly) all were measured: the fastest of a few
+/// that happened to be there is no limit.
 fn qualifies(trials: &[Outcome], k: usize, place: Place, least: usize) -> bool {
     let Some(own) = trials[k].median_ns(place, least) else { return false };
     let variants: Vec<&Outcome> = trials.iter().filter(|other| other.part == trials[k].part).collect();
@@ -280,12 +284,12 @@ fn sample(
     Ok((Place::agreed(before, after), took))
 }
 
-/// How many steps fill a sample.
+/// Number of steps that fill a sample.
 fn calibrate(sample: Duration, mut run: impl FnMut(u64) -> Result<Duration>) -> Result<u64> {
     let mut steps = 1;
     loop {
         let took = run(steps)?;
-        // What takes no time at all is not run forever.
+        // A step that takes no time at all is not run forever.
         if took >= sample / 2 || steps >= 1 << 24 {
             let scale = sample.as_secs_f64() / took.as_secs_f64().max(1e-9);
             let filling = (steps as f64 * scale).ceil() as u64;

@@ -17,7 +17,7 @@ pub enum Copy {
 }
 
 impl Copy {
-    /// Those that this processor can do.
+    /// Those that this processor supports.
     pub fn available() -> Vec<Copy> {
         let mut copies = vec![Copy::Cached, Copy::Streamed];
         #[cfg(target_arch = "x86_64")]
@@ -27,12 +27,12 @@ impl Copy {
         copies
     }
 
-    /// Whether it writes around the cache.
+    /// True if it writes around the cache.
     pub fn streams(self) -> bool {
         matches!(self, Copy::Streamed | Copy::WideStreamed)
     }
 
-    /// What follows a variant's name.
+    /// The suffix of a variant's name.
     pub fn suffix(self) -> &'static str {
         match self {
             Copy::Cached => "",
@@ -45,15 +45,16 @@ impl Copy {
     /// Copies `bytes` bytes from offset `from` of `source` to offset `to` of `target`; a release store publishes them.
     ///
     /// # Panics
-    /// When they do not lie inside.
+    /// If they are not inside.
     ///
     /// # Safety
-    /// Nobody writes those bytes of `source`, and nobody else touches those of `target`, before this rank's next signal.
+    /// No rank writes those bytes of `source`, and no other rank touches those of `target`, before this rank's next
+    /// signal.
     #[inline]
     pub unsafe fn run(self, target: &Memory, to: usize, source: &Memory, from: usize, bytes: usize) {
         assert!(to + bytes <= target.bytes() && from + bytes <= source.bytes());
-        // SAFETY: both ranges are inside memory that the handles keep alive, and initialised; the caller vouches that nobody writes
-        // the one or touches the other, so a shared and an exclusive reference are what they are.
+        // SAFETY: both ranges are initialised and inside memory that the handles keep alive. The caller guarantees that
+        // nobody writes the one or touches the other, so a shared and an exclusive reference are justified.
         let (target, source) = unsafe {
             (
                 std::slice::from_raw_parts_mut(target.start().as_ptr().add(to), bytes),
@@ -64,7 +65,7 @@ impl Copy {
             Copy::Cached => hand::copy_temporal(target, source),
             Copy::Streamed => hand::copy_non_temporal(target, source),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: who has such a copy has it from `available`, which found AVX-512; the lengths are equal.
+            // SAFETY: such a copy comes only from `available`, which found AVX-512; the lengths are equal.
             Copy::WideCached => unsafe { wide::<false>(target, source) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -74,14 +75,14 @@ impl Copy {
         }
     }
 
-    /// Stores a word all over `bytes` bytes from offset `to` of `target`, around the cache where the copy does, and
+    /// Stores a word repeatedly over `bytes` bytes from offset `to` of `target`, around the cache if the copy does, and
     /// reads nothing; a release store publishes them.
     ///
     /// # Panics
-    /// When they do not lie inside.
+    /// If they are not inside.
     ///
     /// # Safety
-    /// Nobody else touches those bytes before this rank's next signal.
+    /// No other rank touches those bytes before this rank's next signal.
     pub unsafe fn fill(self, target: &Memory, to: usize, bytes: usize, word: u64) {
         assert!(to + bytes <= target.bytes());
         // SAFETY: as for `run`.
@@ -91,7 +92,7 @@ impl Copy {
             // SAFETY: AVX2 was detected.
             Copy::Streamed if is_x86_feature_detected!("avx2") => unsafe { fill_256(target, word) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: who has such a copy has it from `available`, which found AVX-512.
+            // SAFETY: such a copy comes only from `available`, which found AVX-512.
             Copy::WideStreamed => unsafe { fill_512(target, word) },
             _ => target,
         };
@@ -102,10 +103,10 @@ impl Copy {
 #[cfg(target_arch = "x86_64")]
 macro_rules! fill {
     ($name:ident, $feature:literal, $vector:ty, $set:ident, $store:ident, $stream:ident) => {
-        /// Fills whole groups of four vectors, and gives what is left. Off vector borders stores are ordinary.
+        /// Fills whole groups of four vectors, and returns the rest. Off vector borders stores are ordinary.
         ///
         /// # Safety
-        /// There is the feature.
+        /// The processor has the feature.
         #[target_feature(enable = $feature)]
         unsafe fn $name(target: &mut [u8], word: u64) -> &mut [u8] {
             use std::arch::x86_64::*;
@@ -134,7 +135,7 @@ fill!(fill_256, "avx2", std::arch::x86_64::__m256i, _mm256_set1_epi64x, _mm256_s
 #[cfg(target_arch = "x86_64")]
 fill!(fill_512, "avx512f", std::arch::x86_64::__m512i, _mm512_set1_epi64, _mm512_storeu_si512, _mm512_stream_si512);
 
-/// Whether [`in_turns`] can be used.
+/// True if [`in_turns`] is available.
 pub fn has_turns() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
@@ -142,10 +143,11 @@ pub fn has_turns() -> bool {
     false
 }
 
-/// Two copies, from and to offsets of memories, four lines of each in turn, around the cache or through it; a release store publishes them.
+/// Two copies, from and to offsets of memories, alternating after four lines, around the cache or through it; a release
+/// store publishes them.
 ///
 /// # Panics
-/// When they do not lie inside, or there are [none](has_turns).
+/// If they are not inside, or it is not [available](has_turns).
 ///
 /// # Safety
 /// As for [`Copy::run`], for both.
@@ -159,7 +161,7 @@ pub unsafe fn in_turns(
     let [to, other_to] = targets.map(|(memory, at)| memory.start().as_ptr().wrapping_add(at));
     let [from, other] = sources.map(|(memory, at)| memory.start().as_ptr().wrapping_add(at).cast_const());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: all lie inside memory that the handles keep alive; the caller vouches for the rest, and there is AVX-512.
+    // SAFETY: all are inside memory that the handles keep alive; the caller guarantees the rest, and there is AVX-512.
     unsafe {
         match streams {
             [false, false] => turns::<false, false>([to, other_to], [from, other], bytes),
@@ -173,7 +175,8 @@ pub unsafe fn in_turns(
 }
 
 /// # Safety
-/// There is AVX-512; so many bytes can be read and written there, and nobody else touches what is written, or writes what is read.
+/// There is AVX-512; `bytes` bytes can be read and written there, and no other rank touches what is written, or writes
+/// what is read.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn turns<const FIRST: bool, const SECOND: bool>(to: [*mut u8; 2], from: [*const u8; 2], bytes: usize) {
@@ -182,7 +185,7 @@ unsafe fn turns<const FIRST: bool, const SECOND: bool>(to: [*mut u8; 2], from: [
     let whole = bytes / STEP * STEP;
     let streams = [0, 1].map(|k| [FIRST, SECOND][k] && (to[k] as usize).is_multiple_of(64));
     for at in (0..whole).step_by(STEP) {
-        // What is sent first: if both are the same that is faster.
+        // The sent copy first: if both have the same source that is faster.
         for k in [1, 0] {
             // SAFETY: `at` + 256 is at most `bytes`; a streamed store is at a multiple of 64.
             unsafe {
@@ -199,10 +202,10 @@ unsafe fn turns<const FIRST: bool, const SECOND: bool>(to: [*mut u8; 2], from: [
     (0..2).for_each(|k| unsafe { from[k].add(whole).copy_to_nonoverlapping(to[k].add(whole), bytes - whole) });
 }
 
-/// Copies 8 lines at a time. `STREAM` is for targets on line borders; others are stored as usual.
+/// Copies 8 lines at a time. `STREAM` is for targets on line borders; others use ordinary stores.
 ///
 /// # Safety
-/// There is AVX-512, and the slices have one length.
+/// There is AVX-512, and the slices have the same length.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn wide<const STREAM: bool>(target: &mut [u8], source: &[u8]) {
@@ -214,8 +217,8 @@ unsafe fn wide<const STREAM: bool>(target: &mut [u8], source: &[u8]) {
     let whole = source.len() / STEP * STEP;
     let (to, from) = (target.as_mut_ptr(), source.as_ptr());
     for at in (0..whole).step_by(STEP) {
-        // SAFETY: `at` + 512 is at most the common length; a streamed store is at a multiple of 64; a prefetch of an invalid address
-        // does nothing.
+        // SAFETY: `at` + 512 is at most the common length; a streamed store is at a multiple of 64; a prefetch of an
+        // invalid address does nothing.
         unsafe {
             if streams {
                 (0..8).for_each(|k| {

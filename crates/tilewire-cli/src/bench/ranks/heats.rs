@@ -18,23 +18,24 @@ use std::sync::Mutex;
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{AbortCode, Cause, World};
 
-/// This rank's half of all sides of a contest over so many bytes. Collective.
+/// This rank's half of all sides of a contest over `bytes` bytes. Collective.
 pub type Sides = for<'l> fn(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>>;
 
 /// A contest to hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: &'static str,
     /// Bytes of a message, or of a chunk.
     pub bytes: usize,
     /// Messages one after the other in one step.
     pub hops: f64,
-    /// Bytes that a step moves; none where latency is the point.
+    /// Bytes that a step moves; `None` if latency is measured.
     pub volume: Option<usize>,
-    /// Those who take part.
+    /// The sides.
     pub sides: Sides,
-    /// What MPI programs call the work, and what they are compared with; none where they have nothing like it.
+    /// The name of the work in MPI programs, and the limit they are compared with; `None` if they have nothing
+    /// comparable.
     pub guests: Option<(&'static str, Limit)>,
 }
 
@@ -42,54 +43,54 @@ pub struct Step {
 pub struct Arena {
     /// Threads or processes.
     pub kind: Kind,
-    /// How many of them.
+    /// Number of ranks.
     pub ranks: usize,
     /// Time to spend on each contest.
     pub effort: Effort,
-    /// Others that take part.
+    /// Competing MPI programs.
     pub peer: Peer,
-    /// The words that make another process take part as a rank.
+    /// The arguments that make another process take part as a rank.
     pub words: Vec<String>,
 }
 
 /// A contest that was held.
 #[derive(Debug)]
 pub struct Heat {
-    /// What was done.
+    /// The work.
     pub step: Step,
-    /// By threads or processes.
+    /// Threads or processes.
     pub kind: Kind,
-    /// How many of them.
+    /// Number of ranks.
     pub ranks: usize,
-    /// What came of it.
+    /// The measurements.
     pub outcomes: Vec<Outcome>,
-    /// Samples that make a median.
+    /// Samples needed for a median.
     pub least: usize,
     /// Why there is no MPI among them.
     pub absent: Option<String>,
 }
 
-/// A limit, or what races one.
+/// A limit, or a side that races one.
 pub struct Line<'h> {
     /// The name in reports.
     pub name: String,
     /// The limit.
     pub against: Limit,
-    /// What it aims at.
+    /// Its target.
     pub aim: Aim,
     /// How its messages travel.
     pub protocol: &'static str,
-    /// By place: who it was, and its median.
+    /// By place: the side, and its median.
     pub medians: [Option<(&'h Outcome, f64)>; 4],
 }
 
-/// How the messages of limits and of MPI programs travel, in reports.
+/// The protocol of limits and of MPI programs, in reports.
 pub const BY_HAND: &str = "by hand";
 pub const MPI: &str = "mpi";
-/// How the names of those begin that aims of transfers are about.
+/// The start of the names that the targets of transfers refer to.
 pub const OPEN_MPI: &str = "Open MPI";
 
-/// What tables say below about a side that is neither ours nor a limit to judge by.
+/// The footnote of tables about a side that is neither ours nor a limit to judge by.
 pub const STORES_ALONE: &str = "\
 stores alone: not ours, and not judged. The same ranks store as many bytes in the same places
 around the caches, and read nothing: no copy that goes around them is faster, but one may
@@ -97,7 +98,7 @@ leave some in them.
 ";
 
 impl Heat {
-    /// The best of each limit, and all that race.
+    /// The best of each limit, and everything that races.
     pub fn lines(&self) -> Vec<Line<'_>> {
         let mut lines: Vec<Line> = Vec::new();
         for outcome in &self.outcomes {
@@ -127,24 +128,24 @@ impl Heat {
         best(&self.outcomes, limit, place, self.least).map(|(_, ns)| ns)
     }
 
-    /// How many times as fast as the best of Open MPI so many nanoseconds are, at a place.
+    /// How many times as fast as the best Open MPI a time of `ns` is, at a place.
     pub fn times_open_mpi(&self, ns: f64, place: Place) -> Option<f64> {
         self.times_mpi(OPEN_MPI, ns, place).map(|(_, times)| times)
     }
 
-    /// The best MPI at a place, of those whose names begin so, and how many times as fast so many nanoseconds are.
+    /// The best MPI at a place whose name starts with `make`, and how many times as fast a time of `ns` is.
     pub fn times_mpi(&self, make: &str, ns: f64, place: Place) -> Option<(String, f64)> {
         let peers = self.lines().into_iter().filter(|line| line.protocol == MPI && line.name.starts_with(make));
         let timed = peers.filter_map(|line| Some((line.medians[place as usize]?.1 / ns, line.name)));
         timed.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(times, name)| (name, times))
     }
 
-    /// Whether stores alone were measured, which tables then [explain](STORES_ALONE).
+    /// True if stores alone were measured, which tables then [explain](STORES_ALONE).
     pub fn has_stores(&self) -> bool {
         self.outcomes.iter().any(|outcome| outcome.is(Limit::Stores))
     }
 
-    /// Gigabytes a second, all directions together.
+    /// Gigabytes per second, all directions together.
     pub fn gbps(&self, ns: f64) -> Option<f64> {
         self.step.volume.filter(|&bytes| bytes > 0).map(|bytes| bytes as f64 / ns)
     }
@@ -202,10 +203,10 @@ pub fn panels(heats: &[Heat]) -> Vec<Panel> {
     panels
 }
 
-/// Holds contests in one world; only rank 0 has anything to report.
+/// Holds contests in one world; only rank 0 has results.
 pub fn hold(steps: &[Step], arena: Arena) -> Result<Vec<Heat>> {
     let Arena { kind, ranks, effort, peer, words } = arena;
-    // Rank 0 alone takes it; a rank that is a process of its own has one of its own.
+    // Only rank 0 takes it; a rank that is a separate process has its own.
     let peer = Mutex::new(peer);
     let body = |world: &World| match world.rank().index() {
         0 => lead(world, steps, kind, effort, &mut peer.lock().expect("rank 0 alone locks it")),
@@ -245,7 +246,7 @@ fn follow(world: &World, steps: &[Step]) -> Result<()> {
     })
 }
 
-/// Ties this rank to its core, while it works on a transport. When it fails, the others are told.
+/// Ties this rank to its core while it works on a transport. If it fails, the others are told.
 fn on_link<R>(world: &World, work: impl FnOnce(&ShmTransport) -> Result<R>) -> Result<R> {
     let rank = world.rank().index();
     let _pinned = Pinned::to_core_of(rank);

@@ -4,8 +4,8 @@
 //!   rank 0:  command, turn k ──▶            wait ready k │ clock │ its half │ wait done k │ clock
 //!   rank r:  wait turn k (asleep if long) │ ready k      │ its half         │ done k
 //! ```
-//! Followers sleep between commands that are far apart: while another program is measured on the same cores, they must not
-//! burn them.
+//! Followers sleep between commands that are far apart: they must not burn the cores on which another program is being
+//! measured.
 
 use super::side::Side;
 use super::words::{Word, Words};
@@ -14,22 +14,22 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 use tilewire::link::{ShmTransport, Transport};
 
-/// Round trips of a probe: so many times so many. The median of the times counts, so that an interrupt spoils one of them and not the
-/// probe. `mpi_peer.c` does the same.
+/// Round trips of a probe: repetitions, and trips in each. The median of the repetitions counts, so that an interrupt
+/// spoils one of them and not the probe. `mpi_peer.c` does the same.
 const PINGS: (usize, u64) = (9, 20);
 
-/// What the leader says.
+/// The leader's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
-    /// Find out how far apart the ranks are.
+    /// Measure how far apart the ranks are.
     Probe,
     /// Fill the buffers of a side.
     Fill,
-    /// Run so many steps of a side.
+    /// Run some steps of a side.
     Run,
-    /// Compare what a side received.
+    /// Compare the received data of a side.
     Verify,
-    /// No more of these sides.
+    /// These sides are done.
     End,
 }
 
@@ -42,7 +42,7 @@ pub struct Lockstep<'l> {
     command: Word<'l>,
     side: Word<'l>,
     steps: Word<'l>,
-    /// Of each follower.
+    /// One for each follower.
     ready: Vec<Word<'l>>,
     done: Vec<Word<'l>>,
     ping: Word<'l>,
@@ -71,7 +71,7 @@ impl<'l> Lockstep<'l> {
         })
     }
 
-    /// How long a cache line takes from one rank to the other, in nanoseconds. For rank 0.
+    /// Nanoseconds that a cache line takes from one rank to the other. For rank 0.
     pub fn probe(&mut self) -> Result<f64> {
         self.start(Command::Probe, 0, 0)?;
         let mut ns = [0.0; PINGS.0];
@@ -89,7 +89,7 @@ impl<'l> Lockstep<'l> {
         Ok(ns[PINGS.0 / 2])
     }
 
-    /// Runs a side and checks all that it moved. For rank 0.
+    /// Runs a side and checks everything it moved. For rank 0.
     pub fn check(&mut self, sides: &mut [Side], k: usize) -> Result<()> {
         self.start(Command::Fill, k, 0)?;
         sides[k].run.fill();
@@ -109,13 +109,13 @@ impl<'l> Lockstep<'l> {
         Ok(start.elapsed())
     }
 
-    /// Lets the followers go. For rank 0.
+    /// Releases the followers. For rank 0.
     pub fn end(&mut self) -> Result<()> {
         self.start(Command::End, 0, 0)?;
         self.finish()
     }
 
-    /// Does what the leader says, to the end of these sides. For all but rank 0.
+    /// Follows the leader's commands, to the end of these sides. For all but rank 0.
     pub fn follow(&mut self, sides: &mut [Side]) -> Result<()> {
         let rank = self.rank;
         let at = |name: &str| format!("{name} at rank {rank}");
@@ -126,7 +126,7 @@ impl<'l> Lockstep<'l> {
             let (k, steps) = (self.side.load(Relaxed) as usize, self.steps.load(Relaxed));
             self.ready[self.rank - 1].store(self.turns, Release);
             match command {
-                // The first two are as good as any.
+                // Any two ranks would do; the first two probe.
                 Command::Probe if self.rank > 1 => {}
                 Command::Probe => {
                     for _ in 0..PINGS.0 as u64 * PINGS.1 {

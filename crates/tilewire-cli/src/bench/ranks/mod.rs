@@ -7,14 +7,15 @@
 //!          sides, one half of each per rank:           lockstep: rank 0 leads, the others follow
 //!          limits, ours; mpi (its own processes)       probe │ warm up │ timed run │ probe ──▶ place
 //! ```
-//! - **In**: which cases and sizes, how many ranks, and whether they are threads or processes. **Out**: medians by place, and ratios to
-//!   the best limit of the same place.
-//! - **Why places**: virtual processors move between physical ones within seconds, and a cache line then travels in 0.03, 0.06 or
-//!   0.26 µs. A median over all of that compares nothing, so each sample is probed on both ends and counts for its [`place`] only.
-//! - **Invariants**: all ranks make the same sides in the same order, since making one may be a collective call. Nothing is timed
-//!   that was not checked byte by byte, and every timed message differs from the one before. Every wait ends when another rank
-//!   is gone.
-//! - **Must not know**: how a kernel works. The `ours` files alone use the library's collectives.
+//! - **In**: the cases and sizes, the number of ranks, and whether they are threads or processes. **Out**: medians by
+//!   place, and ratios to the best limit of the same place.
+//! - **Why places**: virtual processors move between physical ones within seconds, and a cache line then travels in
+//!   0.03, 0.06 or 0.26 µs. A median over all of that compares nothing, so each sample is probed before and after, and
+//!   counts for its [`place`] only.
+//! - **Invariants**: all ranks make the same sides in the same order, since making one may be a collective call. Only
+//!   sides that were checked byte by byte are timed, and every timed message differs from the one before. Every wait
+//!   ends when another rank is gone.
+//! - **Must not know**: how a kernel works. Only the `ours` files use the library's collectives.
 
 mod collectives;
 mod contest;

@@ -1,6 +1,7 @@
-//! MPI as a side: processes of its own, driven line by line, that time and probe themselves.
+//! MPI as a side: separate processes, driven line by line, that time and probe themselves.
 //!
-//! The program (`mpi_peer.c`) is compiled here with every MPI that is found, Open MPI and MPICH. Between its turns its processes sleep.
+//! The program (`mpi_peer.c`) is compiled here with every installed MPI, Open MPI and MPICH. Between its turns its
+//! processes sleep.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::CString;
@@ -19,21 +20,22 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = include_str!("mpi_peer.c");
 /// Bytes of a shared word's line in `mpi_peer.c`.
 const LINE: usize = 128;
-/// How long an answer may take: the first one includes the start of the job.
+/// How long an answer may take. The first one includes the start of the job.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the job may take to end.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// MPI programs, ready to be measured, or why there is none.
 pub enum Peer {
-    /// Those that run, with their names in reports.
+    /// The running ones, with their names in reports.
     Running(Vec<(&'static str, Job)>),
-    /// What reports say in place of figures.
+    /// The text of reports instead of figures.
     Missing(String),
 }
 
 impl Peer {
-    /// Starts all that is installed. Before this thread is tied to a core: what it starts would be tied to it too.
+    /// Starts all installed ones. Must run before this thread is tied to a core: processes it starts would be tied to
+    /// it too.
     pub fn start(ranks: usize) -> Peer {
         let (mut jobs, mut last) = (Vec::new(), "not installed".to_string());
         for mpi in Mpi::installed() {
@@ -46,10 +48,10 @@ impl Peer {
     }
 }
 
-/// Whose `mpirun` it is.
+/// The implementation of an `mpirun`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Make {
-    /// Of this major version.
+    /// Open MPI, with its major version.
     OpenMpi(u32),
     Mpich,
 }
@@ -74,7 +76,7 @@ struct Mpi {
 }
 
 impl Mpi {
-    /// The first of each make: the system's usual one, then by the names that Debian gives them.
+    /// The first of each implementation: the system's default, then Debian's names.
     fn installed() -> Vec<Mpi> {
         let mut found: Vec<Mpi> = Vec::new();
         for suffix in ["", ".openmpi", ".mpich"] {
@@ -95,7 +97,7 @@ impl Mpi {
     fn start(&self, ranks: usize) -> Result<Vec<(&'static str, Job)>> {
         let folder = Folder::new()?;
         self.compile(&folder.0)?;
-        // It refuses to run more ranks than cores unless told; MPICH does not.
+        // Open MPI refuses to run more ranks than cores without this option; MPICH does not.
         let open: &[&str] = &["--oversubscribe", "--bind-to", "none"];
         let ways: &[(&str, &[&str], &[&str])] = match self.make {
             Make::OpenMpi(0..=4) => &[
@@ -124,12 +126,12 @@ impl Mpi {
     }
 }
 
-/// What a command was answered with.
+/// The answer to a command.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
-    /// All steps together.
+    /// The time of all steps together.
     pub took: Duration,
-    /// A cache line's way before and after.
+    /// The time of a cache line, before and after.
     pub probes_ns: (f64, f64),
 }
 
@@ -147,12 +149,12 @@ impl Answer {
 /// Ranks under one `mpirun`.
 pub struct Job {
     child: Child,
-    /// Closed to end the job. Not its standard input, which launchers forward in ways of their own.
+    /// Closed to end the job. Not its standard input, which launchers forward in different ways.
     commands: Option<File>,
     answers: Receiver<String>,
-    /// What the job complained of.
+    /// The file with the job's error output.
     complaints: PathBuf,
-    /// Whether it gave a wrong answer, or none.
+    /// True after a wrong answer, or none.
     pub has_failed: bool,
     _folder: Folder,
 }
@@ -161,26 +163,26 @@ impl Job {
     fn start(program: &Folder, launcher: &str, ranks: usize, options: &[&str]) -> Result<Job> {
         let folder = Folder::new()?;
         let [fifo, page, complaints] = ["commands", "page", "stderr"].map(|name| folder.0.join(name));
-        // Three words of each rank and two of probes, on lines of their own.
+        // Three words of each rank and two of probes, each on its own line.
         fs::write(&page, vec![0; (3 * ranks + 2) * LINE])?;
         for rank in 0..ranks {
             make_fifo(&folder.0.join(format!("commands{rank}")))?;
         }
-        // To a copy of its own, since the jobs end in any order.
+        // A separate copy, since the jobs end in any order.
         fs::copy(program.0.join("peer"), folder.0.join("peer"))?;
         let mut command = Command::new(launcher);
         command.args(["-np", &ranks.to_string()]).args(options);
         command.arg(folder.0.join("peer")).args([&fifo, &page]);
-        // It refuses to run as root unless told twice; in containers there is often nobody else.
+        // Open MPI refuses to run as root without both variables, and in containers there is often no other user.
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&complaints)?);
         let mut child = command.spawn().with_context(|| launcher.to_string())?;
         let output = child.stdout.take().expect("piped");
-        // For reading too: opening a FIFO to write alone would wait for a reader, and the job may never become one.
+        // For reading too: opening a FIFO only for writing would wait for a reader, and the job may never become one.
         let commands = OpenOptions::new().read(true).write(true).open(folder.0.join("commands0"))?;
         let (sender, answers) = channel();
         let listen = move || {
-            // Ends when the job does, or when nobody listens.
+            // Ends when the job does, or when the receiver is gone.
             BufReader::new(output).lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
         };
         let mut job = Job { child, commands: Some(commands), answers, complaints, has_failed: false, _folder: folder };
@@ -189,7 +191,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Checks every word of what some steps move.
+    /// Checks every word that some steps move.
     pub fn check(&mut self, work: &str, bytes: usize) -> Result<()> {
         self.ask(&format!("check {work} {bytes}")).map(|_| ())
     }
@@ -213,7 +215,7 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// Lets the job end by itself, since then nothing of it stays; not for long.
+    /// Lets the job end by itself, so that it leaves nothing behind; waits only briefly.
     fn drop(&mut self) {
         self.commands = None;
         let until = Instant::now() + GRACE;
@@ -228,7 +230,7 @@ impl Drop for Job {
     }
 }
 
-/// A folder for this user alone that goes when it is dropped, or when this process ends in whatever way.
+/// A folder for this user alone that is removed when it is dropped, or when this process ends in any way.
 struct Folder(PathBuf, Janitor);
 
 impl Folder {
@@ -238,7 +240,7 @@ impl Folder {
         let name = format!("tilewire-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        // Not before the folder is known to be this process's own.
+        // Not before the folder is known to belong to this process.
         let janitor = Janitor::of(&path).inspect_err(|_| _ = fs::remove_dir(&path))?;
         Ok(Folder(path, janitor))
     }
@@ -250,8 +252,9 @@ impl Drop for Folder {
     }
 }
 
-/// A process that waits for the end of this one, however it comes, and then removes a folder. The kernel closes the janitor's input,
-/// which this process alone holds open. In a group of its own, so that Ctrl-C is not for it.
+/// A process that waits for the end of this one, however it comes, and then removes a folder. The kernel closes the
+/// janitor's input, which only this process holds open. It is in its own process group, so that Ctrl-C does not reach
+/// it.
 struct Janitor(Child);
 
 impl Janitor {
@@ -306,7 +309,7 @@ mod tests {
         assert_eq!(Make::parse(""), None);
     }
 
-    /// The test starts itself again, and that process is ended by a signal while it has a folder.
+    /// The test starts itself again, and that process is killed by a signal while it has a folder.
     #[test]
     fn a_folder_goes_with_the_process_that_has_it_however_that_ends() {
         const TOLD: &str = "TILEWIRE_TEST_FOLDER";
@@ -340,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Where MPI is installed, its side moves what it says it moves.
+    /// If MPI is installed, its side moves what it claims to move.
     #[test]
     fn the_program_answers_where_it_can_run() {
         let all = [&SUBJECTS[..], &["transposing"]].concat();

@@ -3,20 +3,20 @@
 use std::mem;
 use std::sync::OnceLock;
 
-/// How many cores there were before any thread was tied to one: with fewer than ranks, ranks share them.
+/// The number of cores before any thread was tied to one. With more ranks than cores, ranks share them.
 pub fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| allowed_cores().len())
 }
 
-/// The calling thread on the core of a rank. When this is dropped, by that thread, it may run where it could before: what
-/// it starts later, other ranks and MPI programs, would have that one core together.
+/// The calling thread, tied to the core of a rank. When this is dropped, by that thread, it may run where it could
+/// before. Otherwise everything it starts later, other ranks and MPI programs, would share that one core.
 pub struct Pinned {
     before: Vec<usize>,
 }
 
 impl Pinned {
-    /// Ties the calling thread. A system that refuses leaves it where it is, which only makes the samples noisier.
+    /// Ties the calling thread. If the system refuses, it stays where it is, which only makes the samples noisier.
     pub fn to_core_of(rank: usize) -> Pinned {
         cores();
         let before = allowed_cores();
@@ -33,10 +33,10 @@ impl Drop for Pinned {
     }
 }
 
-/// Lets the calling thread run on these cores only, if the system agrees.
+/// Restricts the calling thread to these cores, if the system agrees.
 fn allow(cores: &[usize]) {
-    // SAFETY: the set is plain data for which zeros are a value, the cores were found by `CPU_ISSET` and so are in range,
-    // and the set lives through the call, which changes the calling thread only.
+    // SAFETY: the set is plain data for which zeros are a value, the cores were found by `CPU_ISSET` and so are in
+    // range, and the set lives through the call, which changes the calling thread only.
     unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
         cores.iter().for_each(|&core| libc::CPU_SET(core, &mut set));

@@ -1,4 +1,4 @@
-//! Where the two ranks sit, as told by how long a cache line takes from one to the other.
+//! The place of two ranks, derived from the time that a cache line takes between them.
 #![forbid(unsafe_code)]
 
 /// How near the ranks' processors are to each other.
@@ -10,17 +10,17 @@ pub enum Place {
     Near,
     /// Cores that do not.
     Far,
-    /// Nobody knows: more ranks than cores take turns on them, and a probe measures the scheduler.
+    /// Unknown: more ranks than cores take turns on them, and a probe measures the scheduler.
     Crowded,
 }
 
 impl Place {
-    /// Those that a probe tells apart, from the nearest on.
+    /// Those that a probe distinguishes, nearest first.
     pub const ALL: [Place; 3] = [Place::Smt, Place::Near, Place::Far];
-    /// All there are.
+    /// All places.
     pub const EVERY: [Place; 4] = [Place::Smt, Place::Near, Place::Far, Place::Crowded];
 
-    /// The word of reports.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Place::Smt => "smt",
@@ -30,9 +30,9 @@ impl Place {
         }
     }
 
-    /// The place where a line takes so many nanoseconds one way; `None` where something disturbed the probe. The borders lie
-    /// between the times that were seen: about 30, 60 and 260 ns on an EPYC, 105 to 155 (one place, by its bandwidth) on an Ice Lake
-    /// Xeon.
+    /// The place where a line takes `one_way_ns` nanoseconds; `None` if something disturbed the probe. The borders lie
+    /// between the observed times: about 30, 60 and 260 ns on an EPYC, 105 to 155 (one place, by its bandwidth) on an
+    /// Ice Lake Xeon.
     pub fn of(one_way_ns: f64) -> Option<Place> {
         match one_way_ns {
             ns if ns < 46.0 => Some(Place::Smt),

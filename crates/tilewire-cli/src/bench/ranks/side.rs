@@ -3,19 +3,19 @@
 
 use anyhow::Result;
 
-/// What a contest asks of a side, on either rank.
+/// The interface of a side to its contest, on either rank.
 pub trait Run {
     /// Does the work `steps` times.
     fn run(&mut self, steps: u64) -> Result<()>;
 
-    /// Puts known words into what is sent, and others into what is received.
+    /// Fills the sent memory with known words, and the received memory with others.
     fn fill(&mut self);
 
-    /// Compares what was received with what the other ranks filled in.
+    /// Compares the received data with what the other ranks filled in.
     fn verify(&mut self) -> Result<()>;
 }
 
-/// What a side is compared with.
+/// The limit that a side is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Through a ring in shared memory.
@@ -28,23 +28,23 @@ pub enum Limit {
     CacheLine,
     /// Small messages that carry their flags, or are followed by one.
     SmallMessage,
-    /// Every chunk copied once, the own one too unless it is in place, into windows.
+    /// Every chunk copied once into windows, including the own one unless it is in place.
     Moved,
-    /// Every chunk transposed once, the own one too, into windows.
+    /// Every chunk transposed once into windows, including the own one.
     Transposed,
     /// Every input read once, in the memory of its rank, and every output written once.
     Reduced,
     /// One word to each of the others.
     Words,
-    /// What is written, and nothing read, around the caches: nothing is judged by it, but where it all goes to memory
-    /// no copy is faster.
+    /// Only writes, around the caches, and nothing read. Nothing is judged by it, but if everything goes to memory no
+    /// copy is faster.
     Stores,
-    /// Our own work without what the others have in addition.
+    /// Our own work without the additions of the others.
     Plain,
 }
 
 impl Limit {
-    /// The word of reports.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Limit::TwoCopy => "two-copy limit",
@@ -62,34 +62,34 @@ impl Limit {
     }
 }
 
-/// What is aimed at.
+/// A target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aim {
-    /// Nothing: the figure is for orientation.
+    /// None: the figure is for orientation.
     None,
     /// A share of the limit's speed.
     Ratio(f64),
     /// A time in µs, near and far.
     Time(f64, Option<f64>),
-    /// So many times as fast as the best MPI, and where it is said a share of the limit's speed.
+    /// A multiple of the best MPI's speed, and optionally a share of the limit's.
     Ahead {
-        /// How many times.
+        /// The multiple.
         times: f64,
         /// The share.
         ratio: Option<f64>,
     },
 }
 
-/// What a side is in its contest.
+/// The part of a side in its contest.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
     /// One of the variants of a limit; the fastest of them is the limit.
     Limit(Limit),
-    /// What races a limit.
+    /// A side that races a limit.
     Racer {
         /// Its limit.
         against: Limit,
-        /// What it aims at.
+        /// Its target.
         aim: Aim,
         /// How its messages travel.
         protocol: &'static str,
@@ -100,7 +100,7 @@ pub enum Part {
 pub struct Side<'l> {
     /// The name in reports.
     pub name: String,
-    /// What it is here.
+    /// Its part in the contest.
     pub part: Part,
     /// Does the work.
     pub run: Box<dyn Run + 'l>,

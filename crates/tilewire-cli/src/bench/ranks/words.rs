@@ -1,4 +1,4 @@
-//! Words that all ranks see, each on cache lines of its own, and waiting for them.
+//! Words that all ranks see, each on its own cache lines, and waiting for them.
 
 use super::pin::cores;
 use anyhow::{Result, bail};
@@ -10,22 +10,22 @@ use tilewire::Memory;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::Rank;
 
-/// Words of one line. Two cache lines, since the prefetcher of the next one would make neighbours meet.
+/// Words of one line. Two cache lines, since the adjacent-line prefetcher would make neighbours interfere.
 const STRIDE: usize = 16;
-/// Lines there are for the sides of one contest: one side of 16 ranks takes 272 of them.
+/// Lines for the sides of one contest: one side of 16 ranks takes 272 of them.
 const LINES: usize = 4096;
-/// Between two looks at the clock: some 100 µs.
+/// Polls between two reads of the clock: about 100 µs.
 const SPINS: u32 = 1 << 16;
-/// The same, where whoever is waited for may need this rank's core.
+/// The same, if the awaited rank may need this rank's core.
 const CROWDED_SPINS: u32 = 1 << 6;
 const SHORTEST_NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
-/// A rank that takes longer than this has failed in a way that nobody noticed.
+/// A rank that takes longer than this has failed unnoticed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Who sleeps waits for longer: meanwhile an MPI program may be given up, which is to be the error.
+/// Sleeping ranks wait longer: in the meantime an MPI program may be abandoned, which must be the reported error.
 const LONGER: u32 = 3;
 
-/// Hands out words of shared memory, zero at first. All ranks ask in the same order, so they get the same ones.
+/// Allocates words of shared memory, initially zero. All ranks ask in the same order, so they get the same ones.
 pub struct Words<'l> {
     link: &'l ShmTransport,
     memory: Memory,
@@ -43,7 +43,7 @@ impl<'l> Words<'l> {
         })
     }
 
-    /// A word that nobody has yet.
+    /// A fresh word.
     pub fn next(&self) -> Word<'l> {
         let line = self.next.replace(self.next.get() + 1);
         // `part` panics when there is no such line.
@@ -63,27 +63,27 @@ impl std::ops::Deref for Word<'_> {
     type Target = AtomicU64;
 
     fn deref(&self) -> &AtomicU64 {
-        // SAFETY: the line is inside a segment that `_keep` holds, aligned to 128 bytes and initialised; whoever has it, in this
-        // process or another, reaches it through a `Word` too, so only by atomics.
+        // SAFETY: the line is inside a segment that `_keep` holds, aligned to 128 bytes and initialised. Everyone in
+        // this process or another reaches it through a `Word` too, so only by atomics.
         unsafe { self.at.as_ref() }
     }
 }
 
 impl Word<'_> {
-    /// The next word of the same line: what is stored there first arrives with this one.
+    /// The next word of the same line: a value stored there first arrives with this one.
     pub fn beside(&self) -> &AtomicU64 {
         // SAFETY: as for `deref`; a line has `STRIDE` words.
         unsafe { self.at.add(1).as_ref() }
     }
 
-    /// Spins until the word is at least `value`; sees what was published with it. An error if the other rank is gone.
+    /// Spins until the word is at least `value`; sees everything published with it. An error if the other rank is gone.
     #[inline]
     pub fn wait(&self, value: u64) -> Result<()> {
         until(self.link, || self.load(Acquire) >= value)
     }
 
-    /// As [`wait`](Word::wait), but leaves the processor to others: in naps that get longer, since each costs whoever is measured
-    /// meanwhile some µs.
+    /// As [`wait`](Word::wait), but leaves the processor to others: in naps that get longer, since each costs the
+    /// measured program several µs.
     pub fn wait_asleep(&self, value: u64) -> Result<()> {
         let mut waiting = Waiting { patience: LONGER * PATIENCE, ..Waiting::new(self.link) };
         for _ in 0..spins(self.link) / 4 {
@@ -101,7 +101,7 @@ impl Word<'_> {
     }
 }
 
-/// Spins until something is so. Without a pause instruction: it delays what is seen by up to 40 ns.
+/// Spins until a condition holds. Without a pause instruction, which delays observation by up to 40 ns.
 #[inline]
 pub fn until(link: &ShmTransport, mut ready: impl FnMut() -> bool) -> Result<()> {
     let mut waiting = Waiting::new(link);
@@ -131,7 +131,7 @@ impl<'l> Waiting<'l> {
         Waiting { link, since: None, patience: PATIENCE }
     }
 
-    /// Whether there is any point in waiting on. On a busy machine the other rank may need this one's processor.
+    /// An error if waiting has become pointless. On a busy machine the other rank may need this one's processor.
     #[cold]
     fn look(&mut self) -> Result<()> {
         self.link.check()?;

@@ -9,10 +9,11 @@ use tilewire::transport::{Limits, Placement, Secret, StoreServer, World};
 
 /// How long rank 1 may take to end after rank 0.
 const GRACE: Duration = Duration::from_secs(5);
-/// The same when rank 0 has failed: enough to say why it failed first, if it did. The error is printed after that.
+/// The same if rank 0 has failed: enough time to report why rank 1 failed first, if it did. The error is printed after
+/// that.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What the ranks are.
+/// The kind of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Threads of one process.
@@ -22,7 +23,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word for it on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Threads => "threads",
@@ -31,12 +32,12 @@ impl Kind {
     }
 }
 
-/// Whether this process was started as a rank, by [`processes`] or by a launcher.
+/// True if this process was started as a rank, by [`processes`] or by a launcher.
 pub fn is_rank() -> bool {
     std::env::var_os("TILEWIRE_RANK").is_some()
 }
 
-/// Runs so many ranks as threads; gives what rank 0 returns.
+/// Runs `ranks` ranks as threads; returns the result of rank 0.
 pub fn threads<R: Send>(ranks: usize, body: impl Fn(&World) -> Result<R> + Sync) -> Result<R> {
     let first = Mutex::new(None);
     let ran = World::threads(ranks).run(|world| {
@@ -50,7 +51,8 @@ pub fn threads<R: Send>(ranks: usize, body: impl Fn(&World) -> Result<R> + Sync)
     first.into_inner().expect("rank 0 alone locks it").context("rank 0 returned nothing")
 }
 
-/// Runs this rank, if this process is one; else this process is rank 0, and rank 1 is this program, started with `words`.
+/// Runs this rank, if this process is one. Otherwise this process is rank 0, and rank 1 is this program, started with
+/// `words`.
 pub fn processes<R>(words: &[String], body: impl Fn(&World) -> Result<R>) -> Result<R> {
     if is_rank() {
         return body(&World::from_env()?);
@@ -83,7 +85,7 @@ pub fn processes<R>(words: &[String], body: impl Fn(&World) -> Result<R>) -> Res
     result
 }
 
-/// A process that does not outlive this handle by much: without rank 0 it ends by itself.
+/// A process that ends soon after this handle is dropped: without rank 0 it ends by itself.
 struct Started {
     child: Child,
     grace: Duration,

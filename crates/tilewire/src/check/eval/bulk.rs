@@ -1,4 +1,4 @@
-//! Bulk copies: an own order of things between `BulkCopy` and the `BulkWait` that covers it.
+//! Bulk copies: their own order of events between `BulkCopy` and the `BulkWait` that covers it.
 
 use super::{BulkTiming, Instance};
 use crate::check::error::EvalError;
@@ -16,7 +16,7 @@ pub(super) struct BulkQueue {
 }
 
 impl BulkQueue {
-    /// How many copies were started.
+    /// Number of copies started.
     pub fn started(&self) -> u64 {
         self.started
     }
@@ -78,12 +78,12 @@ impl Instance<'_> {
         observer.bulk_wait(self.who, inst, covered, done);
     }
 
-    /// The body has come to its end: what is still under way arrives.
+    /// The body has finished: copies still in flight arrive.
     pub(super) fn bulk_finish(&mut self, world: &mut World, observer: &mut dyn Observer) {
         self.bulk_advance(self.bulk.started, BulkDone::Complete, world, observer);
     }
 
-    /// Brings the copies before number `covered` as far as `done` says.
+    /// Advances the copies before number `covered` to `done`.
     fn bulk_advance(&mut self, covered: u64, done: BulkDone, world: &mut World, observer: &mut dyn Observer) {
         let mut open = std::mem::take(&mut self.bulk.open);
         for job in open.iter_mut().filter(|job| job.number < covered && job.data.is_none()) {

@@ -1,13 +1,13 @@
 //! The body of an `each`.
 //!
-//! Ops run one after the other, each for all elements in the chosen order before the next op begins. The language orders
-//! the ops of one element and nothing between two elements, so every interleaving of the elements' op sequences is
-//! allowed; running op by op is one of them. It is the one to take because a `Group` needs its operand of every element
-//! of its group, and because a packet that is not there yet then holds back no other element's earlier ops.
+//! Ops run one after the other, each for all elements in the chosen order before the next op begins. The language
+//! orders the ops of one element and nothing between two elements, so every interleaving of the elements' op sequences
+//! is allowed; running op by op is one of them. It is the one chosen for two reasons. A `Group` needs its operand from
+//! every element of its group. And a missing packet then holds back no other element's earlier ops.
 //!
-//! Of an `each` in one dimension that puts packets and gets others the language says more, since ranks that took its elements in different
-//! orders would wait for each other for ever: an element that waits holds back none with a smaller number. There the order that holds
-//! back most is run: element after element, each to its end.
+//! For a one-dimensional `each` that puts packets and gets others the language promises more, since ranks that took its
+//! elements in different orders would wait for each other forever: a waiting element holds back none with a smaller
+//! number. There the order that holds back most is run: element after element, each to its end.
 
 use super::{Awaited, Blocked, ElementOrder, Frame, FrameKind, Instance};
 use crate::check::error::EvalError;
@@ -19,26 +19,26 @@ use crate::ir::scalar::dynamic;
 use crate::ir::{Base, BinaryOp, Entity, GroupOp, Inst, Op, Place, Region, Shape, Type, Value};
 use std::ops::Range;
 
-/// An `each` under way.
+/// An `each` in progress.
 pub(super) struct EachState {
     /// The `Each`.
     pub inst: Inst,
     /// Length of the innermost axis.
     row: usize,
-    /// How many elements it has.
+    /// Number of elements.
     elements: usize,
-    /// The elements (row-major numbers) that run together, in the order in which they do.
+    /// The elements (row-major numbers) that run together, in their order.
     order: Vec<usize>,
-    /// Those that run after them, one by one.
+    /// The elements that run after them, one by one.
     later: Range<usize>,
     /// Lane values, by the number of the value.
     lanes: Vec<Vec<u64>>,
-    /// Packets taken by the `PacketGet` under way; empty when none is.
+    /// Packets taken by the current `PacketGet`; empty if none is in progress.
     taken: Vec<Option<u64>>,
 }
 
 impl EachState {
-    /// Goes on with the next element, if one is left.
+    /// Continues with the next element, if one is left.
     pub fn next(&mut self) -> bool {
         let next = self.later.next();
         self.order = next.into_iter().collect();
@@ -50,7 +50,7 @@ impl EachState {
     }
 }
 
-/// More elements than any test or check needs: beyond it an extent is a mistake, and memory would run out.
+/// More elements than any test or check needs: a larger extent is a mistake, and memory would run out.
 const MOST_ELEMENTS: u64 = 1 << 28;
 
 impl Instance<'_> {
@@ -92,7 +92,7 @@ impl Instance<'_> {
         Ok(())
     }
 
-    /// Whether a body puts packets and gets others. What combines neighbours has them all at once.
+    /// True if a body puts packets and gets others. A body that combines neighbours runs all elements together.
     fn swaps(&self, body: Region) -> bool {
         let has =
             |wanted: fn(&Op) -> bool| self.kernel.regions[body].iter().any(|&inst| wanted(&self.kernel.insts[inst].op));
@@ -101,7 +101,7 @@ impl Instance<'_> {
             && !has(|op| matches!(op, Op::Group { .. }))
     }
 
-    /// One op of the body, for all elements that run together. Gives what it waits for, if it does.
+    /// One op of the body, for all elements that run together. Returns what it waits for, if it does.
     pub(super) fn each_op(
         &mut self,
         inst: Inst,
@@ -136,7 +136,7 @@ impl Instance<'_> {
                 let reduced = groups.flat_map(|group| reduce(*op, ty, group)).collect();
                 self.set_lanes(inst, reduced);
             }
-            // A value that no element distinguishes is computed once.
+            // A uniform value is computed once.
             op if result.is_some_and(|v| kernel.shape(v) == Shape::Uniform) => {
                 if let Some(bits) = self.element_op(inst, op, None, world, observer)? {
                     self.set_result(inst, bits);
@@ -158,7 +158,7 @@ impl Instance<'_> {
         Ok(None)
     }
 
-    /// Takes the packets that are there; blocks while one is missing and keeps what it has.
+    /// Takes the packets that have arrived. Blocks while one is missing and keeps those it has.
     fn packet_get(
         &mut self,
         inst: Inst,
@@ -209,7 +209,7 @@ impl Instance<'_> {
         Ok(missing)
     }
 
-    /// The flag that travels.
+    /// The flag on the wire.
     fn flag(&self, inst: Inst, at: &Place, flag: Value) -> Result<u64, EvalError> {
         match (self.uniform(flag), self.operation_at(at)) {
             (0, _) => Err(EvalError::ZeroFlag { by: self.location(inst) }),
@@ -218,19 +218,19 @@ impl Instance<'_> {
         }
     }
 
-    /// Whether a flag is the one that is wanted, of another operation.
+    /// True if a flag is the awaited one, but from another operation.
     fn is_other(&self, at: &Place, seen: u64, wanted: u64) -> bool {
         let look = || matching::look_at_flag(seen as u32, wanted as u32);
         self.operation_at(at).is_some() && look() == Look::Other
     }
 
-    /// The operation that flags at a place carry, if they do.
+    /// The operation that flags at a place carry, if any.
     fn operation_at(&self, at: &Place) -> Option<u16> {
         let Base::Param(param) = at.base else { return None };
         self.operation(param, at.bank.map_or(0, |bank| self.uniform(bank) as u32))
     }
 
-    /// A flag without the number of the operation: those of one place grow.
+    /// A flag without the number of the operation: the flags of one place grow.
     fn bare(&self, at: &Place, flag: u64) -> u64 {
         if self.operation_at(at).is_some() { flag & u64::from(matching::FLAG_BITS) } else { flag }
     }
@@ -262,7 +262,7 @@ impl Instance<'_> {
         }
     }
 
-    /// Room for what an op gives, with what elements that ran before have of it.
+    /// Storage for an op's results, with those of elements that ran before.
     fn lanes_for(&mut self, inst: Inst) -> Vec<u64> {
         let Some(result) = self.kernel.insts[inst].result else { return Vec::new() };
         let each = self.each_mut();
@@ -277,7 +277,7 @@ impl Instance<'_> {
     }
 }
 
-/// What every element of one group gets.
+/// The result for every element of one group.
 fn reduce(op: GroupOp, ty: Type, group: &[u64]) -> Vec<u64> {
     let fold = |op| {
         let all = group.iter().copied().reduce(|a, b| dynamic::binary(op, ty, a, b));

@@ -1,6 +1,6 @@
 //! One (rank, block, role, copy) as a state machine that a scheduler steps.
 //!
-//! The machine has its own stack of frames, one per open region, so that it can stop before any op and go on later:
+//! The machine has its own stack of frames, one per open region, so that it can stop before any op and continue later:
 //!
 //! ```text
 //!   role body ─▶ for ─▶ if ─▶ each        one step: the op at the top frame's position,
@@ -21,7 +21,7 @@ use each::EachState;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// In which order the elements of an `each` run one op. All are allowed by the language.
+/// The order in which the elements of an `each` run one op. The language allows all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ElementOrder {
     /// First to last.
@@ -29,11 +29,11 @@ pub enum ElementOrder {
     Forward,
     /// Last to first.
     Reverse,
-    /// An order of its own for every `each`, out of this seed.
+    /// A different order for every `each`, from this seed.
     Shuffled(u64),
 }
 
-/// When a bulk copy moves its bytes. Both are allowed by the language.
+/// When a bulk copy moves its bytes. The language allows both.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum BulkTiming {
     /// When it starts, as the CPU engine does.
@@ -43,7 +43,7 @@ pub enum BulkTiming {
     Late,
 }
 
-/// How an instance uses the freedom that the language leaves.
+/// How an instance uses the freedom of the language.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct InstanceOptions {
     /// Order of elements.
@@ -52,18 +52,18 @@ pub struct InstanceOptions {
     pub bulk: BulkTiming,
 }
 
-/// What one step did.
+/// The effect of one step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// One op, or the way out of a region.
+    /// Ran one op, or left a region.
     Ran,
-    /// Nothing another instance can see: the instance waits. Step again after somebody else ran.
+    /// Nothing that another instance can see: the instance waits. Step again after another one has run.
     Blocked(Blocked),
-    /// Nothing: the body has come to its end.
+    /// Nothing: the body has finished.
     Done,
 }
 
-/// What an instance waits for.
+/// The condition that an instance waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Blocked {
     /// The instruction.
@@ -72,23 +72,23 @@ pub struct Blocked {
     pub at: SourceLine,
     /// The slot or packet.
     pub on: Awaited,
-    /// The value (of a packet: the flag) that would let it go on.
+    /// The value (for a packet: the flag) that would let it continue.
     pub expected: u64,
-    /// The value seen (of a packet: the flag of its first half that differs).
+    /// The value seen (for a packet: the flag of its first half that differs).
     pub seen: u64,
 }
 
-/// A thing that can be waited for.
+/// An object that can be waited for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Awaited {
     /// A signal slot.
     Slot {
         /// Name of the parameter.
         name: String,
-        /// Which slot.
+        /// The slot.
         slot: SlotRef,
     },
-    /// A word of a handshake, which must be the value and no other.
+    /// A word of a handshake, which must equal the value.
     Word {
         /// Its name.
         name: String,
@@ -150,7 +150,7 @@ pub struct Instance<'k> {
     scratches: Vec<Option<MemoryId>>,
     frames: Vec<Frame>,
     bulk: BulkQueue,
-    /// Number of `each`s begun, so that every one gets a shuffle of its own.
+    /// Number of `each`s begun, so that every one gets its own shuffle.
     eaches: u64,
 }
 
@@ -161,25 +161,26 @@ struct Frame {
     kind: FrameKind,
 }
 
-/// What happens at the end of an open region.
+/// The action at the end of an open region.
 enum FrameKind {
-    /// The region is left.
+    /// Leaves the region.
     Plain,
-    /// Again with the next index, while it is below `end`.
+    /// Repeats with the next index, while it is below `end`.
     For { inst: Inst, index: i64, end: i64, step: i64 },
     /// The head of a `While`: the condition decides.
     Head { inst: Inst },
-    /// The body of a `While`: the head again.
+    /// The body of a `While`: repeats the head.
     Body { inst: Inst },
     /// A barrier.
     Each(Box<EachState>),
 }
 
-/// Byte that undefined memory (scratch at launch) is filled with: neither a small number nor a usual float.
+/// Byte that undefined memory (scratch at launch) is filled with: neither a small number nor a common float.
 const POISON: u8 = 0xa5;
 
 impl<'k> Instance<'k> {
-    /// An instance before its first op. `copies` is the number of copies of the role as run. Allocates the role's scratch.
+    /// An instance before its first op. `copies` is the number of copies of the role as run. Allocates the role's
+    /// scratch.
     pub fn new(
         kernel: &'k Kernel,
         binding: &'k Binding,
@@ -207,7 +208,7 @@ impl<'k> Instance<'k> {
         }
     }
 
-    /// Who this is.
+    /// The identity of this instance.
     pub fn actor(&self) -> Actor {
         self.who
     }
@@ -223,7 +224,7 @@ impl<'k> Instance<'k> {
         self.kernel.regions[frame.region].get(frame.next).copied()
     }
 
-    /// Where it is: the next instruction, or the one that opened the region it has come to the end of.
+    /// Its place: the next instruction, or the one that opened the region whose end it has reached.
     pub(in crate::check) fn location_now(&self) -> Location {
         let opened = || {
             self.frames.iter().rev().find_map(|frame| match &frame.kind {
@@ -238,8 +239,8 @@ impl<'k> Instance<'k> {
         Location::new(self.kernel, self.who, &at)
     }
 
-    /// All that decides what it does next but memory, as a hash: two moments of one state, between which no memory changed, are followed
-    /// by the same steps.
+    /// A hash of everything but memory that decides its next steps. Two moments with one state, between which no memory
+    /// changed, are followed by the same steps.
     pub(in crate::check) fn state(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         (&self.uniform, &self.vars, self.bulk.started()).hash(&mut hash);
@@ -252,7 +253,7 @@ impl<'k> Instance<'k> {
         hash.finish()
     }
 
-    /// What the next instruction polls, where it is a test or an atomic.
+    /// The object that the next instruction polls, if it is a test or an atomic.
     pub(in crate::check) fn polls_for(&self, world: &World) -> Option<Blocked> {
         let inst = self.next_inst()?;
         let (on, expected, seen) = match &self.kernel.insts[inst].op {
@@ -272,7 +273,7 @@ impl<'k> Instance<'k> {
         Some(Blocked { inst, at: self.kernel.line(inst).clone(), on, expected, seen })
     }
 
-    /// Runs one op. A blocked step can be repeated; after an error the instance is of no more use.
+    /// Runs one op. A blocked step can be repeated; after an error the instance is unusable.
     pub fn step(&mut self, world: &mut World, observer: &mut dyn Observer) -> Result<Step, EvalError> {
         let Some(frame) = self.frames.last() else { return Ok(Step::Done) };
         let Some(&inst) = self.kernel.regions[frame.region].get(frame.next) else {
@@ -287,12 +288,13 @@ impl<'k> Instance<'k> {
         if let Some(blocked) = blocked {
             return Ok(Step::Blocked(blocked));
         }
-        // The op may have opened a region above this frame; the position to move is the frame's that held the op.
+        // The op may have opened a region above this frame; the position to advance is that of the frame that held the
+        // op.
         self.frames[depth - 1].next += 1;
         Ok(Step::Ran)
     }
 
-    /// One op outside of any `each`. Gives what it waits for, if it does.
+    /// One op outside of any `each`. Returns what it waits for, if it does.
     fn uniform_op(
         &mut self,
         inst: Inst,
@@ -350,7 +352,7 @@ impl<'k> Instance<'k> {
         Ok(None)
     }
 
-    /// The top region has come to its end.
+    /// The top region has ended.
     fn leave(&mut self, world: &mut World, observer: &mut dyn Observer) {
         let frame = self.frames.last_mut().expect("a region is open");
         match &mut frame.kind {
@@ -361,7 +363,7 @@ impl<'k> Instance<'k> {
                     observer.done(self.who);
                 }
             }
-            // An index that would pass the largest i64 is certainly not below `end`.
+            // An index beyond the largest i64 is certainly not below `end`.
             FrameKind::For { inst, index, end, step } => match index.checked_add(*step).filter(|next| next < end) {
                 Some(next) => {
                     *index = next;
@@ -403,7 +405,7 @@ impl<'k> Instance<'k> {
         self.uniform[v.index()]
     }
 
-    /// A value as one element sees it: its own, or the uniform one that all see.
+    /// A value as one element sees it: its own, or the uniform one.
     fn value(&self, v: Value, element: Option<usize>) -> u64 {
         match (self.kernel.shape(v), element, self.frames.last()) {
             (Shape::Lane, Some(element), Some(Frame { kind: FrameKind::Each(state), .. })) => state.value(v, element),

@@ -1,4 +1,4 @@
-//! From places and slots of a kernel to bytes of model memory, with bounds; and the ops on slots and queues.
+//! From places and slots of a kernel to bytes of model memory, with bounds checks; and the ops on slots and queues.
 
 use super::{Awaited, Blocked, Instance};
 use crate::check::error::EvalError;
@@ -63,7 +63,7 @@ impl Instance<'_> {
         self.span(inst, at, element, 1, size)
     }
 
-    /// Tells the observer of an access.
+    /// Reports an access to the observer.
     pub(super) fn touch(
         &self,
         inst: Inst,
@@ -122,7 +122,7 @@ impl Instance<'_> {
         }
     }
 
-    /// The bytes of the slot, the packets or the atomics that an op may touch; `None` where that cannot be told.
+    /// The bytes of the slot, the packets or the atomics that an op may touch; `None` if unknown.
     pub(in crate::check) fn shared_spans(&self, inst: Inst) -> Option<Vec<(MemoryId, Range<u64>)>> {
         match &self.kernel.insts[inst].op {
             Op::Signal { slot, .. } | Op::SignalCredit { slot, .. } | Op::Wait { slot, .. } | Op::Test { slot, .. } => {
@@ -161,7 +161,7 @@ impl Instance<'_> {
         Ok(None)
     }
 
-    /// The count of a slot; an error where it is the one that is wanted, of another operation.
+    /// The count of a slot; an error if it is the awaited one, but from another operation.
     pub(super) fn count(&self, inst: Inst, slot: &SlotRef, wanted: u64, world: &World) -> Result<u64, EvalError> {
         let seen = world.memories.read(slot.memory, slot.byte, 8);
         let Some(operation) = self.operation(slot.param, slot.bank) else { return Ok(seen) };
@@ -173,7 +173,7 @@ impl Instance<'_> {
         Ok(seen >> matching::COUNT_SHIFT)
     }
 
-    /// The operation that words or flags in a bank carry, if they do.
+    /// The operation that words or flags in a bank carry, if any.
     pub(super) fn operation(&self, param: ParamId, bank: u32) -> Option<u16> {
         self.kernel.is_matched(param).then(|| self.binding.operation(param, bank as usize))
     }
@@ -199,7 +199,7 @@ impl Instance<'_> {
         Ok(())
     }
 
-    /// `Post` and `PostSignal`: bounds are checked here, where the user's line is known, not at delivery.
+    /// `Post` and `PostSignal`. Bounds are checked here, where the user's line is known, not at delivery.
     pub(super) fn post(&self, inst: Inst, world: &mut World, observer: &mut dyn Observer) -> Result<(), EvalError> {
         let (queue, peer) = match self.kernel.insts[inst].op {
             Op::Post { queue, peer, .. } | Op::PostSignal { queue, peer, .. } => (queue, self.uniform(peer) as i64),

@@ -1,4 +1,4 @@
-//! What one op does for one element (or once, outside of an `each`): arithmetic and plain memory.
+//! The effect of one op on one element (or once, outside of an `each`): arithmetic and plain memory.
 
 use super::Instance;
 use crate::check::error::EvalError;
@@ -8,8 +8,8 @@ use crate::ir::scalar::dynamic;
 use crate::ir::{Entity, Inst, Mask, Op, Place, Special, Type, Value};
 
 impl Instance<'_> {
-    /// Runs an op for one element; gives the value it defines. Control flow, signals, `Group`, packets, bulk and network
-    /// ops are not for one element and are handled elsewhere.
+    /// Runs an op for one element and returns the value it defines. Control flow, signals, `Group`, packets, bulk and
+    /// network ops are not per element and are handled elsewhere.
     pub(super) fn element_op(
         &self,
         inst: Inst,
@@ -81,7 +81,7 @@ impl Instance<'_> {
         Ok(Some(bits))
     }
 
-    /// Reads one value, or gives `other` where masked off. `scale` is the number of bytes one index counts.
+    /// Reads one value, or returns `other` if masked off. `scale` is the number of bytes per index.
     #[allow(clippy::too_many_arguments)] // one call site each for Load and Get; a struct would be the same list twice
     fn masked_read(
         &self,

@@ -1,11 +1,13 @@
-//! Atomics, which are read-modify-writes: what they publish and see, and what they do to a counter.
+//! Atomics, which are read-modify-writes: what they publish and see, and how they change a counter.
 //!
-//! An atomic that acquires sees what every releasing atomic before it on the same bytes published: each of them continues the release
-//! sequences of those before it. Which ones came before depends on the schedule, so such an atomic is outside of the monotone fragment, as is
-//! one whose result is used. One that does neither commutes with its like and is inside.
+//! An atomic that acquires sees what every earlier releasing atomic on the same bytes published: each of them continues
+//! the release sequences of those before it. Which ones came before depends on the schedule, so such an atomic is
+//! outside the monotone fragment, as is one whose result is used. One that does neither commutes with its like and is
+//! inside.
 //!
-//! On the bytes of a slot an atomic is a signal that adds: a wait may be for it. Two of them are not ordered and need not be; one and a signal
-//! are two writers of a counter. Which count a wait finds first depends on the schedule, so that is outside of the fragment, too.
+//! On the bytes of a slot an atomic is a signal that adds: a wait may be for it. Two of them are not ordered and need
+//! not be; one and a signal are two writers of a counter. Which count a wait finds first depends on the schedule, so
+//! that is outside the fragment too.
 
 use super::clock::{Knowledge, PartyId};
 use super::detector::Detector;
@@ -37,7 +39,7 @@ impl Detector<'_> {
         self.leave(party, inst, acquires, slot.is_some());
         let is_used = self.used[&self.op(party, inst)];
         if is_used && !acquires {
-            // What follows in the program may pass it.
+            // Later ops of the program may move before it.
             self.incomplete.get_or_insert(Incomplete::WeakMemory);
         } else if is_used || acquires {
             self.sees_less(party);
@@ -73,7 +75,7 @@ impl Detector<'_> {
             return;
         }
         self.set.push(at);
-        // What the word published before it publishes still, and this beside it.
+        // The word still publishes what it published before, and this as well.
         let mut published = self
             .slots
             .get(key)
@@ -90,15 +92,16 @@ impl Detector<'_> {
         self.bad_signal(key, judged.bad, signal);
     }
 
-    /// A party finds out what has happened and what has not. Interleavings are enough for that only where it is the first thing that it does
-    /// with others: after a signal, a wait or a packet of its own, weaker orders of memory let it miss what every interleaving shows.
+    /// A party observes what has happened and what has not. Interleavings suffice for that only if it is the party's
+    /// first interaction with others. After a signal, a wait or a packet of its own, weaker memory orders let it miss
+    /// what every interleaving shows.
     pub(super) fn sees_less(&mut self, party: PartyId) {
         if self.parties[party as usize].has_met {
             self.incomplete.get_or_insert(Incomplete::WeakMemory);
         }
     }
 
-    /// Reports what is wrong with a signal, if something is.
+    /// Reports a bad signal.
     pub(super) fn bad_signal(&mut self, slot: SlotKey, bad: Option<BadSignal>, second: Signalled) {
         let party = second.party;
         match bad {
@@ -114,14 +117,14 @@ impl Detector<'_> {
         }
     }
 
-    /// A plain write meets counters: they begin anew with what it wrote.
+    /// A plain write meets counters: they restart with the written value.
     pub(super) fn overwrites(&mut self, memory: MemoryId, bytes: &Range<u64>, touch: &Touch) {
         if let (true, Some(inst)) = (self.overwritten(memory, bytes), touch.inst) {
             self.outside.entry((touch.launch, touch.rank, inst)).or_insert(Outside::WriteOnSlot);
         }
     }
 
-    /// As above, for writes of any party. Says whether there are counters.
+    /// As above, for writes of any party. Returns true if there are counters.
     pub(super) fn overwritten(&mut self, memory: MemoryId, bytes: &Range<u64>) -> bool {
         let met: Vec<u64> = self.places.meeting(memory, bytes).collect();
         let any = !met.is_empty();
@@ -132,7 +135,7 @@ impl Detector<'_> {
         any
     }
 
-    /// Notes that an atomic is outside of the fragment, where it is.
+    /// Records that an atomic is outside the fragment, if it is.
     fn leave(&mut self, party: PartyId, inst: Inst, acquires: bool, on_slot: bool) {
         let op = self.op(party, inst);
         let kernel = self.kernels[op.0 as usize][op.1 as usize];

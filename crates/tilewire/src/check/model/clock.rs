@@ -1,17 +1,17 @@
 //! Vector clocks, and the two kinds of knowledge that signals carry.
 //!
-//! A clock is a tree that clones share: every signal keeps what its party knew, and between two signals little changes. With an array a world
-//! of 64 ranks, which has ten thousand parties, would need gigabytes.
+//! A clock is a tree that clones share: every signal keeps its party's knowledge, and little changes between two
+//! signals. With arrays a world of 64 ranks, which has ten thousand parties, would need gigabytes.
 
 use std::rc::Rc;
 
-/// A party of a run, by its place in every clock.
+/// A party of a run, by its index in every clock.
 pub type PartyId = u32;
 
 /// Children of a node, and epochs of a leaf.
 const FAN: usize = 16;
 
-/// For every party, how many of its epochs are known to be over. What is not listed is 0.
+/// For every party, how many of its epochs are known to be over. Missing entries are 0.
 #[derive(Clone, Default, Debug)]
 pub struct Clock {
     root: Option<Rc<Node>>,
@@ -26,7 +26,7 @@ enum Node {
 }
 
 impl Clock {
-    /// The epoch of a party that is known.
+    /// The known epoch of a party.
     pub fn get(&self, party: PartyId) -> u32 {
         let mut place = party as usize;
         if place >= self.room() {
@@ -52,12 +52,12 @@ impl Clock {
         set(&mut self.root, self.height, party as usize, epoch);
     }
 
-    /// Whether this epoch of this party is over for whoever has this clock.
+    /// True if this epoch of this party is over for the owner of this clock.
     pub fn covers(&self, party: PartyId, epoch: u32) -> bool {
         self.get(party) >= epoch
     }
 
-    /// Learns all that `other` knows.
+    /// Learns everything that `other` knows.
     pub fn join(&mut self, other: &Clock) {
         let Some(theirs) = &other.root else { return };
         while self.height < other.height {
@@ -73,7 +73,7 @@ impl Clock {
         join(mine, theirs);
     }
 
-    /// Whether it knows all that `other` knows.
+    /// True if it knows everything that `other` knows.
     pub fn holds(&self, other: &Clock) -> bool {
         let (mine, theirs) = level(self, other);
         theirs.root.is_none_or(|theirs| holds(mine.root.as_ref(), &theirs))
@@ -86,12 +86,12 @@ impl Clock {
         Clock { root, height: mine.height }
     }
 
-    /// Parties there is room for.
+    /// Capacity in parties.
     fn room(&self) -> usize {
         FAN.pow(self.height + 1)
     }
 
-    /// One more level.
+    /// Adds a level.
     fn raise(&mut self) {
         if let Some(below) = self.root.take() {
             let mut children: [Option<Rc<Node>>; FAN] = Default::default();
@@ -103,7 +103,7 @@ impl Clock {
 }
 
 impl Node {
-    /// A node so many levels above the leaves.
+    /// A node `height` levels above the leaves.
     fn empty(height: u32) -> Node {
         if height == 0 { Node::Leaf([0; FAN]) } else { Node::Inner(Default::default()) }
     }
@@ -119,7 +119,7 @@ fn set(node: &mut Option<Rc<Node>>, height: u32, place: usize, epoch: u32) {
     }
 }
 
-/// Both trees are of one height. What they share is not looked at, and what one of them knows anyway stays that one's.
+/// Both trees have the same height. Shared subtrees are skipped, and a subtree that already knows everything is kept.
 fn join(mine: &mut Option<Rc<Node>>, theirs: &Rc<Node>) {
     let Some(node) = mine else {
         *mine = Some(theirs.clone());
@@ -199,29 +199,29 @@ fn meet(a: &Rc<Node>, b: &Rc<Node>) -> Rc<Node> {
     })
 }
 
-/// What a party knows of the others. A credit carries `over` only, so the two differ:
+/// A party's knowledge of the others. A credit carries only `over`, so the two differ:
 ///
 /// - `visible`: accesses whose effects it sees. A later access may touch what they wrote.
-/// - `over`: accesses that have come to an end. A later write may overwrite what they read. Holds `visible`.
+/// - `over`: accesses that have ended. A later write may overwrite what they read. Includes `visible`.
 #[derive(Clone, Default, Debug)]
 pub struct Knowledge {
-    /// Whose effects are seen.
+    /// Accesses whose effects are seen.
     pub visible: Clock,
-    /// What is over, seen or not.
+    /// Accesses that are over, seen or not.
     pub over: Clock,
 }
 
-/// Knowledge as a signal keeps it.
+/// Knowledge as kept by a signal.
 pub type Published = Rc<Knowledge>;
 
 impl Knowledge {
-    /// Learns all that `other` knows.
+    /// Learns everything that `other` knows.
     pub fn join(&mut self, other: &Knowledge) {
         self.visible.join(&other.visible);
         self.over.join(&other.over);
     }
 
-    /// What a credit carries of it.
+    /// The part of it that a credit carries.
     pub fn credit(&self) -> Knowledge {
         Knowledge { visible: Clock::default(), over: self.over.clone() }
     }

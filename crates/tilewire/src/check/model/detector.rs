@@ -1,4 +1,4 @@
-//! The observer with vector clocks: turns what a run does into faults.
+//! The observer with vector clocks: turns the events of a run into faults.
 
 use super::clock::{Clock, Knowledge, PartyId};
 use super::credits::Credits;
@@ -21,10 +21,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What the detector is told to look for.
+/// Settings of the detector.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    /// A wait may be satisfied by a value larger than the one it names.
+    /// A wait may be satisfied by a larger value than it names.
     pub cumulative: bool,
     /// A signal may be left for a later launch to wait for.
     pub across_launches: bool,
@@ -57,7 +57,7 @@ pub struct Detector<'k> {
     /// By launch, rank and parameter: the ring of a queue.
     rings: &'k [Vec<Vec<usize>>],
     pub(super) watch: Watch,
-    /// Everybody.
+    /// All parties.
     pub parties: Vec<Party>,
     pub(super) hosts: Vec<PartyId>,
     roles: HashMap<Actor, PartyId>,
@@ -73,31 +73,33 @@ pub struct Detector<'k> {
     pub(super) packets: Packets,
     pub(super) atomics: HashMap<(MemoryId, u64), Vec<(Atomicity, Knowledge)>>,
     run: Option<Run>,
-    /// What happened between parties.
+    /// The events between parties.
     pub log: Log,
     pub(super) sightings: Vec<Sighting>,
     pub(super) known: HashMap<(u8, Option<Inst>, Option<Inst>), usize>,
     /// Ops that one run does not decide, as (launch, rank, instruction).
     pub outside: BTreeMap<(u32, u32, Inst), Outside>,
-    /// Who else wrote bytes that are slots: a copy engine, or a host.
+    /// The other writer of bytes that are slots: a copy engine, or a host.
     pub slot_written_by: Option<&'static str>,
-    /// Why running every schedule would not be enough, where it is not.
+    /// Why running every schedule would not be enough, if it is not.
     pub incomplete: Option<Incomplete>,
-    /// Whether the result of an atomic is used, by (launch, rank, instruction).
+    /// By (launch, rank, instruction): true if the result of an atomic is used.
     pub(super) used: HashMap<(u32, u32, Inst), bool>,
-    /// What launches bind as inputs.
+    /// The bytes that launches bind as inputs.
     pub promises: Promises,
-    /// By rank: what its host knew when the launch it is in began.
+    /// By rank: its host's knowledge when the current launch began.
     pub(super) begun: Vec<Rc<Knowledge>>,
     /// By rank and launch: the epoch of its host when the launch was over.
     pub(super) over: Vec<Vec<u32>>,
     /// Ops with an effect that ran, as (launch, rank, instruction), and the last block that ran them.
     pub ran: HashMap<(u32, u32, Inst), u32>,
-    /// The test that failed last, or the atomic that changed nothing, until it is taken: its party may only be polling.
+    /// The last test that failed, or atomic that changed nothing, until it is taken: its party may only be polling.
     pub failed_test: Option<Inst>,
-    /// Slots and packets that were set, by their first byte, until they are taken: a party that waits for one of them may go on.
+    /// Slots and packets that were set, by their first byte, until they are taken: a party that waits for one of them
+    /// may continue.
     pub set: Vec<(MemoryId, u64)>,
-    /// Signals, posts, atomics that change something and (runs of) writes so far: a test that failed fails again until this has grown.
+    /// Signals, posts, atomics that change something and (runs of) writes so far: a failed test fails again until this
+    /// has grown.
     pub deeds: u64,
 }
 
@@ -149,7 +151,7 @@ impl<'k> Detector<'k> {
     /// Bytes that are written before anything begins.
     pub fn given(&mut self, memory: MemoryId, bytes: Range<u64>) {
         let touch = Touch {
-            // Epoch 0 of anybody is known to all.
+            // Everybody knows epoch 0 of every party.
             party: 0,
             epoch: 0,
             phase: 0,
@@ -204,7 +206,7 @@ impl<'k> Detector<'k> {
         role.phase += 1;
     }
 
-    /// A launch of a rank is over: its host knows what all its role copies and streams did.
+    /// A launch of a rank is over: its host knows the effects of all its role copies and streams.
     pub fn end(&mut self, rank: u32, who: &[Actor], streams: u32, next: u32) {
         self.flush();
         let host = self.hosts[rank as usize];
@@ -247,7 +249,7 @@ impl<'k> Detector<'k> {
         let met = self.shadows[memory.0 as usize].touch(bytes, &touch, knowledge);
         for met in met {
             match met {
-                // What a host reads of an output that the kernel leaves alone is its own business.
+                // A host may read an output that the kernel does not write.
                 Met::Unwritten(_) if touch.inst.is_none() => {}
                 Met::Unwritten(bytes) => {
                     let by = touch.clone();
@@ -268,7 +270,7 @@ impl<'k> Detector<'k> {
         }
     }
 
-    /// Takes the pending run into the shadow.
+    /// Moves the pending run into the shadow.
     pub(super) fn flush(&mut self) {
         let Some(run) = self.run.take() else { return };
         let elements = match run.first {
@@ -304,8 +306,8 @@ impl<'k> Detector<'k> {
         id
     }
 
-    /// An asynchronous party that begins with `base`. One that worked before is taken again where its last work is known to
-    /// be over in `base`: then its own order adds nothing.
+    /// An asynchronous party that begins with `base`. An earlier one is reused if its last work is known to be over in
+    /// `base`: then its own order adds nothing.
     fn lane(&mut self, of: PartyId, name: PartyName, route: Option<(usize, u32)>, base: &Knowledge) -> PartyId {
         let free = self.parties[of as usize].lanes.iter().copied().find(|&lane| {
             let party = &self.parties[lane as usize];
@@ -320,7 +322,7 @@ impl<'k> Detector<'k> {
         let launch = self.parties[of as usize].launch;
         let party = &mut self.parties[lane as usize];
         party.knowledge.join(base);
-        // Twice: a copy of nothing was said to write in the epoch after its read and never did.
+        // Twice: an empty copy announced a write in the epoch after its read and never wrote.
         party.tick(lane);
         party.tick(lane);
         (party.launch, party.phase) = (launch, party.phase + 1);
@@ -336,7 +338,7 @@ impl<'k> Detector<'k> {
         let (launch, epoch) = (role.launch, role.epoch);
         let me = self.system_wide(party, slot.byte..slot.byte + 8);
         let signal = self.slots.wait(key, launch, value, seen).cloned();
-        // What was added at a scope that does not hold this party tells it nothing, and is a race.
+        // An addition at a scope that does not contain this party shows it nothing, and is a race.
         let agrees = signal.as_ref().is_none_or(|signal| self.slots.agree(key, signal, &me));
         self.credits.wait(party, who.rank, key, value);
         self.has_run(who, launch, inst);
@@ -348,14 +350,15 @@ impl<'k> Detector<'k> {
             knowledge.visible.join(&shown);
             knowledge.over.join(&signal.published.over);
         }
-        // It has found at least the first that suffices. Where what the slot held at first does, it need not have found any.
+        // It has found at least the first signal that suffices. If the slot's initial value suffices, it need not have
+        // found any.
         if let Some(Signalled { value, .. }) = signal {
             self.slots.waited(key, party, Found { epoch, value, wanted, shown });
         }
         self.parties[party as usize].has_met = true;
         let from = signal.as_ref().map(|signal| signal.entry);
         self.log.push(party, launch, epoch, Some(inst), Deed::Wait { slot: *slot, value, from });
-        // The run may have met a later word, of the right operation; another run meets this one.
+        // The run may have found a later word of the right operation; another run finds this one.
         let other = |signal: &&Signalled| signal.value == value && signal.operation != operation;
         if let Some(signal) = signal.as_ref().filter(other).cloned() {
             let seen = Seen::OtherOperation { slot: key, party, launch, inst, expected: operation, signal };
@@ -376,7 +379,7 @@ impl<'k> Detector<'k> {
         self.check(slot.memory, bytes, touch);
     }
 
-    /// How a party is atomic by default: with everybody.
+    /// The default atomicity of a party: with all others.
     pub(super) fn system_wide(&self, party: PartyId, bytes: Range<u64>) -> Atomicity {
         let (rank, block) = (self.parties[party as usize].name.rank(), self.parties[party as usize].name.block());
         Atomicity { rank, block, scope: Scope::System, bytes }
@@ -417,7 +420,7 @@ impl Observer for Detector<'_> {
                 run.next += 1;
                 return;
             }
-            // Elements that read one place do no harm; those that write one meet in the shadow.
+            // Elements that read one place do no harm; elements that write one place meet in the shadow.
             if run.bytes == *bytes && !writes(kind) {
                 run.many = true;
                 return;
@@ -433,7 +436,7 @@ impl Observer for Detector<'_> {
                     self.parties[party as usize].tick(party);
                 }
             }
-            // What it does to the value is told apart.
+            // Its effect on the value is reported separately.
             AccessKind::Atomic => return,
             _ => {}
         }
@@ -480,7 +483,7 @@ impl Observer for Detector<'_> {
             _ => None,
         };
         let party = match posted {
-            // Over the network a signal shows the data posted before it, and says that the poster's own accesses are over.
+            // Over the network a signal shows the data posted before it, and that the poster's own accesses are over.
             Some(route) => {
                 let proxy = self.proxy(route, who);
                 let over = self.parties[role as usize].knowledge.over.clone();
@@ -563,7 +566,7 @@ impl Observer for Detector<'_> {
         let role = self.role(who);
         let base = self.parties[role as usize].fenced.clone();
         let lane = self.lane(role, PartyName::Bulk(who), None, &base);
-        // It reads in one epoch and writes in the next; the second begins when the write is seen.
+        // It reads in one epoch and writes in the next; the second begins when the write is observed.
         let party = &self.parties[lane as usize];
         let read = party.knowledge.clone();
         let mut complete = read.clone();
@@ -594,19 +597,19 @@ impl Observer for Detector<'_> {
         let Descriptor::Write { who, queue, peer, .. } = *descriptor else { return };
         let role = self.role(who);
         let mut base = Knowledge::clone(&self.parties[role as usize].release(role));
-        // Whoever told the poster that an earlier put of its own is over has seen the data: the next one comes after it.
+        // A party that told the poster that its earlier put is over has seen the data: the next put comes after it.
         for &lane in &self.parties[role as usize].lanes {
             let epoch = self.parties[lane as usize].epoch;
             if base.over.covers(lane, epoch) {
                 base.visible.set(lane, epoch);
             }
         }
-        // What one peer has been shown says nothing of what went to another.
+        // What one peer has been shown says nothing about data sent to another.
         let ring = self.rings[self.parties[role as usize].launch as usize][who.rank as usize][queue.index()];
         let lane = self.lane(role, PartyName::Post(who), Some((ring, peer)), &base);
         let told = self.parties[lane as usize].knowledge.clone();
         let proxy = self.proxy((role, queue, peer), who);
-        // A signal after it shows the data that was posted, and nothing else that the poster has seen.
+        // A signal after it shows the posted data, and nothing else that the poster has seen.
         let epoch = self.parties[lane as usize].epoch;
         let proxy_knowledge = &mut self.parties[proxy as usize].knowledge;
         proxy_knowledge.visible.set(lane, epoch);

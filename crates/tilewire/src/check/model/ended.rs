@@ -1,21 +1,24 @@
-//! What is judged when launches have ended: signals and packets that nobody took, handshakes left open, credits ahead of their data.
+//! Checks at the end of launches: signals and packets that nobody took, handshakes left open, credits ahead of their
+//! data.
 //!
-//! A signal of data is **left over** when its launch has ended on all ranks and no wait of that launch or one before was for it: the next
-//! launch would take it for its own. Counters themselves are kept across launches, and so are credits: a slot of the last steps is free
-//! before anybody asks. A counter that credits are given by may carry data as well (packets are cleared before their flags come round), and
-//! what asks for it is the next launch; so of a counter with credits only the end of the plan is judged. Where data may be left for the next
-//! launch (`Settings::across_launches`), the plan may end in the middle of that: there a signal is left over when what is left grows from
-//! launch to launch, or when nobody ever waits for the counter.
-//! A word of a handshake has to be at the end of every launch what it was at first.
+//! A signal of data is **left over** if its launch has ended on all ranks and no wait of that launch or an earlier one
+//! was for it: the next launch would mistake it for its own. Counters themselves are kept across launches. So are
+//! credits: a slot of the last steps is free before anybody asks. A counter of credits may carry data as well (packets
+//! are cleared before their flags wrap around), and the next launch asks for it. So a counter with credits is checked
+//! only at the end of the plan.
 //!
-//! All of this is program order and which launch an op belongs to, so it is the same in every run of the monotone fragment.
+//! If data may be left for the next launch (`Settings::across_launches`), the plan may end in the middle of that. Then
+//! a signal is left over if the remainder grows from launch to launch, or if nobody ever waits for the counter. A word
+//! of a handshake must have its initial value at the end of every launch.
+//!
+//! All of this is program order and the launch of each op, so it is the same in every run of the monotone fragment.
 
 use super::detector::Detector;
 use super::sighting::Seen;
 use super::slots::{SlotHistory, SlotKey};
 
 impl Detector<'_> {
-    /// The run is over: so many launches have ended on all ranks; `complete` when those are all.
+    /// The run is over: `ended` launches have ended on all ranks; `complete` if those are all.
     pub fn finish(&mut self, ended: u32, complete: bool) {
         self.flush();
         self.report_promised();
@@ -32,7 +35,7 @@ impl Detector<'_> {
         seen.into_iter().for_each(|seen| self.report(seen, &[]));
     }
 
-    /// What a launch left behind in a slot.
+    /// The signal that a launch left behind in a slot.
     fn left_in(&self, key: SlotKey, slot: &SlotHistory, launch: u32, is_last: bool) -> Option<Seen> {
         let last = slot.last_by(launch)?;
         if slot.is_handshake() {

@@ -1,18 +1,20 @@
-//! What waits find in a slot: which of its signals they may meet, and the least that those show.
+//! What waits find in a slot: which of its signals they may find, and the least that those show.
 //!
-//! A wait is *for* the first signal that suffices, and may **find** any later one that is not ordered after the wait. Later ones need not show as
-//! much. Say that A signals data, X waits for it and credits B, and B signals: B comes after A in the slot, because X found A's signal there, but
-//! B has seen nothing of A's data. A wait for A's signal that finds B's instead has seen nothing of it either. A signal **keeps** what the one before
-//! it shows when
+//! A wait is *for* the first signal that suffices, and may **find** any later one that is not ordered after the wait.
+//! Later ones need not show as much. For example: A signals data, X waits for it and credits B, and B signals. B comes
+//! after A in the slot, because X found A's signal there, but B has seen nothing of A's data. A wait for A's signal
+//! that finds B's instead has not seen that data either. A signal **keeps** what the one before it shows if
 //!
-//! - both are of one party, and the one before it is no atomic: a later store of the same thread to the same place continues the release before it, also
-//!   where it is a credit. (Only of a release that the wait was for, or of one after it.) A later launch of the party is the same party: the end
-//!   of a launch flushes;
+//! - both are of one party, and the one before it is no atomic: a later store of the same thread to the same place
+//!   continues the release before it, even if it is a credit. (Only a release that the wait was for, or a later one.) A
+//!   later launch of the party is the same party: the end of a launch flushes;
 //! - it is an atomic, which continues the release that it reads;
-//! - it is one of data and its signaller has seen all that the one before it shows (a proxy shows only what was posted, whatever its poster has seen).
+//! - it is a signal of data and its signaller has seen everything that the one before it shows (a proxy shows only the
+//!   posted data, whatever its poster has seen).
 //!
-//! An atomic shows more than its own party has seen or released: what it continues is of others. A credit of its party after it continues only what the
-//! party itself released, and a party that has seen the atomic has not thereby seen what it continues.
+//! An atomic shows more than its own party has seen or released, because it continues the releases of others. A credit
+//! of its party after it continues only what the party itself released. And a party that has seen the atomic has not
+//! thereby seen what it continues.
 //!
 //! So a wait learns the **least** that any signal shows that it may find:
 //!
@@ -22,22 +24,23 @@
 //!      those before the wait in this run        2 ∧  3 ∧  4          learnt: what all of them show
 //!      one after the wait in this run                          5     ordered after the wait: never found
 //!                                                                    shows as much as was learnt: no loss
-//!                                                                    neither: another run may learn less, so one run does not decide
+//!                                                                    neither: another run may learn less, and
+//!                                                                    one run does not decide
 //! ```
 //!
-//! What is learnt is then the same in every run. Where the party knows of a signal beyond the one that it waits for, it finds none before that,
-//! and what that one shows it has seen already.
+//! Then the same is learnt in every run. If the party knows of a signal beyond the one that it waits for, it finds none
+//! before that, and has already seen what that one shows.
 
 use super::clock::{Clock, Knowledge, PartyId};
 use super::slots::Signalled;
 use std::collections::HashMap;
 
-/// What the signals of a slot show, and who found them.
+/// What the signals of a slot show, and the waits that found them.
 #[derive(Clone, Default, Debug)]
 pub struct Finds {
     /// By signal.
     shows: Vec<Shows>,
-    /// By party, those that found more than the ones before, or learnt more: their values never go back.
+    /// By party, the waits that found more than earlier ones, or learnt more: a party's values never decrease.
     waits: HashMap<PartyId, Vec<Found>>,
 }
 
@@ -45,18 +48,18 @@ pub struct Finds {
 #[derive(Clone, Debug)]
 struct Shows {
     visible: Clock,
-    /// What its own party released by it: all that it shows, but for an atomic, which shows what it continues, too.
+    /// What its own party released by it: everything that it shows, except that an atomic also shows what it continues.
     released: Clock,
-    /// The signal of data that it continues, and shows as well to waits for that one or an earlier one.
+    /// The signal of data that it continues. It shows that one's data too, to waits for that signal or an earlier one.
     continues: Option<usize>,
-    /// No less than the one before it.
+    /// True if it shows no less than the one before it.
     keeps: bool,
 }
 
 /// A wait.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// In which epoch of its party.
+    /// The epoch of its party.
     pub epoch: u32,
     /// The least value that it can have found.
     pub value: u64,
@@ -66,7 +69,8 @@ pub struct Found {
 }
 
 impl Finds {
-    /// A signal follows these. Says whether one run may not decide what a wait before it learnt: `knowledge` is the signaller's.
+    /// A signal follows these. Returns true if one run may not decide what an earlier wait learnt. `knowledge` is the
+    /// signaller's.
     pub fn signal(&mut self, before: &[Signalled], signal: &Signalled, knowledge: &Knowledge) -> bool {
         let last = before.last().zip(self.shows.last());
         let of_data = |own: usize| if before[own].hides { self.shows[own].continues } else { Some(own) };
@@ -83,7 +87,7 @@ impl Finds {
             (Some(_), false) => Clock::default(),
         };
         let keeps = last.is_none_or(|(last, shows)| {
-            // Whoever has seen a signal of data has seen what it shows, unless it is an atomic.
+            // A party that has seen a signal of data has seen what it shows, unless it is an atomic.
             let has_seen = || !last.hides && visible.covers(last.party, last.epoch);
             let is_plain = || last.atomic.is_none() && (last.party == signal.party || has_seen());
             let continued = || shows.continues.is_none_or(|data| visible.holds(&self.shows[data].released));
@@ -105,7 +109,7 @@ impl Finds {
         shown
     }
 
-    /// Whether a party found this value, or a larger one, in a wait that is over for every party that knows this.
+    /// True if a party found this value, or a larger one, in a wait that is over for every party with this knowledge.
     pub fn is_found(&self, value: u64, knowledge: &Knowledge) -> bool {
         self.waits.iter().any(|(party, all)| {
             let first = all.get(all.partition_point(|wait| wait.value < value));
@@ -113,7 +117,8 @@ impl Finds {
         })
     }
 
-    /// The next signals know all that the signaller of this value knows. Waits that it knows to be over, and that found less, are not asked for again.
+    /// The next signals know everything that the signaller of this value knows. So waits that it knows to be over, and
+    /// that found less, need not be kept.
     pub fn forget(&mut self, value: u64, knowledge: &Knowledge) {
         self.waits.retain(|party, all| {
             let known = knowledge.over.get(*party);
@@ -123,7 +128,7 @@ impl Finds {
         });
     }
 
-    /// What a wait for one of these signals learns, whose party has seen this before.
+    /// What a wait for one of these signals learns, if its party has already seen `seen`.
     pub fn least(&self, signals: &[Signalled], wanted: usize, seen: &Clock) -> Clock {
         let (first, later) = (&signals[wanted].published.visible, wanted + 1..signals.len());
         if self.shows[later.clone()].iter().all(|shows| shows.keeps) {
@@ -139,7 +144,7 @@ impl Finds {
     pub fn wait(&mut self, party: PartyId, found: Found) {
         let all = self.waits.entry(party).or_default();
         match all.last() {
-            // A value never goes back for a party.
+            // A party's value never decreases.
             Some(last) if found.value <= last.value => {
                 if !last.shown.holds(&found.shown) {
                     let value = last.value;
@@ -151,7 +156,7 @@ impl Finds {
     }
 }
 
-/// Whether a signal is a release of its own party: one of data, or an atomic that is no relaxed one.
+/// True if a signal is a release of its own party: a signal of data, or an atomic that is not relaxed.
 fn releases(signal: &Signalled) -> bool {
     !signal.hides && (signal.atomic.is_none() || signal.published.visible.covers(signal.party, signal.epoch))
 }

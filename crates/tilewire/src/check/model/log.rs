@@ -1,4 +1,4 @@
-//! What happened between parties, in the order of the run: the raw material of prefixes and pictures.
+//! The events between parties, in the order of the run: the raw material of prefixes and pictures.
 
 use super::clock::PartyId;
 use crate::check::observer::SlotRef;
@@ -11,38 +11,38 @@ pub struct Log {
     entries: Vec<Entry>,
 }
 
-/// One of them.
+/// A signal or a wait.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Who.
+    /// The party.
     pub party: PartyId,
-    /// In which launch.
+    /// The launch.
     pub launch: u32,
-    /// In which of its epochs.
+    /// The epoch of the party.
     pub epoch: u32,
     /// The instruction.
     pub inst: Option<Inst>,
-    /// What.
+    /// The event.
     pub deed: Deed,
 }
 
-/// What was done.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Deed {
     /// A slot was set.
     Signal {
-        /// Which.
+        /// The slot.
         slot: SlotRef,
-        /// To what.
+        /// The value.
         value: u64,
-        /// Whether it shows no data.
+        /// True if it shows no data.
         credit: bool,
     },
-    /// A wait was over.
+    /// A wait ended.
     Wait {
-        /// For which slot.
+        /// The slot.
         slot: SlotRef,
-        /// For what value.
+        /// The value.
         value: u64,
         /// The entry of the signal that it was for.
         from: Option<usize>,
@@ -50,24 +50,25 @@ pub enum Deed {
 }
 
 impl Log {
-    /// Appends an entry and gives its place.
+    /// Appends an entry and returns its index.
     pub fn push(&mut self, party: PartyId, launch: u32, epoch: u32, inst: Option<Inst>, deed: Deed) -> usize {
         self.entries.push(Entry { party, launch, epoch, inst, deed });
         self.entries.len() - 1
     }
 
-    /// The entry at a place.
+    /// The entry at an index.
     pub fn get(&self, place: usize) -> &Entry {
         &self.entries[place]
     }
 
-    /// The wait that this signal was the first to satisfy, if any was.
+    /// The wait that this signal was the first to satisfy, if any.
     pub fn wait_for(&self, signal: usize) -> Option<&Entry> {
         let is_it = |entry: &&Entry| matches!(entry.deed, Deed::Wait { from, .. } if from == Some(signal));
         self.entries.iter().skip(signal).find(is_it)
     }
 
-    /// The last `most` entries that had to happen before these epochs of these parties: their own, and those that their waits were for.
+    /// The last `most` entries that had to happen before these epochs of these parties: their own, and those that their
+    /// waits were for.
     pub fn leading_to(&self, ends: &[(PartyId, u32)], most: usize) -> Vec<usize> {
         // By party: signals of epochs below the first number, waits of epochs up to the second.
         let mut limits: HashMap<PartyId, (u32, u32)> = HashMap::new();
@@ -77,7 +78,7 @@ impl Log {
         };
         ends.iter().for_each(|&(party, epoch)| raise(&mut limits, party, epoch, epoch));
         let mut needed = Vec::new();
-        // Backwards: what a wait was for stands before it.
+        // Backwards: the signal of a wait stands before it.
         for (place, entry) in self.entries.iter().enumerate().rev() {
             let Some(&(signals, waits)) = limits.get(&entry.party) else { continue };
             match entry.deed {

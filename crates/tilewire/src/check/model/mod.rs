@@ -1,31 +1,32 @@
-//! What orders accesses: the memory model as data structures.
+//! The memory model as data structures: what orders accesses.
 //!
-//! - **In**: what an [`Observer`](super::Observer) sees of a run. **Out**: [`Seen`] faults, each with the part of the log
-//!   that had to happen for it.
-//! - **Invariants**: nothing here depends on the order in which unordered things happened to run: knowledge flows only along
-//!   program order, launches, and to a wait what every signal shows that it may find. (Words of copy engines go back: there it flows from
-//!   the write that was seen, and every order of those is run.)
-//! - **Must not know**: who schedules, how faults are printed.
+//! - **In**: the events that an [`Observer`](super::Observer) sees in a run. **Out**: [`Seen`] faults, each with the
+//!   part of the log that had to happen for it.
+//! - **Invariants**: nothing here depends on the order in which unordered events happened to run. Knowledge flows only
+//!   along program order, launches, and signals: a wait learns what every signal shows that it may find. (Words of copy
+//!   engines go back to old values: there knowledge flows from the write that was seen, and every order of those is
+//!   run.)
+//! - **Must not know**: schedulers, how faults are printed.
 //!
 //! The model itself is stated at the head of [`crate::check`].
 //!
 //! | file | holds |
 //! |---|---|
-//! | `clock.rs` | vector clocks; knowledge of what is visible and of what is over |
+//! | `clock.rs` | vector clocks; knowledge of visible accesses and of those that are over |
 //! | `party.rs` | role copies, hosts, and asynchronous parties |
-//! | `shadow.rs` | who touched which bytes, as ranges |
+//! | `shadow.rs` | the last accesses to bytes, as ranges |
 //! | `credits.rs` | credits that are ahead of their data |
 //! | `packets.rs` | which packets were taken |
-//! | `ended.rs` | what launches leave behind |
+//! | `ended.rs` | signals and packets that launches leave behind |
 //! | `slots.rs` | the history of every counter |
-//! | `finds.rs` | what waits find in a counter, and the least that it shows them |
+//! | `finds.rs` | the signals that waits may find, and the least that those show |
 //! | `slot_places.rs` | which bytes are counters |
 //! | `atomics.rs` | atomics: on counters, and elsewhere |
-//! | `outside.rs` | what one run does not decide, and what no exploration covers |
+//! | `outside.rs` | ops that one run does not decide, and what no exploration covers |
 //! | `promises.rs` | inputs and outputs that another rank writes during the launch |
 //! | `streams.rs` | copy engines |
 //! | `log.rs` | signals and waits in order |
-//! | `sighting.rs` | faults, before names are put to them |
+//! | `sighting.rs` | faults, before they get names |
 //! | `detector.rs` | the observer that ties them together |
 
 mod atomics;

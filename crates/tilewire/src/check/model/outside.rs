@@ -1,9 +1,9 @@
-//! What takes a program out of the monotone fragment, and what keeps running every schedule from being enough.
+//! What takes a program out of the monotone fragment, and why running every schedule may not be enough.
 
 use std::fmt;
 
-/// Why one run does not decide: an op whose effect on its party depends on the schedule, or a counter that something else than a signal
-/// changes.
+/// Why one run does not decide: an op whose effect on its party depends on the schedule, or a counter that is changed
+/// by something other than a signal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outside {
     /// A test gives a counter's value to the program.
@@ -33,14 +33,14 @@ impl fmt::Display for Outside {
     }
 }
 
-/// Why the schedules that are run are not all there are, even where no budget cut them short.
+/// Why the schedules that are run are not all there are, even if no budget cut them short.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Incomplete {
-    /// The network delivers when it likes; runs deliver immediately.
+    /// The network delivers whenever it chooses; runs deliver immediately.
     Posts,
     /// Elements of an `each` run their atomics in any order; runs do all of one role copy in one step.
     Elements,
-    /// Tests and results of atomics may be older than any interleaving has them.
+    /// Tests and results of atomics may be older than in any interleaving.
     WeakMemory,
     /// A party that polled very often was made to let others run.
     Patience,

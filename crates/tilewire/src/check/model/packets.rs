@@ -1,7 +1,7 @@
 //! Packets: in which launch each was put, and in which it was taken.
 //!
-//! A packet that nobody takes in its launch is left over, as a signal is: who is one message behind takes the last one's packets for those of
-//! this one, and nothing races.
+//! A packet that nobody takes in its launch is left over, like a signal: a reader that is one message behind mistakes
+//! the last message's packets for this one's, and nothing races.
 
 use super::shadow::Touch;
 use crate::check::memory::MemoryId;
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 /// All packets of a run.
 #[derive(Default)]
 pub struct Packets {
-    /// By first byte: the packet that lies there.
+    /// By first byte: the packet at that place.
     last: BTreeMap<(MemoryId, u64), Packet>,
-    /// Those that were overwritten and had not been taken in time.
+    /// Packets that were overwritten before they were taken.
     lost: Vec<Untaken>,
 }
 
@@ -26,9 +26,9 @@ struct Packet {
 /// A packet that nobody took in its launch.
 #[derive(Clone, Debug)]
 pub struct Untaken {
-    /// Who put it.
+    /// The access that put it.
     pub by: Touch,
-    /// Where.
+    /// Its memory.
     pub memory: MemoryId,
     /// Its first byte.
     pub byte: u64,
@@ -43,14 +43,14 @@ impl Packets {
         self.lost.extend(before.and_then(|before| before.untaken(at)));
     }
 
-    /// A packet is taken, in this launch of whoever takes it.
+    /// A packet is taken, in this launch of the party that takes it.
     pub fn get(&mut self, at: (MemoryId, u64), launch: u32) {
         if let Some(packet) = self.last.get_mut(&at) {
             packet.taken = Some(packet.taken.map_or(launch, |first| first.min(launch)));
         }
     }
 
-    /// The packets of the first launches, so many, that nobody took in theirs.
+    /// The packets of the first `launches` launches that nobody took in their launch.
     pub fn left(&self, launches: u32) -> Vec<Untaken> {
         let there = self.last.iter().filter_map(|(&at, packet)| packet.untaken(at));
         self.lost.iter().cloned().chain(there).filter(|packet| packet.by.launch < launches).collect()

@@ -1,4 +1,4 @@
-//! Whoever does things in a run: role copies, hosts, and the asynchronous parties that work for a role copy.
+//! The parties of a run: role copies, hosts, and the asynchronous parties that work for a role copy.
 
 use super::clock::{Knowledge, PartyId, Published};
 use crate::check::observer::Actor;
@@ -6,7 +6,7 @@ use crate::check::world::StreamId;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Who a party is.
+/// The identity of a party.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PartyName {
     /// The host thread of a rank: writes inputs, launches, reads outputs.
@@ -35,7 +35,7 @@ impl PartyName {
         }
     }
 
-    /// The block it works for, where it is of one.
+    /// The block it works for, if any.
     pub fn block(&self) -> Option<u32> {
         match self {
             PartyName::Role(who) | PartyName::Bulk(who) => Some(who.block),
@@ -43,20 +43,20 @@ impl PartyName {
         }
     }
 
-    /// Whether its instructions are those of a kernel.
+    /// True if its instructions are those of a kernel.
     pub fn is_kernel(&self) -> bool {
         !matches!(self, PartyName::Host { .. } | PartyName::Stream(_))
     }
 }
 
-/// A party and what it knows.
+/// A party and its knowledge.
 #[derive(Clone, Debug)]
 pub struct Party {
-    /// Who.
+    /// Its identity.
     pub name: PartyName,
-    /// What it knows.
+    /// Its knowledge.
     pub knowledge: Knowledge,
-    /// What its bulk copies know: its own knowledge as of the last proxy fence, and the copies that it waited for.
+    /// The knowledge of its bulk copies: its own as of the last proxy fence, and the copies that it waited for.
     pub fenced: Knowledge,
     /// Its own epoch; ends with every release.
     pub epoch: u32,
@@ -64,31 +64,31 @@ pub struct Party {
     pub phase: u32,
     /// The launch it is in.
     pub launch: u32,
-    /// Asynchronous parties that worked for it and may again.
+    /// Asynchronous parties that worked for it and may work again.
     pub lanes: Vec<PartyId>,
     /// Bulk copies that are not known to be complete, oldest first.
     pub copies: VecDeque<Copying>,
-    /// Of a network put: the ring and the peer.
+    /// For a network put: the ring and the peer.
     pub route: Option<(usize, u32)>,
-    /// Whether it has signalled, waited, or changed memory that others see, in this launch.
+    /// True if it has signalled, waited, or changed memory that others see, in this launch.
     pub has_met: bool,
-    /// The asynchronous party whose accesses are reported now.
+    /// The asynchronous party whose accesses are being reported.
     pub current: Option<PartyId>,
 }
 
-/// A bulk copy under way.
+/// A bulk copy in flight.
 #[derive(Clone, Debug)]
 pub struct Copying {
     /// Its number among those of the role copy.
     pub number: u64,
-    /// What is known when its source has been read.
+    /// The knowledge when its source has been read.
     pub read: Published,
-    /// What is known when it is complete.
+    /// The knowledge when it is complete.
     pub complete: Published,
 }
 
 impl Party {
-    /// A party that knows nothing.
+    /// A party without knowledge.
     pub fn new(id: PartyId, name: PartyName) -> Party {
         let mut knowledge = Knowledge::default();
         knowledge.set_own(id, 1);
@@ -107,7 +107,7 @@ impl Party {
         }
     }
 
-    /// Tells somebody all that is known, and begins an epoch: what follows is not told.
+    /// Publishes its knowledge, and begins an epoch: later accesses are not included.
     pub fn release(&mut self, id: PartyId) -> Published {
         let told = Rc::new(self.knowledge.clone());
         self.tick(id);

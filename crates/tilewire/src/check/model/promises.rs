@@ -1,12 +1,15 @@
-//! What parameters promise: bytes that a kernel reaches through an `In` or an `Out` are written by no other rank during its launch.
+//! The promises of parameters: bytes that a kernel reaches through an `In` or an `Out` are written by no other rank
+//! during its launch.
 //!
-//! Engines rely on it (a GPU may read an input through a cache that sees no writes, and the CPU engine keeps what it has read), so a write of
-//! another rank during the launch is a fault even where signals order it. A write is *before* a launch when the host that launched it knew of
-//! it, and *after* it when whoever writes knows that the host has gone on. Both are happens-before, so every run says the same.
+//! Engines rely on it: a GPU may read an input through a cache that sees no writes, and the CPU engine keeps what it
+//! has read. So a write of another rank during the launch is a fault even if signals order it. A write is *before* a
+//! launch if the host that launched it knew of it, and *after* it if the writer knows that the host has continued. Both
+//! are happens-before, so every run finds the same.
 //!
-//! Of an input all bytes are promised that the launch binds, touched or not: an engine may read ahead. Where the kernel does touch them, its access is named
-//! beside the write, and otherwise the line of the declaration. Of an output only those are promised that the kernel touches: no engine reads ahead of what
-//! it writes, and `direct` transfers let a peer fill the rest. A copy engine breaks a promise only where the kernel touches the bytes, input or output.
+//! For an input all bytes that the launch binds are promised, touched or not: an engine may read ahead. If the kernel
+//! touches them, its access is reported beside the write, otherwise the line of the declaration. For an output only the
+//! bytes that the kernel touches are promised: no engine reads ahead of what it writes, and `direct` transfers let a
+//! peer fill the rest. A copy engine breaks a promise only if the kernel touches the bytes, input or output.
 
 use super::clock::PartyId;
 use super::detector::Detector;
@@ -31,12 +34,13 @@ pub struct Promise {
     pub bytes: Range<u64>,
 }
 
-/// What all launches promise, and who wrote there.
+/// The promises of all launches, and the writes to their bytes.
 #[derive(Default)]
 pub struct Promises {
     /// By memory.
     pub all: HashMap<MemoryId, Vec<Promise>>,
-    /// By memory: writes of kernels to bytes that another rank has as its input, the last of each party; by it, and by where they begin and end.
+    /// By memory: writes of kernels to bytes that another rank has as its input, the last of each party; by party,
+    /// start and end.
     written: HashMap<MemoryId, BTreeMap<(PartyId, u64, u64), Touch>>,
     /// By rank: the launches that have begun.
     begun: HashMap<u32, u32>,
@@ -45,7 +49,7 @@ pub struct Promises {
 }
 
 impl Detector<'_> {
-    /// What the parameter promises that an access of a kernel goes through.
+    /// The promise of the parameter that a kernel's access goes through.
     pub(super) fn promise(&self, launch: u32, rank: u32, inst: Inst, kind: AccessKind) -> Option<Access> {
         let kernel = self.kernels.get(launch as usize)?[rank as usize];
         let at: &Place = match &kernel.insts[inst].op {
@@ -67,7 +71,7 @@ impl Detector<'_> {
         }
     }
 
-    /// Whether one of two accesses of two ranks writes, during a launch of the other, what that launch was promised.
+    /// True if one of two accesses of two ranks writes, during a launch of the other, bytes promised to that launch.
     pub(super) fn is_broken(&self, first: &Touch, second: &Touch) -> bool {
         let before = || {
             let host = &self.begun[second.rank as usize];
@@ -83,7 +87,8 @@ impl Detector<'_> {
             || first.promise.is_some() && writes(second.kind) && after()
     }
 
-    /// A kernel writes: to bytes that another rank has promised to its launch, if that has begun and is not known to be over.
+    /// A kernel writes to bytes that another rank has promised to its launch, if that has begun and is not known to be
+    /// over.
     pub(super) fn writes_promised(&mut self, memory: MemoryId, bytes: &Range<u64>, touch: &Touch) {
         let Some(all) = self.promises.all.get(&memory) else { return };
         let knowledge = &self.parties[touch.party as usize].knowledge;
@@ -104,7 +109,7 @@ impl Detector<'_> {
         broken.into_iter().for_each(|broken| self.promises.breaks(broken));
     }
 
-    /// A launch begins: whatever was written before into what it promises, its host knows of.
+    /// A launch begins: its host must know of all earlier writes to its promised bytes.
     pub(super) fn begins_promised(&mut self, rank: u32, launch: u32, host: PartyId) {
         if self.promises.begun.insert(rank, launch + 1) == Some(launch + 1) {
             return;
@@ -124,7 +129,7 @@ impl Detector<'_> {
         broken.into_iter().for_each(|broken| self.promises.breaks(broken));
     }
 
-    /// Reports promises that were broken and that no access of their owner has shown.
+    /// Reports broken promises that no access of their owner has shown.
     pub(super) fn report_promised(&mut self) {
         for (memory, promise, by, bytes) in std::mem::take(&mut self.promises.broken) {
             let is_shown = self.sightings.iter().any(|sighting| match &sighting.seen {

@@ -1,12 +1,12 @@
-//! Shadow memory: who touched which bytes last, as ranges.
+//! Shadow memory: the last accesses to each byte, as ranges.
 //!
 //! ```text
 //!  bytes   0        64        128            a cell: bytes that the same accesses touched last
 //!          ├─ cell ─┼─ cell ──┤              = the last write, and every read and atomic after it
 //! ```
 //! One `each` over neighbouring elements is one range, so a message of a million elements costs as many cells as it has
-//! tiles. Which element touched a byte is kept as a line (first element, bytes per element), so that two elements of one
-//! `each` that meet on a byte are seen without a cell per element.
+//! tiles. Which element touched a byte is kept as a line (first element, bytes per element), so that two elements of
+//! one `each` that meet on a byte are detected without a cell per element.
 
 use super::clock::{Knowledge, PartyId};
 use crate::check::observer::AccessKind;
@@ -14,40 +14,40 @@ use crate::ir::{Access, Inst, Scope};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// An access as it is remembered.
+/// An access, as recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Touch {
-    /// Who.
+    /// The party.
     pub party: PartyId,
-    /// In which of its epochs: an epoch ends where the party tells others what it did.
+    /// The epoch of the party, which ends when the party publishes its effects.
     pub epoch: u32,
-    /// Between which barriers of the role copy.
+    /// The number of barriers of the role copy before it.
     pub phase: u32,
-    /// In which launch of its rank.
+    /// The launch of its rank.
     pub launch: u32,
     /// The instruction; `None` for the host.
     pub inst: Option<Inst>,
-    /// How.
+    /// The kind of access.
     pub kind: AccessKind,
-    /// By which elements.
+    /// The elements.
     pub elements: Elements,
     /// The rank of the party.
     pub rank: u32,
-    /// What the parameter it goes through promises: that nobody else writes the bytes of an `In` or an `Out` during the launch.
+    /// The promise of its parameter: that nobody else writes the bytes of an `In` or an `Out` during the launch.
     pub promise: Option<Access>,
-    /// With whom it is atomic, where it is.
+    /// The scope of its atomicity, if it is atomic.
     pub atomic: Option<Atomicity>,
-    /// Whether the result of an atomic is used.
+    /// True if the result of an atomic is used.
     pub is_used: bool,
 }
 
-/// With whom an atomic access is one. Two of them race as plain accesses do unless they touch the same bytes and the scope of each
-/// holds the other.
+/// The scope of an atomic access. Two of them race as plain accesses do unless they touch the same bytes and the scope
+/// of each contains the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Atomicity {
-    /// The rank of its party: a device of its own.
+    /// The rank of its party, which is its own device.
     pub rank: u32,
-    /// Its block; `None` for whoever is outside of all blocks.
+    /// Its block; `None` for parties outside all blocks.
     pub block: Option<u32>,
     /// Its scope.
     pub scope: Scope,
@@ -64,16 +64,16 @@ impl Atomicity {
         }
     }
 
-    /// Whether the two are atomic together.
+    /// True if the two are atomic together.
     pub fn agrees(&self, other: &Atomicity) -> bool {
         self.bytes == other.bytes && self.reaches(other) && other.reaches(self)
     }
 }
 
-/// Which elements of an `each` touched the bytes of a range.
+/// The elements of an `each` that touched the bytes of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Elements {
-    /// None: the access stands outside of an `each`.
+    /// None: the access is outside of an `each`.
     Outside,
     /// The byte at `start` belongs to element `first`, and every `size` bytes to the next.
     Line {
@@ -81,10 +81,10 @@ pub enum Elements {
         first: u64,
         /// Its first byte.
         start: u64,
-        /// Bytes of each.
+        /// Bytes per element.
         size: u64,
     },
-    /// Several touched every byte.
+    /// Several elements touched every byte.
     Many,
 }
 
@@ -93,24 +93,25 @@ impl Touch {
         writes(self.kind)
     }
 
-    /// Whether what it finds there matters.
+    /// True if the value it finds there matters.
     fn is_read(&self) -> bool {
         !self.writes() || self.kind == AccessKind::Atomic && self.is_used
     }
 
-    /// Whether it writes, on one rank, what the other goes to on another through a parameter that promises that nobody does.
+    /// True if it writes, on one rank, bytes that the other reaches on another rank through a parameter that promises
+    /// that nobody does.
     fn breaks(&self, other: &Touch) -> bool {
         other.promise.is_some() && self.rank != other.rank && self.writes()
     }
 }
 
-/// Whether an access changes bytes.
+/// True if an access changes bytes.
 pub fn writes(kind: AccessKind) -> bool {
     use AccessKind::{Atomic, BulkWrite, NetworkWrite, PacketWrite, Write};
     matches!(kind, Write | Atomic | PacketWrite | BulkWrite | NetworkWrite)
 }
 
-/// What is wrong between an access and an earlier one.
+/// The conflict between an access and an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Conflict {
     /// Nothing orders them.
@@ -119,19 +120,19 @@ pub enum Conflict {
     OnlyCredited,
     /// Two elements of one `each`.
     Elements,
-    /// Two atomics whose scopes do not hold each other.
+    /// Two atomics whose scopes do not contain each other.
     Scopes,
     /// Two atomics that do not touch the same bytes.
     Sizes,
 }
 
-/// What an access met.
+/// The result of an access.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Met {
     /// An earlier access that it conflicts with.
     Race(Conflict, Touch, Range<u64>),
-    /// An earlier access of another rank, ordered, one of the two a write and one through a parameter that promises that nobody else
-    /// writes its bytes during the launch.
+    /// An ordered access of another rank. One of the two is a write, and one goes through a parameter that promises
+    /// that nobody else writes its bytes during the launch.
     Promised(Touch, Range<u64>),
     /// Bytes that nobody wrote.
     Unwritten(Range<u64>),
@@ -147,14 +148,15 @@ pub struct Shadow {
 struct Cell {
     end: u64,
     write: Option<Touch>,
-    /// Under a packet: the last write that was none. It may have left bytes that look like the packet that a get waits for.
+    /// Under a packet: the last write that was not a packet. It may have left bytes that look like the packet that a
+    /// get waits for.
     under: Option<Touch>,
     /// Reads and atomics since the write: one of each party and kind, the latest.
     since: Vec<Touch>,
 }
 
 impl Shadow {
-    /// Records an access by somebody who knows `knowledge` and gives what it meets, in the order of bytes.
+    /// Records an access by a party with `knowledge` and returns the conflicts, in the order of bytes.
     pub fn touch(&mut self, bytes: Range<u64>, touch: &Touch, knowledge: &Knowledge) -> Vec<Met> {
         let mut met = Vec::new();
         if bytes.is_empty() {
@@ -170,13 +172,13 @@ impl Shadow {
                 gaps.push(covered..start);
             }
             covered = cell.end;
-            // Whoever got the packet has seen it come: what it does there comes after it.
+            // A party that got the packet has seen it arrive: its later accesses there come after it.
             let got = |old: &Touch| {
                 let same = || between_barriers(old, touch, &(start..cell.end)).is_none();
                 let is_got = old.kind == AccessKind::PacketRead;
                 match old.party == touch.party {
                     true => is_got && (old.phase != touch.phase || same()),
-                    // What a packet has shown to one party, its signals show to others.
+                    // What a packet has shown to one party, that party's signals show to others.
                     false => is_got && knowledge.visible.covers(old.party, old.epoch),
                 }
             };
@@ -239,7 +241,7 @@ impl Shadow {
             if covered < start {
                 return Some(covered..start);
             }
-            // An atomic adds to what was there.
+            // An atomic adds to the previous value.
             if cell.write.is_none() && !cell.since.iter().any(Touch::writes) {
                 return Some(start..cell.end);
             }
@@ -248,7 +250,7 @@ impl Shadow {
         (covered < bytes.end).then_some(covered..bytes.end)
     }
 
-    /// Number of cells, to see that ranges stay ranges.
+    /// Number of cells, to test that ranges stay ranges.
     #[cfg(test)]
     fn cells(&self) -> usize {
         self.cells.len()
@@ -292,7 +294,7 @@ fn conflict(old: &Touch, new: &Touch, knowledge: &Knowledge, bytes: &Range<u64>)
     if old.party == new.party {
         return if old.phase == new.phase { between_barriers(old, new, bytes) } else { None };
     }
-    // The flag that let the reader go on came with these very bytes.
+    // The flag that let the reader continue came with these very bytes.
     if old.kind == PacketWrite && new.kind == PacketRead {
         return None;
     }
@@ -311,13 +313,14 @@ fn conflict(old: &Touch, new: &Touch, knowledge: &Knowledge, bytes: &Range<u64>)
 /// Two accesses of one role copy with no barrier between them.
 fn between_barriers(old: &Touch, new: &Touch, bytes: &Range<u64>) -> Option<Conflict> {
     match (old.elements, new.elements) {
-        // One lane does what is outside of an `each`, in program order, and an `each` begins when it is through.
+        // One lane does the work outside an `each`, in program order, and an `each` begins after it.
         (_, Elements::Outside) | (Elements::Outside, _) => None,
         (Elements::Line { first: a, start: s, size: m }, Elements::Line { first: b, start: t, size: n }) => {
             let element = |first: u64, start: u64, size: u64, byte: u64| first + byte.saturating_sub(start) / size;
             let last = bytes.end - 1;
             let same = |byte| element(a, s, m, byte) == element(b, t, n, byte);
-            // Two lines of one slope that agree at both ends agree between them; other slopes are looked at byte by byte.
+            // Two lines of one slope that agree at both ends agree between them. Other slopes are compared byte by
+            // byte.
             let agree = if m == n && (s.abs_diff(t)).is_multiple_of(m) {
                 same(bytes.start) && same(last)
             } else {

@@ -1,4 +1,4 @@
-//! Faults as the model sees them, each kept once with how often it was met.
+//! Faults as the model detects them, each kept once with its count.
 
 use super::clock::PartyId;
 use super::credits::Ahead;
@@ -12,14 +12,14 @@ use crate::check::memory::MemoryId;
 use crate::ir::Inst;
 use std::ops::Range;
 
-/// A fault as the model sees it, before names are put to it.
+/// A fault as the model detects it, before it gets names.
 #[derive(Clone, Debug)]
 pub enum Seen {
     /// Two accesses that nothing orders.
     Race { conflict: Conflict, first: Touch, second: Touch, memory: MemoryId, bytes: Range<u64> },
-    /// A write of another rank to bytes that a parameter promises to be left alone during its launch.
+    /// A write of another rank to bytes that a parameter promises to be unchanged during its launch.
     Promised { first: Touch, second: Touch, memory: MemoryId, bytes: Range<u64> },
-    /// A write of another rank to bytes that a launch under way has bound as an input.
+    /// A write of another rank to bytes that a running launch has bound as an input.
     Bound { promise: Promise, by: Touch, memory: MemoryId, bytes: Range<u64> },
     /// A wait that a signal of another operation satisfies.
     OtherOperation { slot: SlotKey, party: PartyId, launch: u32, inst: Inst, expected: Option<u16>, signal: Signalled },
@@ -29,7 +29,7 @@ pub enum Seen {
     TwoWriters { slot: SlotKey, first: Signalled, second: Signalled },
     /// A signal that does not make its counter grow.
     NotGrowing { slot: SlotKey, first: Signalled, second: Signalled },
-    /// A first signal that is smaller than what the counter held.
+    /// A first signal that is smaller than the counter's initial value.
     BelowStart { slot: SlotKey, before: u64, signal: Signalled },
     /// A wait that a signal of a larger value satisfies: the value waited for is never signalled.
     Skipped { slot: SlotKey, party: PartyId, launch: u32, inst: Inst, expected: u64, signal: Signalled },
@@ -41,22 +41,22 @@ pub enum Seen {
     Leftover { slot: SlotKey, signal: Signalled, waited: u64 },
     /// A packet that nobody took.
     Untaken(Untaken),
-    /// A handshake that does not end as it began.
+    /// A handshake that does not end with its initial value.
     NotReset { slot: SlotKey, signal: Signalled },
 }
 
-/// A fault, how often it was met, and the entries of the log that had to happen for it.
+/// A fault, its count, and the entries of the log that had to happen for it.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     /// The first one.
     pub seen: Seen,
-    /// How many like it.
+    /// Number of faults like it.
     pub times: u64,
-    /// What led there, as places in the log.
+    /// The events leading to it, as indices in the log.
     pub prefix: Vec<usize>,
 }
 
-/// Faults kept of one run; beyond it only counts grow.
+/// Faults kept of one run; beyond this only counts grow.
 const MOST_SIGHTINGS: usize = 32;
 /// Entries of the log kept for one fault.
 const LONGEST_PREFIX: usize = 48;
@@ -84,7 +84,7 @@ impl Detector<'_> {
             Seen::Ahead(ahead) => (16, Some(ahead.credit.inst), None),
             Seen::NotReset { signal, .. } => (17, Some(signal.inst), None),
         };
-        // Operations of streams have numbers of their own.
+        // Operations of streams have their own numbers.
         let is_stream = |party: &PartyId| matches!(self.parties[*party as usize].name, PartyName::Stream(_));
         let streams =
             parties.iter().zip([32, 64]).filter(|(party, _)| is_stream(party)).map(|(_, bit)| bit).sum::<u8>();
@@ -96,7 +96,7 @@ impl Detector<'_> {
         if self.sightings.len() == MOST_SIGHTINGS {
             return;
         }
-        // Only what leads to the two had to happen: the rest of the schedule is left out.
+        // Only the events that lead to the two had to happen; the rest of the schedule is omitted.
         let ends: Vec<(PartyId, u32)> = match &seen {
             Seen::Race { first, second, .. } | Seen::Promised { first, second, .. } => {
                 vec![(first.party, first.epoch), (second.party, second.epoch)]

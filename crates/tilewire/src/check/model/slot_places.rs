@@ -1,4 +1,4 @@
-//! Which bytes of the world are signal slots.
+//! The bytes of the world that are signal slots.
 
 use crate::check::memory::{Bank, MemoryId};
 use std::collections::{BTreeMap, BTreeSet};

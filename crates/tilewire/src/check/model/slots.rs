@@ -21,30 +21,30 @@ pub struct SlotKey {
 pub struct Signalled {
     /// The value.
     pub value: u64,
-    /// What it carries.
+    /// The knowledge it carries.
     pub published: Published,
-    /// Whether it shows no data.
+    /// True if it shows no data.
     pub credit: bool,
-    /// Whether it shows less than what was signalled before it: a credit. (A bare signal of the network, which is taken for one elsewhere, shows
-    /// what was posted before.)
+    /// True if it shows less than earlier signals: a credit. (A bare signal of the network, which counts as a credit
+    /// elsewhere, shows the data posted before.)
     pub hides: bool,
-    /// With whom it is atomic, where it is an atomic that adds to the slot.
+    /// The scope of its atomicity, if it is an atomic that adds to the slot.
     pub atomic: Option<Atomicity>,
-    /// The operation that its word carries, where it carries one.
+    /// The operation that its word carries, if any.
     pub operation: Option<u16>,
-    /// Who signalled.
+    /// The signaller.
     pub party: PartyId,
-    /// In which of its epochs.
+    /// The epoch of the signaller.
     pub epoch: u32,
-    /// In which launch.
+    /// The launch.
     pub launch: u32,
     /// The instruction.
     pub inst: Inst,
-    /// Its place in the log.
+    /// Its index in the log.
     pub entry: usize,
 }
 
-/// What is wrong with a signal.
+/// The fault of a signal.
 #[derive(Clone, Debug)]
 pub enum BadSignal {
     /// The counter held more before the first signal.
@@ -58,25 +58,25 @@ pub enum BadSignal {
 /// One slot.
 #[derive(Clone, Default, Debug)]
 pub struct SlotHistory {
-    /// What it held before the first signal.
+    /// The value before the first signal.
     initial: Option<u64>,
     signals: Vec<Signalled>,
     /// By launch: the largest value anybody waited for in it.
     waited: BTreeMap<u32, u64>,
-    /// What its signals show, and who found them.
+    /// What its signals show, and the waits that found them.
     finds: Finds,
     /// A plain write has replaced the count since.
     overwritten: bool,
-    /// A copy engine writes it: values may go back, and a wait is for the value that stands there.
+    /// A copy engine writes it: values may go back, and a wait is for the value it finds there.
     handshake: bool,
 }
 
-/// What a signal does to its slot.
+/// The judgement of a signal.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// What is wrong with it.
+    /// Its fault, if any.
     pub bad: Option<BadSignal>,
-    /// A wait before it may find it in another run, and learn less.
+    /// True if an earlier wait may find it in another run, and learn less.
     pub undecided: bool,
 }
 
@@ -92,14 +92,15 @@ impl Slots {
         self.slots.get(&key)
     }
 
-    /// Records a signal over the value `before`; its party knows this.
+    /// Records a signal over the value `before` by a party with this knowledge.
     pub fn signal(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Judged {
         let slot = self.slots.entry(key).or_default();
         slot.initial.get_or_insert(before);
-        // Atomics commute with each other and not with signals: a signal comes after all of those since the signal before it.
+        // Atomics commute with each other but not with signals: a signal comes after all atomics since the signal
+        // before it.
         let since = slot.signals.iter().rposition(|earlier| earlier.atomic.is_none());
-        // A credit orders two writers only where whoever gave it had found the first of them in this very counter: a read that is over
-        // keeps what it found before later writes.
+        // A credit orders two writers only if its giver had found the first of them in this very counter: a read that
+        // is over keeps what it found from later writes.
         let is_known = |last: &Signalled| {
             last.party == signal.party
                 || knowledge.visible.covers(last.party, last.epoch)
@@ -124,18 +125,19 @@ impl Slots {
         Judged { bad, undecided }
     }
 
-    /// Whether all that was added up to this signal since a plain one is atomic together with `me`.
+    /// True if everything added up to this signal since a plain one is atomic together with `me`.
     pub fn agree(&self, key: SlotKey, signal: &Signalled, me: &Atomicity) -> bool {
         let Some(slot) = self.slots.get(&key) else { return true };
         let up_to = slot.signals.iter().rev().skip_while(|other| other.entry != signal.entry);
-        // What its own party added before, a release shows, whatever the scope of that was.
+        // A release shows its own party's earlier additions, whatever their scope.
         let releases = signal.published.visible.covers(signal.party, signal.epoch);
         let is_shown = |added: &Signalled| releases && added.party == signal.party && added.entry != signal.entry;
         let added = up_to.map_while(|added| Some((added, added.atomic.as_ref()?)));
         added.into_iter().all(|(added, atomic)| atomic.agrees(me) || is_shown(added))
     }
 
-    /// The number of the signal that a wait is for, and what it is shown where its party has seen this before: the least of what it may find.
+    /// The number of the signal that a wait is for, and what it is shown if its party has already seen `seen`: the
+    /// least of what it may find.
     pub fn shown(&self, key: SlotKey, signal: &Signalled, seen: &Clock) -> (usize, Clock) {
         let slot = self.slots.get(&key).expect("a slot with a signal");
         let number = slot.signals.iter().rposition(|other| other.entry == signal.entry).expect("a signal of this slot");
@@ -148,7 +150,7 @@ impl Slots {
         self.slots.entry(key).or_default().finds.wait(party, found);
     }
 
-    /// A plain write replaces the count: what was signalled before is no more to be waited for.
+    /// A plain write replaces the count: earlier signals can no longer be waited for.
     pub fn overwritten(&mut self, key: SlotKey) {
         let slot = self.slots.entry(key).or_default();
         *slot = SlotHistory {
@@ -159,7 +161,8 @@ impl Slots {
         };
     }
 
-    /// Records a write of a copy engine over the value `before`, and gives the write before it where nothing orders the two.
+    /// Records a write of a copy engine over the value `before`, and returns the write before it if nothing orders the
+    /// two.
     pub fn write(&mut self, key: SlotKey, before: u64, signal: Signalled, knowledge: &Knowledge) -> Option<Signalled> {
         let slot = self.slots.entry(key).or_default();
         slot.initial.get_or_insert(before);
@@ -171,7 +174,7 @@ impl Slots {
         unordered
     }
 
-    /// The signal that a wait for `value`, which saw `seen`, is for: the first that suffices. `None` where none is needed.
+    /// The signal that a wait for `value`, which saw `seen`, is for: the first that suffices. `None` if none is needed.
     pub fn wait(&mut self, key: SlotKey, launch: u32, value: u64, seen: u64) -> Option<&Signalled> {
         let slot = self.slots.entry(key).or_default();
         let most = slot.waited.entry(launch).or_default();
@@ -179,11 +182,11 @@ impl Slots {
         if slot.handshake {
             return slot.signals.last();
         }
-        // Before the first signal, what is seen is what was there from the start.
+        // Before the first signal, the value seen is the initial one.
         if value <= *slot.initial.get_or_insert(seen) {
             return None;
         }
-        // Counters that grow are sorted; one that does not is reported at its signal.
+        // Growing counters are sorted; one that does not grow is reported at its signal.
         let first = slot.signals.partition_point(|signal| signal.value < value);
         slot.signals.get(first)
     }
@@ -197,7 +200,7 @@ impl Slots {
 }
 
 impl SlotHistory {
-    /// What it held before the first signal.
+    /// The value before the first signal.
     pub fn initial(&self) -> u64 {
         self.initial.unwrap_or(0)
     }
@@ -207,12 +210,12 @@ impl SlotHistory {
         &self.signals
     }
 
-    /// Whether a copy engine writes it.
+    /// True if a copy engine writes it.
     pub fn is_handshake(&self) -> bool {
         self.handshake
     }
 
-    /// Whether any of its signals is a credit.
+    /// True if any of its signals is a credit.
     pub fn is_credited(&self) -> bool {
         self.signals.iter().any(|signal| signal.credit)
     }
@@ -227,7 +230,7 @@ impl SlotHistory {
         self.waited.range(..=launch).map(|(_, &value)| value).max().unwrap_or(0)
     }
 
-    /// Whether anybody ever waited for it.
+    /// True if anybody ever waited for it.
     pub fn is_waited_for(&self) -> bool {
         self.waited.values().any(|&value| value > 0)
     }

@@ -1,4 +1,4 @@
-//! What the model makes of a copy engine: a party in the order of its stream, with words that it writes and waits for.
+//! A copy engine in the model: a party in the order of its stream, with words that it writes and waits for.
 
 use super::clock::PartyId;
 use super::detector::Detector;
@@ -24,7 +24,7 @@ impl Detector<'_> {
         party
     }
 
-    /// A stream of a launch begins: it knows what its host does.
+    /// A stream of a launch begins with its host's knowledge.
     pub fn begin_stream(&mut self, id: StreamId, launch: u32) {
         self.flush();
         let host = self.hosts[id.rank as usize];
@@ -71,7 +71,7 @@ impl Detector<'_> {
         }
     }
 
-    /// A word was found to be the value: acquire from the write that stands there.
+    /// A word was found to equal the value: acquires from the write that is there.
     pub fn stream_wait(&mut self, id: StreamId, inst: Inst, at: (MemoryId, u64), value: u64) {
         self.flush();
         let party = self.stream(id);
@@ -93,7 +93,7 @@ impl Detector<'_> {
     }
 }
 
-/// A word as the log names slots. It is no parameter of a kernel: only its bytes mean something.
+/// A word in the form of a slot for the log. It is no parameter of a kernel: only its bytes are meaningful.
 fn word((memory, byte): (MemoryId, u64)) -> SlotRef {
     SlotRef { param: ParamId::new(0), bank: 0, index: 0, memory, byte }
 }

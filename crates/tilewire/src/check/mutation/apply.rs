@@ -1,4 +1,4 @@
-//! What a mutation does to a plan.
+//! The effect of a mutation on a plan.
 
 use super::edit::Edit;
 use super::sites::{Place, sibling, whole};

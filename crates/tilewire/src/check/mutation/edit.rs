@@ -5,13 +5,13 @@ use crate::ir::{
     typing,
 };
 
-/// A kernel under the knife.
+/// A kernel being edited.
 pub(super) struct Edit<'k> {
     pub kernel: &'k mut Kernel,
 }
 
 impl Edit<'_> {
-    /// The region that lists an instruction, and its place there.
+    /// The region that lists an instruction, and its index there.
     pub fn position(&self, inst: Inst) -> Option<(Region, usize)> {
         self.kernel.regions.iter().find_map(|(region, insts)| {
             let place = insts.iter().position(|&other| other == inst)?;
@@ -19,14 +19,14 @@ impl Edit<'_> {
         })
     }
 
-    /// Takes an instruction that defines no value out of its region.
+    /// Removes an instruction that defines no value from its region.
     pub fn remove(&mut self, inst: Inst) {
         if let Some((region, place)) = self.position(inst) {
             self.kernel.regions[region].remove(place);
         }
     }
 
-    /// Moves an instruction to before another one of the same region, or to after it.
+    /// Moves an instruction before or after another one of the same region.
     pub fn shift(&mut self, inst: Inst, to: Inst, after: bool) {
         self.remove(inst);
         if let Some((region, place)) = self.position(to) {
@@ -34,7 +34,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Puts an op before an instruction, on its line; gives the value it defines.
+    /// Inserts an op before an instruction, on its line; returns the value it defines.
     pub fn before(&mut self, inst: Inst, op: Op) -> Value {
         let (region, place) = self.position(inst).expect("the instruction is listed");
         let new = self.add(inst, op, self.is_each(region));
@@ -63,7 +63,7 @@ impl Edit<'_> {
         self.before(inst, Op::Binary { op: BinaryOp::Sub, a: x, b: copy })
     }
 
-    /// Lets block 0 alone run an instruction.
+    /// Makes only block 0 run an instruction.
     pub fn only_block_0(&mut self, inst: Inst) {
         let block = self.before(inst, Op::Special(Special::Block));
         let zero = self.before(inst, Op::Const(Const { ty: Type::I64, bits: 0 }));

@@ -1,9 +1,9 @@
-//! Mutations: named edits that make a right schedule wrong, to show that the checker sees.
+//! Mutations: named edits that make a right schedule wrong, to show that the checker detects it.
 //!
-//! - **In**: a [`Plan`] that is clean. **Out**: [`Mutant`]s, each the plan with one mistake at one place of the source, made in
-//!   every rank and launch that has the place.
-//! - **Invariants**: a mutation says itself where it applies, and applies nowhere where it would change nothing that matters;
-//!   a mutant that the checker passes is a hole in the checker (or in that claim).
+//! - **In**: a [`Plan`] that is clean. **Out**: [`Mutant`]s, each the plan with one mistake at one place of the source,
+//!   made in every rank and launch that has the place.
+//! - **Invariants**: a mutation itself decides where it applies, and never applies where it would change nothing that
+//!   matters. A mutant that the checker passes is a hole in the checker (or in that claim).
 //! - **Must not know**: schedules.
 //!
 //! | file | holds |
@@ -27,7 +27,7 @@ use std::fmt;
 
 macro_rules! mutations {
     ($($(#[doc = $doc:literal])* $variant:ident = $name:literal,)*) => {
-        /// A mistake that the checker must see.
+        /// A mistake that the checker must detect.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Mutation {$(
             $(#[doc = $doc])*
@@ -42,7 +42,7 @@ macro_rules! mutations {
                 match self {$(Mutation::$variant => $name,)*}
             }
 
-            /// What it does, in a sentence.
+            /// A description in one sentence.
             pub fn describe(self) -> &'static str {
                 match self {$(Mutation::$variant => concat!($($doc,)*).trim_ascii(),)*}
             }
@@ -89,17 +89,17 @@ mutations! {
     MissingProxyFence = "missing-proxy-fence",
     /// Every packet has the same flag.
     ReusedFlag = "reused-flag",
-    /// Packets are not cleared before their flags come round.
+    /// Packets are not cleared before their flags wrap around.
     FlagsNotCleared = "flags-not-cleared",
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub fn all() -> &'static [Mutation] {
         Mutation::ALL
     }
 
-    /// The mutation of this name.
+    /// The mutation with this name.
     pub fn named(name: &str) -> Option<Mutation> {
         Mutation::ALL.iter().copied().find(|mutation| mutation.name() == name)
     }
@@ -115,9 +115,9 @@ impl fmt::Display for Mutation {
 pub struct Mutant {
     /// The mistake.
     pub mutation: Mutation,
-    /// Where; `None` where it is no place of a kernel.
+    /// The place; `None` if it is not in a kernel.
     pub at: Option<SourceLine>,
-    /// Of what, where it is no place of a kernel.
+    /// The mutated object, if the place is not in a kernel.
     of: Option<String>,
     plan: Plan,
     watch: Watch,

@@ -7,7 +7,7 @@ use crate::check::model::Watch;
 use crate::check::world::{Limits, Plan, ToBlock, execute};
 use crate::ir::{Base, BulkDone, Inst, Kernel, Op, Region, SourceLine, Type};
 
-/// One place of the source in all kernels that have it; the whole plan where it is no place of a kernel.
+/// One place of the source in all kernels that have it; the whole plan if it is not in a kernel.
 #[derive(Default)]
 pub(super) struct Place {
     pub at: Option<SourceLine>,
@@ -35,7 +35,7 @@ pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
         Ok(stage) => stage,
         Err(_) => return Vec::new(),
     };
-    // What never runs in this plan can be no mistake in it.
+    // Code that never runs in this plan cannot be a mistake in it.
     let limits = Limits { most_copies: u32::MAX, steps: 200_000_000, first_fault: false };
     let ran = execute(plan, &stage, Watch::default(), limits, &mut ToBlock).detector.ran;
     if mutation == Mutation::SwappedPeers {
@@ -71,7 +71,7 @@ pub(super) fn places(plan: &Plan, mutation: Mutation) -> Vec<Place> {
                 let mut look = |inst| last = last.max(ran.get(&(launch as u32, rank as u32, inst)).copied());
                 look(inst);
                 kernel.insts[inst].op.regions().into_iter().for_each(|region| kernel.walk(region, &mut look));
-                // What block 0 alone does anyway is no mistake if block 0 alone does it.
+                // Restricting an op to block 0 is no mistake if only block 0 runs it anyway.
                 if last < Some(u32::from(mutation == Mutation::ReadyOfBlock0)) {
                     return;
                 }
@@ -152,8 +152,8 @@ fn copies(kernel: &Kernel, body: Region) -> u32 {
     kernel.roles.values().find(|role| role.body == body).map_or(1, |role| role.copies)
 }
 
-/// An instruction, or the branches that do nothing but it: a sender waits for a slot only where it has been used before, and for several
-/// at once.
+/// An instruction, or the branches that contain nothing but it: a sender waits for a slot only if it has been used
+/// before, and for several together.
 pub(super) fn whole(kernel: &Kernel, inst: Inst) -> Inst {
     let is_plain = |other: &Inst| *other == inst || kernel.insts[*other].op.regions().is_empty();
     let around = |outer: &Inst| match kernel.insts[*outer].op {
@@ -178,7 +178,7 @@ pub(super) fn sibling(kernel: &Kernel, inst: Inst, after: bool) -> Option<Inst> 
     }
 }
 
-/// Whether an instruction somewhere in a region has bytes written for a peer before it; `None` where it is not there.
+/// True if an instruction somewhere in a region has bytes written for a peer before it; `None` if it is not there.
 fn follows_put(kernel: &Kernel, region: Region, inst: Inst) -> Option<bool> {
     let mut put = false;
     for &other in &kernel.regions[region] {
@@ -210,7 +210,7 @@ fn any(kernel: &Kernel, inst: Inst, is: &dyn Fn(&Op) -> bool) -> bool {
     found
 }
 
-/// A loop in a branch that only waits: the drain of a change of geometry.
+/// A loop in a branch that only waits: the drain after a change of geometry.
 fn is_drain(kernel: &Kernel, inst: Inst) -> bool {
     matches!(kernel.insts[inst].op, Op::For { .. })
         && any(kernel, inst, &|op| matches!(op, Op::Wait { .. }))
@@ -239,7 +239,7 @@ fn is_counter(kernel: &Kernel, base: Base) -> bool {
     loaded
 }
 
-/// An `each` that writes what the next instruction, an `each` too, touches at other elements.
+/// An `each` that writes what the next instruction, also an `each`, touches at other elements.
 fn feeds_next(kernel: &Kernel, inst: Inst) -> bool {
     let Op::Each { body, .. } = &kernel.insts[inst].op else { return false };
     let Some(insts) = kernel.regions.values().find(|insts| insts.contains(&inst)) else { return false };
@@ -264,7 +264,7 @@ fn feeds_next(kernel: &Kernel, inst: Inst) -> bool {
     feeds
 }
 
-/// An `each` that only puts zeros, into bytes that packets lie in.
+/// An `each` that only puts zeros into bytes of packets.
 fn clears(kernel: &Kernel, inst: Inst) -> bool {
     let Op::Each { body, .. } = &kernel.insts[inst].op else { return false };
     let (mut zeros, mut others) = (Vec::new(), false);

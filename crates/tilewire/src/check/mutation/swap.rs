@@ -8,8 +8,8 @@ use std::fmt;
 
 /// Slots of one name and form that the first rank uses in one way: it signals them, or it waits for them.
 ///
-/// What no op uses is left alone: to swap it changes nothing. Nor is anything wrong with a swap of slots that have the same values, where
-/// all are signalled, or waited for, next to each other; so a plan has to have counters that differ from peer to peer.
+/// Unused slots are left alone: swapping them changes nothing. Nor is a swap wrong if the slots have the same values
+/// and all are signalled, or waited for, next to each other. So a plan needs counters that differ from peer to peer.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Swap {
     param: Param,
@@ -22,7 +22,7 @@ impl fmt::Display for Swap {
     }
 }
 
-/// All swaps of a plan; `ran` says what the first rank ran in a launch.
+/// All swaps of a plan; `ran` is true for ops that the first rank ran in a launch.
 pub(super) fn swaps(plan: &Plan, ran: impl Fn(usize, Inst) -> bool) -> Vec<Swap> {
     let mut found: Vec<Swap> = Vec::new();
     for (launch, job) in plan.launches.iter().filter_map(|ranks| ranks.first()).enumerate() {
@@ -39,7 +39,7 @@ pub(super) fn swaps(plan: &Plan, ran: impl Fn(usize, Inst) -> bool) -> Vec<Swap>
 }
 
 impl Swap {
-    /// Makes the first rank swap them, in every launch. (If all ranks swapped alike, the names would be swapped and nothing else.)
+    /// Makes the first rank swap them, in every launch. (If all ranks swapped alike, only the names would be swapped.)
     pub fn apply(&self, plan: &mut Plan) {
         for job in plan.launches.iter_mut().filter_map(|ranks| ranks.first_mut()) {
             match self.places(&job.kernel) {
@@ -54,7 +54,8 @@ impl Swap {
         }
     }
 
-    /// The first and the last of them among the parameters of a kernel: peers that are far apart. One that has several banks is enough.
+    /// The first and the last of them among the parameters of a kernel: peers that are far apart. One with several
+    /// banks is enough.
     fn places(&self, kernel: &Kernel) -> Option<(usize, usize)> {
         let mut uses = Vec::new();
         each_inst(kernel, |_, inst| uses.extend(used(&kernel.insts[inst].op)));
@@ -67,7 +68,7 @@ impl Swap {
     }
 }
 
-/// The slots that an op uses, and whether it waits for them.
+/// The slots that an op uses, and true if it waits for them.
 fn used(op: &Op) -> Option<(ParamId, bool)> {
     match op {
         Op::Wait { slot, .. } | Op::Test { slot, .. } => Some((slot.slots, true)),

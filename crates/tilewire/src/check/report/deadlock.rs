@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! The wait-for graph of a deadlock.
 
 use super::fault::{Event, Fault, Waiter};
 use super::naming::{Namer, holds};
@@ -10,7 +10,7 @@ use crate::check::world::{BoundOp, StreamId, Waiting, Who};
 use crate::ir::{Base, Entity, Inst, Op};
 
 impl Namer<'_> {
-    /// The deadlock of these waiters, with who would have to signal whom.
+    /// The deadlock of these waiters, with the signals that would end it.
     pub fn deadlock(&self, detector: &Detector<'_>, stuck: &[Waiting]) -> Fault {
         let waiters: Vec<Waiter> = stuck.iter().map(|waiting| self.waiter(detector, stuck, waiting)).collect();
         let cycle = cycle(&waiters);
@@ -29,16 +29,16 @@ impl Namer<'_> {
                 (*memory, *byte, format!("packet {index} of {name} with flag {}", on.expected))
             }
         };
-        // Others set a slot to more than is waited for; a word must be set to the value itself.
+        // A slot may be set to more than the awaited value; a word must be set to the value itself.
         let wanted = matches!(on.on, Awaited::Word { .. }).then_some(on.expected);
         let on_text = format!("{text}, seen {}", on.seen);
         let last = detector.slots.get(SlotKey { memory, byte }).and_then(|slot| slot.last());
-        // Who signalled before will signal again; where nobody did, whoever has an op for it.
+        // A party that signalled before will signal again; if none did, a party that has an op for it.
         let mut after: Vec<usize> = Vec::new();
         let mut needs = String::new();
         let by = last.and_then(|last| match detector.parties[last.party as usize].name {
             PartyName::Role(by) | PartyName::Proxy(by) => Some(Who::Role(by)),
-            // A word has two writers: who wrote last is not who will write next.
+            // A word has two writers: the last writer is not the next one.
             _ => None,
         });
         if let (Some(last), Some(by)) = (last, by) {
@@ -46,7 +46,7 @@ impl Namer<'_> {
             after.extend(stuck.iter().position(|other| other.who == by));
             needs = format!("which {event} set to {}", last.value);
             if after.is_empty() {
-                needs += " and which has come to its end";
+                needs += ", and that party has ended";
             }
         } else {
             for (place, other) in stuck.iter().enumerate() {
@@ -64,7 +64,7 @@ impl Namer<'_> {
                 let inst = self.producer(other, (memory, byte), wanted);
                 needs = format!("which {} would do", self.party(other.who, other.launch, inst));
             } else {
-                needs += "which nobody who still runs would do";
+                needs += "which no running party would do";
             }
         }
         Waiter { event: self.party(*who, *launch, Some(on.inst)), on: on_text, needs, after }
@@ -77,7 +77,7 @@ impl Namer<'_> {
         }
     }
 
-    /// An op of somebody stuck that could set the slot or the word (to `wanted`), or write the packet, at this byte.
+    /// An op of a stuck party that could set the slot or the word (to `wanted`), or write the packet, at this byte.
     fn producer(&self, stuck: &Waiting, (memory, byte): (MemoryId, u64), wanted: Option<u64>) -> Option<Inst> {
         let launch = stuck.launch;
         let who = match stuck.who {
@@ -90,7 +90,7 @@ impl Namer<'_> {
                     }
                     _ => false,
                 };
-                // What it has done already it will not do again.
+                // It will not repeat what it has already done.
                 let left = stuck.on.inst.index();
                 return ops.iter().skip(left).position(sets).map(|place| Inst::new(left + place));
             }
@@ -133,7 +133,7 @@ fn block(who: Who) -> Option<u32> {
     }
 }
 
-/// The places of a cycle, in the order of waiting; empty where there is none.
+/// The indices of a cycle, in the order of waiting; empty if there is none.
 fn cycle(waiters: &[Waiter]) -> Vec<usize> {
     for start in 0..waiters.len() {
         let mut path = vec![start];

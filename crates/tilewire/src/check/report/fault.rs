@@ -1,4 +1,4 @@
-//! What can be wrong, and who takes part.
+//! Faults, and the events involved in them.
 
 use crate::check::error::EvalError;
 use crate::check::model::Conflict;
@@ -6,7 +6,7 @@ use crate::check::residency::NotResident;
 use crate::ir::SourceLine;
 use std::ops::Range;
 
-/// Somebody did something somewhere.
+/// An event: a party, an op and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
     /// The rank.
@@ -19,87 +19,88 @@ pub struct Event {
     pub role: Option<String>,
     /// Copy of the role; `None` for a host.
     pub copy: Option<u32>,
-    /// The party beyond that: a bulk copy, a network put, a copy engine, a host.
+    /// The party, if it is not the role copy itself: a bulk copy, a network put, a copy engine, a host.
     pub party: Option<&'static str>,
     /// Source line; `None` for a host.
     pub at: Option<SourceLine>,
-    /// The line of the role, where the op itself stands in another file: of a schedule out of the library, say, whose caller this is.
+    /// The line of the role, if the op itself is in another file: for example that of a library schedule, whose caller
+    /// this is.
     pub role_at: Option<SourceLine>,
-    /// The op, as the text form of the IR has it.
+    /// The op, as in the text form of the IR.
     pub op: String,
 }
 
-/// A fault with how often it was met and how to get there.
+/// A fault, its count, and the events that lead to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The first one.
     pub fault: Fault,
-    /// How many like it (the same two instructions) were met in the run.
+    /// How many like it (with the same two instructions) the run found.
     pub times: u64,
-    /// The signals and waits that had to happen for it, in order: nothing else of the schedule matters.
+    /// The signals and waits that had to happen for it, in order. Nothing else of the schedule matters.
     pub prefix: Vec<Moment>,
-    /// Whether it was met with one copy of every role, as the CPU engine runs them, and not with all of them.
+    /// True if it was found with one copy of every role, as the CPU engine runs them, and not with all copies.
     pub with_one_copy: bool,
 }
 
 /// A signal or a wait on the way to a fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moment {
-    /// Who and where.
+    /// The party and the place.
     pub event: Event,
-    /// What: `signals tail[0][1] = 5`.
+    /// The action: `signals tail[0][1] = 5`.
     pub deed: String,
-    /// The moment of the signal that a wait was for, if it is in the list.
+    /// The index of the signal that a wait was for, if it is in the list.
     pub from: Option<usize>,
 }
 
-/// Somebody who waits for ever.
+/// A party that waits forever.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waiter {
-    /// Who and where.
+    /// The party and the place.
     pub event: Event,
-    /// For what: `tail[0][1] ≥ 5, seen 4`.
+    /// The condition: `tail[0][1] ≥ 5, seen 4`.
     pub on: String,
-    /// Who would have to signal, in words.
+    /// The party that would have to signal, in words.
     pub needs: String,
-    /// The waiters (places in the list) who would have to signal.
+    /// The waiters (indices in the list) that would have to signal.
     pub after: Vec<usize>,
 }
 
-/// What is wrong.
+/// A fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Fault {
     /// Two accesses to the same bytes, one of them a write, that nothing orders.
     Race {
-        /// What is missing between them.
+        /// The missing order between them.
         conflict: Conflict,
-        /// The one that the run did first.
+        /// The one that ran first.
         first: Event,
         /// The other.
         second: Event,
-        /// What they touch.
+        /// The memory.
         memory: String,
-        /// Which bytes of it.
+        /// The bytes of it.
         bytes: Range<u64>,
     },
-    /// A write of another rank, during a launch, to bytes that the launch reaches through an input or an output: a kernel may take it that
-    /// nobody else writes them, so signals do not help.
+    /// A write of another rank, during a launch, to bytes that the launch reaches through an input or an output. A
+    /// kernel may assume that nobody else writes them, so signals do not help.
     Promised {
-        /// The one that the run did first.
+        /// The one that ran first.
         first: Event,
         /// The other.
         second: Event,
         /// The input or output.
         memory: String,
-        /// Which bytes of it.
+        /// The bytes of it.
         bytes: Range<u64>,
-        /// Whether it is an input.
+        /// True for an input.
         input: bool,
-        /// The rank that has it.
+        /// The rank it belongs to.
         rank: u32,
     },
-    /// A wait that a signal of another operation satisfies: the two ranks launched different ones.
+    /// A wait that a signal of another operation satisfies: the two ranks launched different operations.
     OtherOperation {
         /// The slot.
         slot: String,
@@ -116,9 +117,9 @@ pub enum Fault {
     Unwritten {
         /// The read.
         by: Event,
-        /// What it reads.
+        /// The memory.
         memory: String,
-        /// Which bytes of it.
+        /// The bytes of it.
         bytes: Range<u64>,
     },
     /// Two signals to one slot that nothing orders: the counter can go backwards.
@@ -143,11 +144,11 @@ pub enum Fault {
         /// Its value.
         value: u64,
     },
-    /// A first signal that is smaller than what the counter held before all launches: waits for that pass too early, or never.
+    /// A first signal that is smaller than the counter's initial value: waits for that value end too early, or never.
     BelowStart {
         /// The slot.
         slot: String,
-        /// What it held.
+        /// The initial value.
         before: u64,
         /// The signal.
         signal: Event,
@@ -167,7 +168,7 @@ pub enum Fault {
         /// Its value.
         value: u64,
     },
-    /// A packet whose flag is not larger than that of the packet before: a reader can take the old for the new.
+    /// A packet whose flag is not larger than that of the packet before: a reader can mistake the old for the new.
     StaleFlag {
         /// The write.
         by: Event,
@@ -180,8 +181,8 @@ pub enum Fault {
         /// The flag.
         flag: u64,
     },
-    /// A credit for a step that whoever gives it does not know to be sent: more is taken than there is, and the sender goes on to a slot
-    /// that was not read.
+    /// A credit for a step that its giver does not know to be sent: more is taken than there is, and the sender
+    /// continues with a slot that was not read.
     OverCredit {
         /// The counter of credits.
         slot: String,
@@ -191,7 +192,7 @@ pub enum Fault {
         value: u64,
         /// The counter of data.
         tail: String,
-        /// As far as it is known to be sent.
+        /// The last value known to be sent.
         known: u64,
         /// The sender's wait that the credit ends.
         wait: Option<Event>,
@@ -209,7 +210,7 @@ pub enum Fault {
     },
     /// A packet that nobody took in its launch or before.
     Untaken {
-        /// Who put it.
+        /// The access that put it.
         by: Event,
         /// The area.
         memory: String,
@@ -218,7 +219,7 @@ pub enum Fault {
         /// Its flag.
         flag: u64,
     },
-    /// A word of a handshake that does not end as it began: the next launch takes it for its own.
+    /// A word of a handshake that does not end with its initial value: the next launch mistakes it for its own.
     NotReset {
         /// The word.
         slot: String,
@@ -229,28 +230,28 @@ pub enum Fault {
     },
     /// Nobody can run.
     Deadlock {
-        /// Who waits.
+        /// The waiters.
         waiters: Vec<Waiter>,
-        /// A cycle among them, as places in the list; empty where somebody waits for what nobody will do.
+        /// A cycle among them, as indices in the list; empty if somebody waits for something that nobody will do.
         cycle: Vec<usize>,
     },
-    /// What a host finds in a tensor is not what it was said to find ([`Plan::expect`](crate::check::Plan::expect)).
+    /// A host finds another value in a tensor than it should ([`Plan::expect`](crate::check::Plan::expect)).
     WrongValue {
         /// The rank.
         rank: u32,
-        /// The launch after which it looks.
+        /// The launch before the check.
         launch: u32,
         /// The tensor.
         tensor: String,
         /// The first element that differs.
         element: u64,
-        /// What it should be.
+        /// The expected value.
         expected: String,
-        /// What it is; `None`: no kernel wrote it.
+        /// The value found; `None` if no kernel wrote it.
         found: Option<String>,
-        /// How many elements differ.
+        /// Number of elements that differ.
         count: u64,
-        /// Where it was said.
+        /// The line that states the expectation.
         at: SourceLine,
     },
     /// A wait for a slot that no kernel of the world signals.
@@ -260,16 +261,16 @@ pub enum Fault {
         /// The wait.
         wait: Event,
     },
-    /// Blocks that wait for each other and are not all on the device at once.
+    /// Blocks that wait for each other and do not all fit on the device simultaneously.
     NotResident {
         /// The launch, from 0.
         launch: u32,
-        /// What there is too little of.
+        /// The scarce resource.
         why: NotResident,
         /// A role of the launch.
         at: Option<SourceLine>,
     },
-    /// An op without a meaning: out of bounds, misaligned, a zero flag, an endless loop, a wrong binding.
+    /// A meaningless op: out of bounds, misaligned, a zero flag, an endless loop, a wrong binding.
     Error(EvalError),
 }
 
@@ -301,7 +302,7 @@ impl Fault {
         }
     }
 
-    /// Everybody who takes part, in order.
+    /// All events involved, in order.
     pub fn events(&self) -> Vec<&Event> {
         match self {
             Fault::Race { first, second, .. }
@@ -320,7 +321,7 @@ impl Fault {
         }
     }
 
-    /// The source lines of everybody who takes part, in order.
+    /// The source lines of all events involved, in order.
     pub fn lines(&self) -> Vec<SourceLine> {
         use EvalError::{CopyOverlaps, Malformed, Misaligned, OtherOperation, OutOfBounds, StepLimit, ZeroFlag};
         match self {

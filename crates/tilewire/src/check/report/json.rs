@@ -6,8 +6,9 @@ use crate::ir::SourceLine;
 use std::fmt::Write;
 
 impl Report {
-    /// The report as JSON: `schema`, `verdict` (`clean` or `faults`), `certainty` (`decided` or `sampled`), `ranks`, `launches`,
-    /// `schedules`, `seed` (sampled only) and `faults`, each with its `kind`, its text, its `events` and its `prefix`.
+    /// The report as JSON: `schema`, `verdict` (`clean` or `faults`), `certainty` (`decided` or `sampled`), `ranks`,
+    /// `launches`, `schedules`, `seed` (sampled only) and `faults`, each with its `kind`, its text, its `events` and
+    /// its `prefix`.
     pub fn to_json(&self) -> String {
         let mut out = String::from("{\"schema\":\"tilewire-check-1\"");
         let verdict = if self.is_clean() { "clean" } else { "faults" };

@@ -1,14 +1,14 @@
-//! What a check has to say: faults with names and lines, as text, as JSON and as a picture.
+//! The result of a check: faults with names and lines, as text, as JSON and as a picture.
 //!
-//! - **In**: what the model saw ([`Seen`](super::model::Seen)), deadlocks and errors. **Out**: a [`Report`].
-//! - **Invariants**: every fault names the source lines of all who take part in it; two runs of one plan print alike.
+//! - **In**: the faults of the model ([`Seen`](super::model::Seen)), deadlocks and errors. **Out**: a [`Report`].
+//! - **Invariants**: every fault names the source lines of all events involved in it. Two runs of one plan print alike.
 //! - **Must not know**: schedulers.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `fault.rs` | [`Fault`], [`Event`]: what went wrong, who did it, where |
+//! | `fault.rs` | [`Fault`], [`Event`]: the fault, the parties, the places |
 //! | `naming.rs` | from parties, instructions and bytes to names |
-//! | `deadlock.rs` | who waits for whom, as a cycle in words |
+//! | `deadlock.rs` | the wait-for graph, with its cycle in words |
 //! | `text.rs` | `Display` |
 //! | `json.rs` | the same for programs |
 //! | `timeline.rs` | the offending interleaving as SVG |
@@ -23,7 +23,7 @@ mod timeline;
 pub use fault::{Event, Fault, Found, Moment, Waiter};
 pub(in crate::check) use naming::Namer;
 
-/// How far a report holds.
+/// The scope of a report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Certainty {
     /// For every schedule of this configuration: the program is in the monotone fragment.
@@ -34,35 +34,35 @@ pub enum Certainty {
         why: String,
         /// Seed of the random schedules.
         seed: u64,
-        /// Whether every schedule was run before the budget was spent.
+        /// True if every schedule was run before the budget was spent.
         exhausted: bool,
     },
 }
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of launches of each rank.
     pub launches: u32,
-    /// What is wrong; empty when the check holds.
+    /// The faults; empty if the check holds.
     pub faults: Vec<Found>,
-    /// How far this holds.
+    /// The scope of the result.
     pub certainty: Certainty,
     /// Schedules that were run.
     pub schedules: u64,
-    /// Steps of all of them.
+    /// Steps of all schedules together.
     pub steps: u64,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// True if there are no faults.
     pub fn is_clean(&self) -> bool {
         self.faults.is_empty()
     }
 
-    /// Whether the report holds for every schedule of the configuration.
+    /// True if the report holds for every schedule of the configuration.
     pub fn is_decided(&self) -> bool {
         self.certainty == Certainty::Decided
     }

@@ -10,14 +10,14 @@ use crate::check::world::{BoundOp, Plan, Span, Stage, StreamId, StreamOp, Wrong}
 use crate::ir::{Access, Entity, Inst, Param, SourceLine, inst_text};
 use std::ops::Range;
 
-/// Names things of one plan.
+/// Names the objects of one plan.
 pub(in crate::check) struct Namer<'p> {
     pub plan: &'p Plan,
     pub stage: &'p Stage,
 }
 
 impl Namer<'_> {
-    /// A fault the model saw, with names.
+    /// A fault of the model, with names.
     pub fn found(&self, detector: &Detector<'_>, sighting: &Sighting) -> Found {
         let prefix = sighting.prefix.iter().map(|&place| {
             let entry = detector.log.get(place);
@@ -40,7 +40,7 @@ impl Namer<'_> {
         Found { fault: self.fault(detector, &sighting.seen), times: sighting.times, prefix, with_one_copy: false }
     }
 
-    /// Elements that are not what a host expects.
+    /// Elements that differ from a host's expectation.
     pub fn wrong(&self, wrong: &Wrong) -> Fault {
         let Wrong { rank, launch, span: (memory, bytes), element, expected, found, count, at } = wrong.clone();
         let (tensor, _) = self.bytes(rank, launch, memory, &bytes);
@@ -155,7 +155,7 @@ impl Namer<'_> {
         Event { party, ..self.actor(who, launch, inst) }
     }
 
-    /// What a copy engine does; its instructions are the operations of the stream.
+    /// An event of a copy engine; its instructions are the operations of the stream.
     pub fn stream(&self, id: StreamId, launch: u32, inst: Option<Inst>) -> Event {
         let StreamId { rank, number } = id;
         let stream = self.plan.streams(launch, rank).get(number as usize);
@@ -174,7 +174,7 @@ impl Namer<'_> {
         }
     }
 
-    /// What a role copy does.
+    /// An event of a role copy.
     pub fn actor(&self, who: Actor, launch: u32, inst: Option<Inst>) -> Event {
         let kernel = self.plan.kernel(launch, who.rank);
         let at = inst.map(|inst| kernel.line(inst).clone());
@@ -193,7 +193,7 @@ impl Namer<'_> {
         }
     }
 
-    /// The name of a slot, as the kernel of this rank and launch calls it.
+    /// The name of a slot in the kernel of this rank and launch.
     pub fn slot(&self, rank: u32, launch: u32, key: SlotKey) -> String {
         let named = self.bindings(rank, launch).find_map(|(rank, launch)| {
             let params = self.plan.kernel(launch, rank).params.values();
@@ -210,7 +210,7 @@ impl Namer<'_> {
         named.unwrap_or_else(|| format!("the slot at byte {} of memory {}", key.byte, key.memory.0))
     }
 
-    /// The name of bytes: the smallest buffer that holds them, of this rank and launch if it has one.
+    /// The name of bytes: the smallest buffer that contains them, of this rank and launch if it has one.
     fn bytes(&self, rank: u32, launch: u32, memory: MemoryId, bytes: &Range<u64>) -> (String, Range<u64>) {
         for (of, launch) in self.bindings(rank, launch) {
             let params = self.plan.kernel(launch, of).params.values();
@@ -253,7 +253,7 @@ impl Namer<'_> {
         })
     }
 
-    /// The name of bytes that only a copy engine touches, and where they begin.
+    /// The name of bytes that only a copy engine touches, and their start.
     fn copied(&self, memory: MemoryId, bytes: &Range<u64>) -> Option<(String, u64)> {
         let holds = |span: &Span| span.0 == memory && span.1.start <= bytes.start && bytes.end <= span.1.end;
         self.stream_ops().find_map(|((_, at), bound)| match bound {

@@ -55,7 +55,7 @@ impl fmt::Display for Found {
 }
 
 impl Event {
-    /// Who did it, in words.
+    /// The party, in words.
     pub fn party_name(&self) -> String {
         let mut name = format!("rank {}", self.rank);
         if let Some(block) = self.block {
@@ -89,9 +89,9 @@ impl fmt::Display for Conflict {
             Conflict::OnlyCredited => "only a credit orders the two, and a credit shows no data: use signal",
             Conflict::Elements => "two elements of one each: their order is free",
             Conflict::Scopes => {
-                "atomics whose scopes do not hold each other are not atomic together: use Scope::System between ranks"
+                "atomics whose scopes do not contain each other are not atomic together: use Scope::System between ranks"
             }
-            Conflict::Sizes => "atomics of other bytes are not atomic together: use one address and one type",
+            Conflict::Sizes => "atomics of different bytes are not atomic together: use one address and one type",
         })
     }
 }
@@ -170,7 +170,8 @@ impl fmt::Display for Fault {
                 write!(f, "{slot} is left at {value}: the next launch takes it for its own\n   {write}")
             }
             Fault::Deadlock { waiters, cycle } => {
-                let what = if cycle.is_empty() { "waits for what nobody will do" } else { "a cycle of waits" };
+                let what =
+                    if cycle.is_empty() { "a wait for something that nobody will do" } else { "a cycle of waits" };
                 write!(f, "deadlock: {what}")?;
                 let rest = (0..waiters.len()).filter(|place| !cycle.contains(place));
                 for place in cycle.iter().copied().chain(rest) {

@@ -1,4 +1,5 @@
-//! A fault as a picture: a line for each party, time from left to right, signals as arrows, what conflicts in red.
+//! A fault as a picture: a line for each party, time from left to right, signals as arrows, conflicting accesses in
+//! red.
 
 use super::fault::{Fault, Found};
 use std::fmt::Write;
@@ -9,7 +10,7 @@ const ROW: usize = 44;
 const COLUMN: usize = 96;
 
 impl Found {
-    /// The interleaving that leads to this fault, as an SVG of its own.
+    /// The interleaving that leads to this fault, as a standalone SVG.
     pub fn to_svg(&self) -> String {
         let events = self.fault.events();
         let mut rows: Vec<String> = Vec::new();
@@ -63,7 +64,7 @@ impl Found {
             );
         }
         for (i, (event, &row)) in events.iter().zip(&ends).enumerate() {
-            // What conflicts happens at one time as far as anybody can tell.
+            // Conflicting accesses happen at the same time, as far as anybody can tell.
             let column = if matches!(self.fault, Fault::Race { .. }) { moments.len() } else { moments.len() + i };
             let (x, y) = (x(column), y(row));
             let line = event.at.as_ref().map_or(String::new(), |at| format!(" at {at}"));

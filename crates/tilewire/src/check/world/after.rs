@@ -1,4 +1,4 @@
-//! What a plan computes: so that the checker's executor can be compared with an engine.
+//! The result of a plan, so that the checker's executor can be compared with an engine.
 
 use super::choose::{Chooser, Priorities, ToBlock};
 use super::execute::{Ending, Limits, Waiting, Who, execute};
@@ -20,7 +20,7 @@ impl After {
     /// The bytes of a memory that the plan's arguments name.
     ///
     /// # Panics
-    /// When none of them names it.
+    /// If none of them names it.
     pub fn bytes(&self, memory: &Memory) -> Vec<u8> {
         self.memories.bank(self.stage.snapshot.bank(memory)).to_vec()
     }
@@ -30,8 +30,9 @@ impl After {
 const CHANGED_WITHIN: u64 = 256;
 
 impl Plan {
-    /// Runs the launches once, in a copy of the memory, with the executor that [`Plan::verify`] uses: everybody runs until it waits, or, with
-    /// a seed, by random priorities. Inputs keep their bytes between launches; faults that do not stop the run are not looked at.
+    /// Runs the launches once, in a copy of the memory, with the executor that [`Plan::verify`] uses: everybody runs
+    /// until it waits, or, with a seed, by random priorities. Inputs keep their bytes between launches. Faults that do
+    /// not stop the run are ignored.
     pub fn run(&self, settings: &Settings, seed: Option<u64>) -> Result<After, EvalError> {
         let stage = self.stage()?;
         let limits = Limits { most_copies: settings.most_copies, steps: settings.step_limit, first_fault: false };

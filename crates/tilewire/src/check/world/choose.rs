@@ -1,24 +1,24 @@
-//! Who runs next.
+//! The choice of the next party to run.
 
 use super::footprint::Footprint;
 use crate::check::random::Random;
 
 /// Decides at every choice of a run.
 pub trait Chooser {
-    /// One of the runnable parties (they are numbered the same in every run of a plan), or `None` to give the run up. `touches` says what
-    /// the next step of each touches.
+    /// One of the runnable parties (numbered the same in every run of a plan), or `None` to abandon the run. `touches`
+    /// returns the footprint of each one's next step.
     fn choose(&mut self, runnable: &[usize], touches: &dyn Fn(usize) -> Footprint) -> Option<usize>;
 
-    /// The party chosen last cannot run: it waits. It will not be offered again until somebody else ran.
+    /// The party chosen last cannot run: it waits. It will not be offered again until another one has run.
     fn blocked(&mut self) {}
 
-    /// Whether a party runs only to its next signal, wait, packet or atomic, so that every order of those can be had.
+    /// True if a party runs only to its next signal, wait, packet or atomic, so that every order of those is possible.
     fn is_fine(&self) -> bool {
         true
     }
 }
 
-/// Everybody runs until it waits: the fewest switches. Enough where one run decides.
+/// Everybody runs until it waits: the fewest switches. Enough if one run decides.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ToBlock;
 
@@ -31,9 +31,9 @@ impl Chooser for ToBlock {
     }
 }
 
-/// Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte 2010): random priorities, the highest that
-/// can runs, and at a few random choices it becomes the lowest. Finds a bug that needs `d` orderings with probability at least
-/// `1 / (n k^(d-1))` for `n` parties and `k` choices.
+/// Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte 2010): random priorities. The
+/// runnable party with the highest priority runs, and at a few random choices its priority becomes the lowest. Finds a
+/// bug that needs `d` orderings with probability at least `1 / (n k^(d-1))` for `n` parties and `k` choices.
 #[derive(Clone, Debug)]
 pub struct Priorities {
     random: Random,
@@ -44,7 +44,7 @@ pub struct Priorities {
 }
 
 impl Priorities {
-    /// Priorities out of a seed, for runs of about `length` choices, with `changes` places where the priority falls.
+    /// Priorities from a seed, for runs of about `length` choices, with `changes` points where the priority falls.
     pub fn new(seed: u64, length: u64, changes: usize) -> Priorities {
         let mut random = Random::new(seed);
         let changes = (0..changes).map(|_| random.below(length.max(1) as usize) as u64).collect();

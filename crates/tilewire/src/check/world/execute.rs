@@ -18,15 +18,15 @@ use crate::ir::{Inst, Kernel, Op};
 pub(in crate::check) struct Limits {
     /// Most copies run of a role.
     pub most_copies: u32,
-    /// Steps after which a run is given up.
+    /// Steps after which a run is abandoned.
     pub steps: u64,
-    /// Whether the run ends at the first fault.
+    /// True if the run ends at the first fault.
     pub first_fault: bool,
 }
 
-/// What came of a run.
+/// The result of a run.
 pub struct Outcome<'p> {
-    /// What was seen on the way.
+    /// The detector, with everything it saw.
     pub detector: Detector<'p>,
     /// How it ended.
     pub ending: Ending,
@@ -36,7 +36,7 @@ pub struct Outcome<'p> {
     pub steps: u64,
     /// All memory as the run left it.
     pub memories: Memories,
-    /// Elements that are not what they should be.
+    /// Elements that differ from their expected values.
     pub wrong: Vec<Wrong>,
 }
 
@@ -45,13 +45,13 @@ pub struct Outcome<'p> {
 pub enum Ending {
     /// Every launch of every rank came to its end.
     Complete,
-    /// A fault was seen and the run was asked to stop there.
+    /// A fault was found and the run was asked to stop there.
     Stopped,
-    /// The chooser gave it up.
+    /// The chooser abandoned it.
     Abandoned,
-    /// Nobody can run.
+    /// No party can run.
     Deadlock(Vec<Waiting>),
-    /// An op that has no meaning.
+    /// A meaningless op.
     Error(EvalError),
 }
 
@@ -64,18 +64,18 @@ pub enum Who {
     Stream(StreamId),
 }
 
-/// Somebody who waits for ever.
+/// A party that waits forever.
 #[derive(Clone, Debug)]
 pub struct Waiting {
-    /// Who.
+    /// The party.
     pub who: Who,
-    /// In which launch.
+    /// The launch.
     pub launch: u32,
-    /// For what.
+    /// What it waits for.
     pub on: Blocked,
 }
 
-/// Whoever takes steps.
+/// A party's state machine.
 enum Runner<'p> {
     Role(Box<Instance<'p>>),
     Stream(StreamRun<'p>),
@@ -110,14 +110,14 @@ impl Runner<'_> {
         }
     }
 
-    /// Its state, where its next step may turn out to be a poll.
+    /// Its state, if its next step may turn out to be a poll.
     fn polled_state(&self) -> Option<u64> {
         let Runner::Role(instance) = self else { return None };
         let op = &instance.kernel().insts[instance.next_inst()?].op;
         matches!(op, Op::Test { .. } | Op::AtomicAdd { .. }).then(|| instance.state())
     }
 
-    /// Where it is.
+    /// Its place.
     fn location(&self) -> Location {
         match self {
             Runner::Role(instance) => instance.location_now(),
@@ -125,7 +125,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Whether the order of its next step among those of others can matter beyond what vector clocks see.
+    /// True if the order of its next step among those of others can matter beyond what vector clocks see.
     fn is_visible(&self) -> bool {
         match self {
             Runner::Role(instance) => {
@@ -136,28 +136,28 @@ impl Runner<'_> {
     }
 }
 
-/// A party of the launch its rank is in.
+/// A party of its rank's current launch.
 struct Live<'p> {
     runner: Runner<'p>,
     launch: u32,
-    /// What it waits for, and after how much progress of anybody it found that.
+    /// What it waits for, and the progress counter when it found that.
     blocked: Option<(u64, Blocked)>,
     polls: Polls,
 }
 
-/// How a party polls: tests that failed, and atomics that changed nothing, since anybody last did something.
+/// How a party polls: failed tests, and atomics that changed nothing, since the last deed of anybody.
 #[derive(Default)]
 struct Polls {
-    /// How many deeds there had been.
+    /// The number of deeds at that time.
     deeds: u64,
     /// By instruction: the state of the party before it, as a hash.
     states: Vec<(Inst, u64)>,
-    /// How many there were.
+    /// Number of polls.
     count: u64,
 }
 
 impl Polls {
-    /// A poll was in vain.
+    /// A poll failed.
     fn failed(&mut self, inst: Inst, state: u64, deeds: u64) {
         if self.deeds != deeds {
             *self = Polls { deeds, ..Polls::default() };
@@ -168,14 +168,14 @@ impl Polls {
     }
 }
 
-/// How a party would go on.
+/// How a party would continue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Going {
     /// It does something.
     On,
-    /// It has polled very often since anybody did something.
+    /// It has polled very often since the last deed.
     Round,
-    /// Nobody has done anything since it was in this very state: it would come back to it for ever.
+    /// There was no deed since it was in this very state: it would return to it forever.
     Nowhere,
 }
 
@@ -191,9 +191,9 @@ impl Live<'_> {
     }
 }
 
-/// Polls in vain after which a party lets others run first.
+/// Failed polls after which a party lets others run first.
 const PATIENCE: u64 = 1000;
-/// Choices in a row after which it does so whatever it does: ops that take turns in a lock, say, for ever.
+/// Choices in a row after which it does so anyway: for example ops that alternate in a lock forever.
 const LONGEST_TURN: u64 = 20_000;
 
 /// Runs a plan once.
@@ -229,7 +229,7 @@ pub(in crate::check) fn execute<'p>(
     run.finish(chooser)
 }
 
-/// Where a rank is.
+/// The progress of a rank.
 #[derive(Default)]
 struct RankState {
     /// Launches begun.
@@ -238,7 +238,7 @@ struct RankState {
     running: usize,
     /// All role copies of the launch.
     actors: Vec<Actor>,
-    /// How many streams it has.
+    /// Number of its streams.
     streams: u32,
 }
 
@@ -257,9 +257,9 @@ struct Run<'p> {
     /// Choices since anybody did anything but poll.
     rounds: u64,
     wrong: Vec<Wrong>,
-    /// Who can run, where each runs until it waits.
+    /// The parties that can run, if each runs until it waits.
     ready: Ready,
-    /// Whether every op that others can see is a choice.
+    /// True if every op that others can see is a choice.
     fine: bool,
     /// The party that ran last, and how many ops that others can see it ran since another one did.
     turn: (usize, u64),
@@ -289,7 +289,7 @@ impl<'p> Run<'p> {
                 return Ok(Ending::Stopped);
             }
             if let Some(party) = self.ready.next() {
-                // It may have been found, and run, by asking everybody.
+                // It may already have been found, and run, when everybody was asked.
                 if self.live[party].is_some() {
                     self.choices += 1;
                     self.run_party(party)?;
@@ -327,8 +327,8 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// A party has run as far as it can, or as is fair: it is looked at again in its turn, or when what it waits for is set. One that polls
-    /// is found when nobody else can run.
+    /// A party has run as far as it can, or as is fair. It is tried again in its turn, or when what it waits for is
+    /// set. A polling party is found when nobody else can run.
     fn settle(&mut self, party: usize) {
         self.ready.wake(&mut self.detector.set);
         let Some(live) = &self.live[party] else { return };
@@ -339,7 +339,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// Leaves those that would only poll to the others. Where nobody else is left and they would poll for ever, that is a deadlock.
+    /// Sets aside those that would only poll. If nobody else is left and they would poll forever, that is a deadlock.
     fn polling(&mut self, runnable: &mut Vec<usize>) -> Option<Ending> {
         let deeds = self.detector.deeds;
         let going = |party: usize| self.live[party].as_ref().map_or(Going::Nowhere, |live| live.going(deeds));
@@ -364,7 +364,7 @@ impl<'p> Run<'p> {
         None
     }
 
-    /// Runs a party to its next choice; `false` when it could not take a single step.
+    /// Runs a party to its next choice; `false` if it could not take a single step.
     fn run_party(&mut self, party: usize) -> Result<bool, EvalError> {
         let mut ran = false;
         if self.turn.0 != party {
@@ -460,7 +460,7 @@ impl<'p> Run<'p> {
         Ok(())
     }
 
-    /// A party begins. Ranks take turns in the numbers of parties, so that those do not depend on who launched first.
+    /// A party begins. Party numbers are interleaved by rank, so that they do not depend on which rank launched first.
     fn enter(&mut self, rank: u32, index: usize, runner: Runner<'p>, launch: u32) {
         let party = index * self.ranks.len() + rank as usize;
         if self.live.len() <= party {
@@ -472,7 +472,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// A mutation: the counters this rank waits on are set to 0 by its host.
+    /// A mutation: the host of this rank sets the counters it waits on to 0.
     fn reset(&mut self, launch: u32, rank: u32) {
         use crate::check::memory::Bound;
         for bound in &self.stage.bindings[launch as usize][rank as usize].params {
@@ -496,11 +496,11 @@ impl<'p> Run<'p> {
         for values in self.plan.expected.get(launch as usize).map_or(&[][..], |ranks| &ranks[rank as usize]) {
             self.expects(rank, launch, values);
         }
-        // What the host does next belongs to the next launch.
+        // The host's next actions belong to the next launch.
         self.detector.end(rank, &[], 0, launch + 1);
     }
 
-    /// The host reads what it expects to find.
+    /// The host checks the expected values.
     fn expects(&mut self, rank: u32, launch: u32, values: &Values) {
         let at = span(&self.stage.snapshot.bank(&values.memory));
         let (memory, bytes) = at.clone();
@@ -524,7 +524,7 @@ impl<'p> Run<'p> {
         }));
     }
 
-    /// Everybody who is left waits, or polls for ever.
+    /// Everybody who is left waits, or polls forever.
     fn nobody_runs(&self) -> Ending {
         let stuck = self.live.iter().flatten().filter_map(|live| {
             let polls = || match &live.runner {

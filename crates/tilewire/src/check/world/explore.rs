@@ -1,15 +1,17 @@
-//! Every schedule, up to the order of steps that do not matter to each other.
+//! Every schedule, up to the order of independent steps.
 
 use super::choose::Chooser;
 use super::footprint::Footprint;
 
-/// Schedules in turn, by running again from the start with the next choice (as loom and CHESS do), reduced twice:
+/// Runs schedules in turn, by running again from the start with the next choice (as loom and CHESS do), reduced in two
+/// ways:
 ///
 /// - Plain accesses are no choices: vector clocks judge them in whichever order they ran.
-/// - **Sleep sets** (Godefroid 1996). When a choice between p and q has been run with p first, the runs with q first need not try p again
-///   until somebody does what p's step depends on: up to there p and the others commute, and those runs are had already. A run in
-///   which all who could run are asleep is given up. Of every class of schedules that differ by the order of independent steps at
-///   least one is run to its end, so a race, a deadlock or a wrong counter of any schedule is seen in one.
+/// - **Sleep sets** (Godefroid 1996). After a choice between p and q has been run with p first, the runs with q first
+///   need not try p again until somebody does something that p's step depends on. Up to there p and the others commute,
+///   and those runs have already been made. A run in which all runnable parties are asleep is abandoned. From every
+///   class of schedules that differ by the order of independent steps at least one is run to its end, so a race, a
+///   deadlock or a wrong counter of any schedule is seen in one.
 #[derive(Clone, Debug)]
 pub struct Exhaustive {
     nodes: Vec<Node>,
@@ -21,11 +23,11 @@ pub struct Exhaustive {
 struct Node {
     alternatives: Vec<Choice>,
     chosen: usize,
-    /// Who need not be tried here.
+    /// Parties that need not be tried here.
     asleep: Vec<Choice>,
 }
 
-/// A party and what its next step touches.
+/// A party and the footprint of its next step.
 #[derive(Clone, Debug)]
 struct Choice {
     party: usize,
@@ -33,12 +35,12 @@ struct Choice {
 }
 
 impl Exhaustive {
-    /// All schedules, or (`reduces`) one at least of every class of them.
+    /// All schedules, or (`reduces`) at least one of every class of them.
     pub fn new(reduces: bool) -> Exhaustive {
         Exhaustive { nodes: Vec::new(), depth: 0, reduces }
     }
 
-    /// Prepares the next schedule; `false` when all have been run.
+    /// Prepares the next schedule; `false` if all have been run.
     pub fn advance(&mut self) -> bool {
         self.depth = 0;
         while let Some(node) = self.nodes.last_mut() {
@@ -51,7 +53,8 @@ impl Exhaustive {
         false
     }
 
-    /// Who is asleep after the choice before this one: who was, and who was tried there before, unless the step taken woke them.
+    /// The parties asleep after the previous choice: those that were, and those that were tried there before, unless
+    /// the step taken woke them.
     fn asleep(&self) -> Vec<Choice> {
         let Some(parent) = self.depth.checked_sub(1).filter(|_| self.reduces).map(|depth| &self.nodes[depth]) else {
             return Vec::new();
@@ -75,7 +78,7 @@ impl Chooser for Exhaustive {
         }
         let node = &self.nodes[self.depth];
         self.depth += 1;
-        // Past the end: the alternatives that were left all wait.
+        // Past the end: the remaining alternatives all wait.
         node.alternatives.get(node.chosen).map(|choice| choice.party)
     }
 

@@ -1,27 +1,29 @@
-//! What the next step of a party touches, as far as its order among the steps of others can matter beyond what vector clocks see.
+//! The memory that a party's next step touches, as far as its order among the steps of others can matter beyond what
+//! vector clocks see.
 
 use super::plan::{Span, meets};
 use crate::check::eval::Instance;
 use crate::ir::Op;
 
-/// Slots, packets and atomics of one step. Plain accesses are none: where they meet unordered, that is a race in either order.
+/// Slots, packets and atomics of one step. Plain accesses do not count: if they meet unordered, that is a race in
+/// either order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Footprint {
     /// None.
     Nothing,
     /// Some of these bytes.
     Bytes {
-        /// Which.
+        /// The bytes.
         spans: Vec<Span>,
-        /// Whether they are written.
+        /// True if they are written.
         writes: bool,
     },
-    /// It cannot be told.
+    /// Unknown.
     Anything,
 }
 
 impl Footprint {
-    /// What the next step of a role copy touches.
+    /// The footprint of a role copy's next step.
     pub fn of(instance: &Instance<'_>) -> Footprint {
         let Some(inst) = instance.next_inst() else { return Footprint::Nothing };
         let op = &instance.kernel().insts[inst].op;
@@ -37,7 +39,8 @@ impl Footprint {
         }
     }
 
-    /// Whether two steps of two parties can be had in either order, to the same effect: neither writes what the other touches.
+    /// True if two steps of two parties can run in either order with the same effect: neither writes what the other
+    /// touches.
     pub fn is_independent(&self, other: &Footprint) -> bool {
         match (self, other) {
             (Footprint::Nothing, _) | (_, Footprint::Nothing) => true,
@@ -49,7 +52,7 @@ impl Footprint {
     }
 }
 
-/// Whether the order of this op among those of other parties can matter beyond what vector clocks see.
+/// True if the order of this op among those of other parties can matter beyond what vector clocks see.
 pub fn is_visible(op: &Op) -> bool {
     matches!(
         op,

@@ -1,7 +1,7 @@
-//! Runs of a whole world: every rank's launches one after the other, ranks beside each other, hosts between launches.
+//! Runs of a whole world: every rank's launches one after the other, ranks in parallel, hosts between launches.
 //!
 //! - **In**: a [`Plan`]. **Out**: an [`Outcome`] for each schedule that was run.
-//! - **Invariants**: a run depends on its plan and its [`Chooser`] alone; ranks are ordered by nothing but signals: one may be
+//! - **Invariants**: a run depends only on its plan and its [`Chooser`]. Nothing orders ranks but signals: one may be
 //!   launches ahead of another.
 //! - **Must not know**: how faults are named or printed.
 //!
@@ -9,11 +9,11 @@
 //! |---|---|
 //! | `plan.rs` | [`Plan`]: launches, memory, what hosts read and write |
 //! | `execute.rs` | one run under a chooser |
-//! | `after.rs` | [`After`]: the bytes that a run leaves |
-//! | `stream.rs` | [`CopyStream`]: what a copy engine does beside the kernels |
-//! | `ready.rs` | who can run, where each runs until it waits |
-//! | `values.rs` | what hosts put into tensors and must find in them |
-//! | `choose.rs` | who runs next: to the next wait, or by random priorities |
+//! | `after.rs` | [`After`]: the bytes after a run |
+//! | `stream.rs` | [`CopyStream`]: the copy engines beside the kernels |
+//! | `ready.rs` | the parties that can run, if each runs until it waits |
+//! | `values.rs` | the values that hosts put into tensors and expect in them |
+//! | `choose.rs` | the next party: to the next wait, or by random priorities |
 //! | `explore.rs` | all schedules in turn, up to the order of steps that commute |
 //! | `footprint.rs` | which steps those are |
 

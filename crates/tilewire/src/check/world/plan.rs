@@ -1,4 +1,4 @@
-//! What is to be checked: launches of every rank, one after the other, and what the hosts do between them.
+//! A plan to check: launches of every rank, one after the other, and the hosts' accesses between them.
 
 use super::stream::{BoundOp, CopyStream};
 use super::values::Values;
@@ -11,8 +11,8 @@ use crate::tensor::{AccessError, Arg, Memory, bytes_of};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Launches of several ranks, to be checked together. Ranks meet where their arguments name the same addresses, so all of
-/// them are built in one process, on one thread.
+/// Launches of several ranks, to be checked together. Ranks share memory if their arguments name the same addresses, so
+/// all of them are built in one process, on one thread.
 ///
 /// ```
 /// use tilewire::{Memory, Tensor, check::{Plan, Settings}, kernel};
@@ -45,14 +45,15 @@ pub struct Plan {
     ranks: u32,
     /// By launch, then by rank.
     pub(in crate::check) launches: Vec<Vec<Job>>,
-    /// What hosts read after every launch beyond the outputs of their kernels.
+    /// Memory that hosts read after every launch beyond the outputs of their kernels.
     reads: Vec<(u32, Memory)>,
-    /// What they write before every launch beyond the inputs.
+    /// Memory that they write before every launch beyond the inputs.
     writes: Vec<(u32, Memory)>,
-    /// What they leave alone although kernels have it as a tensor.
+    /// Memory that they leave alone although it is a tensor of their kernels.
     left: Vec<(u32, Memory)>,
     routes: Vec<Route>,
-    /// By launch, then by rank: what hosts put into tensors before the launch, and what they must find after it. Empty where nothing is said.
+    /// By launch, then by rank: the values that hosts put into tensors before the launch, and those they must find
+    /// after it. Empty if unspecified.
     pub(in crate::check) sets: Vec<Vec<Vec<Values>>>,
     pub(in crate::check) expected: Vec<Vec<Vec<Values>>>,
     /// Slots are set to 0 between launches: a mutation.
@@ -66,7 +67,7 @@ pub(in crate::check) struct Job {
     pub args: Vec<Arg>,
     /// The bytes of scalars when the launch was planned.
     scalars: Vec<Option<Result<Vec<u8>, AccessError>>>,
-    /// What copy engines do beside the kernel.
+    /// The copy engines beside the kernel.
     pub streams: Vec<CopyStream>,
 }
 
@@ -80,7 +81,7 @@ struct Route {
 }
 
 impl Plan {
-    /// A plan for so many ranks, without a launch yet.
+    /// A plan for `ranks` ranks, without a launch yet.
     pub fn new(ranks: u32) -> Plan {
         let (reads, writes) = (Vec::new(), Vec::new());
         let (left, routes, sets, expected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -90,7 +91,7 @@ impl Plan {
     /// Adds a launch: a kernel and its arguments for every rank, in order. Scalars are read now.
     ///
     /// # Panics
-    /// When there is not one for each rank.
+    /// If there is not one for each rank.
     pub fn launch(&mut self, ranks: &[(&Kernel, &[Arg])]) -> &mut Plan {
         assert_eq!(ranks.len(), self.ranks as usize, "one kernel for each of {} ranks", self.ranks);
         let job = |&(kernel, args): &(&Kernel, &[Arg])| {
@@ -108,7 +109,7 @@ impl Plan {
     /// Adds a launch without kernels: a stream of the copy engine for every rank, in order.
     ///
     /// # Panics
-    /// When there is not one for each rank.
+    /// If there is not one for each rank.
     pub fn launch_streams(&mut self, streams: &[CopyStream]) -> &mut Plan {
         let nothing = Builder::new("no kernel", 1).finish();
         self.launch(&vec![(&nothing, &[][..]); streams.len()]);
@@ -116,36 +117,38 @@ impl Plan {
         self
     }
 
-    /// Adds a stream of a rank's copy engine to the last launch: it begins with the kernel, and the launch is over when both are.
+    /// Adds a stream of a rank's copy engine to the last launch. It begins with the kernel, and the launch is over when
+    /// both are.
     ///
     /// # Panics
-    /// When there is no launch, or no such rank.
+    /// If there is no launch, or no such rank.
     pub fn beside(&mut self, rank: u32, stream: CopyStream) -> &mut Plan {
         let launch = self.launches.last_mut().expect("a launch to stand beside");
         launch[rank as usize].streams.push(stream);
         self
     }
 
-    /// Says that the host of a rank writes this memory before every launch: what a stream copies, say.
+    /// Makes the host of a rank write this memory before every launch, for example the source of a stream's copy.
     pub fn host_writes(&mut self, rank: u32, memory: &Memory) -> &mut Plan {
         self.writes.push((rank, memory.clone()));
         self
     }
 
-    /// Says that the host of a rank reads this memory after every launch: a window that peers write into, say.
+    /// Makes the host of a rank read this memory after every launch, for example a window that peers write into.
     pub fn host_reads(&mut self, rank: u32, memory: &Memory) -> &mut Plan {
         self.reads.push((rank, memory.clone()));
         self
     }
 
-    /// Says that the host of a rank neither reads nor writes this memory between launches, though its kernels have it as a tensor: one that they
-    /// add to over many launches, say.
+    /// Makes the host of a rank neither read nor write this memory between launches, although it is a tensor of its
+    /// kernels, for example one that they add to over many launches.
     pub fn host_leaves(&mut self, rank: u32, memory: &Memory) -> &mut Plan {
         self.left.push((rank, memory.clone()));
         self
     }
 
-    /// Says where the proxy behind the queue with this ring puts data and signals for a peer; slots are `stride` bytes apart.
+    /// Sets where the proxy behind the queue with this ring puts data and signals for a peer; slots are `stride` bytes
+    /// apart.
     pub fn route(&mut self, ring: &Memory, peer: u32, region: &Memory, slots: &Memory, stride: u32) -> &mut Plan {
         let (ring, region, slots) = (ring.clone(), region.clone(), slots.clone());
         self.routes.push(Route { ring, peer, region, slots, stride });
@@ -162,15 +165,16 @@ impl Plan {
         self.launches.len()
     }
 
-    /// What the ranks launch: kernels and their arguments, in the order of the ranks.
+    /// The kernels of a launch and their arguments, in the order of the ranks.
     ///
     /// # Panics
-    /// When there is no such launch.
+    /// If there is no such launch.
     pub fn traced(&self, launch: usize) -> impl Iterator<Item = (&Kernel, &[Arg])> {
         self.launches[launch].iter().map(|job| (&job.kernel, &job.args[..]))
     }
 
-    /// Copies of the role that has the most; [`Settings::most_copies`](crate::check::Settings::most_copies) from there on changes nothing.
+    /// The largest number of copies of any role; a larger
+    /// [`Settings::most_copies`](crate::check::Settings::most_copies) changes nothing.
     pub fn most_copies(&self) -> u32 {
         let roles = self.launches.iter().flatten().flat_map(|job| job.kernel.roles.values());
         roles.map(|role| role.copies).max().unwrap_or(0)
@@ -275,12 +279,12 @@ pub(super) fn span(bank: &Bank) -> Span {
     (bank.memory, bank.offset..bank.offset + bank.len)
 }
 
-/// Whether they have bytes in common.
+/// True if they have bytes in common.
 pub(in crate::check) fn meets(a: &Span, b: &Span) -> bool {
     a.0 == b.0 && a.1.start < b.1.end && b.1.start < a.1.end
 }
 
-/// Memory and bindings of a plan, and what its hosts do.
+/// Memory and bindings of a plan, and the hosts' accesses.
 pub(in crate::check) struct Stage {
     pub snapshot: Snapshot,
     /// By launch, then by rank.
@@ -293,13 +297,13 @@ pub(in crate::check) struct Stage {
     pub given: Vec<Span>,
     /// The bytes that are slots.
     pub slots: SlotPlaces,
-    /// By launch, rank and parameter: the number of a queue's ring; 0 for what is no queue.
+    /// By launch, rank and parameter: the number of a queue's ring; 0 for other parameters.
     pub rings: Vec<Vec<Vec<usize>>>,
-    /// What launches bind as inputs and another rank has as well, by memory.
+    /// By memory: bytes that launches bind as inputs and that another rank has as well.
     pub promises: HashMap<MemoryId, Vec<Promise>>,
 }
 
-/// What the host of a rank does around a launch.
+/// The accesses of a rank's host around a launch.
 #[derive(Default)]
 pub(in crate::check) struct HostWork {
     /// Inputs, rewritten before the launch.
@@ -314,11 +318,11 @@ struct Use {
     rank: u32,
     param: ParamId,
     access: Access,
-    /// Whether kernels reach it by put, get or packets: bytes between ranks, which begin undefined.
+    /// True if kernels reach it by put, get or packets: bytes between ranks, which begin undefined.
     wire: bool,
-    /// Whether bulk copies reach it.
+    /// True if bulk copies reach it.
     copied: bool,
-    /// Whether it is the rank's own: a tensor of its caller, or an input or an output.
+    /// True if it is the rank's own: a tensor of its caller, or an input or an output.
     own: bool,
     span: Span,
 }
@@ -348,7 +352,7 @@ impl Stage {
                 }
             }
         }
-        // Bytes that several ranks have and that bulk copies reach are bytes between ranks as well.
+        // Bytes that several ranks have and that bulk copies reach are also bytes between ranks.
         let index = Index::of(&uses);
         for u in uses.iter_mut().filter(|u| u.copied && !u.own) {
             u.wire |= index.any(&u.span, |other| other.rank != u.rank);
@@ -357,7 +361,8 @@ impl Stage {
         for u in uses.iter_mut().filter(|u| !u.own) {
             u.wire |= index.any(&u.span, |other| other.wire);
         }
-        // What nobody else has, nobody else writes. (The proxy of another rank may, and copy engines do not count.)
+        // Nobody else writes memory that nobody else has. (The proxy of another rank may, and copy engines do not
+        // count.)
         let routed: Vec<Span> = plan.routes.iter().map(|route| span(&self.snapshot.bank(&route.region))).collect();
         for u in uses.iter().filter(|u| u.access == Access::In) {
             let Use { launch, rank, param, span: (memory, bytes), .. } = u;
@@ -375,13 +380,13 @@ impl Stage {
         self.hosts = plan.launches.iter().map(|jobs| jobs.iter().map(|_| HostWork::default()).collect()).collect();
         let (index, mut known) = (Index::of(&uses), HashSet::new());
         for u in uses.iter() {
-            // An input that the kernel also writes, by another name, is an output.
+            // An input that the kernel also writes, under another name, is an output.
             let first = known.insert((u.launch, u.rank, u.span.clone()));
             if u.wire || !first {
                 continue;
             }
-            // What several ranks have as their own is no rank's to rewrite or to read back. What one has as its tensor and others reach
-            // as memory between ranks is the first one's.
+            // Memory that several ranks have as their own is no rank's to rewrite or to read back. Memory that is one
+            // rank's tensor and that others reach as memory between ranks belongs to the first.
             let shared = index.any(&u.span, |other| other.rank != u.rank && !other.wire && (other.own || !u.own));
             let is_left = |(rank, memory): &(u32, Memory)| {
                 let (left, bytes) = span(&self.snapshot.bank(memory));
@@ -393,7 +398,7 @@ impl Stage {
                 _ if shared || is_left => {}
                 Access::In => work.writes.push(u.span.clone()),
                 Access::Out => work.reads.push(u.span.clone()),
-                // What a kernel reads and writes is its input as well.
+                // Memory that a kernel reads and writes is also its input.
                 Access::InOut => {
                     work.reads.push(u.span.clone());
                     if u.own {
@@ -409,7 +414,7 @@ impl Stage {
     }
 }
 
-/// Who has which bytes, each once: launches mostly bind what those before them did.
+/// The holders of bytes, each once: launches mostly bind the same memory as earlier ones.
 struct Index(HashMap<MemoryId, HashSet<Holder>>);
 
 #[derive(PartialEq, Eq, Hash)]
@@ -429,7 +434,7 @@ impl Index {
         Index(index)
     }
 
-    /// Whether anybody of this kind has some of these bytes.
+    /// True if a holder of this kind has some of these bytes.
     fn any(&self, (memory, bytes): &Span, is_it: impl Fn(&Holder) -> bool) -> bool {
         let meets = |other: &Holder| other.bytes.start < bytes.end && bytes.start < other.bytes.end;
         self.0.get(memory).is_some_and(|holders| holders.iter().any(|holder| is_it(holder) && meets(holder)))

@@ -1,7 +1,7 @@
-//! Who can run, without asking everybody: for runs in which each runs until it waits.
+//! The parties that can run, found without asking everybody: for runs in which each runs until it waits.
 //!
-//! A party that waits for a slot, a word or a packet is not looked at again before that was set. This only saves looks: a party that is not
-//! listed is found when the list is empty and everybody is asked.
+//! A party that waits for a slot, a word or a packet is not tried again before that was set. This is only an
+//! optimisation: a party that is not listed is found when the list is empty and everybody is asked.
 
 use crate::check::eval::{Awaited, Blocked};
 use crate::check::memory::MemoryId;
@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Default)]
 pub(super) struct Ready {
     parties: VecDeque<usize>,
-    /// By the first byte of what they wait for.
+    /// By the first byte of the awaited object.
     waiting: HashMap<(MemoryId, u64), Vec<usize>>,
 }
 
@@ -37,7 +37,7 @@ impl Ready {
         self.waiting.entry(at).or_default().push(party);
     }
 
-    /// These were set: whoever waits for one of them may be able to run.
+    /// These were set: parties that wait for one of them may be able to run.
     pub fn wake(&mut self, set: &mut Vec<(MemoryId, u64)>) {
         for at in set.drain(..) {
             if let Some(woken) = self.waiting.get_mut(&at) {

@@ -1,4 +1,4 @@
-//! What a copy engine does for a rank: copies and handshakes that the host has queued, in order, without a kernel.
+//! A rank's copy engine: copies and handshakes that the host has queued, in order, without a kernel.
 //!
 //! ```text
 //!   sender's stream              receiver's stream            a word has two writers and goes back to 0, so that
@@ -7,9 +7,10 @@
 //!   copy  input ──▶ output       write done  := 0
 //!   write done  := 1
 //! ```
-//! Ordering: operations of one stream happen one after the other. A write comes after all that the stream did before is visible to whoever
-//! sees the value (the driver fences before it); what follows a wait sees what its value published. A stream begins with what the host
-//! did before the launch, and the launch ends when its streams have.
+//! Ordering: operations of one stream happen one after the other. A write happens after all earlier effects of the
+//! stream are visible to observers of the value (the driver fences before it). Operations after a wait see what its
+//! value published. A stream begins after the host's effects before the launch, and the launch ends when its streams
+//! have ended.
 
 use super::plan::Span;
 use crate::check::error::Location;
@@ -20,7 +21,7 @@ use crate::check::world::footprint::Footprint;
 use crate::ir::{Entity, Inst, SourceLine};
 use crate::tensor::Memory;
 
-/// A word of a handshake between streams: 64 bits, 0 at first.
+/// A word of a handshake between streams: 64 bits, initially 0.
 #[derive(Clone, Debug)]
 pub struct Word {
     /// Its name, for reports.
@@ -29,7 +30,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// A word of its own memory.
+    /// A word in its own memory.
     pub fn new(name: &str) -> Word {
         Word { name: name.to_string(), memory: Memory::zeroed(8) }
     }
@@ -72,7 +73,7 @@ impl CopyStream {
     /// Copies all bytes of one memory to another.
     ///
     /// # Panics
-    /// When they are not of one size.
+    /// If their sizes differ.
     #[track_caller]
     pub fn copy(self, to: &Memory, from: &Memory) -> CopyStream {
         assert_eq!(to.bytes(), from.bytes(), "a copy has as many bytes at both ends");
@@ -85,7 +86,7 @@ impl CopyStream {
         self.then(StreamOp::Write { word: word.clone(), value }, SourceLine::caller())
     }
 
-    /// Waits until a word **is** the value: larger ones do not do.
+    /// Waits until a word **equals** the value: larger ones do not suffice.
     #[track_caller]
     pub fn wait(self, word: &Word, value: u64) -> CopyStream {
         self.then(StreamOp::Wait { word: word.clone(), value }, SourceLine::caller())
@@ -105,7 +106,7 @@ impl CopyStream {
 }
 
 impl CopyStream {
-    /// The operations with the bytes that `of` gives for their memories.
+    /// The operations with the bytes that `of` returns for their memories.
     pub(super) fn bound(&self, of: &impl Fn(&Memory) -> Span) -> Vec<BoundOp> {
         let bound = |(op, _): &(StreamOp, SourceLine)| match op {
             StreamOp::Copy { to, from } => BoundOp::Copy { to: of(to), from: of(from) },
@@ -117,7 +118,7 @@ impl CopyStream {
 }
 
 impl StreamOp {
-    /// In words.
+    /// A description in words.
     pub fn text(&self) -> String {
         match self {
             StreamOp::Copy { to, .. } => format!("copy of {} bytes", to.bytes()),
@@ -132,7 +133,7 @@ impl StreamOp {
 pub struct StreamId {
     /// The rank.
     pub rank: u32,
-    /// Which of its streams.
+    /// The index of the stream.
     pub number: u32,
 }
 
@@ -167,7 +168,7 @@ impl<'p> StreamRun<'p> {
         StreamRun { id, stream, bound, next: 0 }
     }
 
-    /// What the next operation touches.
+    /// The footprint of the next operation.
     pub fn footprint(&self) -> Footprint {
         match self.bound.get(self.next) {
             Some(BoundOp::Write { word, .. }) => Footprint::Bytes { spans: vec![word.clone()], writes: true },
@@ -176,7 +177,7 @@ impl<'p> StreamRun<'p> {
         }
     }
 
-    /// Where it is.
+    /// Its place.
     pub fn location(&self) -> Location {
         let StreamId { rank, number } = self.id;
         let at = self.stream.ops.get(self.next).or(self.stream.ops.last()).map(|(_, at)| at.clone());

@@ -1,4 +1,4 @@
-//! What hosts put into tensors before a launch, and what they must find in them after it.
+//! The values that hosts put into tensors before a launch, and those they must find after it.
 
 use super::plan::{Plan, Span};
 use crate::ir::scalar::{Element, dynamic};
@@ -15,10 +15,11 @@ pub struct Values {
 }
 
 impl Values {
-    /// These elements from the beginning of a tensor; fewer than it has leave the rest as it is, or unlooked at.
+    /// These elements from the beginning of a tensor. If they are fewer than it has, the rest is left unchanged, or
+    /// unchecked.
     ///
     /// # Panics
-    /// When there are more than the tensor has.
+    /// If there are more than the tensor has.
     #[track_caller]
     pub fn of<T: Element>(tensor: &Tensor<T>, elements: impl IntoIterator<Item = T>) -> Values {
         let elements: Vec<T> = elements.into_iter().collect();
@@ -29,7 +30,7 @@ impl Values {
     }
 }
 
-/// An element that is not what it should be.
+/// An element that differs from its expected value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::check) struct Wrong {
     pub rank: u32,
@@ -38,15 +39,15 @@ pub(in crate::check) struct Wrong {
     /// The first one that differs.
     pub element: u64,
     pub expected: String,
-    /// `None`: nobody wrote it.
+    /// `None` if nobody wrote it.
     pub found: Option<String>,
-    /// How many differ.
+    /// Number of elements that differ.
     pub count: u64,
     pub at: SourceLine,
 }
 
 impl Values {
-    /// The first element that differs from these bytes, and how many do. Any NaN is like any other.
+    /// The first element that differs from these bytes, and the number that do. All NaNs count as equal.
     pub(in crate::check) fn differ(&self, found: &[u8]) -> Option<(u64, String, String, u64)> {
         let size = self.ty.size();
         let pairs = self.bytes.chunks(size).zip(found.chunks(size)).enumerate();
@@ -73,21 +74,22 @@ fn bits(bytes: &[u8]) -> u64 {
 }
 
 impl Plan {
-    /// Says what the hosts put into their tensors before each launch: `values(rank, launch)`. Inputs keep their first bytes otherwise.
+    /// Sets the values that hosts put into their tensors before each launch: `values(rank, launch)`. By default inputs
+    /// keep their first bytes.
     pub fn inputs(&mut self, values: impl Fn(u32, usize) -> Vec<Values>) -> &mut Plan {
         self.sets = self.of_each(values);
         self
     }
 
-    /// Says what the hosts must find in their tensors after each launch: `values(rank, launch)`. An element that differs, or that no kernel
-    /// wrote, is a fault at the line of its [`Values::of`].
+    /// Sets the values that hosts must find in their tensors after each launch: `values(rank, launch)`. An element that
+    /// differs, or that no kernel wrote, is a fault at the line of its [`Values::of`].
     ///
     /// ```
     /// use tilewire::check::{Settings, Values};
     /// use tilewire::rehearsal::Rehearsal;
     /// use tilewire::{Tensor, all_reduce};
     ///
-    /// // Tensors are made once for each rank: made anew for every launch they would hide what one launch does to the next.
+    /// // Make tensors once for each rank: new ones for every launch would hide the effects of one launch on the next.
     /// let tensors = || -> Vec<Tensor<f32>> { (0..2).map(|_| Tensor::zeros(40)).collect() };
     /// let (x, y) = (tensors(), tensors());
     /// let mut plan = Rehearsal::small(2, 1).plan(3, |link, _| {

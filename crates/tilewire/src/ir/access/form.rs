@@ -18,8 +18,8 @@ impl Analysis<'_> {
             Op::Unary { op: UnaryOp::Not, x } => {
                 Affine::uniform(Uniform::Const(-1), self.axes()).sub(&self.affine(*x)?)
             }
-            // Between 64-bit integers a conversion keeps the bits. A narrower integer has wrapped at its own width, which
-            // no form mod 2^64 can say: it has none.
+            // A conversion between 64-bit integers keeps the bits. A narrower integer has wrapped at its own width,
+            // which no form mod 2^64 can express, so it has none.
             Op::Cast { x, .. } | Op::Bitcast { x, .. } => self.affine(*x),
             Op::Binary { op, a, b } => {
                 let (x, y) = (self.affine(*a)?, self.affine(*b)?);
@@ -58,8 +58,8 @@ impl Analysis<'_> {
         }
     }
 
-    /// `x / divisor`, which is exact to split where no part wraps and the divisor divides all parts but the innermost one.
-    /// Rounding is downwards where `floor` says so; otherwise towards zero and `x` has to be ≥ 0, which makes it the same.
+    /// `x / divisor`. Splitting it is exact if no part wraps and the divisor divides all parts but the innermost one.
+    /// With `floor` it rounds down. Otherwise it rounds towards zero and `x` has to be ≥ 0, which makes both the same.
     fn quotient(&mut self, x: &Affine, divisor: u32, floor: bool) -> Option<Affine> {
         if !self.in_range(x, floor)? {
             return None;
@@ -74,7 +74,7 @@ impl Analysis<'_> {
         for part in outer {
             stride.push(divide(part)?);
         }
-        // The divisor divides the innermost parts, too: nothing is rounded.
+        // The divisor divides the innermost parts too: nothing is rounded.
         let group = x.group.as_ref().map(|(size, step)| (*size, divide(step)));
         if let Some(step) = divide(innermost) {
             match group {
@@ -89,8 +89,8 @@ impl Analysis<'_> {
                 Some((_, None)) => {}
             }
         }
-        // What is left is floor(step * floor(i / size) / divisor) with a step that divides the divisor:
-        // that is floor(i / (size * divisor / step)), for i ≥ 0.
+        // The remaining part is floor(step * floor(i / size) / divisor) with a step that divides the divisor: for i ≥ 0
+        // that is floor(i / (size * divisor / step)).
         let (size, step) = match &x.group {
             None => (1, innermost.as_const()?),
             Some((size, step)) if innermost.is_const(0) => (*size, step.as_const()?),
@@ -102,7 +102,7 @@ impl Analysis<'_> {
         Some(Affine { base, stride, group: Some((size, Uniform::Const(1))) })
     }
 
-    /// `x & mask` for a mask of low bits: what is a multiple of `mask + 1` drops out, even where it wraps.
+    /// `x & mask` for a mask of low bits: multiples of `mask + 1` drop out, even if they wrap.
     fn low_bits(&mut self, x: &Affine, mask: &Uniform) -> Option<Affine> {
         let size = u32::try_from(mask.as_const()?).ok()?.checked_add(1).filter(|s| s.is_power_of_two() && *s >= 2)?;
         let mut drops =
@@ -119,7 +119,7 @@ impl Analysis<'_> {
         Some(form)
     }
 
-    /// Whether the form, computed without wrapping, fits `i64` for all elements (and is ≥ 0, unless `negative`).
+    /// True if the form, computed without wrapping, fits `i64` for all elements (and is ≥ 0, unless `negative`).
     fn in_range(&mut self, x: &Affine, negative: bool) -> Option<bool> {
         let base = self.facts.of_uniform(self.kernel, &x.base);
         let (mut lo, mut hi) = (base.lo, base.hi);

@@ -1,13 +1,13 @@
 //! Access analysis: how the memory ops in the body of an `each` walk through memory, as a function of the element's
-//! index. All code generators live on it: it decides where vector loads, broadcasts, transposes and gathers go.
+//! index. All code generators rely on it to place vector loads, broadcasts, transposes and gathers.
 //!
 //! In: a verified kernel and one `each` of it. Out: a class, an index formula and an alignment for every memory op,
 //! and for any value how many neighbouring elements share it. The analysis is one pass over the body in program
 //! order: every value gets its affine form from those of its operands.
 //!
 //! Exactness. Indices wrap mod 2^64 and affine forms are equations mod 2^64, so sums, differences and products with
-//! uniform factors need no proof. Quotients and shifts do: they are split (`(base + i) / g = base / g + i / g`) only
-//! where the facts (`facts.rs`) show that `g` divides the base and that the sum neither wraps nor is negative.
+//! uniform factors need no proof. Quotients and shifts do. They are split (`(base + i) / g = base / g + i / g`) only if
+//! the facts (`facts.rs`) show that `g` divides the base and that the sum neither wraps nor is negative.
 
 mod form;
 
@@ -20,7 +20,7 @@ use super::types::{Shape, Type};
 
 pub use super::affine::{Affine, Uniform};
 
-/// Alignment of every scratch, in bytes: engines place scratch so (a bulk copy wants 128).
+/// Alignment of every scratch, in bytes; a bulk copy needs 128.
 pub const SCRATCH_ALIGN: u32 = 128;
 
 /// One memory op of an `each` body.
@@ -28,19 +28,18 @@ pub const SCRATCH_ALIGN: u32 = 128;
 pub struct MemoryAccess {
     /// The op: Load, Store, AtomicAdd, Put, Get, PacketPut or PacketGet.
     pub inst: Inst,
-    /// What neighbours on the innermost axis access. Masks do not change it.
+    /// The pattern of neighbours on the innermost axis. Masks do not change it.
     pub class: Class,
-    /// The index, in the op's own unit (elements; bytes for Put and Get; packets). `None` exactly for [`Class::Gather`].
+    /// The index, in the op's own unit: elements, bytes (Put and Get) or packets. `None` exactly for [`Class::Gather`].
     pub index: Option<Affine>,
     /// A power of two, in bytes, that divides the address of every element whose **innermost** index is 0 (the start of
-    /// every row), whatever the bank and the outer index. So a vector of `w` contiguous elements of `s` bytes that starts
-    /// at a multiple of `w` of the innermost axis is aligned to `min(align, w * s)`. For other axes see [`align_along`].
+    /// every row), for any bank and outer index. So a vector of `w` contiguous elements of `s` bytes that starts at a
+    /// multiple of `w` of the innermost axis is aligned to `min(align, w * s)`. For other axes see [`align_along`].
     pub align: u32,
 }
 
-/// How an access moves along the innermost axis. What it does along the other axis of a two-dimensional `each` is read
-/// from the strides: a [`Class::Strided`] access whose `stride[0]` is one unit is contiguous the other way (a
-/// transpose).
+/// How an access moves along the innermost axis. The strides describe the other axis of a two-dimensional `each`: a
+/// [`Class::Strided`] access whose `stride[0]` is one unit is contiguous along that axis (a transpose).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// The same place for all elements of a row (innermost stride 0, no group).
@@ -49,8 +48,8 @@ pub enum Class {
     Contiguous,
     /// Any other innermost stride, perhaps not a constant.
     Strided,
-    /// The same place for the elements of each group of `size` neighbours (the last may be shorter), a constant step from
-    /// one group to the next.
+    /// The same place for the elements of each group of `size` neighbours (the last may be shorter), a constant step
+    /// from one group to the next.
     Grouped {
         /// Elements in a group, ≥ 2.
         size: u32,
@@ -100,13 +99,13 @@ pub fn accesses(kernel: &Kernel, each: Inst) -> Vec<MemoryAccess> {
     Analysis::new(kernel, each).accesses()
 }
 
-/// The affine form of an `i64` (or `u64`) value that is visible in the body of an `each`; `None` where it has none.
+/// The affine form of an `i64` (or `u64`) value that is visible in the body of an `each`; `None` if it has none.
 pub fn affine(kernel: &Kernel, each: Inst, value: Value) -> Option<Affine> {
     Analysis::new(kernel, each).affine(value)
 }
 
-/// Whether a bool value is true exactly for the first element of each group of `g` neighbours of every row:
-/// `i % g == 0` in any form. It guards the one store of a value that a group shares.
+/// The group size `g`, if a bool value is true exactly for the first element of each group of `g` neighbours of every
+/// row: `i % g == 0` in any form. It guards the single store of a value that a group shares.
 pub fn group_leader(kernel: &Kernel, each: Inst, cond: Value) -> Option<u32> {
     Analysis::new(kernel, each).group_leader(cond)
 }
@@ -116,12 +115,12 @@ pub fn granularity(kernel: &Kernel, each: Inst, value: Value) -> Granularity {
     Analysis::new(kernel, each).granularity(value)
 }
 
-/// As [`MemoryAccess::align`], for the elements whose index on `axis` is 0: what a vector along that axis needs.
+/// As [`MemoryAccess::align`], for the elements whose index on `axis` is 0: the alignment of vectors along that axis.
 pub fn align_along(kernel: &Kernel, each: Inst, access: &MemoryAccess, axis: usize) -> u32 {
     Analysis::new(kernel, each).align(access.inst, access.index.as_ref(), axis)
 }
 
-/// The analysis of one `each`: ask it more than once.
+/// The analysis of one `each`, for several queries.
 pub struct Analysis<'k> {
     kernel: &'k Kernel,
     each: Inst,
@@ -183,7 +182,7 @@ impl<'k> Analysis<'k> {
                 let distance = self.affine(*a)?.sub(&self.affine(*b)?)?;
                 let (size, step) = distance.group.as_ref()?;
                 let outer = &distance.stride[..self.axes() - 1];
-                // ±(i - size * floor(i / size)), which is 0 exactly where size divides i.
+                // ±(i - size * floor(i / size)), which is 0 exactly if size divides i.
                 let sign = distance.innermost().as_const().filter(|s| s.abs() == 1)?;
                 let remainder = step.is_const(-sign * i64::from(*size))
                     && distance.base.is_const(0)
@@ -254,7 +253,7 @@ impl<'k> Analysis<'k> {
             Base::Scratch(_) => SCRATCH_ALIGN,
         };
         let (unit, bytes) = units(self.kernel, op);
-        // Even an unknown index is one of whole elements, packets, or (by the rule of Put and Get) multiples of the value.
+        // Even an unknown index counts whole elements, packets, or (by the rule of Put and Get) multiples of the value.
         let least = start.min((unit * bytes) as u32);
         let Some(form) = index else { return least };
         let mut align = u64::from(start);
@@ -266,7 +265,7 @@ impl<'k> Analysis<'k> {
                 step(u64::from(self.facts.of_uniform(self.kernel, stride).power_of_two()));
             }
         }
-        // Along an outer axis the groups of the innermost one are crossed, too.
+        // A step along an outer axis also crosses the groups of the innermost one.
         if let (Some((_, stride)), true) = (&form.group, axis + 1 != self.axes()) {
             step(u64::from(self.facts.of_uniform(self.kernel, stride).power_of_two()));
         }
@@ -294,7 +293,7 @@ impl<'k> Analysis<'k> {
                 operands
             }
             Op::Group { size: 0 | 1, .. } => operands,
-            // The last group of a row may be shorter and its sum different, whatever the operand.
+            // The last group of a row may be shorter, with a different sum even of equal operands.
             Op::Group { size, .. } => Granularity::Group(*size),
             Op::Load { at, .. } | Op::Get { at, .. } if readable(self.kernel, at.base, written) => operands,
             Op::PacketGet { .. } => operands,
@@ -305,7 +304,7 @@ impl<'k> Analysis<'k> {
 }
 
 impl Granularity {
-    /// The granularity of a value computed from values of these two.
+    /// The granularity of a value computed from values of these two granularities.
     pub fn and(self, other: Granularity) -> Granularity {
         match (self, other) {
             (Granularity::Uniform, x) | (x, Granularity::Uniform) => x,
@@ -320,7 +319,7 @@ impl Granularity {
     }
 }
 
-/// Where an op of an `each` body accesses memory.
+/// The place that an op of an `each` body accesses.
 pub fn place(op: &Op) -> Option<&Place> {
     match op {
         Op::Load { at, .. }
@@ -334,7 +333,7 @@ pub fn place(op: &Op) -> Option<&Place> {
     }
 }
 
-/// The index step from one value to the adjacent one, and the bytes one index step is worth.
+/// The index step from one value to the adjacent one, and the bytes per index step.
 fn units(kernel: &Kernel, op: &Op) -> (i64, i64) {
     match op {
         Op::Put { x, .. } => (kernel.ty(*x).size() as i64, 1),
@@ -361,8 +360,8 @@ fn written(kernel: &Kernel, body: &[Inst]) -> Vec<Base> {
     bases
 }
 
-/// Whether two loads of one place in one `each` see the same: nothing in it writes the base. (Writes through another
-/// parameter that binds the same memory would race with the other elements' loads.)
+/// True if two loads of one place in one `each` return the same value: nothing in it writes the base. (Writes through
+/// another parameter bound to the same memory would race with the other elements' loads.)
 fn readable(kernel: &Kernel, base: Base, written: &[Base]) -> bool {
     let input = match base {
         Base::Param(p) => matches!(kernel.params.get(p), Some(Param::Buffer { access: Access::In, .. })),

@@ -1,5 +1,5 @@
-//! The ops of one, two and three operands on elements. What each must do is written at
-//! [`UnaryOp`](crate::ir::UnaryOp) and [`BinaryOp`](crate::ir::BinaryOp).
+//! The ops of one, two and three operands on elements, as defined at [`UnaryOp`](crate::ir::UnaryOp) and
+//! [`BinaryOp`](crate::ir::BinaryOp).
 //!
 //! Beware of the inherent methods of Rust's own types: on a value known to be an `f32`, `x.min(y)` and `x.exp()` call
 //! the standard library, whose `-0` and last bits differ. In code that is not generic over these traits, write
@@ -53,9 +53,9 @@ pub trait Integer: Number {
     fn or(self, b: Self) -> Self;
     /// Bitwise exclusive or.
     fn xor(self, b: Self) -> Self;
-    /// Left shift; an amount, read as unsigned, of the width or more gives 0.
+    /// Left shift; an amount (read as unsigned) of the width or more yields 0.
     fn shl(self, b: Self) -> Self;
-    /// Right shift, arithmetic if signed; an amount, read as unsigned, of the width or more gives the sign fill or 0.
+    /// Right shift, arithmetic if signed; an amount (read as unsigned) of the width or more yields the sign fill or 0.
     fn shr(self, b: Self) -> Self;
     /// Bitwise not.
     fn not(self) -> Self;
@@ -87,7 +87,7 @@ pub trait Float: Number {
     fn round_even(self) -> Self;
 }
 
-/// Methods that mean the same in all the implementations of one group of types.
+/// Methods with one meaning in all the implementations of a group of types.
 macro_rules! forward {
     ($($name:ident($a:ident $(, $b:ident)*) -> $out:ty = $body:expr;)*) => {$(
         #[inline(always)]
@@ -206,7 +206,7 @@ macro_rules! narrow_float {
     ($($name:ident as $signed:ident),*) => {$(
         impl $name {
             /// Orders numbers as integers, `-0` before `+0`: negative ones get their magnitude inverted. Comparing
-            /// these keeps min and max in narrow lanes, and the bits of the operands untouched.
+            /// these keeps min and max in narrow lanes and leaves the operands' bits unchanged.
             #[inline(always)]
             fn order(self) -> $signed {
                 let bits = self.to_bits() as $signed;

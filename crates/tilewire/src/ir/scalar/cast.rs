@@ -37,7 +37,7 @@ macro_rules! cast {
     )*};
 }
 
-/// From integers; `exactly` gives a float that rounds to any narrow float as the integer itself would.
+/// From integers; `exactly` returns a float that rounds to any narrow float as the integer itself would.
 macro_rules! from_integers {
     ($($from:ident: $narrow:ident by $exactly:expr;)*) => {$(
         cast!($from => bool: |x| x != 0);
@@ -61,7 +61,7 @@ cast!(bool => bool: |x| x);
 cast!(bool => i8 i16 i32 i64 u8 u16 u32 u64: |x| Out::from(x));
 cast!(bool => f32 f64 F16 Bf16 F8E4M3 F8E5M2: |x| <u8 as CastTo<Out>>::cast(u8::from(x)));
 
-// Rust's `as` from float to integer truncates, saturates and takes NaN to 0, as the language does.
+// Rust's `as` from float to integer truncates, saturates and maps NaN to 0, exactly as `Op::Cast` does.
 cast!(f32 => bool: |x| x != 0.0);
 cast!(f32 => i8 i16 i32 i64 u8 u16 u32 u64 f32 f64: |x| x as Out);
 cast!(f32 => F16 Bf16 F8E4M3 F8E5M2: |x| Out::from_f32(x));

@@ -1,7 +1,8 @@
-//! The ops on bits, with the type known at run time: what the constant folder and the reference evaluator call.
+//! The ops on bits, with the type known at run time, for the constant folder and the reference evaluator.
 //!
-//! Bits are those of [`Const`](crate::ir::Const): zero-extended to 64; bits above the type's width are ignored on the
-//! way in and zero on the way out. A combination the verifier forbids (a remainder of floats, say) is a bug and panics.
+//! Bits are those of [`Const`](crate::ir::Const), zero-extended to 64. Bits above the type's width are ignored in
+//! operands and zero in results. A combination that the verifier forbids (such as a remainder of floats) is a bug and
+//! panics.
 
 use super::super::op::{BinaryOp, CompareOp, UnaryOp};
 use super::super::types::Type;
@@ -61,7 +62,7 @@ pub fn cast(from: Type, to: Type, x: u64) -> u64 {
     }
 }
 
-/// Whether the bits are a NaN of type `ty`; false for types that are not floats.
+/// True if the bits are a NaN of type `ty`; false for types that are not floats.
 pub fn is_nan(ty: Type, bits: u64) -> bool {
     match kind(ty) {
         Kind::Bool | Kind::Integer => false,
@@ -69,7 +70,7 @@ pub fn is_nan(ty: Type, bits: u64) -> bool {
     }
 }
 
-/// The bits, but one and the same NaN for every NaN of a float type. Two results agree when these are equal: the sign
+/// The bits, with every NaN of a float type replaced by the same one. Two results agree if these are equal: the sign
 /// and payload of a NaN made by arithmetic are unspecified.
 pub fn canonical_nan(ty: Type, bits: u64) -> u64 {
     if !is_nan(ty, bits) {
@@ -230,7 +231,7 @@ fn cast_from<T: CastToAll>(to: Type, x: u64) -> u64 {
     T::from_bits(x).cast_to(to)
 }
 
-/// An element that can be cast to every `Type` a program can name.
+/// An element that can be cast to every `Type`.
 trait CastToAll: Element {
     fn cast_to(self, to: Type) -> u64;
 }

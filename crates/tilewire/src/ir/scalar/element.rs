@@ -1,10 +1,10 @@
-//! Which Rust type stands for which element type.
+//! The Rust type of each element type.
 
 use super::super::types::Type;
 use super::narrow::{Bf16, F8E4M3, F8E5M2, F16};
 use std::fmt::Debug;
 
-/// A Rust type that stands for a [`Type`]. Implemented for exactly the fifteen of them.
+/// A Rust type that represents a [`Type`]. Implemented for exactly the fifteen of them.
 ///
 /// ```
 /// use tilewire::ir::{Type, scalar::Element};
@@ -13,18 +13,18 @@ use std::fmt::Debug;
 /// assert_eq!(<i8 as Element>::from_bits(0xff), -1);
 /// ```
 pub trait Element: Copy + Default + Debug + Send + Sync + sealed::Sealed + 'static {
-    /// The element type this stands for.
+    /// The element type this represents.
     const TYPE: Type;
 
-    /// The element whose bits are the low ones of `bits`. A `bool` is true when any bit of the low byte is set.
+    /// The element with the low bits of `bits`. A `bool` is true if any bit of the low byte is set.
     fn from_bits(bits: u64) -> Self;
 
     /// The bits, zero-extended.
     fn to_bits(self) -> u64;
 }
 
-/// An [`Element`] of which every bit pattern is a value: all but `bool`. Only such elements may be looked at in place, because a
-/// kernel or a peer may have left any bytes there.
+/// An [`Element`] of which every bit pattern is a value: all but `bool`. Only such elements may be read in place,
+/// because a kernel or a peer may have left any bytes there.
 pub trait AnyBits: Element {}
 
 mod sealed {

@@ -1,13 +1,13 @@
 //! exp, log and tanh as expansions into ops that are exact or correctly rounded everywhere, so that their results have
 //! the same bits on every engine.
 //!
-//! Each expansion is written once, over an arithmetic [`FloatOps`]: with [`Plain`] it computes, with an arithmetic
-//! whose numbers are IR values or registers it writes code. It is straight-line (choices are selects), and the same for
-//! `f32` and `f64` but for the constants of the [`Format`] and the number of terms.
+//! Each expansion is written once, over an arithmetic [`FloatOps`]. With [`Plain`] it computes; with an arithmetic
+//! whose numbers are IR values or registers it writes code. It is straight-line code (choices are selects). `f32` and
+//! `f64` differ only in the constants of the [`Format`] and the number of terms.
 //!
-//! The polynomials are Taylor series, long enough that what is cut off is far below one unit in the last place: their
-//! coefficients need no table of magic numbers. The worst errors of all floats of 32 bits are 1.06 ulp of exp, 0.86 of log and 2.42 of tanh:
-//! `tests/math.rs` asserts them.
+//! The polynomials are Taylor series, long enough that the truncation error is far below one unit in the last place, so
+//! their coefficients need no table of magic numbers. The worst errors over all 32-bit floats are 1.06 ulp for exp,
+//! 0.86 for log and 2.42 for tanh; `tests/math.rs` asserts them.
 
 use std::marker::PhantomData;
 
@@ -37,7 +37,7 @@ pub trait FloatOps {
     fn equal(&mut self, a: Self::F, b: Self::F) -> Self::B;
     /// `a < b`; false with NaN.
     fn less(&mut self, a: Self::F, b: Self::F) -> Self::B;
-    /// `a` where the condition holds, otherwise `b`.
+    /// `a` if the condition holds, otherwise `b`.
     fn select(&mut self, condition: Self::B, a: Self::F, b: Self::F) -> Self::F;
     /// The bits of a float.
     fn bits_of(&mut self, x: Self::F) -> Self::I;
@@ -56,18 +56,18 @@ pub trait FloatOps {
     fn shift_right(&mut self, x: Self::I, amount: u32) -> Self::I;
 }
 
-/// What the expansions must know about a float format.
+/// The parameters of a float format that the expansions need.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     /// Bits of the mantissa, without the hidden one.
     pub mantissa: u32,
     /// Exponent bias.
     pub bias: i64,
-    /// The bits of the sign.
+    /// The sign bit.
     pub sign: i64,
     /// The upper part of ln 2, short enough that its product with any exponent is exact.
     pub ln2_high: f64,
-    /// ln 2 less the upper part.
+    /// ln 2 minus the upper part.
     pub ln2_low: f64,
     /// Below this `e^x` rounds to 0.
     pub exp_least: f64,
@@ -84,7 +84,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// Single precision. Cut off: `r^8/8!` is 2^-27 of the result for exp, `z^5/11` is 2^-28 for log.
+    /// Single precision. The truncated terms: `r^8/8!` is 2^-27 of the result for exp, `z^5/11` is 2^-28 for log.
     pub const F32: Format = Format {
         mantissa: 23,
         bias: 127,
@@ -99,7 +99,7 @@ impl Format {
         smallest_normal: f32::MIN_POSITIVE as f64,
     };
 
-    /// Double precision. Cut off: `r^14/14!` is 2^-57 of the result for exp, `z^11/23` is 2^-60 for log.
+    /// Double precision. The truncated terms: `r^14/14!` is 2^-57 of the result for exp, `z^11/23` is 2^-60 for log.
     pub const F64: Format = Format {
         mantissa: 52,
         bias: 1023,
@@ -123,7 +123,7 @@ impl Format {
 /// `e^x`. `exp(-inf) = 0`, `exp(inf) = inf`; rounds gradually into denormals.
 #[inline(always)]
 pub fn exp<A: FloatOps>(a: &mut A, x: A::F) -> A::F {
-    // Beyond these the result does not change, and the exponent stays small enough to be split in two. NaN passes.
+    // Beyond these the result does not change, and the exponent stays small enough to be split in two. NaN stays NaN.
     let (least, most) = (a.float(A::FORMAT.exp_least), a.float(A::FORMAT.exp_most));
     let below = a.less(x, least);
     let x = a.select(below, least, x);
@@ -134,8 +134,8 @@ pub fn exp<A: FloatOps>(a: &mut A, x: A::F) -> A::F {
     let one = a.float(1.0);
     let power = a.add(fraction, one);
 
-    // 2^exponent may be out of range where the product is not, so it is applied in halves; the first product is exact
-    // and only the second rounds (into a denormal) or overflows.
+    // 2^exponent may be out of range although the product is not, so it is applied in halves. The first product is
+    // exact; only the second rounds (into a denormal) or overflows.
     let half = a.shift_right(exponent, 1);
     let rest = a.integer_sub(exponent, half);
     let (half, rest) = (power_of_two(a, half), power_of_two(a, rest));
@@ -149,7 +149,7 @@ pub fn log<A: FloatOps>(a: &mut A, x: A::F) -> A::F {
     let format = A::FORMAT;
     let (zero, one, two) = (a.float(0.0), a.float(1.0), a.float(2.0));
 
-    // Denormals are scaled to normal numbers; the exponent is put right below.
+    // Denormals are scaled to normal numbers; the exponent is corrected below.
     let lift = f64::from(format.mantissa + 1);
     let smallest = a.float(format.smallest_normal);
     let denormal = a.less(x, smallest);
@@ -170,7 +170,7 @@ pub fn log<A: FloatOps>(a: &mut A, x: A::F) -> A::F {
     let lowered = a.sub(exponent, lift);
     let exponent = a.select(denormal, lowered, exponent);
 
-    // With f = m - 1 (exact) and s = f / (2 + f): log(m) = 2 atanh(s) = 2s + s*r, r = 2z/3 + 2z²/5 + …, z = s². As
+    // With f = m - 1 (exact) and s = f / (2 + f): log(m) = 2 atanh(s) = 2s + s*r, r = 2z/3 + 2z²/5 + …, z = s². Since
     // 2s = f - s*f, and s*f = f²/2 - s*f²/2, the leading term f carries no error.
     let f = a.sub(m, one);
     let denominator = a.add(two, f);
@@ -235,7 +235,7 @@ pub fn tanh<A: FloatOps>(a: &mut A, x: A::F) -> A::F {
     a.float_of(bits)
 }
 
-/// Splits `e^x = 2^exponent * (1 + fraction)`, |fraction| < 0.42: the fraction is accurate relative to itself.
+/// Splits `e^x = 2^exponent * (1 + fraction)`, |fraction| < 0.42. The fraction is accurate relative to itself.
 #[inline(always)]
 fn exp_reduced<A: FloatOps>(a: &mut A, x: A::F) -> (A::I, A::F) {
     let format = A::FORMAT;
@@ -283,7 +283,7 @@ fn power_of_two<A: FloatOps>(a: &mut A, n: A::I) -> A::F {
     a.float_of(bits)
 }
 
-/// A small integer as a float: put into the low bits of the rounder, then the rounder taken off.
+/// A small integer as a float: placed in the low bits of the rounder, which is then subtracted.
 #[inline(always)]
 fn small_integer<A: FloatOps>(a: &mut A, n: A::I) -> A::F {
     let rounder = a.float(A::FORMAT.rounder());

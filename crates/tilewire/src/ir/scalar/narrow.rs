@@ -45,7 +45,7 @@ macro_rules! narrow_float {
                 Self::from_f32(round_to_odd(x))
             }
 
-            /// Whether this is a NaN.
+            /// True for a NaN.
             #[inline(always)]
             pub const fn is_nan(self) -> bool {
                 self.0 & !Self::SIGN > Self::TOP
@@ -127,7 +127,7 @@ impl Bf16 {
     #[inline(always)]
     pub fn from_f32(x: f32) -> Self {
         let bits = x.to_bits();
-        // The carry of the rounding runs into the exponent, and from the largest finite number into infinity.
+        // The carry of the rounding propagates into the exponent, and from the largest finite number into infinity.
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         // A NaN keeps its upper payload and is made quiet, so that it cannot become infinity.
         let quiet = bits >> 16 | 0x40;
@@ -149,8 +149,8 @@ impl F8E4M3 {
         Self(if x.is_nan() { x.to_bits() >> 24 | 0x7f } else { code } as u8)
     }
 
-    /// The bits of [`from_f32`](Self::from_f32) in a word. NaN gives a word with the top bit set: a loop that looks for such words
-    /// in many elements at once is a quarter shorter.
+    /// The bits of [`from_f32`](Self::from_f32) in a word. NaN yields a word with the top bit set, so that a loop over
+    /// many elements can detect NaNs together; it is a quarter shorter that way.
     #[inline(always)]
     pub(crate) fn code_of_number(x: f32) -> u32 {
         let (sign, magnitude) = split(x);
@@ -175,8 +175,8 @@ impl F8E5M2 {
         Self(if x.is_nan() { x.to_bits() >> 24 | 0x7f } else { code } as u8)
     }
 
-    /// The bits of [`from_f32`](Self::from_f32) in a word. NaN gives a word with the top bit set: a loop that looks for such words
-    /// in many elements at once is a quarter shorter.
+    /// The bits of [`from_f32`](Self::from_f32) in a word. NaN yields a word with the top bit set, so that a loop over
+    /// many elements can detect NaNs together; it is a quarter shorter that way.
     #[inline(always)]
     pub(crate) fn code_of_number(x: f32) -> u32 {
         let (sign, magnitude) = split(x);
@@ -202,24 +202,24 @@ fn split(x: f32) -> (u32, u32) {
     (x.to_bits() & SIGN, x.to_bits() & !SIGN)
 }
 
-/// Rounds the magnitude of an `f32` (its bits without the sign), cut at `limit`, to a format with `MANTISSA` mantissa
-/// bits and exponent bias `BIAS`. The top bit of the result is set exactly for NaN.
+/// Rounds the magnitude of an `f32` (its bits without the sign), clamped to `limit`, to a format with `MANTISSA`
+/// mantissa bits and exponent bias `BIAS`. The top bit of the result is set exactly for NaN.
 #[inline(always)]
 fn round_magnitude<const MANTISSA: u32, const BIAS: u32>(magnitude: u32, limit: f32) -> u32 {
-    // This way round NaN stays NaN. Its exponent makes a tiny `rounder`, the sum is NaN again, and its bits less those of `rounder` (the sign
-    // bit, by the carry) have the top bit set.
+    // Compared in this order, NaN stays NaN. Its exponent makes a tiny `rounder`, and the sum is NaN again. Its bits
+    // minus those of `rounder` (the sign bit, by the carry) have the top bit set.
     let magnitude = f32::from_bits(magnitude);
     let magnitude = if limit < magnitude { limit } else { magnitude }.to_bits();
     let smallest_normal = (127 + 1 - BIAS) << 23;
 
-    // The last place of the result counts 2^(e - MANTISSA), where e is the exponent, or that of the smallest normal for a
-    // denormal result. Adding the power of two whose own last place that is lets the float adder round to it.
+    // The last place of the result is worth 2^(e - MANTISSA), where e is the exponent, or that of the smallest normal
+    // for a denormal result. Adding the power of two with that same last place makes the float adder round to it.
     let exponent = (magnitude & INFINITY).max(smallest_normal);
     let rounder = exponent + ((23 - MANTISSA) << 23);
     let places = (f32::from_bits(magnitude) + f32::from_bits(rounder)).to_bits().wrapping_sub(rounder);
 
-    // A normal number has 2^MANTISSA places below it for each exponent from the smallest on; a carry from the rounding runs
-    // into the exponent, as it should.
+    // A normal number has 2^MANTISSA places below it for each exponent from the smallest on. A carry from the rounding
+    // propagates into the exponent, as it should.
     places + (exponent >> (23 - MANTISSA)) - (smallest_normal >> (23 - MANTISSA))
 }
 
@@ -229,7 +229,7 @@ fn widen_magnitude<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 
     let shifted = magnitude << (23 - MANTISSA);
     let normal = shifted + ((127 - BIAS) << 23);
 
-    // A denormal is the fraction of a number whose leading one counts as zero: put the one in, then subtract it.
+    // A denormal is the fraction of a number whose leading one counts as zero: insert the one, then subtract it.
     let one = (127 + 1 - BIAS) << 23;
     let denormal = (f32::from_bits(shifted.wrapping_add(one)) - f32::from_bits(one)).to_bits();
 
@@ -238,8 +238,8 @@ fn widen_magnitude<const MANTISSA: u32, const BIAS: u32>(magnitude: u32) -> u32 
 
 /// `x` as an `f32`, exactly if possible, otherwise the neighbour of `x` whose last bit is 1.
 ///
-/// Rounding such a result again, to a format at least two bits narrower, gives what rounding `x` once would give: the
-/// odd last bit stands for "and something more", so it cannot be mistaken for a tie.
+/// Rounding such a result again, to a format at least two bits narrower, equals rounding `x` once: the odd last bit
+/// means "and something more", so it cannot be mistaken for a tie.
 #[inline(always)]
 fn round_to_odd(x: f64) -> f32 {
     let nearest = x as f32;

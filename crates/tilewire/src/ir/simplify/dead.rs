@@ -1,14 +1,15 @@
-//! Dead code: a mark from the effects backwards, then a copy of what is marked into fresh, dense arenas.
+//! Dead code elimination: marks backwards from the effects, then copies the marked code into fresh, dense arenas.
 
 use super::super::entity::{Entity, Inst, Region, Table, Value};
 use super::super::kernel::{Def, InstData, Kernel, ValueData};
 use super::super::op::Op;
 
-/// The kernel without what no effect needs: unused values and loads, variables nobody reads, branches and counted loops
-/// without effects. A `while` may not end and stays. An `each` without effects still is a barrier and becomes one.
+/// The kernel without code that no effect needs: unused values and loads, variables that are never read, branches and
+/// counted loops without effects. A `while` may not end, so it stays. An `each` without effects is still a barrier and
+/// becomes one.
 pub(super) fn compact(mut kernel: Kernel) -> Kernel {
     let live = Mark::run(&kernel);
-    // Everything but the code moves over as it is.
+    // Everything but the code is moved unchanged.
     let new = Kernel {
         name: std::mem::take(&mut kernel.name),
         blocks: kernel.blocks,
@@ -45,7 +46,7 @@ struct Mark<'k> {
     need: Vec<Need>,
     /// The control op around each instruction.
     around: Vec<Option<Inst>>,
-    /// Assignments of each variable, until somebody is found to read it.
+    /// Assignments of each variable, until a read of it is found.
     writes: Vec<Vec<Inst>>,
     work: Vec<Inst>,
 }
@@ -90,7 +91,7 @@ impl<'k> Mark<'k> {
         }
     }
 
-    /// A needed instruction needs its operands and everything around it.
+    /// A needed instruction needs its operands and the control ops around it.
     fn spread(&mut self, inst: Inst) {
         if self.need[inst.index()] == Need::All {
             return;

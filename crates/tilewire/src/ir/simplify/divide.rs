@@ -3,9 +3,9 @@
 //! Notation: w bits, divisor d, `>>` keeps the sign of signed types. References: Granlund & Montgomery, "Division by
 //! invariant integers using multiplication" (1994); Warren, "Hacker's Delight", chapter 10.
 //!
-//! One case is left alone: an index of an `each` divided by a constant that is no power of two. Access analysis reads
-//! the groups of neighbours off the quotient (and [`super::super::access`] knows shifts, which powers of two become), a
-//! multiplication's high half would hide them.
+//! One case is left alone: an index of an `each` divided by a constant that is not a power of two. Access analysis
+//! finds the groups of neighbours by the quotient, which a multiplication's high half would hide. (It recognises
+//! shifts, which powers of two become: [`super::super::access`].)
 
 use super::super::entity::Value;
 use super::super::facts::number;
@@ -39,7 +39,7 @@ impl Division<'_, '_> {
             0 => Some(self.int(0)), // n / 0 = 0
             1 => Some(self.n),
             -1 => Some(self.neg(self.n)), // and MIN / -1 = MIN = -MIN
-            // Only MIN is large enough to hold MIN once.
+            // Only MIN has a magnitude large enough for a quotient of 1.
             _ if d < 0 && size == 1 << (self.ty.bits() - 1) => {
                 let is_least = self.equals(d);
                 Some(self.r.value(Op::Cast { x: is_least, to: self.ty }))
@@ -59,7 +59,7 @@ impl Division<'_, '_> {
         }
     }
 
-    /// The remainder has the dividend's sign, so the divisor's does not matter.
+    /// The remainder has the dividend's sign; the divisor's sign does not matter.
     fn remainder(&mut self, d: i128) -> Option<Value> {
         let size = d.unsigned_abs();
         match d {
@@ -70,8 +70,8 @@ impl Division<'_, '_> {
                 Some(self.r.value(Op::Select { cond, a, b: self.n }))
             }
             _ if size.is_power_of_two() => {
-                // With bias 2^k - 1 for negative n: n % 2^k = ((n + bias) & (2^k - 1)) - bias, because n + bias is
-                // (n / 2^k) * 2^k plus its own low bits.
+                // With bias 2^k - 1 for negative n: n % 2^k = ((n + bias) & (2^k - 1)) - bias, because n + bias is (n /
+                // 2^k) * 2^k plus its own low bits.
                 let k = size.trailing_zeros();
                 let biased = self.biased(k);
                 let mask = self.int(size as i128 - 1);
@@ -90,7 +90,7 @@ impl Division<'_, '_> {
         }
     }
 
-    /// `n`, plus 2^k - 1 where negative: a shift right by k then rounds towards zero. The sum cannot overflow.
+    /// `n`, plus 2^k - 1 if negative: a shift right by k then rounds towards zero. The sum cannot overflow.
     fn biased(&mut self, k: u32) -> Value {
         match self.bias(k) {
             None => self.n,
@@ -107,8 +107,9 @@ impl Division<'_, '_> {
         Some(self.binary(BinaryOp::And, sign, mask))
     }
 
-    /// With m = floor(2^(w+s) / d) + 1 and 0 < m d - 2^(w+s) ≤ 2^(s+1), floor(m n / 2^(w+s)) is the quotient of n ≥ 0 and
-    /// one less than that of n < 0. The loop ends by s = ceil(log2 d) - 1, where m d - 2^(w+s) ≤ d ≤ 2^(s+1); m < 2^w.
+    /// With m = floor(2^(w+s) / d) + 1 and 0 < m d - 2^(w+s) ≤ 2^(s+1), floor(m n / 2^(w+s)) is the quotient of n ≥ 0
+    /// and one less than that of n < 0. The loop ends by s = ceil(log2 d) - 1, where m d - 2^(w+s) ≤ d ≤ 2^(s+1); m <
+    /// 2^w.
     fn signed(&mut self, d: u128) -> Value {
         let w = self.ty.bits();
         let fits = |s: u32| (((1u128 << (w + s)) / d) + 1) * d - (1 << (w + s)) <= 1 << (s + 1);
@@ -128,8 +129,9 @@ impl Division<'_, '_> {
         self.binary(BinaryOp::Sub, q, sign)
     }
 
-    /// With m = ceil(2^(w+s) / d) and m d - 2^(w+s) ≤ 2^s, the quotient is floor(m n / 2^(w+s)). Such an m always exists for
-    /// s = ceil(log2 d), but may need w + 1 bits; then `n + mulhi(m - 2^w, n)` is computed without its carry.
+    /// With m = ceil(2^(w+s) / d) and m d - 2^(w+s) ≤ 2^s, the quotient is floor(m n / 2^(w+s)). Such an m always
+    /// exists for s = ceil(log2 d), but may need w + 1 bits; then `n + mulhi(m - 2^w, n)` is computed without its
+    /// carry.
     fn unsigned(&mut self, d: u128) -> Value {
         let w = self.ty.bits();
         let log = 128 - (d - 1).leading_zeros();
@@ -173,7 +175,7 @@ impl Division<'_, '_> {
     }
 }
 
-/// Whether a lane value is computed from indices of the `each` as access analysis could follow it.
+/// True if a lane value is computed from indices of the `each` in a way that access analysis can follow.
 fn is_index(kernel: &Kernel, v: Value, depth: u32) -> bool {
     if kernel.shape(v) == Shape::Uniform || depth == 0 || !matches!(kernel.ty(v), Type::I64 | Type::U64) {
         return false;

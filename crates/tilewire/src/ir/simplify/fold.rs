@@ -1,9 +1,9 @@
 //! Folding: ops on constants, and identities that hold bit for bit.
 //!
-//! Integers wrap, so they form a ring and all ring laws are exact. Floats have few: `x + 0` is not one of them
-//! (`-0 + 0 = 0`), `x + -0` and `x - 0` are. A NaN made by arithmetic has no specified sign or payload, so an identity may
-//! keep the NaN it was given. `f8e5m2` has infinities that arithmetic and conversion saturate, so "unchanged" ops on it
-//! are not: it takes no part in float identities.
+//! Integers wrap, so they form a ring and all ring laws are exact. Floats have few: `x + 0` is not an identity (`-0 + 0
+//! = 0`), `x + -0` and `x - 0` are. A NaN made by arithmetic has no specified sign or payload, so an identity may keep
+//! the NaN it was given. `f8e5m2` has infinities that arithmetic and conversion saturate, so ops that look like
+//! identities change it: it is excluded from float identities.
 
 use super::super::entity::Value;
 use super::super::kernel::{Def, Kernel};
@@ -13,7 +13,7 @@ use super::super::types::{Shape, Type};
 use super::super::typing;
 use super::rewrite::Rewriter;
 
-/// The value an op comes down to, if it does. May append simpler ops.
+/// The value that an op reduces to, if any. May append simpler ops.
 pub(super) fn fold(r: &mut Rewriter, op: &Op) -> Option<Value> {
     if matches!(op, Op::Const(_) | Op::Special(_) | Op::Scalar(_)) {
         return None;
@@ -45,7 +45,7 @@ pub(super) fn fold(r: &mut Rewriter, op: &Op) -> Option<Value> {
     }
 }
 
-/// Puts a constant operand on the right, so that rules need to look for it there only.
+/// Puts a constant operand on the right, the only side that the rules examine.
 pub(super) fn constants_right(kernel: &Kernel, op: &mut Op) {
     let left = |a: Value, b: Value| kernel.as_const(a).is_some() && kernel.as_const(b).is_none();
     match op {
@@ -68,7 +68,7 @@ pub(super) fn constants_right(kernel: &Kernel, op: &mut Op) {
 fn evaluate(kernel: &Kernel, op: &Op) -> Option<Const> {
     let c = |v: Value| kernel.as_const(v);
     let bits = |ty, bits| Some(Const { ty, bits });
-    // Ill-typed ops are the verifier's to report, not to be computed.
+    // Ill-typed ops are left for the verifier to report.
     let legal = || typing::complaints(kernel, op).is_empty();
     match *op {
         Op::Unary { op: which, x } => {
@@ -102,7 +102,7 @@ fn unary(r: &mut Rewriter, op: UnaryOp, x: Value) -> Option<Value> {
         (UnaryOp::Abs, Some(Op::Unary { op: UnaryOp::Abs, .. })) => Some(x),
         (UnaryOp::Abs, Some(Op::Unary { op: UnaryOp::Neg, x })) => Some(r.value(Op::Unary { op: UnaryOp::Abs, x })),
         (UnaryOp::Not, Some(Op::Compare { op, a, b })) => {
-            // With NaN an order and its opposite are both false; equality and its opposite are not.
+            // With NaN a comparison and its opposite are both false; equality and its opposite are not.
             let order = matches!(op, CompareOp::Lt | CompareOp::Le | CompareOp::Gt | CompareOp::Ge);
             if order && r.kernel.ty(a).is_float() {
                 return None;
@@ -145,7 +145,7 @@ fn int_binary(r: &mut Rewriter, op: BinaryOp, a: Value, b: Value, ty: Type) -> O
     if r.kernel.as_const(a).is_some_and(|c| c.bits == 0) {
         match op {
             Sub => return Some(r.value(Op::Unary { op: UnaryOp::Neg, x: b })),
-            // 0 / 0 = 0 and 0 % 0 = 0, too.
+            // 0 / 0 = 0 and 0 % 0 = 0 too.
             Div | Rem | Shl | Shr => return Some(a),
             _ => {}
         }
@@ -184,7 +184,7 @@ fn float_binary(r: &mut Rewriter, op: BinaryOp, a: Value, b: Value, ty: Type) ->
         return None;
     }
     match op {
-        // NaN loses only against a number.
+        // NaN loses only to a number.
         BinaryOp::Min | BinaryOp::Max if a == b => return Some(a),
         _ => {}
     }
@@ -266,8 +266,8 @@ fn cast(r: &mut Rewriter, x: Value, to: Type) -> Option<Value> {
     }
     let Some(&Op::Cast { x: first, .. }) = r.kernel.def(x) else { return None };
     let from = r.kernel.ty(first);
-    // A conversion is a function of the number: a detour through a type that holds every number of the first changes
-    // nothing. (Not back to f8e5m2, which would not saturate.) A wrapped integer still has the low bits right.
+    // A conversion is a function of the number, so a detour through a type that holds every number of the first changes
+    // nothing. (Not back to f8e5m2, which would not saturate.) A wrapped integer still has the right low bits.
     let low_bits = from.is_int() && middle.is_int() && to.is_int() && to.bits() <= middle.bits();
     let detour = (holds(middle, from) && to != Type::F8E5M2) || low_bits;
     match detour {
@@ -277,7 +277,7 @@ fn cast(r: &mut Rewriter, x: Value, to: Type) -> Option<Value> {
     }
 }
 
-/// Whether every number of type `small` is one of type `large`.
+/// True if every number of type `small` is also one of type `large`.
 fn holds(large: Type, small: Type) -> bool {
     use Type::*;
     match (small, large) {

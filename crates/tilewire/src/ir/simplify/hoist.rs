@@ -1,21 +1,21 @@
-//! Loop-invariant motion: where a pure op stands.
+//! Loop-invariant code motion: the region of a pure op.
 
 use super::super::op::Op;
 use super::super::types::Shape;
 use super::rewrite::Rewriter;
 
 impl Rewriter<'_> {
-    /// The outermost open region, not inside a loop that none of the operands needs, where a pure op can stand.
+    /// The outermost open region where a pure op can stand, without entering a loop that none of its operands needs.
     ///
-    /// Pure ops are total (division by zero and the like are defined), so running one that a loop of no turns or an
-    /// untaken branch would have skipped is exact. Without a loop to leave, an op stays in its branch: it costs nothing
-    /// when the branch is not taken. Lane values exist only in their `each`, so ops on them stay by themselves; a group
-    /// reduction is a lane value whatever its operand.
+    /// Pure ops are total (division by zero and the like are defined). So it is exact to run one that a loop without
+    /// turns or an untaken branch would have skipped. If there is no loop to leave, an op stays in its branch, since it
+    /// costs nothing when the branch is not taken. Lane values exist only in their `each`, so ops on them stay there. A
+    /// group reduction is a lane value whatever its operand.
     pub(super) fn level(&self, op: &Op) -> usize {
         let here = self.levels.len() - 1;
         match op {
             Op::Group { .. } => return here,
-            // Numbers of the whole launch stand at the top, where every later use can share them.
+            // Constants of the whole launch stand at the top, where every later use can share them.
             Op::Const(_) | Op::Special(_) | Op::Scalar(_) => return 0,
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! The simplifier: a kernel in, a smaller kernel with the same effects out.
 //!
-//! Results are the same bit for bit (the sign and payload of a NaN made by arithmetic excepted, which the language leaves
-//! open), and stores, signals, waits, atomics, packets, bulk copies and posts are the same in number and order.
+//! Results are the same bit for bit, except the sign and payload of a NaN made by arithmetic, which the language leaves
+//! open. Stores, signals, waits, atomics, packets, bulk copies and posts are the same in number and order.
 //!
 //! One forward walk rebuilds the kernel. An op arrives with operands that are already simple; it is then
 //!
@@ -10,7 +10,7 @@
 //! 3. shared with an equal op that is visible there ([`share`]).
 //!
 //! Regions around the walk's position stay open, so "before the loop" is simply the end of an outer region. A backward
-//! mark and a copy then drop what no effect needs ([`dead`]). Each step is linear in the number of instructions.
+//! mark and a copy then drop code that no effect needs ([`dead`]). Each step is linear in the number of instructions.
 //!
 //! In: a verified kernel. Must not know: engines, devices.
 
@@ -23,7 +23,7 @@ mod share;
 
 use super::kernel::Kernel;
 
-/// Most rounds of the walk. One does nearly all; a second sees what dropping code made possible.
+/// Most rounds of the walk. One does nearly all; a second sees new opportunities after dead code is gone.
 const ROUNDS: usize = 4;
 
 /// The same kernel, simpler. The input must be verified. Parameters, variables and scratch keep their numbers.

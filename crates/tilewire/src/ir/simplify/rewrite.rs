@@ -10,7 +10,7 @@ use super::super::typing;
 use super::share::Key;
 use super::{divide, fold};
 
-/// Rebuilds a kernel; says whether anything but the placement of constants changed.
+/// Rebuilds a kernel; returns true if anything but the placement of constants changed.
 pub(super) fn rewrite(old: &Kernel) -> (Kernel, bool) {
     let mut walk = Rewriter {
         old,
@@ -56,7 +56,7 @@ pub(super) struct Rewriter<'k> {
     /// For every new value, the level it is defined at.
     depth: Vec<u32>,
     pub levels: Vec<Level>,
-    /// Pure ops (and loads of what nobody writes) visible here.
+    /// Pure ops (and loads of buffers that nothing writes) visible here.
     pub shared: QuickMap<Key, Value>,
     /// Loads of the current `each` since its last write.
     loads: QuickMap<Key, Value>,
@@ -68,21 +68,21 @@ pub(super) struct Rewriter<'k> {
 /// An open region.
 pub(super) struct Level {
     pub region: Region,
-    /// Whether it runs any number of times each time the region around it runs once.
+    /// True if it runs any number of times for each run of the region around it.
     pub repeats: bool,
     /// Whether it is the body of an `each`.
     pub each: bool,
-    /// What it added to the table of shared ops.
+    /// The keys it added to the table of shared ops.
     pub scope: Vec<Key>,
 }
 
 impl<'k> Rewriter<'k> {
-    /// Appends an op, simplified; gives its value. Operands are new values. The entry for everything that makes ops.
+    /// Appends an op, simplified, and returns its value. Operands are new values. Everything that makes ops calls this.
     pub fn value(&mut self, op: Op) -> Value {
         self.pure(op)
     }
 
-    /// A constant, as a number of the type (wrapped to it).
+    /// A constant, as a number wrapped to the type.
     pub fn int(&mut self, ty: Type, n: i128) -> Value {
         let bits = n as u64;
         self.constant(ty, if ty.bits() == 64 { bits } else { bits & ((1 << ty.bits()) - 1) })
@@ -92,7 +92,7 @@ impl<'k> Rewriter<'k> {
         self.pure(Op::Const(Const { ty, bits }))
     }
 
-    /// What is known about an integer value.
+    /// The fact of an integer value.
     pub fn fact(&mut self, v: Value) -> Fact {
         self.facts.of(&self.kernel, v)
     }
@@ -224,8 +224,8 @@ impl<'k> Rewriter<'k> {
         self.add(op, here)
     }
 
-    /// A load that an equal one dominates sees the same: always where nobody writes the buffer during the launch; in an
-    /// `each`, where the element has not written since (other elements' writes to the place would race).
+    /// An equal load that dominates this one has the same result in two cases. Nothing writes the buffer during the
+    /// launch, or, in an `each`, the element has not written since (other elements' writes to the place would race).
     fn load(&mut self, op: Op) -> Value {
         let here = self.here();
         let Some(key) = Key::of_load(&op) else { return self.add(op, here).expect("a load defines a value") };
@@ -289,7 +289,7 @@ impl<'k> Rewriter<'k> {
             }
             Op::Each { extent, body } => {
                 if extent.iter().any(|&e| number(self, e).is_some_and(|e| e <= 0)) {
-                    // No element runs, but an `each` is a barrier as well.
+                    // No element runs, but an `each` is also a barrier.
                     self.changed = true;
                     self.add(Op::Barrier, self.here());
                     return;
@@ -315,7 +315,7 @@ impl<'k> Rewriter<'k> {
         new
     }
 
-    /// A `For` or `Each`: it exists before its body, for its index values, and is placed after it.
+    /// A `For` or `Each`: created before its body, for its index values, and placed after it.
     fn counted(&mut self, old: Inst, op: Op, old_body: Region, each: bool) {
         let around = self.here();
         let inst = self.inst(op);

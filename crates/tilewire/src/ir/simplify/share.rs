@@ -1,7 +1,7 @@
-//! Common subexpressions: what makes two ops the same.
+//! Common subexpressions: when two ops are the same.
 //!
-//! The table of shared ops follows structured dominance: a region's entries leave it when the region closes, so whatever
-//! the table holds was computed on every path to the walk's position.
+//! The table of shared ops follows structured dominance. A region's entries leave it when the region closes, so every
+//! entry was computed on every path to the walk's position.
 
 use super::super::entity::{Entity, Value};
 use super::super::op::{Base, CompareOp, Op, Place};

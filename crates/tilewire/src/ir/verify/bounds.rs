@@ -1,4 +1,4 @@
-//! Accesses whose place is constant: they can be judged before the kernel runs. A masked access is not judged unless
+//! Accesses with a constant place, which can be checked before the kernel runs. A masked access is not checked unless
 //! its mask is constantly true, since it may be masked off exactly where it would be out of bounds.
 
 use super::super::entity::Value;
@@ -10,7 +10,7 @@ use super::Fault;
 /// Bytes of a packet.
 const PACKET: u64 = 16;
 
-/// What is out of bounds or misaligned in every execution of this op.
+/// The accesses of this op that are out of bounds or misaligned in every execution.
 pub(super) fn faults(kernel: &Kernel, op: &Op) -> Vec<Fault> {
     let mut check = Bounds { kernel, faults: Vec::new() };
     let certain = |mask: Option<Value>| mask.is_none_or(|mask| constant_bool(kernel, mask) == Some(true));
@@ -40,12 +40,12 @@ pub(super) fn faults(kernel: &Kernel, op: &Op) -> Vec<Fault> {
     check.faults
 }
 
-/// The number a value constantly is.
+/// The number of a constant value.
 pub(super) fn constant(kernel: &Kernel, v: Value) -> Option<i64> {
     kernel.as_const(v).filter(|c| c.ty == Type::I64).map(|c| c.bits as i64)
 }
 
-/// The truth a value constantly is.
+/// The truth value of a constant.
 pub(super) fn constant_bool(kernel: &Kernel, v: Value) -> Option<bool> {
     kernel.as_const(v).filter(|c| c.ty == Type::Bool).map(|c| c.bits != 0)
 }
@@ -56,8 +56,8 @@ struct Bounds<'k> {
 }
 
 impl Bounds<'_> {
-    /// `count` units from the place on, each of `size` elements of the base; `None` where the count is not constant, which
-    /// may be 0 and so allows a place at the very end.
+    /// `count` units from the place on, each of `size` elements of the base. `None`: the count is not constant; it may
+    /// be 0, which allows a place at the very end.
     fn place(&mut self, at: &Place, unit: &'static str, size: u64, count: Option<i64>) {
         let Some(len) = self.kernel.base_len(at.base) else { return };
         let mut name = "scratch";
@@ -96,7 +96,7 @@ impl Bounds<'_> {
     }
 
     fn range(&mut self, name: &str, unit: &'static str, index: i64, count: i64, len: u64) {
-        // A negative count is a fault of its own; in i128 no sum overflows.
+        // A negative count is reported separately; in i128 no sum overflows.
         let end = i128::from(index) + i128::from(count.max(0));
         if index < 0 || end > i128::from(len) {
             self.faults.push(Fault::OutOfBounds { unit, of: name.to_string(), index, end, len });

@@ -1,4 +1,4 @@
-//! What the verifier demands of a kernel before its code: blocks, parameters, roles, variables, scratch.
+//! The verifier's rules for declarations: blocks, parameters, roles, variables, scratch.
 
 use super::super::kernel::{Param, Scratch};
 use super::{Fault, Verifier};

@@ -1,31 +1,31 @@
-//! What can be wrong with a kernel, and how it is said.
+//! The errors of a kernel, and their messages.
 
 use super::super::kernel::SourceLine;
 use super::super::types::{Shape, Type};
 use std::fmt;
 
-/// Everything that is wrong with a kernel, declarations first, then in program order. Never empty.
+/// All errors of a kernel, declarations first, then in program order. Never empty.
 #[derive(Clone, PartialEq)]
 pub struct VerifyErrors(pub Vec<VerifyError>);
 
-/// One thing that is wrong with a kernel, and where.
+/// One error of a kernel, and its place.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct VerifyError {
     /// Name of the kernel.
     pub kernel: String,
-    /// Name of the role; `None` where the kernel as a whole is at fault.
+    /// Name of the role; `None` if the kernel as a whole is at fault.
     pub role: Option<String>,
-    /// The instruction as it stands in the text of the kernel; `None` where a declaration is at fault.
+    /// The instruction as in the text of the kernel; `None` if a declaration is at fault.
     pub inst: Option<String>,
-    /// What is wrong.
+    /// The error.
     pub fault: Fault,
-    /// The line of the user's source, where one is known.
+    /// The line of the user's source, if known.
     pub at: Option<SourceLine>,
 }
 
-/// What is wrong. Values, variables and scratch of a role's code are named as in the text of the kernel; ids that text does not
-/// have (regions, instructions, unknown ids) as the arena names them.
+/// An error. Values, variables and scratch of a role's code are named as in the text of the kernel. Ids that do not
+/// appear in that text (regions, instructions, unknown ids) are named as in the arena.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Fault {
@@ -46,7 +46,8 @@ pub enum Fault {
         /// The value.
         value: String,
     },
-    /// A value used after the end of the region that defines it (a loop index after the loop, a branch's value after it).
+    /// A value used after the end of the region that defines it (a loop index after the loop, a branch's value after
+    /// it).
     NotDominated {
         /// The value.
         value: String,
@@ -63,7 +64,7 @@ pub enum Fault {
     },
     /// A value, variable or scratch of another role.
     WrongRole {
-        /// What it is.
+        /// The value, variable or scratch.
         what: String,
         /// Name of the role it belongs to.
         owner: String,
@@ -86,7 +87,7 @@ pub enum Fault {
     WrongResult {
         /// What the op defines.
         expected: Option<(Type, Shape)>,
-        /// What the kernel says.
+        /// What the kernel has recorded.
         recorded: Option<(Type, Shape)>,
     },
     /// A value that does not name the instruction that defines it: two instructions define it, or its record is wrong.
@@ -113,12 +114,12 @@ pub enum Fault {
     },
     /// Regions nested too deeply.
     TooDeep {
-        /// The most that is allowed.
+        /// The deepest nesting allowed.
         limit: usize,
     },
-    /// An access that is out of bounds whenever it happens.
+    /// An access that is out of bounds in every execution.
     OutOfBounds {
-        /// What is counted: element, byte, packet, slot or bank.
+        /// The unit: element, byte, packet, slot or bank.
         unit: &'static str,
         /// Name of the parameter.
         of: String,
@@ -126,7 +127,7 @@ pub enum Fault {
         index: i64,
         /// One past the last one accessed.
         end: i128,
-        /// How many there are.
+        /// The number that exists.
         len: u64,
     },
     /// A `put` or `get` at a byte offset that is not a multiple of the value's size.
@@ -136,26 +137,26 @@ pub enum Fault {
         /// Type of the value.
         ty: Type,
     },
-    /// A parameter that cannot be.
+    /// An invalid parameter.
     BadParam {
         /// Its name.
         param: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// Scratch that cannot be.
+    /// Invalid scratch.
     BadScratch {
         /// Its id.
         scratch: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A role, or the roles together, that cannot be.
+    /// An invalid role, or an invalid combination of roles.
     BadRole {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A kernel of no blocks.
+    /// A kernel without blocks.
     BlocksZero,
 }
 

@@ -1,12 +1,13 @@
-//! The verifier: which kernels are legal. Kernel in, all that is wrong with it out; every later stage may rely on
-//! a verified kernel and need not check again.
+//! The verifier: which kernels are legal. Kernel in, all its errors out. Every later stage may rely on a verified
+//! kernel and need not check again.
 //!
 //! A legal kernel is a tree: every role's body, every region and every instruction stands in exactly one place. A value
-//! may be used from its definition to the end of the region it is defined in, regions inside that one included; the head
-//! of a `while` stays open for its condition and its body. A variable is written on every path before it is read.
+//! may be used from its definition to the end of the region it is defined in, including the regions inside that one.
+//! The head of a `while` stays open for its condition and its body. A variable is written on every path before it is
+//! read.
 //!
-//! A malformed kernel never makes the verifier panic or loop: every id is looked up with [`Table::get`] first, and a region
-//! is entered once. Unreached arena entries are dead and are not looked at.
+//! A malformed kernel never makes the verifier panic or loop: every id is looked up with [`Table::get`] first, and a
+//! region is entered once. Unreachable arena entries are dead and are not checked.
 //!
 //! [`Table::get`]: super::Table::get
 
@@ -26,7 +27,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::mem::replace;
 
-/// Checks a kernel; reports everything that is wrong with it at once.
+/// Checks a kernel and reports all its errors together.
 ///
 /// ```
 /// use tilewire::ir::{Builder, verify};
@@ -49,39 +50,39 @@ pub fn verify(kernel: &Kernel) -> Result<(), VerifyErrors> {
 struct Verifier<'k> {
     kernel: &'k Kernel,
     errors: Vec<VerifyError>,
-    /// Names of the text form, made when the first error needs them.
+    /// Names of the text form, computed when the first error needs them.
     names: OnceCell<Names>,
-    /// Where the walk is, for messages.
+    /// The position of the walk, for messages.
     role: Option<RoleId>,
     inst: Option<Inst>,
-    /// Regions and instructions met, to find those that stand in two places.
+    /// Regions and instructions visited, to find those that stand in two places.
     regions: Vec<bool>,
     insts: Vec<bool>,
-    /// The role that defines each value, of all roles from the start.
+    /// The role that defines each value, for all roles from the start.
     homes: Vec<Option<RoleId>>,
-    /// What is known of each value that was met so far, and the values of each open scope, innermost last.
+    /// The state of each value visited so far, and the values of each open scope, innermost last.
     state: Vec<Option<State>>,
     open: Vec<Vec<Value>>,
     /// Variables written on every path to here.
     assigned: BTreeSet<VarId>,
 }
 
-/// What can be said about a value whose definition has been passed.
+/// The state of a value whose definition has been passed.
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     Live,
     Ended { with_each: bool },
 }
 
-/// What surrounds an instruction.
+/// The surroundings of an instruction.
 #[derive(Clone, Copy)]
 struct Context {
     depth: usize,
     in_each: bool,
-    /// False inside control flow that an `each` must not hold: whether the results there should be lane values is anyone's
-    /// guess, and the control flow itself has been reported.
+    /// False inside control flow that an `each` must not hold: it is unclear if the results there should be lane
+    /// values, and the control flow itself has been reported.
     trusted: bool,
-    /// False where constants say that the code never runs, so that a guarded access is not reported as out of bounds.
+    /// False if constants show that the code never runs, so that a guarded access is not reported as out of bounds.
     live: bool,
 }
 
@@ -157,7 +158,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// What may stand where.
+    /// Checks that an op may stand here.
     fn position(&mut self, op: &Op, context: Context) {
         match op {
             Op::If { .. } | Op::For { .. } | Op::While { .. } if context.in_each => self.fault(Fault::ControlInEach),
@@ -184,13 +185,13 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Whether a value is defined before, in a region of this role that is still open.
+    /// True if a value is defined earlier, in a region of this role that is still open.
     fn is_live(&self, v: Value) -> bool {
         let is_here = self.homes.get(v.index()).is_some_and(|home| home.is_some() && *home == self.role);
         is_here && self.state[v.index()] == Some(State::Live)
     }
 
-    /// Every operand is defined before, in a region that is still open.
+    /// Checks that every operand is defined earlier, in a region that is still open.
     fn uses(&mut self, operands: &[Value]) {
         let distinct: BTreeSet<Value> = operands.iter().copied().collect();
         for v in distinct {
@@ -215,7 +216,8 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// Variables and scratch belong to the role that uses them, and a variable has a value when it is read.
+    /// Checks that variables and scratch belong to the role that uses them, and that a variable has a value when it is
+    /// read.
     fn ownership(&mut self, op: &Op) {
         if let Op::ReadVar(var) | Op::WriteVar { var, .. } = *op {
             let name = || self.names().var(var);
@@ -240,7 +242,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// The recorded result is the one the op defines.
+    /// Checks that the recorded result is the one the op defines.
     fn result(&mut self, inst: Inst, data: &InstData, context: Context) {
         let recorded = match data.result {
             None => None,
@@ -266,7 +268,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// A loop records its index values, other ops none.
+    /// Checks that a loop records its index values, and other ops none.
     fn indices(&mut self, inst: Inst, data: &InstData) {
         let (axes, shape) = match &data.op {
             Op::For { .. } => (1, Shape::Uniform),
@@ -291,7 +293,7 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// The regions inside an op. What a region assigns counts after it only if the region always runs.
+    /// The regions inside an op. Assignments in a region count after it only if the region always runs.
     fn inner(&mut self, data: &InstData, context: Context) {
         let inside = Context { depth: context.depth + 1, trusted: context.trusted && !context.in_each, ..context };
         match &data.op {
@@ -336,8 +338,8 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    /// An `each` that puts packets and gets others has an order of elements, so that ranks that swap them get on: it exists for bodies of
-    /// one dimension that put first and combine no neighbours.
+    /// An `each` that puts packets and gets others has a defined order of elements, so that ranks that swap packets
+    /// make progress. That order exists only for one-dimensional bodies that put first and combine no neighbours.
     fn swaps(&mut self, axes: usize, body: Region) {
         let insts = self.kernel.regions.get(body).into_iter().flatten().copied();
         let ops: Vec<(Inst, &Op)> = insts.filter_map(|inst| Some((inst, &self.kernel.insts.get(inst)?.op))).collect();
@@ -373,7 +375,7 @@ impl<'k> Verifier<'k> {
     }
 
     fn become_state(&mut self, v: Value, state: State) {
-        // A value that the kernel does not have has been reported.
+        // A value that is not in the kernel has been reported.
         if let Some(is) = self.state.get_mut(v.index()) {
             *is = Some(state);
         }

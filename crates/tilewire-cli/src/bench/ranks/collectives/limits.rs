@@ -1,13 +1,15 @@
-//! Hand-written limits of collectives: every byte is touched as often as it must be, through windows that all ranks reach.
+//! Hand-written limits of collectives: every byte is touched as often as necessary, through windows that all ranks
+//! reach.
 //!
 //! ```text
-//!   Moving     ready k │ own chunk │ wait ready k of p, write chunk `rank` of p's output, done k to p │ … │ wait done k of all
-//!              or the own chunk in turns with the first peer's
-//!   Reducing   ready k │ wait ready k of all │ sum the own shard of all inputs into the outputs it is for │ done k │ wait done k of all
+//!   Moving     ready k │ own chunk │ wait ready k of p, write chunk `rank` of p's output, done k to p │ …
+//!              │ wait done k of all; or the own chunk in turns with the first peer's
+//!   Reducing   ready k │ wait ready k of all │ sum the own shard of all inputs into the outputs it is for │ done k
+//!              │ wait done k of all
 //!   Words      to each: the chunk, then k beside it │ from each: wait k │ move or sum
 //! ```
-//! `ready` says that the output may be written, or that the input is there. Where there is a root, a rank does what of
-//! this is its part.
+//! `ready` means that the output may be written, or that the input is there. If there is a root, each rank does its
+//! part of this.
 
 use super::sum::{STRIP, accumulate, add};
 use super::work::{Data, ELEMENT, ROOT, Step, Steps, Work, shape, stamp};
@@ -21,18 +23,19 @@ use tilewire::ir::scalar::Element;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::{Memory, Tensor};
 
-/// Below this, streamed stores lose by far: the receiver would fetch from memory what could have come from a cache.
+/// Below this, streamed stores lose by far: the receiver would fetch data from memory that could have come from a
+/// cache.
 const STREAMED_FROM: usize = 512 << 10;
 
 /// The memory that the sides of one contest share, so that none gets luckier pages.
 pub struct Buffers<'l> {
-    /// What the ranks share.
+    /// The transport of the ranks.
     pub link: &'l ShmTransport,
-    /// What is done.
+    /// The collective.
     pub work: Work,
     /// Elements of a chunk.
     pub chunk: usize,
-    /// Memory of this rank alone.
+    /// Memory private to this rank.
     pub inp: Tensor<f32>,
     pub out: Tensor<f32>,
     /// Memory that all ranks reach.
@@ -42,7 +45,7 @@ pub struct Buffers<'l> {
 }
 
 impl<'l> Buffers<'l> {
-    /// For chunks of so many bytes, rounded up to whole elements. Collective.
+    /// For chunks of `bytes` bytes, rounded up to whole elements. Collective.
     pub fn allocate(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Buffers<'l>> {
         let chunk = bytes.div_ceil(ELEMENT).max(1);
         // As much on every rank as on the one that needs most: windows are alike on all.
@@ -53,7 +56,7 @@ impl<'l> Buffers<'l> {
             chunk,
             inp: Tensor::zeros(inputs * chunk),
             out: Tensor::zeros(outputs * chunk),
-            // What is only moved is read by its own rank.
+            // Data that is only moved is read by its own rank.
             inputs: Window::allocate(link, if work.reduces() { inputs * chunk } else { 1 })?,
             outputs: Window::allocate(link, outputs * chunk)?,
             words: Words::allocate(link)?,
@@ -65,7 +68,7 @@ impl<'l> Buffers<'l> {
         Data::new(self.work, self.link, self.chunk, inp, out)
     }
 
-    /// What is read by sides that write `out` and read nothing of others: memory of this rank alone, unless the work is
+    /// The input of sides that write `out` and read nothing of others: memory private to this rank, unless the work is
     /// done in place.
     pub fn source<'b>(&'b self, out: &'b Tensor<f32>) -> &'b Tensor<f32> {
         if self.work == Work::Broadcast { out } else { &self.inp }
@@ -92,7 +95,7 @@ impl<'l> Buffers<'l> {
                 let ways = ways.into_iter().filter(|&(way, _)| !way || streams);
                 ways.map(|(streams, down)| self.moving(Mover::Transposition { streams, down }, None)).collect()
             }
-            // In these no rank writes two chunks, of which one is its own.
+            // In these, no rank writes two chunks of which one is its own.
             Work::Broadcast | Work::Gather => copies.map(|copy| self.moving(Mover::Copy(copy), None)).collect(),
             Work::AllToAll | Work::AllGather | Work::Scatter => {
                 let turns = [[false, false], [false, true], [true, true]].into_iter().filter(|_| has_turns());
@@ -113,8 +116,8 @@ impl<'l> Buffers<'l> {
         }
     }
 
-    /// As many bytes as every chunk has, stored where the limit writes them, and nothing read. Not a limit to judge others
-    /// by.
+    /// Stores as many bytes as every chunk has where the limit writes them, and reads nothing. Not a limit to judge
+    /// others by.
     pub fn stores_alone(&self) -> Vec<Side<'l>> {
         let streams = Copy::available().into_iter().filter(|copy| copy.streams());
         streams.map(|copy| self.moving(Mover::Stores(copy), None)).collect()
@@ -167,7 +170,7 @@ enum Mover {
         streams: bool,
         down: bool,
     },
-    /// Not at all: the number of the step is stored in its place.
+    /// Not at all: stores the number of the step instead.
     Stores(Copy),
 }
 
@@ -183,12 +186,12 @@ impl Mover {
     }
 
     /// # Safety
-    /// Nobody writes the elements of `source` from there on, and nobody else touches those of `target` from there on,
-    /// before this rank's next signal.
+    /// No rank writes the elements of `source` from there on, and no other rank touches those of `target` from there
+    /// on, before this rank's next signal.
     unsafe fn run(self, target: (&Memory, usize), source: (&Memory, usize), elements: usize, number: u64) {
         let ((target, to), (source, from)) = (target, source);
         match self {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees it.
             Mover::Copy(copy) => unsafe {
                 copy.run(target, to * ELEMENT, source, from * ELEMENT, elements * ELEMENT);
             },
@@ -214,22 +217,22 @@ impl Mover {
 }
 
 /// # Safety
-/// Nobody writes them meanwhile.
+/// No rank writes them in the meantime.
 ///
 /// # Panics
-/// When they do not lie inside.
+/// If they are not inside.
 unsafe fn floats(memory: &Memory, first: usize, elements: usize) -> &[f32] {
     assert!((first + elements) * ELEMENT <= memory.bytes());
-    // SAFETY: they are inside memory that the handle keeps alive, aligned and initialised as a tensor's or a window's are, and the caller
-    // vouches for the rest.
+    // SAFETY: they are inside memory that the handle keeps alive, aligned and initialised like a tensor's or a
+    // window's, and the caller guarantees the rest.
     unsafe { std::slice::from_raw_parts(memory.start().as_ptr().cast::<f32>().add(first), elements) }
 }
 
 /// # Safety
-/// Nobody else touches them meanwhile.
+/// No other rank touches them in the meantime.
 ///
 /// # Panics
-/// When they do not lie inside.
+/// If they are not inside.
 #[allow(
     clippy::mut_from_ref,
     reason = "the memory is shared with other ranks; the caller vouches that this part is not"
@@ -240,16 +243,16 @@ unsafe fn floats_mut(memory: &Memory, first: usize, elements: usize) -> &mut [f3
     unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr().cast::<f32>().add(first), elements) }
 }
 
-/// Every chunk into the output it is for, by who has it.
+/// Moves every chunk into its output, by the rank that has it.
 struct Moving<'l> {
     mover: Mover,
-    /// The own chunk and the first peer's in turns, instead, and which of them are streamed.
+    /// If set: the own chunk and the first peer's in turns, and which of them are streamed.
     turns: Option<[bool; 2]>,
     data: Data,
     outputs: Vec<Memory>,
-    /// Of each rank.
+    /// One for each rank.
     ready: Vec<Word<'l>>,
-    /// Of each rank to each.
+    /// One from each rank to each.
     done: Vec<Word<'l>>,
 }
 
@@ -257,7 +260,7 @@ impl Step for Moving<'_> {
     fn step(&mut self, number: u64) -> Result<()> {
         let Data { work, rank, ranks, chunk, ref inp, .. } = self.data;
         self.ready[rank].store(number, Release);
-        // Elements of the input, and where they belong in the peer's output.
+        // Elements of the input, and their place in the peer's output.
         let route = |peer: usize| work.route(rank, peer).map(|(sent, becomes)| (sent * chunk, becomes * chunk));
         let routes = (0..ranks).map(|i| (rank + i) % ranks).filter_map(|peer| Some((peer, route(peer)?)));
         let peer = (rank + 1) % ranks;
@@ -277,8 +280,8 @@ impl Step for Moving<'_> {
             if peer != rank {
                 self.ready[peer].wait(number)?;
             }
-            // SAFETY: the input is this rank's; the peer has allowed this step, and touches neither this chunk of its output before `done`,
-            // nor does another rank at any time.
+            // SAFETY: the input is this rank's. The peer has allowed this step and does not touch this chunk of its
+            // output before `done`; no other rank ever does.
             unsafe { self.mover.run((&self.outputs[peer], to), (inp.memory(), from), chunk, number) };
             self.done[rank * ranks + peer].store(number, Release);
         }
@@ -291,13 +294,13 @@ impl Step for Moving<'_> {
     }
 }
 
-/// The sum of all inputs into the outputs, straight from the memory of their ranks.
+/// Sums all inputs into the outputs, directly from the memory of their ranks.
 struct Reducing<'l> {
     data: Data,
     /// How a sum gets into the outputs of others.
     copy: Copy,
     streams: bool,
-    /// Whether every rank sums all of it, or its shard for all.
+    /// True if every rank sums everything; else each sums its shard for all.
     whole: bool,
     inputs: Vec<Memory>,
     outputs: Vec<Memory>,
@@ -310,7 +313,7 @@ impl Step for Reducing<'_> {
         let Data { work, rank, ranks, chunk, .. } = self.data;
         self.ready[rank].store(number, Release);
         self.ready.iter().try_for_each(|ready| ready.wait(number))?;
-        // Where in the inputs it begins, where in the outputs, how long it is, and whose outputs it is for.
+        // Start in the inputs, start in the outputs, length, and true if it is for all outputs.
         let shard = chunk.div_ceil(ranks);
         let start = (rank * shard).min(chunk);
         let (from, to, len, shares) = match work {
@@ -320,7 +323,8 @@ impl Step for Reducing<'_> {
         };
         for at in (0..len).step_by(STRIP) {
             let strip = STRIP.min(len - at);
-            // SAFETY: all ranks leave their inputs as they are until this one is done, and this part of the outputs is this rank's alone.
+            // SAFETY: all ranks leave their inputs unchanged until this one is done, and this part of the outputs is
+            // this rank's alone.
             unsafe { self.strip((from + at, to + at, strip), rank, shares) };
         }
         self.done[rank].store(number, Release);
@@ -330,10 +334,10 @@ impl Step for Reducing<'_> {
 
 impl Reducing<'_> {
     /// # Safety
-    /// Nobody writes the inputs there, and nobody else touches the outputs there, meanwhile.
+    /// No rank writes the inputs there, and no other rank touches the outputs there, in the meantime.
     unsafe fn strip(&self, (from, to, len): (usize, usize, usize), rank: usize, shares: bool) {
         let alone = !shares && self.inputs.len() == 2;
-        // SAFETY: the caller vouches for it; inputs and outputs are windows of their own.
+        // SAFETY: the caller guarantees it; inputs and outputs are separate windows.
         unsafe {
             let (own, first) = (floats_mut(&self.outputs[rank], to, len), floats(&self.inputs[0], from, len));
             match &self.inputs[1..] {
@@ -351,7 +355,8 @@ impl Reducing<'_> {
     }
 }
 
-/// Chunks of two elements, each a word beside its flag. Two lines in turn: who is a step ahead has heard from all in between.
+/// Chunks of two elements, each a word beside its flag. Two lines alternate: a rank that is a step ahead has heard from
+/// all others in between.
 struct Exchange<'l> {
     /// From each rank to each.
     words: Vec<[Word<'l>; 2]>,
@@ -403,7 +408,7 @@ mod tests {
     use tilewire::link::ShmOptions;
     use tilewire::transport::World;
 
-    /// At any size: contests have them only where they take long.
+    /// At any size: contests include them only if they take long.
     #[test]
     fn stores_alone_write_what_copies_write() {
         let worked = World::threads(3).run(|world| {

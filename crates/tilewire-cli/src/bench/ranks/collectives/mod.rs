@@ -1,4 +1,4 @@
-//! `tilewire bench` of a collective: what is done, what it is compared with, and what is aimed at.
+//! `tilewire bench` of a collective: the work, the limits and the targets.
 
 mod limits;
 mod ours;
@@ -24,18 +24,18 @@ use work::{ELEMENT, Work};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// What fits two elements: where latency is the point.
+/// Two elements: here latency matters.
 const SMALL: usize = 8;
 /// Bytes of a chunk, or of the tensor of an all-reduce.
 const SIZES: &[usize] = &[SMALL, 64 * KIB, MIB, 8 * MIB];
-/// From here on what is written does not fit caches, and tables say what memory takes of it.
+/// From here on the output does not fit caches, and tables show how much of the time memory takes.
 const STORES_FROM: usize = 8 * MIB;
 
 /// One kind of work.
 struct Case {
-    /// What the command line calls it; some have several cases.
+    /// Its name on the command line; some have several cases.
     subject: &'static str,
-    /// What reports call it.
+    /// Its name in reports.
     name: &'static str,
     work: Work,
     sizes: &'static [usize],
@@ -118,8 +118,8 @@ fn sides<'l>(link: &'l ShmTransport, work: Work, bytes: usize) -> Result<Vec<Sid
     Ok(sides)
 }
 
-/// The protocols that are compared. Tensors are registered for `direct` alone, and what is aimed at is aimed at with it where it exists;
-/// without, figures stand beside.
+/// The protocols that are compared. Tensors are registered for `direct` alone, and targets are for it where it exists;
+/// figures without it are shown beside.
 fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
     let against = match work {
         _ if bytes <= SMALL => Limit::Words,
@@ -138,10 +138,10 @@ fn races(work: Work, bytes: usize, ranks: usize) -> Vec<Race> {
 fn aim(work: Work, bytes: usize, ranks: usize) -> Aim {
     let ahead = |times, ratio| Aim::Ahead { times, ratio };
     match work {
-        // Where ranks share cores nothing is won but that it does not collapse; a single word goes no faster than it goes.
+        // If ranks share cores, the target is only not to collapse; a single word cannot go faster.
         _ if ranks > cores() || bytes <= SMALL => ahead(1.0, None),
         Work::AllToAll | Work::AllGather => ahead(if bytes < MIB { 3.0 } else { 2.0 }, Some(0.85)),
-        // How far ahead of MPI is not aimed at.
+        // There is no target for being ahead of MPI.
         Work::Broadcast | Work::Gather | Work::Scatter => Aim::Ratio(0.85),
         _ if bytes < MIB => Aim::None,
         Work::Transposing => ahead(3.0, None),
@@ -152,18 +152,18 @@ fn aim(work: Work, bytes: usize, ranks: usize) -> Aim {
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Of [`SUBJECTS`].
+    /// A subset of [`SUBJECTS`].
     pub subjects: Vec<&'static str>,
-    /// Ranks, all of them threads.
+    /// Number of ranks, all of them threads.
     pub ranks: usize,
-    /// Bytes of a chunk, where not the usual ones.
+    /// Bytes of a chunk, if not the defaults.
     pub sizes: Option<Vec<Size>>,
-    /// Whether it is only to be seen that it works.
+    /// True to only test that it works.
     pub quick: bool,
 }
 
 impl Plan {
-    /// Two ranks, the usual sizes.
+    /// Two ranks, the default sizes.
     pub fn of(subjects: &[&'static str]) -> Plan {
         Plan { subjects: subjects.to_vec(), ranks: 2, sizes: None, quick: false }
     }
@@ -172,7 +172,7 @@ impl Plan {
         let sizes = |case: &Case| -> Vec<usize> {
             let mut sizes: Vec<usize> = match &self.sizes {
                 Some(sizes) => sizes.iter().map(|size| size.0.next_multiple_of(2 * ELEMENT)).collect(),
-                // To see that it works, small ones will do.
+                // Small sizes suffice to test that it works.
                 None if self.quick => case.sizes.iter().map(|&size| size.min(MIB)).collect(),
                 None => case.sizes.to_vec(),
             };
@@ -192,7 +192,7 @@ impl Plan {
     }
 }
 
-/// Measures; beside MPI where there is one.
+/// Measures, also MPI if there is one.
 pub fn run(plan: &Plan, peer: Peer) -> Result<Vec<Heat>> {
     let effort = if plan.quick { Effort::QUICK } else { Effort::FULL };
     hold(&plan.steps(), Arena { kind: Kind::Threads, ranks: plan.ranks, effort, peer, words: Vec::new() })
@@ -223,10 +223,10 @@ mod tests {
         }
     }
 
-    /// Every side of every collective, checked and measured. Places are the machine's affair: there may be none on a busy one.
+    /// Every side of every collective, checked and measured. Places depend on the machine: a busy one may have none.
     #[test]
     fn limits_and_ours_are_checked_and_measured() {
-        // Three ranks on two cores take long for what they do.
+        // Three ranks on two cores take long for their work.
         for (ranks, sizes) in [(2, vec![8, 4096, 600 << 10]), (3, vec![4096])] {
             let sizes = Some(sizes.into_iter().map(Size).collect());
             let plan = Plan { ranks, sizes, quick: true, ..Plan::of(&SUBJECTS) };

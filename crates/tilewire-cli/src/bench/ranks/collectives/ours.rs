@@ -9,16 +9,16 @@ use tilewire::collective::{Exchange, PreparedExchange, Reduction};
 use tilewire::transport::Rank;
 use tilewire::{Primitive, all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter, scatter};
 
-/// What races, and how far it should come.
+/// One of our sides, and its target.
 #[derive(Clone, Copy, Debug)]
 pub struct Race {
     /// The protocol's name in reports.
     pub name: &'static str,
-    /// How chunks travel; `None`: as the library chooses, which is what users get who do not ask.
+    /// How chunks travel; `None`: as the library chooses by default.
     pub primitive: Option<Primitive>,
-    /// What it is compared with.
+    /// The limit it is compared with.
     pub against: Limit,
-    /// What it aims at.
+    /// Its target.
     pub aim: Aim,
 }
 
@@ -26,7 +26,8 @@ impl Race {
     /// A side over the buffers of a contest.
     pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
         let direct = self.primitive == Some(Primitive::Direct);
-        // What peers reach: the inputs of a reduction, and outputs. A reduce-scatter keeps its own to itself.
+        // The memory that peers reach: the inputs of a reduction, and outputs. A reduce-scatter keeps its output
+        // private.
         let writes_peers = direct && buffers.work != Work::ReduceScatter;
         let out = if writes_peers { buffers.outputs.tensor() } else { &buffers.out };
         let inp = if direct && buffers.work.reduces() { buffers.inputs.tensor() } else { buffers.source(out) };

@@ -1,4 +1,5 @@
-//! Contests of collectives as a table: a title for each, and a row for each protocol and place, beside the limit and the best MPI.
+//! Contests of collectives as a table: a title for each, and a row for each protocol and place, beside the limit and
+//! the best MPI.
 #![forbid(unsafe_code)]
 
 use crate::bench::Size;
@@ -10,12 +11,12 @@ use crate::table::Table;
 
 const HEAD: [&str; 9] = ["protocol", "place", "ours", "limit", "ratio", "best MPI", "its time", "times faster", "aim"];
 
-/// What a row compares.
+/// The figures that a row compares.
 #[derive(Clone, Copy, Debug, Default)]
 struct Figures<'h> {
     ours_ns: f64,
     limit_ns: Option<f64>,
-    /// Whose it is.
+    /// The name and time of the best MPI.
     peer: Option<(&'h str, f64)>,
 }
 
@@ -28,8 +29,8 @@ impl Figures<'_> {
         self.peer.map(|(_, peer)| peer / self.ours_ns)
     }
 
-    /// Whether what is aimed at is reached; nothing where there is nothing to compare with. What misses by less than the figures show
-    /// does not miss.
+    /// Whether the target is reached; empty if there is nothing to compare with. Missing it by less than the printed
+    /// digits show does not count.
     fn verdict(&self, aim: Aim) -> &'static str {
         let (times, ratio) = match aim {
             Aim::Ahead { times, ratio } => (Some(times), ratio),
@@ -54,7 +55,7 @@ fn aim(aim: Aim) -> String {
     }
 }
 
-/// The contests in aligned columns, and why there is no MPI where there is none.
+/// The contests in aligned columns, and why there is no MPI if there is none.
 pub fn table(heats: &[Heat]) -> String {
     let mut table = Table::new(HEAD, &[0, 1, 5, 8]);
     for heat in heats {
@@ -73,7 +74,7 @@ pub fn table(heats: &[Heat]) -> String {
 
 fn rows_of(heat: &Heat) -> Vec<[String; 9]> {
     let lines = heat.lines();
-    // Stores alone have a row of their own, after ours; limits stand beside ours.
+    // Stores alone have their own row, after ours; limits stand beside ours.
     let (stores, shown): (Vec<_>, Vec<_>) = lines
         .iter()
         .filter(|line| line.protocol != BY_HAND || line.against == Limit::Stores)

@@ -1,12 +1,12 @@
 //! Sums of inputs, by hand.
 
-/// Elements of a strip: what is summed from many inputs stays in the first-level cache meanwhile.
+/// Elements of a strip: sums of many inputs stay in the first-level cache in between.
 pub const STRIP: usize = 2048;
 
-/// `dst[k] = a[k] + b[k]`, with stores around the cache where asked.
+/// `dst[k] = a[k] + b[k]`, with stores around the cache if `streams`.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub fn add(dst: &mut [f32], a: &[f32], b: &[f32], streams: bool) {
     assert!(dst.len() == a.len() && dst.len() == b.len());
     #[cfg(target_arch = "x86_64")]
@@ -24,7 +24,7 @@ pub fn add(dst: &mut [f32], a: &[f32], b: &[f32], streams: bool) {
 /// `dst[k] += b[k]`.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub fn accumulate(dst: &mut [f32], b: &[f32]) {
     assert_eq!(dst.len(), b.len());
     dst.iter_mut().zip(b).for_each(|(dst, b)| *dst += b);
@@ -37,7 +37,7 @@ mod x86 {
     macro_rules! add {
         ($name:ident, $feature:literal, $lanes:literal, $load:ident, $add:ident, $store:ident, $stream:ident) => {
             /// # Safety
-            /// There is the feature, and the lengths are equal.
+            /// The processor has the feature, and the lengths are equal.
             #[target_feature(enable = $feature)]
             pub unsafe fn $name<const STREAM: bool>(dst: &mut [f32], a: &[f32], b: &[f32]) {
                 const STEP: usize = 4 * $lanes;

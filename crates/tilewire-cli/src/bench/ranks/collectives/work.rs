@@ -1,4 +1,5 @@
-//! What a collective does with what the ranks have, so that every side of a contest is checked alike. `mpi_peer.c` has the same.
+//! The result of each collective, so that every side of a contest is checked alike. `mpi_peer.c` has the same
+//! definition.
 #![forbid(unsafe_code)]
 
 use crate::bench::ranks::side::Run;
@@ -10,14 +11,14 @@ use tilewire::link::{ShmTransport, Transport};
 
 /// Bytes of an element: all are f32.
 pub const ELEMENT: usize = 4;
-/// The rank that has or gets everything, of collectives that have one.
+/// The rank that has or gets everything, in collectives that have one.
 pub const ROOT: usize = 0;
 
 /// A collective, plain or with a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     AllToAll,
-    /// All to all, every chunk transposed on its way.
+    /// All to all, with every chunk transposed on its way.
     Transposing,
     AllGather,
     ReduceScatter,
@@ -31,7 +32,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// The word of MPI programs for it.
+    /// Its name in MPI programs.
     pub fn name(self) -> &'static str {
         match self {
             Work::AllToAll => "all_to_all",
@@ -45,12 +46,12 @@ impl Work {
         }
     }
 
-    /// Whether one rank is other than the rest.
+    /// True if one rank differs from the rest.
     pub fn is_rooted(self) -> bool {
         matches!(self, Work::Broadcast | Work::Gather | Work::Scatter)
     }
 
-    /// Whether what the ranks have is summed.
+    /// True if the ranks' data is summed.
     pub fn reduces(self) -> bool {
         matches!(self, Work::ReduceScatter | Work::AllReduce)
     }
@@ -69,8 +70,8 @@ impl Work {
         }
     }
 
-    /// Which chunk of a rank's input goes to a rank, itself included, and which chunk of the output there it becomes or
-    /// is summed into; none where nothing goes.
+    /// The chunk of a rank's input that goes to a rank (possibly itself), and the chunk of the output there that it
+    /// becomes or is summed into; `None` if nothing goes there.
     pub fn route(self, rank: usize, to: usize) -> Option<(usize, usize)> {
         match self {
             Work::AllToAll | Work::Transposing => Some((to, rank)),
@@ -83,15 +84,15 @@ impl Work {
         }
     }
 
-    /// Bytes that a rank sends to others (of a gather: that the root gets of them), where chunks are of so many: what
-    /// the speed of a collective is told by.
+    /// Bytes that a rank sends to others (for a gather: that the root gets from them), for chunks of `bytes` bytes: the
+    /// basis of a collective's speed.
     pub fn volume(self, bytes: usize, ranks: usize) -> usize {
         // An all-reduce is a reduce-scatter and an all-gather of its shards.
         if self == Work::AllReduce { 2 * bytes / ranks * (ranks - 1) } else { bytes * (ranks - 1) }
     }
 }
 
-/// Rows and columns of a chunk: about as many of both, rows a power of two.
+/// Rows and columns of a chunk: about equal, rows a power of two.
 pub fn shape(elements: usize) -> (usize, usize) {
     let mut rows = 1;
     while rows * rows * 4 <= elements {
@@ -108,7 +109,7 @@ fn value(rank: usize, k: usize) -> f32 {
     ((k * 7 + rank * 13) % 251) as f32
 }
 
-/// What one rank has.
+/// The data of one rank.
 #[derive(Clone)]
 pub struct Data {
     pub work: Work,
@@ -121,7 +122,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Of tensors with room for the chunks of the work, of which a rank other than the root may have fewer.
+    /// For tensors with room for the chunks of the work; ranks other than the root may have fewer.
     pub fn new(work: Work, link: &ShmTransport, chunk: usize, inp: &Tensor<f32>, out: &Tensor<f32>) -> Data {
         let (rank, ranks) = (link.rank().index(), link.world_size());
         let (inputs, outputs) = work.chunks(rank, ranks);
@@ -129,7 +130,8 @@ impl Data {
         Data { work, rank, ranks, chunk, inp, out }
     }
 
-    /// Makes the input another than the last one: the first and the last element of every chunk are the number of the step.
+    /// Makes the input differ from the last one: the first and the last element of every chunk become the number of the
+    /// step.
     #[inline]
     fn stamp(&self, number: u64) {
         for first in (0..self.inp.len()).step_by(self.chunk) {
@@ -138,7 +140,7 @@ impl Data {
         }
     }
 
-    /// Whether it is what lies in the output, by the first and last elements of chunks.
+    /// Checks the output of this step, by the first and last elements of chunks.
     #[inline]
     fn expect(&self, number: u64) -> Result<()> {
         let must = stamp(number) * if self.work.reduces() { self.ranks as f32 } else { 1.0 };
@@ -160,7 +162,7 @@ impl Data {
         (0..self.inp.len()).for_each(|k| self.inp.set(k, value(self.rank, k)));
     }
 
-    /// Element `k` of chunk `p` of the output, if it is neither the first nor the last.
+    /// Element `k` of chunk `p` of the output, for an element that is neither first nor last.
     fn must(&self, p: usize, k: usize) -> f32 {
         let own = self.rank * self.chunk;
         let sum = |k: usize| (0..self.ranks).map(|rank| value(rank, k)).sum();
@@ -178,7 +180,7 @@ impl Data {
         }
     }
 
-    /// Whether all of the output is what it must be; `fills`: the number of the step, all over.
+    /// Checks the whole output; with `fills` it is the number of the step everywhere.
     fn verify(&self, number: u64, fills: bool) -> Result<()> {
         self.expect(number)?;
         for (at, got) in self.out.to_vec().into_iter().enumerate() {
@@ -199,30 +201,30 @@ pub fn stamp(number: u64) -> f32 {
 
 /// One way to do the work, as one rank sees it. Step k is the k-th call, from 1 on, by all ranks.
 pub trait Step {
-    /// Does it; when it returns, the input may be changed and the output is there.
+    /// Does it. When it returns, the input may be changed and the output is complete.
     fn step(&mut self, number: u64) -> Result<()>;
 
-    /// Whether it reads no input, and writes the number of the step instead.
+    /// True if it reads no input, and writes the number of the step instead.
     fn fills(&self) -> bool {
         false
     }
 }
 
-/// What keeps a rank from running ahead of those that it sends to, where they send it nothing.
+/// Keeps a rank from running ahead of ranks that it sends to but that send it nothing.
 ///
 /// ```text
 ///   sender:    step k ───┬─▶ wait for `has k` of all it sends to ──▶ step k + 1
-///   receiver:  step k ◀──┘ look at it │ has k ──┘
+///   receiver:  step k ◀──┘ check it   │ has k ──┘
 /// ```
-/// A broadcast's root is done when it has sent. With room in between (slots, packets, the eager buffers of MPI) it would
-/// be many steps ahead, and the figure would be how often it can send, not how long a broadcast takes. So a step is over
-/// when all have it, on every side of a contest: ours, limits and MPI (`mpi_peer.c`), by the same word on a line of its
-/// own, whose way all pay alike. Work in which every rank hears from every other needs none.
+/// A broadcast's root is done when it has sent. With room in between (slots, packets, the eager buffers of MPI) it
+/// would be many steps ahead, and the figure would be its sending rate, not the duration of a broadcast. So a step is
+/// over when all ranks have it, on every side of a contest: ours, limits and MPI (`mpi_peer.c`). All use the same word
+/// on its own line and pay for it alike. Work in which every rank hears from every other needs none.
 struct Pace<'l> {
     rank: usize,
-    /// Of each rank.
+    /// One for each rank.
     has: Vec<Word<'l>>,
-    /// To whom this rank sends.
+    /// The ranks that this rank sends to.
     receivers: Vec<usize>,
 }
 
@@ -241,7 +243,7 @@ impl<'l> Pace<'l> {
     }
 }
 
-/// Steps over data, each other than the last. Generic, so that a step costs no indirect call.
+/// Steps over data, each different from the last. Generic, so that a step costs no indirect call.
 pub struct Steps<'l, S> {
     step: S,
     data: Data,
@@ -250,7 +252,7 @@ pub struct Steps<'l, S> {
 }
 
 impl<'l, S: Step> Steps<'l, S> {
-    /// All ranks ask for the words in the same order.
+    /// All ranks must request the words in the same order.
     pub fn new(step: S, data: Data, words: &Words<'l>) -> Steps<'l, S> {
         Steps { step, pace: Pace::of(&data, words), data, number: 0 }
     }
@@ -335,7 +337,7 @@ mod tests {
                     assert!(sent < work.chunks(from, ranks).0, "{work:?}: {from} has no chunk {sent}");
                     sources[becomes] += 1;
                 }
-                // What the root of a broadcast has is there already.
+                // The root of a broadcast already has its data.
                 let there = usize::from(work == Work::Broadcast && rank == ROOT);
                 let must = if work.reduces() { ranks } else { 1 - there };
                 assert_eq!(sources, vec![must; outputs], "{work:?}, rank {rank} of {ranks}");
@@ -367,7 +369,7 @@ mod tests {
         root.fill();
         root.stamp(3);
         root.verify(3, false).unwrap();
-        // Another rank has no input, and what it got before is no result.
+        // Another rank has no input, and the root's earlier data is no result.
         let other = data(1, &Tensor::zeros(0));
         other.fill();
         other.stamp(3);
@@ -376,7 +378,7 @@ mod tests {
         other.verify(3, false).unwrap();
     }
 
-    /// Says when it was received, if it is; who sends waits for nobody.
+    /// Records when it was received, if it is; the sender waits for nobody.
     struct Careless<'a> {
         receives: bool,
         received: &'a AtomicU64,
@@ -405,7 +407,7 @@ mod tests {
                 let data = Data::new(work, &link, 2, &x, &x);
                 let receives = (data.rank == ROOT) == (work == Work::Gather);
                 let step = Careless { receives, received: &received, out: data.out.clone() };
-                // Nothing is sent: who only sends has nothing to find in its output.
+                // Nothing is sent: a rank that only sends finds nothing in its output.
                 let data = if receives { data } else { Data { out: Tensor::zeros(0), ..data } };
                 Steps::new(step, data, &words).run(1000)?;
                 Ok(link.close()?)

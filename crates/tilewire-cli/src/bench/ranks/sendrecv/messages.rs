@@ -1,11 +1,11 @@
-//! Messages between two ranks: what they are, and how they go.
+//! Messages between two ranks: their contents and directions.
 #![forbid(unsafe_code)]
 
 use crate::bench::ranks::side::Run;
 use anyhow::{Result, bail};
 use tilewire::Tensor;
 
-/// How messages go.
+/// The direction of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// From rank 0 to rank 1, one after the other.
@@ -17,7 +17,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// The word for it in reports and in the peer's commands.
+    /// Its name in reports and in the peer's commands.
     pub fn name(self) -> &'static str {
         match self {
             Pattern::Stream => "stream",
@@ -37,12 +37,12 @@ impl Pattern {
     }
 }
 
-/// What a rank sends from and receives into.
+/// The memory that a rank sends from and receives into.
 #[derive(Clone)]
 pub struct Payload {
-    /// What is sent.
+    /// The sent message.
     pub source: Tensor<u64>,
-    /// Where what arrives lies.
+    /// The received message.
     pub target: Tensor<u64>,
 }
 
@@ -52,14 +52,14 @@ impl Payload {
         self.source.len() * 8
     }
 
-    /// Makes the message another than the last one: its first and last words are its number.
+    /// Makes the message differ from the last one: its first and last words become its number.
     #[inline]
     fn stamp(&self, number: u64) {
         self.source.set(0, number);
         self.source.set(self.source.len() - 1, number);
     }
 
-    /// Whether message `number` is what lies in the target, by its first and last words.
+    /// Checks that message `number` is in the target, by its first and last words.
     #[inline]
     fn expect(&self, number: u64) -> Result<()> {
         let (first, last) = (self.target.get(0), self.target.get(self.target.len() - 1));
@@ -71,7 +71,7 @@ impl Payload {
         self.target.fill(u64::MAX);
     }
 
-    /// Whether all of the target is what was sent; `fills`: the number of the message, all over.
+    /// Checks the whole target; with `fills` it is the number of the message everywhere.
     fn verify(&self, from: usize, number: u64, fills: bool) -> Result<()> {
         let last = self.target.len() - 1;
         for (k, got) in self.target.to_vec().into_iter().enumerate() {
@@ -101,10 +101,10 @@ pub trait Half {
     /// Receives into the target.
     fn receive(&mut self, number: u64) -> Result<()>;
 
-    /// Both at once; when the other rank calls it too.
+    /// Sends and receives simultaneously, while the other rank calls it too.
     fn exchange(&mut self, number: u64) -> Result<()>;
 
-    /// Whether it does not read the source, and writes the number of the message instead.
+    /// True if it does not read the source, and writes the number of the message instead.
     fn fills(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! `tilewire bench sendrecv`: two ranks; what is sent, what it is compared with, and what is aimed at.
+//! `tilewire bench sendrecv`: two ranks; the messages, the limits and the targets.
 
 mod limits;
 mod messages;
@@ -22,24 +22,24 @@ use tilewire::link::ShmTransport;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// From here on messages both ways do not fit caches, and tables say what memory takes of them.
+/// From here on messages both ways do not fit caches, and tables show how much of the time memory takes.
 const STORES_FROM: usize = 64 * MIB;
 
 /// One kind of work.
 #[derive(Debug)]
 pub struct Case {
-    /// What `--cases` calls it.
+    /// Its name for `--cases`.
     key: &'static str,
-    /// What reports call it.
+    /// Its name in reports.
     pub name: &'static str,
-    /// How messages go.
+    /// The direction of messages.
     pub pattern: Pattern,
-    /// The sizes measured; others can be asked for where `--sizes` is about them.
+    /// The sizes measured; `--sizes` can change them if `is_sized`.
     sizes: &'static [usize],
     is_sized: bool,
     /// This rank's half of all sides. Collective.
     sides: Sides,
-    /// What MPI is compared with.
+    /// The limit that MPI is compared with.
     guests: Option<Limit>,
 }
 
@@ -134,7 +134,7 @@ fn both<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
 
 fn latency<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
-    // No message of many lines arrives before its first: the limit of one word holds for it as well.
+    // A message of many lines cannot arrive before its first: the limit of one word holds for it as well.
     let mut sides = vec![Buffers::allocate(link, Pattern::PingPong, 8)?.cache_line()];
     sides.extend(buffers.small_message()?);
     let aim = if bytes == 8 { Aim::Time(0.10, Some(0.35)) } else { Aim::Time(0.2, None) };
@@ -146,7 +146,7 @@ fn latency<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     Ok(sides)
 }
 
-/// What watching the clock costs.
+/// The cost of watching the clock.
 fn waits<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let buffers = Buffers::allocate(link, Pattern::PingPong, bytes)?;
     let primitive = if bytes <= KIB { Primitive::Packet } else { Primitive::Staged };
@@ -159,24 +159,24 @@ fn waits<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
 /// What to measure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Bytes of the messages, where not the usual ones.
+    /// Bytes of the messages, if not the defaults.
     pub sizes: Option<Vec<Size>>,
-    /// Keys of the cases; all where there is none.
+    /// Keys of the cases; all if empty.
     pub cases: Vec<String>,
-    /// Threads or processes; both where it is not said.
+    /// Threads or processes; both if `None`.
     pub world: Option<Kind>,
-    /// Whether it is only to be seen that it works.
+    /// True to only test that it works.
     pub quick: bool,
 }
 
-/// Refuses what is no key of a case.
+/// Rejects a word that is not the key of a case.
 pub fn check_key(key: &str) -> Result<(), String> {
     let keys: Vec<&str> = CASES.iter().map(|case| case.key).collect();
     if keys.contains(&key) { Ok(()) } else { Err(format!("there is no case '{key}'; there are: {}", keys.join(", "))) }
 }
 
 impl Plan {
-    /// The worlds to measure in. A process that is a rank has been told which.
+    /// The worlds to measure in. A process that is a rank has been told which one.
     pub fn worlds(&self) -> Vec<Kind> {
         match self.world {
             Some(kind) => vec![kind],
@@ -185,7 +185,7 @@ impl Plan {
         }
     }
 
-    /// The words that make another process measure the same, as a rank.
+    /// The arguments that make another process measure the same, as a rank.
     fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = ["bench", "sendrecv", "--world", "processes"].map(String::from).to_vec();
         if let Some(sizes) = &self.sizes {
@@ -204,7 +204,7 @@ impl Plan {
         let sizes = |case: &'static Case| -> Vec<usize> {
             match &self.sizes {
                 Some(sizes) if case.is_sized => sizes.iter().map(|size| size.0.next_multiple_of(8)).collect(),
-                // To see that it works, small ones will do.
+                // Small sizes suffice to test that it works.
                 _ if self.quick => {
                     let mut sizes: Vec<usize> = case.sizes.iter().map(|&size| size.min(MIB)).collect();
                     sizes.dedup();
@@ -221,7 +221,7 @@ impl Plan {
     }
 }
 
-/// Measures in one world; only rank 0 has anything to report.
+/// Measures in one world; only rank 0 has results.
 pub fn run(plan: &Plan, kind: Kind, peer: Peer) -> Result<Vec<Heat>> {
     hold(&plan.steps(), Arena { kind, ranks: 2, effort: plan.effort(), peer, words: plan.words() })
 }
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    /// At any size: contests have them only where they take long.
+    /// At any size: contests include them only if they take long.
     #[test]
     fn stores_alone_write_what_one_copy_writes() {
         let worked = World::threads(2).run(|world| {
@@ -287,14 +287,14 @@ mod tests {
         worked.unwrap();
     }
 
-    /// Small messages of every side, checked and measured. Places are the machine's affair: there may be none on a busy one.
+    /// Small messages of every side, checked and measured. Places depend on the machine: a busy one may have none.
     #[test]
     fn limits_are_checked_and_measured() {
         let plan = plan(&[], &[8, 4096, 600 << 10]);
         let heats = run(&plan, Kind::Threads, Peer::Missing("not asked".into())).unwrap();
         assert_eq!(heats.len(), plan.steps().len());
         for heat in &heats {
-            // Whatever races has something to race against.
+            // Every racer has something to race against.
             for outcome in &heat.outcomes {
                 let Part::Racer { against, .. } = outcome.part else { continue };
                 assert!(heat.outcomes.iter().any(|other| other.is(against)), "{} {against:?}", heat.step.name);

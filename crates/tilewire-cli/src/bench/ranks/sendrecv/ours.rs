@@ -10,18 +10,18 @@ use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::Rank;
 use tilewire::{F8E4M3, Prepared, Primitive, Tensor, kernel, map, recv, send, sendrecv};
 
-/// What races, and how far it should come.
+/// One of our sides, and its target.
 #[derive(Clone, Copy, Debug)]
 pub struct Race {
     /// Its name in reports.
     pub name: &'static str,
-    /// How the message travels; `None`: as the library chooses, which is what users get who do not ask.
+    /// How the message travels; `None`: as the library chooses by default.
     pub primitive: Option<Primitive>,
-    /// What it is compared with.
+    /// The limit it is compared with.
     pub against: Limit,
-    /// What it aims at.
+    /// Its target.
     pub aim: Aim,
-    /// Whether its waits have a deadline, and see a peer's failure.
+    /// True if its waits have a deadline, and see a peer's failure.
     pub deadline: bool,
 }
 
@@ -45,7 +45,7 @@ impl Race {
     /// A side over the buffers of a contest.
     pub fn side<'l>(&self, buffers: &Buffers<'l>) -> Result<Side<'l>> {
         let (link, pattern) = (buffers.link, buffers.pattern);
-        // `direct` arrives in a window; what is sent is private in any case.
+        // `direct` arrives in a window; the source is private in any case.
         let target =
             if self.primitive == Some(Primitive::Direct) { buffers.targets.tensor() } else { &buffers.private.target };
         let payload = Payload { source: buffers.private.source.clone(), target: target.clone() };
@@ -120,17 +120,17 @@ fn other(link: &ShmTransport) -> Rank {
     link.rank().after(1, 2)
 }
 
-/// One way with a hook, f32 in: a launch, and what must arrive.
+/// One way with a hook, f32 in: a launch, and the expected result.
 struct Hooked<'l> {
-    /// A pass of its own before the message, where the hook is none of the launch.
+    /// A separate pass before the message, if the hook is not part of the launch.
     before: Option<PreparedExchange<'static>>,
     launch: Prepares<'l>,
     inp: Tensor<f32>,
-    /// None for a rank that only sends.
+    /// `None` for a rank that only sends.
     fault: Option<Fault>,
 }
 
-/// The first element that arrived and is not what the input makes it.
+/// The first received element that differs from the expected one.
 type Fault = Box<dyn Fn(&Tensor<f32>) -> Option<usize>>;
 
 impl Run for Hooked<'_> {
@@ -153,7 +153,7 @@ impl Run for Hooked<'_> {
     }
 }
 
-/// Small values of both signs, exact in fp8 after no more than one rounding.
+/// Small values of both signs, exact in fp8 after at most one rounding.
 fn ramp(k: usize) -> f32 {
     (k % 251) as f32 - 125.5
 }
@@ -161,8 +161,8 @@ fn ramp(k: usize) -> f32 {
 /// Rows of the chunk that is transposed.
 const ROWS: usize = 1024;
 
-/// Staged transfers of so many bytes of f32: plain, with hooks, and with the same done in a pass of its own before a plain one. Both ranks
-/// fill the same input, so the receiver knows what must come.
+/// Staged transfers of `bytes` bytes of f32: plain, with hooks, and with the same work in a separate pass before a
+/// plain one. Both ranks fill the same input, so the receiver knows the expected result.
 pub fn hooked<'l>(link: &'l ShmTransport, bytes: usize) -> Result<Vec<Side<'l>>> {
     let count = (bytes / 4).next_multiple_of(ROWS);
     let (rows, cols) = (ROWS, count / ROWS);
@@ -255,7 +255,7 @@ impl<F: FnMut() -> Result<()>> Run for Empty<F> {
     }
 }
 
-/// What a launch costs: of a kernel that does nothing, and of a transfer of nothing.
+/// The cost of a launch: of an empty kernel, and of an empty transfer.
 pub fn launches(link: &ShmTransport) -> Result<Vec<Side<'_>>> {
     let traced = kernel("empty", |k| k.main(|_| {}))?;
     let mut bare = Prepared::new(&traced.kernel, &traced.args)?;

@@ -10,15 +10,15 @@ use crate::table::Table;
 
 const HEAD: [&str; 7] = ["side", "place", "speed", "ratio", "Open MPI", "against", "aim"];
 
-/// The row of a side at a place, but for its name.
+/// The row of a side at a place, without its name.
 fn cells(heat: &Heat, line: &Line, place: Place) -> Option<[String; 6]> {
     let (outcome, ns) = line.medians[place as usize]?;
     let figure = heat.gbps(ns).map_or_else(|| format!("{:.3} µs", ns / 1e3), |gbps| format!("{gbps:.2} GB/s"));
     let open_mpi = heat.times_open_mpi(ns, place);
     let times = |times: Option<f64>| times.map_or(String::new(), |times| format!("{times:.2}x"));
     let [ratio, times, against, aim] = match (&outcome.part, heat.limit_ns(line.against, place)) {
-        // The time as well, and what it is to Open MPI, which aims are about, and to another MPI that is faster: so one
-        // sees what of an aim memory leaves.
+        // Also shows the time, and its ratio to Open MPI, which targets refer to, and to another MPI if that is faster.
+        // So the reader sees how much of a target memory leaves.
         (Part::Limit(Limit::Stores), _) => {
             let best = heat.times_mpi("", ns, place).filter(|(name, _)| !name.starts_with(OPEN_MPI));
             let best = best.map_or(String::new(), |(name, times)| format!("{times:.2}x {name}, "));
@@ -37,17 +37,17 @@ fn cells(heat: &Heat, line: &Line, place: Place) -> Option<[String; 6]> {
     Some([place.name().into(), figure, ratio, times, against, aim])
 }
 
-/// How far a side came.
+/// The result of a side.
 struct Reached {
     /// Share of the limit's speed.
     ratio: f64,
-    /// How many times as fast as Open MPI, where that is there.
+    /// How many times as fast as Open MPI, if that is there.
     times: Option<f64>,
     ns: f64,
 }
 
 fn verdict(aim: Aim, place: Place, Reached { ratio, times, ns }: Reached) -> &'static str {
-    // What misses by less than the figures show does not miss.
+    // Missing a target by less than the printed digits show does not count.
     let reaches = |is: f64, aim: f64| is >= aim - 0.005;
     let met = match (aim, place) {
         (Aim::Ratio(aim), _) => ratio >= aim,
@@ -61,7 +61,7 @@ fn verdict(aim: Aim, place: Place, Reached { ratio, times, ns }: Reached) -> &'s
     if met { " met" } else { " missed" }
 }
 
-/// What is aimed at, at a place.
+/// The target at a place.
 fn aim(aim: Aim, place: Place) -> String {
     match (aim, place) {
         (Aim::Ratio(ratio), _) => format!("{ratio:.2}"),
@@ -73,7 +73,8 @@ fn aim(aim: Aim, place: Place) -> String {
     }
 }
 
-/// The contests in aligned columns: a title for each, and a row for each side and place. And why there is no MPI where there is none.
+/// The contests in aligned columns: a title for each, and a row for each side and place. And why there is no MPI if
+/// there is none.
 pub fn table(heats: &[Heat]) -> String {
     let mut table = Table::new(HEAD, &[0, 1, 5, 6]);
     for heat in heats {

@@ -1,4 +1,4 @@
-//! The dispatch: that each name reaches the op it names, for every type.
+//! The dispatch: each name reaches its op, for every type.
 
 use crate::ir::scalar::dynamic::{binary, canonical_nan, cast, compare, fma, is_nan, unary};
 use crate::ir::{BinaryOp, CompareOp, Type, UnaryOp};

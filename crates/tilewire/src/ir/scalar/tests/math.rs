@@ -8,7 +8,8 @@ use crate::ir::{BinaryOp, CompareOp, Type};
 /// A function under test, and the oracle.
 type Case<T> = (&'static str, fn(T) -> T, fn(f64) -> f64, f64);
 
-// The last number is the bound, which `Value::exp` and the guide state. Worst of all floats of 32 bits: exp 1.059, log 0.854, tanh 2.419.
+// The last number is the bound, which `Value::exp` and the guide state. Worst over all 32-bit floats: exp 1.059, log
+// 0.854, tanh 2.419.
 const SINGLE: [Case<f32>; 3] =
     [("exp", Float::exp, f64::exp, 1.06), ("log", Float::log, f64::ln, 0.86), ("tanh", Float::tanh, f64::tanh, 2.42)];
 
@@ -39,7 +40,7 @@ fn distance(got: f64, want: f64) -> f64 {
     (order(got) - order(want)).unsigned_abs() as f64
 }
 
-/// Holds the three functions to their bounds on every `stride`-th float of 32 bits.
+/// Checks the three functions against their bounds on every `stride`-th 32-bit float.
 fn check_singles(stride: usize) {
     let worst = SINGLE.map(|(name, function, oracle, _)| {
         let mut worst = (0.0, 0.0);
@@ -164,12 +165,12 @@ fn narrow_types_round_the_single_precision_result() {
         let (got, want) = (x.exp(), F16::from_f32(Float::exp(x.to_f32())));
         assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan());
     }
-    // No infinity to give: 448 and -448.
+    // There is no infinity: 448 and -448 instead.
     assert_eq!(F8E4M3::from_f32(100.0).exp().to_bits(), 0x7e);
     assert_eq!(F8E4M3::from_f32(0.0).log().to_bits(), 0xfe);
 }
 
-/// An arithmetic whose numbers are bits and whose every step is an op of the IR, by name: what an emitter will do.
+/// An arithmetic on bits whose every step is an op of the IR, by name, as an emitter does it.
 struct ByOps;
 
 impl ByOps {

@@ -4,7 +4,7 @@
 use super::Random;
 use crate::ir::scalar::{Bf16, F8E4M3, F8E5M2, F16};
 
-/// A narrow format, as its definition has it, and the conversions under test.
+/// A narrow format by its definition, and the conversions under test.
 pub(super) struct Format {
     pub name: &'static str,
     mantissa: u32,
@@ -69,15 +69,15 @@ impl Format {
         (0..self.sign()).map(|bits| self.define(bits)).take_while(|x| x.is_finite()).collect()
     }
 
-    /// The bits of the nearest value, ties to even, by search among all of them. The argument is known only by how
-    /// a value `compare`s to its magnitude, so it need not be a float.
+    /// The bits of the nearest value, ties to even, by a search among all of them. The argument is given only by how a
+    /// value `compare`s to its magnitude, so it need not be a float.
     fn nearest(&self, finite: &[f64], negative: bool, compare: impl Fn(f64) -> std::cmp::Ordering) -> u64 {
         use std::cmp::Ordering::*;
         let last = finite.len() - 1;
-        // Number of values ≤ the argument, less one.
+        // Number of values ≤ the argument, minus one.
         let below = finite.partition_point(|&value| compare(value) != Greater) - 1;
         let magnitude = if below == last {
-            // The next value, were there one more.
+            // The midpoint to the next value, if there were one more.
             let middle = finite[last] + (finite[last] - finite[last - 1]) / 2.0;
             if self.saturates || compare(middle) == Greater { last } else { last + 1 }
         } else {
@@ -183,7 +183,7 @@ fn f64_rounds_once() {
             let want = format.nearest_f64(&finite, x);
             assert_eq!((format.from_f64)(x), want, "{} of {x:e}", format.name);
         };
-        // Just off a tie, by less than an f32 can tell: rounding twice fails here.
+        // Just off a tie, by less than an f32 can represent: rounding twice fails here.
         for pair in finite.windows(2) {
             let middle = (pair[0] + pair[1]) / 2.0;
             for x in [middle, middle.next_up(), middle.next_down(), middle * (1.0 + 1e-10), middle * (1.0 - 1e-10)] {

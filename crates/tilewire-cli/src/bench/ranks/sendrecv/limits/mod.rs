@@ -5,7 +5,7 @@
 //! | [`cache_line`] | is one word, and its own flag | |
 //! | [`flagged`] | 12 bytes and a flag at a time | |
 //! | [`ring`] | copied into a slot, copied out of it, pipelined | size and number of slots, slots and result cached or streamed |
-//! | [`one_copy`] | written where it belongs, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each; stored and not read |
+//! | [`one_copy`] | written to its destination, then a signal | 32 or 64 bytes at a time, cached or streamed; by the sender or half by each; stored and not read |
 
 mod cache_line;
 #[cfg(target_arch = "x86_64")]
@@ -40,25 +40,26 @@ const SLOTS: [(usize, usize); 11] = [
     (256 << 10, 2),
     (256 << 10, 4),
 ];
-/// How a chunk is copied into a slot and out of it. Into it around the cache is for ranks far apart: the sender need not fetch the lines back that the receiver
-/// has read.
+/// How a chunk is copied into a slot and out of it. Streaming into it is for ranks far apart: the sender need not fetch
+/// back the lines that the receiver has read.
 const WAYS: [(&str, (Copy, Copy)); 4] = [
     ("", (Copy::Cached, Copy::Cached)),
     (", streamed", (Copy::Cached, Copy::Streamed)),
     (", streamed in", (Copy::Streamed, Copy::Cached)),
     (", streamed twice", (Copy::Streamed, Copy::Streamed)),
 ];
-/// Below this, streamed results lose by far: the receiver would fetch from memory what could have come from a cache.
+/// Below this, streamed results lose by far: the receiver would fetch data from memory that could have come from a
+/// cache.
 const STREAMED_FROM: usize = 512 << 10;
 
 /// The memory that the sides of one contest share, so that none gets luckier pages.
 pub struct Buffers<'l> {
-    /// What the ranks share.
+    /// The transport of the ranks.
     pub link: &'l ShmTransport,
-    /// How messages go.
+    /// The direction of messages.
     pub pattern: Pattern,
     words: Words<'l>,
-    /// Memory of this rank alone.
+    /// Memory private to this rank.
     pub private: Payload,
     /// Memory that the other rank can reach.
     pub sources: Window<u64>,
@@ -67,7 +68,7 @@ pub struct Buffers<'l> {
 }
 
 impl<'l> Buffers<'l> {
-    /// For messages of so many bytes, rounded up to whole words. Collective.
+    /// For messages of `bytes` bytes, rounded up to whole words. Collective.
     pub fn allocate(link: &'l ShmTransport, pattern: Pattern, bytes: usize) -> Result<Buffers<'l>> {
         let len = bytes.div_ceil(8).max(1);
         // `flagged` reads and writes a unit's flag beyond the end of the message.
@@ -82,7 +83,8 @@ impl<'l> Buffers<'l> {
         })
     }
 
-    /// The payload of transfers into memory that the other rank reaches. What is sent is private unless that rank is to read it itself.
+    /// The payload of transfers into memory that the other rank reaches. The source is private unless that rank reads
+    /// it itself.
     fn through_windows(&self, share: Share) -> Payload {
         let source = if share == Share::Halves { self.sources.tensor() } else { &self.private.source };
         Payload { source: source.clone(), target: self.targets.tensor().clone() }
@@ -96,13 +98,13 @@ impl<'l> Buffers<'l> {
         Side::limit(name, limit, Patterned::new(half, self.pattern, self.rank(), payload))
     }
 
-    /// What a single word needs.
+    /// The limit of a single word.
     pub fn cache_line(&self) -> Side<'l> {
         let half = CacheLine::new(self.rank(), [self.words.next(), self.words.next()], self.private.clone());
         self.side("one word".into(), Limit::CacheLine, half, self.private.clone())
     }
 
-    /// What small messages need. Collective.
+    /// The limit of small messages. Collective.
     pub fn small_message(&self) -> Result<Vec<Side<'l>>> {
         let mut sides = vec![self.one_copy_side(Limit::SmallMessage, Copy::Cached, Share::Sender)];
         #[cfg(target_arch = "x86_64")]
@@ -137,13 +139,13 @@ impl<'l> Buffers<'l> {
         self.copies().map(|copy| self.one_copy_side(Limit::OneCopy, copy, Share::Sender)).collect()
     }
 
-    /// One copy, half by each rank, in several forms. Not a limit to judge others by: the receiver finds its half of a message that
-    /// is sent again in its own cache, but for the words that changed.
+    /// One copy, half by each rank, in several forms. Not a limit to judge others by: the receiver finds its half of a
+    /// repeated message in its own cache, except for the words that changed.
     pub fn half_each(&self) -> Vec<Side<'l>> {
         self.copies().map(|copy| self.one_copy_side(Limit::HalfEach, copy, Share::Halves)).collect()
     }
 
-    /// As many bytes as a message has, stored where one copy writes them, and nothing read. Not a limit to judge others
+    /// Stores as many bytes as a message has where one copy writes them, and reads nothing. Not a limit to judge others
     /// by.
     pub fn stores_alone(&self) -> Vec<Side<'l>> {
         let streams = self.copies().filter(|copy| copy.streams());

@@ -1,11 +1,11 @@
-//! One copy: written straight into the receiver's memory, then a signal.
+//! One copy: written directly into the receiver's memory, then a signal.
 //!
 //! ```text
 //!   receiver:  ready k ────────────▶ │            │ wait done k
 //!   sender:    wait ready k │ copy ──┼──▶ done k ─┘
 //! ```
-//! `ready` is what keeps a fast sender from overwriting message k - 1 while it is still being read. Where each copies half, the sender
-//! says `go` (the message is there to be read) and waits for `taken` (it may be changed again).
+//! `ready` keeps a fast sender from overwriting message k - 1 while it is still being read. If each copies half, the
+//! sender signals `go` (the message may be read) and waits for `taken` (it may be changed again).
 
 use crate::bench::ranks::copy::Copy;
 use crate::bench::ranks::sendrecv::messages::{Half, Payload};
@@ -15,14 +15,14 @@ use std::fmt;
 use std::sync::atomic::Ordering::Release;
 use tilewire::Memory;
 
-/// Who copies.
+/// The rank that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// The sender, all of it.
     Sender,
     /// Each rank one half.
     Halves,
-    /// Nobody: the sender stores the number of the message in its place, and reads nothing.
+    /// Neither: the sender stores the number of the message instead, and reads nothing.
     Nobody,
 }
 
@@ -44,7 +44,7 @@ pub struct Signals<'l> {
     pub taken: Word<'l>,
 }
 
-/// Which of the other rank's windows.
+/// One of the other rank's windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     Source,
@@ -63,7 +63,7 @@ pub struct OneCopy<'l> {
 }
 
 impl<'l> OneCopy<'l> {
-    /// `words[r]` are the signals of messages to rank r; `peer` gives the other rank's windows.
+    /// `words[r]` are the signals of messages to rank r; `peer` returns the other rank's windows.
     pub fn new(
         rank: usize,
         words: [Signals<'l>; 2],
@@ -77,7 +77,7 @@ impl<'l> OneCopy<'l> {
         OneCopy { out, inp, copy, share, payload, peer_source, peer_target }
     }
 
-    /// Where the receiver's half begins: on a page, so that streamed stores are aligned.
+    /// Start of the receiver's half: on a page, so that streamed stores are aligned.
     fn middle(&self) -> usize {
         self.payload.bytes() / 2 / 4096 * 4096
     }
@@ -90,12 +90,14 @@ impl Half for OneCopy<'_> {
         self.out.ready.wait(number)?;
         if self.share == Share::Halves {
             self.out.go.store(number, Release);
-            // SAFETY: the receiver has allowed this message and touches only the other half of its target; it only reads our source.
+            // SAFETY: the receiver has allowed this message and touches only the other half of its target; it only
+            // reads our source.
             unsafe { self.copy.run(&self.peer_target, 0, source, 0, self.middle()) };
             self.out.done.store(number, Release);
             return self.out.taken.wait(number);
         }
-        // SAFETY: the receiver has allowed this message, and does not touch its target before `done`; our source is ours.
+        // SAFETY: the receiver has allowed this message, and does not touch its target before `done`; our source is
+        // ours.
         unsafe {
             match self.share {
                 Share::Nobody => self.copy.fill(&self.peer_target, 0, bytes, number),
@@ -112,7 +114,8 @@ impl Half for OneCopy<'_> {
         if self.share == Share::Halves {
             self.inp.go.wait(number)?;
             let (middle, target) = (self.middle(), self.payload.target.memory());
-            // SAFETY: the sender leaves its source as it is until `taken`, and writes only the other half of our target.
+            // SAFETY: the sender leaves its source unchanged until `taken`, and writes only the other half of our
+            // target.
             unsafe { self.copy.run(target, middle, &self.peer_source, middle, self.payload.bytes() - middle) };
             self.inp.taken.store(number, Release);
         }

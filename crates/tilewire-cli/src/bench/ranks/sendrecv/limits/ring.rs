@@ -4,7 +4,7 @@
 //!   sender:    wait tail - head < slots │ copy into slot tail │ tail += 1
 //!   receiver:  wait head < tail         │ copy out of slot head │ head += 1
 //! ```
-//! Each rank reads the other's counter only when what it last saw does not suffice.
+//! Each rank reads the other's counter only if the value it last saw does not suffice.
 
 use crate::bench::ranks::copy::Copy;
 use crate::bench::ranks::sendrecv::messages::{Half, Payload};
@@ -68,7 +68,7 @@ impl<'l> Ring<'l> {
         Ring { link, slot, slots: slots as u64, copy_in, copy_out, payload, out, inp }
     }
 
-    /// Sends the chunk that begins at `at`, if there is a free slot; gives where the next one begins.
+    /// Sends the chunk that starts at `at`, if there is a free slot; returns the start of the next one.
     #[inline]
     fn try_send(&mut self, at: usize) -> Option<usize> {
         let end = &mut self.out;
@@ -80,14 +80,15 @@ impl<'l> Ring<'l> {
         }
         let (bytes, source) = (self.slot.min(self.payload.bytes() - at), self.payload.source.memory());
         let offset = (end.own % self.slots) as usize * self.slot;
-        // SAFETY: the receiver has emptied the slot, and does not touch it before `tail` says that it is full; the source is ours.
+        // SAFETY: the receiver has emptied the slot, and does not touch it before `tail` marks it as full; the source
+        // is ours.
         unsafe { self.copy_in.run(&end.memory, offset, source, at, bytes) };
         end.own += 1;
         end.signals.tail.store(end.own, Release);
         Some(at + bytes)
     }
 
-    /// Receives the chunk that begins at `at`, if it is there; gives where the next one begins.
+    /// Receives the chunk that starts at `at`, if it has arrived; returns the start of the next one.
     #[inline]
     fn try_receive(&mut self, at: usize) -> Option<usize> {
         let end = &mut self.inp;
@@ -99,7 +100,8 @@ impl<'l> Ring<'l> {
         }
         let (bytes, target) = (self.slot.min(self.payload.bytes() - at), self.payload.target.memory());
         let offset = (end.own % self.slots) as usize * self.slot;
-        // SAFETY: the sender has filled the slot, and does not touch it before `head` says that it is free; the target is ours.
+        // SAFETY: the sender has filled the slot, and does not touch it before `head` marks it as free; the target is
+        // ours.
         unsafe { self.copy_out.run(target, at, &end.memory, offset, bytes) };
         end.own += 1;
         end.signals.head.store(end.own, Release);
@@ -138,7 +140,7 @@ impl Half for Ring<'_> {
         let (link, bytes) = (self.link, self.payload.bytes());
         let (mut sent, mut received) = (0, 0);
         until(link, || {
-            // In turns, one chunk each: who only sent would fill the ring while the other does the same.
+            // Alternating, one chunk each: a rank that only sent would fill the ring while the other does the same.
             if sent < bytes {
                 sent = self.try_send(sent).unwrap_or(sent);
             }

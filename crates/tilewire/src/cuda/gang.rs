@@ -1,8 +1,9 @@
-//! Ranks of one process that share a device start together.
+//! Gang launch: ranks of one process that share a device start together.
 //!
-//! While anything runs on a stream of a context, the driver lets some calls wait until it has ended: loading and unloading a module, freeing
-//! memory, pinned memory too (measured: `cuModuleLoadData`, `cuModuleUnload`, `cuMemFree`, `cuMemFreeHost`). A kernel that waits for a rank
-//! whose thread is in such a call would never end. So no launch starts before all are there that it could wait for:
+//! While anything runs on a stream of a context, some driver calls block until it has ended: loading and unloading a
+//! module, and freeing memory, even pinned memory (docs/decisions/0013 lists them). A kernel that waits for a rank
+//! whose thread is in such a call would never end. So no launch starts before all launches that it could wait for have
+//! arrived:
 //!
 //! ```text
 //!   rank 0  run() ──▶ ┐                     0 → 1 → 2 → 3 → 0, a ring: 0 waits for 1 and 3, they wait for 2
@@ -11,16 +12,21 @@
 //!   rank 2  loads a module, run() ──▶ the last one: it puts all four on their streams
 //! ```
 //!
-//! A launch says which legs it has: from which rank to which. Both ends of a leg count their launches, and the launches of one number belong
-//! together. A launch starts when all are there that it depends on, over legs and over launches that came before on the same streams.
+//! A launch names its legs: from which rank to which. Both ends of a leg count their launches, and launches with equal
+//! numbers belong together. A launch starts when all launches that it depends on have arrived, over legs and over
+//! earlier launches on the same streams.
 //!
-//! Nobody waits in `run()`. What needs the order of a stream ([`Muster::settle`]) waits until its launches have started. Two things end that
-//! early, with what is there: when all that is missing would come from ranks that settle themselves, and so would all that these lack, since
-//! nobody would ever come then;
-//! and [`GRACE`], since a rank may wait on the host for what another does after its launch. Kernels that start so wait for the missing
-//! rank as kernels do, and say whom they waited for. While a thread is in a call that the driver may take long for (it loads a program, it
-//! waits for a copy) the grace does not run: who is missing may be in it, on a busy machine for seconds, and a kernel that started could keep
-//! it from ever coming: loads wait for kernels, and a copy may have its place behind one in a queue of the hardware.
+//! No thread waits in `run()`. Code that needs the order of a stream ([`GangLaunch::flush`]) waits until the stream's
+//! launches have started. Two things end that wait early and start what has arrived:
+//!
+//! - All missing launches would come from ranks that are themselves flushing, and so would everything that those lack.
+//!   Then none of them would ever arrive.
+//! - [`GRACE`] has passed. A rank may wait on the host for something that another does after its launch. Kernels that
+//!   start this way wait for the missing rank as kernels do, and report whom they waited for.
+//!
+//! While a thread is in a driver call that may take long (it loads a program, or waits for a copy) the grace does not
+//! run. The missing rank may be in that call, on a busy machine for seconds, and a started kernel could keep it from
+//! ever arriving: loads wait for kernels, and a copy may be queued behind one in the hardware.
 
 use super::device::held;
 use super::error::CudaError;
@@ -29,14 +35,14 @@ use crate::sync::{Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Orderin
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-/// A direction between two ranks, and which end of it a launch is.
+/// A direction between two ranks, and the end of it that a launch is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LegEnd {
-    /// Who sends.
+    /// The sender.
     pub from: u32,
-    /// Who receives.
+    /// The receiver.
     pub to: u32,
-    /// Whether this is the sender's end.
+    /// True for the sender's end.
     pub sends: bool,
 }
 
@@ -59,18 +65,18 @@ impl LegEnd {
         LegEnd { sends: !self.sends, ..self }
     }
 
-    /// Whose end it is.
+    /// The rank of this end.
     fn rank(self) -> u32 {
         if self.sends { self.from } else { self.to }
     }
 }
 
-/// How long what needs the order of a stream waits for other ranks, at most; half the deadline where that is less.
+/// The longest time that a flush waits for other ranks; half the deadline if that is less.
 const GRACE: Duration = Duration::from_secs(2);
-/// The same with the time in which the clock stood; three quarters of the deadline where that is less.
+/// The same, including the time in which the clock stood still; three quarters of the deadline if that is less.
 const MOST_GRACE: Duration = Duration::from_secs(20);
 
-/// The ends among these whose other ends are not: of what starts at once, the rest starts with its peers.
+/// The ends whose other ends are not among these. The others start together with their peers.
 pub(super) fn open_ends(ends: impl Iterator<Item = LegEnd>) -> Vec<LegEnd> {
     let mut open: Vec<LegEnd> = Vec::new();
     for end in ends {
@@ -88,46 +94,46 @@ pub(super) trait Order: Send {
     fn stream(&self) -> usize;
     /// How long its waits may last.
     fn deadline(&self) -> Option<Duration>;
-    /// How long threads have been in long calls on its device, all in all.
+    /// The total time that threads have spent in long calls on its device.
     fn busy(&self) -> Duration;
-    /// Puts it there.
+    /// Puts it on its stream.
     fn submit(self) -> Result<(), CudaError>;
 }
 
-/// How putting a launch on its stream went, where that went wrong.
+/// The error of putting a launch on its stream, if there was one.
 #[derive(Default)]
-pub(super) struct Fate(Mutex<Option<CudaError>>);
+pub(super) struct LaunchOutcome(Mutex<Option<CudaError>>);
 
-impl Fate {
-    /// What went wrong, once.
+impl LaunchOutcome {
+    /// Returns the error, once.
     pub(super) fn check(&self) -> Result<(), CudaError> {
         held(&self.0).take().map_or(Ok(()), Err)
     }
 }
 
 /// Where launches of ranks that share a device wait for each other.
-pub(super) struct Muster<O> {
+pub(super) struct GangLaunch<O> {
     state: Mutex<State<O>>,
     changed: Condvar,
-    /// How many are pending: a thread that has put none on a stream of its own need not look further.
+    /// Number of pending launches: a thread that has put none on its own stream need not check further.
     waiting: AtomicUsize,
-    /// Whether one thread plays all the ranks: while it settles, nobody comes.
+    /// True if one thread plays all the ranks: while it flushes, no other launch can arrive.
     alone: bool,
 }
 
 struct State<O> {
     /// Launches so far of each end of a leg.
     counts: HashMap<LegEnd, u64>,
-    /// By number of arrival.
+    /// Pending launches by order of arrival.
     pending: BTreeMap<u64, Pending<O>>,
-    /// The numbers of each stream.
+    /// The pending launches of each stream.
     streams: BTreeMap<usize, BTreeSet<u64>>,
-    /// Which of the pending launches is number so and so of an end.
+    /// The pending launch with a given number at an end.
     ends: HashMap<(LegEnd, u64), u64>,
     next: u64,
-    /// Ranks whose thread is in [`Muster::settle`], each with its stream.
-    settling: Vec<(u32, usize)>,
-    /// Whether launches start at once: the ranks are told to give up.
+    /// Ranks whose thread is in [`GangLaunch::flush`], each with its stream.
+    flushing: Vec<(u32, usize)>,
+    /// True if launches start immediately, because the ranks were told to give up.
     open: bool,
 }
 
@@ -135,13 +141,13 @@ struct Pending<O> {
     order: O,
     ends: Vec<(LegEnd, u64)>,
     since: Instant,
-    /// What [`Order::busy`] said then.
+    /// [`Order::busy`] at that time.
     busy: Duration,
-    fate: Arc<Fate>,
+    outcome: Arc<LaunchOutcome>,
 }
 
 impl<O: Order> Pending<O> {
-    /// How much longer it waits for others: long calls stop the clock, but not for ever.
+    /// The remaining time that it waits for others. Long calls stop the clock, but not forever.
     fn grace(&self) -> Duration {
         let (deadline, waited) = (self.order.deadline(), self.since.elapsed());
         let grace = deadline.map_or(GRACE, |deadline| GRACE.min(deadline / 2));
@@ -151,39 +157,40 @@ impl<O: Order> Pending<O> {
     }
 }
 
-/// What a launch depends on.
+/// The dependencies of a launch.
 struct Needed {
-    /// Those that are pending, itself included.
+    /// Pending launches, including itself.
     pending: BTreeSet<u64>,
-    /// Ranks from which one has not come.
+    /// Ranks whose launch has not arrived.
     missing: BTreeSet<u32>,
 }
 
-impl<O: Order> Muster<O> {
-    /// For ranks of several threads, or of one.
+impl<O: Order> GangLaunch<O> {
+    /// For ranks on several threads, or all on one (`alone`).
     pub(super) fn new(alone: bool) -> Self {
         let (counts, pending, ends) = (HashMap::new(), BTreeMap::new(), HashMap::new());
-        let (streams, settling) = (BTreeMap::new(), Vec::new());
-        let state = State { counts, pending, streams, ends, next: 0, settling, open: false };
-        Muster { state: Mutex::new(state), changed: Condvar::new(), waiting: AtomicUsize::new(0), alone }
+        let (streams, flushing) = (BTreeMap::new(), Vec::new());
+        let state = State { counts, pending, streams, ends, next: 0, flushing, open: false };
+        GangLaunch { state: Mutex::new(state), changed: Condvar::new(), waiting: AtomicUsize::new(0), alone }
     }
 
-    /// A launch is ready to start. It does when all are there that it depends on.
-    pub(super) fn arrive(&self, ends: &[LegEnd], order: O, fate: &Arc<Fate>) {
+    /// A launch is ready. It starts when all launches that it depends on have arrived.
+    pub(super) fn arrive(&self, ends: &[LegEnd], order: O, outcome: &Arc<LaunchOutcome>) {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
         let ends: Vec<_> = ends.iter().map(|&end| (end, state.count(end))).collect();
         state.ends.extend(ends.iter().map(|&end| (end, number)));
         state.streams.entry(order.stream()).or_default().insert(number);
-        state
-            .pending
-            .insert(number, Pending { since: Instant::now(), busy: order.busy(), order, ends, fate: fate.clone() });
+        state.pending.insert(
+            number,
+            Pending { since: Instant::now(), busy: order.busy(), order, ends, outcome: outcome.clone() },
+        );
         state.start_ready();
         self.tell(&state);
     }
 
-    /// Launches of these ends have started without being asked for: a replay has them.
+    /// Launches of these ends have started without arriving here: a replay contains them.
     pub(super) fn passed(&self, ends: &[LegEnd]) {
         let mut state = self.state();
         for &end in ends {
@@ -194,19 +201,19 @@ impl<O: Order> Muster<O> {
     }
 
     /// Waits until all launches of a stream have started; see the head of this file.
-    pub(super) fn settle(&self, stream: usize) {
-        // Relaxed: a stream's launches are its own thread's, or ordered by whoever shares it.
+    pub(super) fn flush(&self, stream: usize) {
+        // Relaxed: a stream's launches are made by its own thread, or ordered by the threads that share it.
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut state = self.state();
-        let mut settles: Option<u32> = None;
+        let mut flushes: Option<u32> = None;
         while let Some((number, first)) = state.first(stream) {
             let rank = first.ends.first().map(|(end, _)| end.rank());
             let left = first.grace();
-            if let (None, Some(rank)) = (settles, rank) {
-                settles = Some(rank);
-                state.settling.push((rank, stream));
+            if let (None, Some(rank)) = (flushes, rank) {
+                flushes = Some(rank);
+                state.flushing.push((rank, stream));
                 self.changed.notify_all();
             }
             let needed = state.needed_by(number);
@@ -218,8 +225,8 @@ impl<O: Order> Muster<O> {
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if let Some(place) = settles.and_then(|rank| state.settling.iter().position(|&other| other == (rank, stream))) {
-            state.settling.swap_remove(place);
+        if let Some(place) = flushes.and_then(|rank| state.flushing.iter().position(|&other| other == (rank, stream))) {
+            state.flushing.swap_remove(place);
         }
     }
 
@@ -246,7 +253,7 @@ impl<O: Order> Muster<O> {
         }
     }
 
-    /// Forgets the launches of a stream that have not started.
+    /// Drops the launches of a stream that have not started.
     pub(super) fn withdraw(&self, stream: usize) {
         let mut state = self.state();
         while let Some((number, _)) = state.first(stream) {
@@ -255,7 +262,7 @@ impl<O: Order> Muster<O> {
         self.tell(&state);
     }
 
-    /// From now on launches start at once: their waits end, whoever is missing.
+    /// From now on launches start immediately: their waits end, whichever rank is missing.
     pub(super) fn open(&self) {
         let mut state = self.state();
         state.open = true;
@@ -263,7 +270,7 @@ impl<O: Order> Muster<O> {
         self.tell(&state);
     }
 
-    /// Something has changed.
+    /// Wakes the waiting threads after a change.
     fn tell(&self, state: &State<O>) {
         self.waiting.store(state.pending.len(), Ordering::Relaxed);
         self.changed.notify_all();
@@ -275,27 +282,28 @@ impl<O: Order> Muster<O> {
 }
 
 impl<O: Order> State<O> {
-    /// One more launch of an end; gives its number.
+    /// Counts one more launch of an end and returns its number.
     fn count(&mut self, end: LegEnd) -> u64 {
         let count = self.counts.entry(end).or_default();
         *count += 1;
         *count
     }
 
-    /// Whether nothing would ever come from these ranks: each waits for a launch of its own to start, and so do all ranks that one lacks.
+    /// True if no launch can arrive from these ranks: each waits for a launch of its own to start, and so do all ranks
+    /// that those lack.
     fn nobody_comes(&self, missing: &BTreeSet<u32>) -> bool {
         let (mut seen, mut open) = (missing.clone(), Vec::from_iter(missing.iter().copied()));
         while let Some(rank) = open.pop() {
-            let Some(number) = self.settles_on(rank) else { return false };
+            let Some(number) = self.flushes_on(rank) else { return false };
             open.extend(self.needed_by(number).missing.into_iter().filter(|&rank| seen.insert(rank)));
         }
         true
     }
 
-    /// The launch that a rank waits for in `settle`. None when it has started: the thread may still be there, on a busy machine for long,
-    /// but it is about to go on.
-    fn settles_on(&self, rank: u32) -> Option<u64> {
-        let streams = self.settling.iter().filter(|(other, _)| *other == rank).map(|&(_, stream)| stream);
+    /// The launch that a rank waits for in `flush`. `None` once it has started: the thread may still be there, on a
+    /// busy machine for long, but it is about to continue.
+    fn flushes_on(&self, rank: u32) -> Option<u64> {
+        let streams = self.flushing.iter().filter(|(other, _)| *other == rank).map(|&(_, stream)| stream);
         streams.filter_map(|stream| self.first(stream)).map(|(number, _)| number).next()
     }
 
@@ -305,7 +313,7 @@ impl<O: Order> State<O> {
         Some((number, &self.pending[&number]))
     }
 
-    /// What a pending launch depends on.
+    /// The dependencies of a pending launch.
     fn needed_by(&self, number: u64) -> Needed {
         let mut needed = Needed { pending: BTreeSet::from([number]), missing: BTreeSet::new() };
         let mut open = vec![number];
@@ -317,7 +325,7 @@ impl<O: Order> State<O> {
                 if self.counts.get(&other).copied().unwrap_or(0) < count {
                     needed.missing.insert(other.rank());
                 }
-                // Where it has come and is not pending, it has started.
+                // If it has arrived and is not pending, it has started.
                 also.extend(self.ends.get(&(other, count)));
             }
             // And the one before it on its stream, which needs the one before that.
@@ -327,8 +335,8 @@ impl<O: Order> State<O> {
         needed
     }
 
-    /// Starts all that depends on nobody who has not come: a newcomer may be all that several have waited for. Of a stream only the first needs a look, however far its
-    /// rank is ahead: all others need it.
+    /// Starts everything that depends on no missing launch: a new arrival may be all that several have waited for. Only
+    /// the first launch of a stream needs checking, however far its rank is ahead: all others need it.
     fn start_ready(&mut self) {
         if self.open {
             return self.start(self.pending.keys().copied().collect());
@@ -341,12 +349,12 @@ impl<O: Order> State<O> {
         }
     }
 
-    /// In the order in which they came: those of one stream stay in theirs.
+    /// Starts launches in the order of arrival, which is also the order of each stream.
     fn start(&mut self, numbers: BTreeSet<u64>) {
         for number in numbers {
             let Some(one) = self.take(number) else { continue };
             if let Err(error) = one.order.submit() {
-                *held(&one.fate.0) = Some(error);
+                *held(&one.outcome.0) = Some(error);
             }
         }
     }
@@ -400,14 +408,14 @@ mod tests {
     }
 
     struct Ranks {
-        muster: Muster<Noted>,
+        gang: GangLaunch<Noted>,
         calls: Arc<Calls>,
         log: Log,
     }
 
     impl Ranks {
         fn new() -> Ranks {
-            Ranks { muster: Muster::new(false), calls: Arc::default(), log: Log::default() }
+            Ranks { gang: GangLaunch::new(false), calls: Arc::default(), log: Log::default() }
         }
 
         /// A launch of a rank on its own stream that sends to one rank and receives from another.
@@ -420,7 +428,7 @@ mod tests {
             let receive = from.map(|from| LegEnd { from, to: rank, sends: false });
             let ends: Vec<_> = send.into_iter().chain(receive).collect();
             let order = Noted { stream: rank as usize, deadline, calls: self.calls.clone(), log: self.log.clone() };
-            self.muster.arrive(&ends, order, &Arc::default());
+            self.gang.arrive(&ends, order, &Arc::default());
         }
 
         fn shift(&self, rank: u32, ranks: u32) {
@@ -432,7 +440,7 @@ mod tests {
         }
     }
 
-    /// Looking through all that is pending for each arrival, this would take hours.
+    /// This would take hours if every arrival searched all pending launches.
     #[test]
     fn a_rank_may_be_far_ahead() {
         let (ranks, launches) = (Ranks::new(), 3000);
@@ -452,8 +460,8 @@ mod tests {
         let (ranks, deadline) = (Ranks::new(), Duration::from_secs(20));
         ranks.run_until(0, Some(1), Some(1), Some(deadline));
         std::thread::scope(|scope| {
-            let settled = scope.spawn(|| {
-                ranks.muster.settle(0);
+            let flushed = scope.spawn(|| {
+                ranks.gang.flush(0);
                 ranks.started()
             });
             ranks.calls.during(|| {
@@ -461,47 +469,47 @@ mod tests {
                 assert_eq!(ranks.started(), [0usize; 0], "longer than the grace, and nobody started");
                 ranks.run_until(1, Some(0), Some(0), Some(deadline));
             });
-            let mut started = settled.join().unwrap();
+            let mut started = flushed.join().unwrap();
             started.sort_unstable();
             assert_eq!(started, [0, 1]);
         });
-        // A call that does not end is not waited for for ever.
+        // A call that does not end is not waited for forever.
         ranks.run_until(0, Some(1), Some(1), Some(Duration::from_millis(20)));
-        ranks.calls.during(|| ranks.muster.settle(0));
+        ranks.calls.during(|| ranks.gang.flush(0));
         assert_eq!(ranks.started(), [0]);
     }
 
     #[test]
-    fn who_is_still_in_settle_though_its_launches_have_started_is_waited_for() {
+    fn a_rank_still_in_flush_after_its_launches_started_is_waited_for() {
         let (ranks, deadline) = (Ranks::new(), Duration::from_millis(200));
-        // As a thread that the system has not let run since.
-        ranks.muster.state().settling.push((1, 1));
+        // Like a thread that the system has not scheduled since.
+        ranks.gang.state().flushing.push((1, 1));
         let start = Instant::now();
         ranks.run_until(0, Some(1), Some(1), Some(deadline));
-        ranks.muster.settle(0);
+        ranks.gang.flush(0);
         assert!(start.elapsed() >= deadline / 2, "rank 0 has started without rank 1 after {:?}", start.elapsed());
     }
 
     #[test]
-    fn who_settles_is_waited_for_while_somebody_may_let_it_go_on() {
+    fn a_flushing_rank_is_waited_for_while_another_may_release_it() {
         let (ranks, deadline) = (Ranks::new(), Duration::from_millis(200));
-        // 1 waits for 2, which has not come and does not settle; when it comes, 1 goes on and comes for 0.
+        // 1 waits for 2, which has not arrived and does not flush. When it arrives, 1 continues and arrives for 0.
         ranks.run_until(1, Some(2), None, None);
-        ranks.muster.state().settling.push((1, 1));
+        ranks.gang.state().flushing.push((1, 1));
         let start = Instant::now();
         ranks.run_until(0, Some(1), None, Some(deadline));
-        ranks.muster.settle(0);
+        ranks.gang.flush(0);
         assert!(start.elapsed() >= deadline / 2, "rank 0 has started without rank 1 after {:?}", start.elapsed());
         assert_eq!(ranks.started(), [0]);
-        // When 2 settles as well, for a launch that 1 would have to come for, nobody ever comes.
+        // If 2 flushes as well, for a launch that 1 would have to make, none of them ever arrives.
         ranks.run_until(2, None, Some(1), None);
         assert_eq!(ranks.started(), [1, 2]);
         ranks.run_until(1, Some(2), None, None);
         ranks.run_until(2, Some(0), None, None);
-        ranks.muster.state().settling.push((2, 2));
+        ranks.gang.state().flushing.push((2, 2));
         let start = Instant::now();
         ranks.run_until(0, Some(2), None, Some(Duration::from_secs(600)));
-        ranks.muster.settle(0);
+        ranks.gang.flush(0);
         assert!(start.elapsed() < Duration::from_secs(100));
         assert_eq!(ranks.started(), [0]);
     }
@@ -558,32 +566,32 @@ mod tests {
         let ranks = Ranks::new();
         ranks.shift(0, 3);
         ranks.shift(1, 3);
-        ranks.muster.settle(7);
+        ranks.gang.flush(7);
         assert_eq!(ranks.started(), []);
-        ranks.muster.settle(0);
+        ranks.gang.flush(0);
         assert_eq!(ranks.started(), [0, 1]);
         ranks.shift(2, 3);
         assert_eq!(ranks.started(), [2]);
     }
 
     #[test]
-    fn whoever_settles_is_woken_by_the_last_one() {
+    fn a_flushing_rank_is_woken_by_the_last_one() {
         let ranks = Ranks::new();
         ranks.run_until(0, Some(1), None, None);
         std::thread::scope(|scope| {
-            scope.spawn(|| ranks.muster.settle(0));
+            scope.spawn(|| ranks.gang.flush(0));
             ranks.run(1, None, Some(0));
         });
         assert_eq!(ranks.started(), [0, 1]);
     }
 
     #[test]
-    fn when_all_that_is_missing_settles_nobody_waits() {
+    fn when_all_missing_ranks_flush_nobody_waits() {
         let ranks = Ranks::new();
-        // 0 sends, settles and then receives; 1 does both at once. Without end, were it not for what is seen here.
+        // 0 sends, flushes and then receives; 1 does both in one launch. Without the check this would never end.
         ranks.run_until(1, Some(0), Some(0), None);
         ranks.run_until(0, Some(1), None, None);
-        ranks.muster.settle(0);
+        ranks.gang.flush(0);
         assert_eq!(ranks.started(), [1, 0]);
         ranks.run_until(0, None, Some(1), None);
         assert_eq!(ranks.started(), [0]);
@@ -594,35 +602,35 @@ mod tests {
         let ranks = Ranks::new();
         ranks.run(0, Some(1), None);
         ranks.run(0, Some(1), None);
-        let (first, missing) = ranks.muster.lacks(0).unwrap();
-        assert!(missing == 1 && ranks.muster.has_pending(0) && !ranks.muster.has_pending(1));
-        ranks.muster.start_without(0, first + 1);
-        ranks.muster.start_without(1, first);
+        let (first, missing) = ranks.gang.lacks(0).unwrap();
+        assert!(missing == 1 && ranks.gang.has_pending(0) && !ranks.gang.has_pending(1));
+        ranks.gang.start_without(0, first + 1);
+        ranks.gang.start_without(1, first);
         assert_eq!(ranks.started(), [], "neither is the first of its stream");
-        ranks.muster.start_without(0, first);
+        ranks.gang.start_without(0, first);
         assert_eq!(ranks.started(), [0]);
-        assert_eq!(ranks.muster.lacks(0), Some((first + 1, 1)));
+        assert_eq!(ranks.gang.lacks(0), Some((first + 1, 1)));
         ranks.run(1, None, Some(0));
         assert_eq!(ranks.started(), [1], "it belongs to the first");
         ranks.run(1, None, Some(0));
         assert_eq!(ranks.started(), [0, 1]);
-        assert_eq!((ranks.muster.lacks(0), ranks.muster.has_pending(0)), (None, false));
+        assert_eq!((ranks.gang.lacks(0), ranks.gang.has_pending(0)), (None, false));
     }
 
     #[test]
     fn one_thread_that_plays_all_ranks_does_not_wait_for_itself() {
-        let ranks = Ranks { muster: Muster::new(true), ..Ranks::new() };
+        let ranks = Ranks { gang: GangLaunch::new(true), ..Ranks::new() };
         ranks.run_until(0, Some(1), None, None);
         assert_eq!(ranks.started(), []);
-        ranks.muster.settle(0);
+        ranks.gang.flush(0);
         assert_eq!(ranks.started(), [0]);
     }
 
     #[test]
-    fn what_is_withdrawn_does_not_start() {
+    fn a_withdrawn_launch_does_not_start() {
         let ranks = Ranks::new();
         ranks.run(0, Some(1), None);
-        ranks.muster.withdraw(0);
+        ranks.gang.withdraw(0);
         ranks.run(1, None, Some(0));
         assert_eq!(ranks.started(), [1]);
     }
@@ -656,9 +664,9 @@ mod tests {
     fn a_launch_whose_peer_is_replayed_starts() {
         let ranks = Ranks::new();
         ranks.run(0, Some(1), None);
-        ranks.muster.passed(&[LegEnd { from: 0, to: 1, sends: false }]);
+        ranks.gang.passed(&[LegEnd { from: 0, to: 1, sends: false }]);
         assert_eq!(ranks.started(), [0]);
-        ranks.muster.passed(&[LegEnd { from: 0, to: 1, sends: true }]);
+        ranks.gang.passed(&[LegEnd { from: 0, to: 1, sends: true }]);
         ranks.run(1, None, Some(0));
         assert_eq!(ranks.started(), [1]);
     }
@@ -667,7 +675,7 @@ mod tests {
     fn once_open_nothing_waits() {
         let ranks = Ranks::new();
         ranks.shift(0, 3);
-        ranks.muster.open();
+        ranks.gang.open();
         assert_eq!(ranks.started(), [0]);
         ranks.shift(1, 3);
         assert_eq!(ranks.started(), [1]);

@@ -1,15 +1,18 @@
-//! Scratch that nobody touches: what a lane of one `each` puts there and the same lane of a later one gets, it holds in a register.
+//! Register-allocated scratch: elements that a lane puts in one `each` and that the same lane gets in a later one stay
+//! in a register.
 //!
-//! Packets are such: one pass makes elements, which may be small, and another sends them, eight bytes at a time.
+//! Packets use such scratch: one pass makes elements, which may be small, and another sends them, eight bytes at a
+//! time.
 //!
 //! ```text
-//!   elements      0 1 2 3 | 4 5 6 7 | 8 …      put by one `each`, so many neighbours in a vector as fill a word
+//!   elements      0 1 2 3 | 4 5 6 7 | 8 …      put by the producer `each`; a vector fills one word
 //!   lane             0    |    1    | 2 …
-//!   words            0    |    1    | 2 …      got by the other, which has one for each lane, or some for all
+//!   words            0    |    1    | 2 …      got by the consumer `each`, which has at most a few for each lane
 //! ```
 //!
-//! Nobody waits at a barrier then until all have put theirs, and what the elements are made of is on its way until the first word is sent.
-//! So it must not be given back meanwhile: a credit is no release, and a barrier does not wait for loads that nobody has used yet.
+//! No barrier is then needed until all lanes have put theirs, and the loads that the elements are made of may still be
+//! in flight when the first word is sent. Their source must not be given back in the meantime: a credit is not a
+//! release, and a barrier does not wait for loads whose results are not used yet.
 
 use super::batch::Batch;
 use super::loops::{Turns, turns};
@@ -21,11 +24,11 @@ use crate::ir::{Base, Facts, Inst, Kernel, Op, Region, RoleId, ScratchId};
 
 /// Bytes of a word.
 const WORD: usize = 8;
-/// Words of a lane: more of them, each with its packets, are too many registers.
+/// Words of a lane: more of them, each with its packets, would take too many registers.
 const MOST: u64 = 2;
 
-/// What one `each` puts and another gets.
-pub(super) struct Held {
+/// Scratch that one `each` fills and another reads.
+pub(super) struct RegisterScratch {
     /// The `each` that puts, and its op.
     producer: Inst,
     put: Inst,
@@ -36,29 +39,29 @@ pub(super) struct Held {
     width: usize,
     /// Words of a lane.
     count: u32,
-    /// Where they are held, from the producer on.
+    /// The registers, from the producer on.
     words: Vec<Reg>,
 }
 
-/// An access to scratch, or a credit.
+/// An access to scratch, or a credit (`scratch` is `None`).
 struct Touch {
-    /// Which scratch.
+    /// The scratch.
     scratch: Option<ScratchId>,
     inst: Inst,
-    /// The `each` that it is in, where that runs at most once.
+    /// The `each` around it, if that runs at most once.
     each: Option<Inst>,
 }
 
-impl Held {
-    /// All of a role with so many lanes, of scratch that nobody else touches.
-    pub fn of(kernel: &Kernel, role: RoleId, lanes: u32) -> Vec<Held> {
+impl RegisterScratch {
+    /// The register scratch of a role with `lanes` lanes: scratch that no other op touches.
+    pub fn of(kernel: &Kernel, role: RoleId, lanes: u32) -> Vec<RegisterScratch> {
         let mut touched = Vec::new();
         walk(kernel, &mut Facts::default(), kernel.roles[role].body, (None, true), &mut touched);
-        let of = |scratch: ScratchId| Held::pair(kernel, &touched, scratch, lanes);
+        let of = |scratch: ScratchId| RegisterScratch::pair(kernel, &touched, scratch, lanes);
         kernel.scratches.iter().filter_map(|(scratch, _)| of(scratch)).collect()
     }
 
-    fn pair(kernel: &Kernel, touched: &[Touch], scratch: ScratchId, lanes: u32) -> Option<Held> {
+    fn pair(kernel: &Kernel, touched: &[Touch], scratch: ScratchId, lanes: u32) -> Option<RegisterScratch> {
         let here: Vec<usize> = (0..touched.len()).filter(|&k| touched[k].scratch == Some(scratch)).collect();
         let [first, last] = here[..] else { return None };
         if touched[first..last].iter().any(|touch| touch.scratch.is_none()) {
@@ -81,24 +84,31 @@ impl Held {
         let whole = words <= lanes || words.is_multiple_of(lanes) && words / lanes <= MOST;
         let all = to.size() == WORD && whole && filled == words * WORD as u64;
         let Op::Each { body, .. } = kernel.insts[*producer].op else { return None };
-        // Lanes that make elements do nothing else, and look at no others.
+        // The producer must only compute its own elements: no other effects, no group ops.
         let makes = kernel.regions[body].iter().all(|inst| match &kernel.insts[*inst].op {
             Op::Load { .. } | Op::Get { .. } => true,
             Op::Group { .. } => false,
             op => inst == put || op.is_pure(),
         });
         let Op::Each { body, .. } = kernel.insts[*consumer].op else { return None };
-        // What is sent in packets is one word of a lane at a time, unless lanes look at each other's.
+        // The consumer must send its words in packets, one per lane at a time, and not combine lanes.
         let any = |is: fn(&Op) -> bool| kernel.regions[body].iter().any(|&inst| is(&kernel.insts[inst].op));
         let sends = any(|op| matches!(op, Op::PacketPut { .. })) && !any(|op| matches!(op, Op::Group { .. }));
         let (width, count) = (WORD / size, words.div_ceil(lanes) as u32);
-        let held =
-            Held { producer: *producer, put: *put, consumer: *consumer, get: *get, width, count, words: Vec::new() };
+        let held = RegisterScratch {
+            producer: *producer,
+            put: *put,
+            consumer: *consumer,
+            get: *get,
+            width,
+            count,
+            words: Vec::new(),
+        };
         (all && makes && sends && producer != consumer).then_some(held)
     }
 }
 
-/// All accesses to scratch below a region, and all credits, in order.
+/// All accesses to scratch and all credits in a region, in order.
 fn walk(
     kernel: &Kernel,
     facts: &mut Facts,
@@ -128,7 +138,7 @@ fn walk(
     }
 }
 
-/// How many elements an `each` has, in one dimension, where this op of it accesses one after the other from the first byte on.
+/// The number of elements of a one-dimensional `each`, if this op accesses them contiguously from the first byte on.
 fn side_by_side(kernel: &Kernel, each: Inst, inst: Inst) -> Option<u64> {
     let Op::Each { extent, .. } = &kernel.insts[each].op else { return None };
     let [extent] = extent[..] else { return None };
@@ -141,35 +151,37 @@ fn side_by_side(kernel: &Kernel, each: Inst, inst: Inst) -> Option<u64> {
     (access.class == Class::Contiguous && from_start && bank && count > 0).then_some(count as u64)
 }
 
-/// How an `each` has to go about its elements: neighbours in a vector, and vectors of a lane, all of them at once.
+/// The vector shape that register scratch demands of an `each`; all vectors of a lane are processed in one turn.
 #[derive(Clone, Copy)]
-pub(super) struct Grip {
+pub(super) struct RequiredShape {
     pub width: usize,
     pub unroll: u32,
-    /// Whether it puts what is held; or gets it.
+    /// True for the producer.
     pub puts: bool,
 }
 
 impl RoleCode<'_> {
-    /// What is held between this `each` and another asks of it.
-    pub fn grip(&self, each: Inst) -> Option<Grip> {
-        self.held.iter().find_map(|held| match each {
-            each if each == held.producer => Some(Grip { width: held.width, unroll: held.count, puts: true }),
-            each if each == held.consumer => Some(Grip { width: 1, unroll: held.count, puts: false }),
+    /// The vector shape that register scratch demands of an `each`, if it fills or reads any.
+    pub fn required_shape(&self, each: Inst) -> Option<RequiredShape> {
+        self.register_scratch.iter().find_map(|held| match each {
+            each if each == held.producer => Some(RequiredShape { width: held.width, unroll: held.count, puts: true }),
+            each if each == held.consumer => Some(RequiredShape { width: 1, unroll: held.count, puts: false }),
             _ => None,
         })
     }
 
-    /// Registers for what an `each` puts.
-    pub fn hold(&mut self, each: Inst) {
-        if let Some(held) = self.held.iter_mut().find(|held| held.producer == each) {
+    /// Allocates the registers that an `each` fills.
+    pub fn allocate_words(&mut self, each: Inst) {
+        if let Some(held) = self.register_scratch.iter_mut().find(|held| held.producer == each) {
             held.words = (0..held.count).map(|_| self.t.d_const(0)).collect();
         }
     }
 
-    /// Whether an op puts what is held, or gets it, and does so.
-    pub fn in_hand(&mut self, batch: &mut Batch, inst: Inst) -> bool {
-        let Some(held) = self.held.iter().find(|held| [held.put, held.get].contains(&inst)) else { return false };
+    /// Handles a put to or a get from register scratch. Returns false for any other op.
+    pub fn through_registers(&mut self, batch: &mut Batch, inst: Inst) -> bool {
+        let Some(held) = self.register_scratch.iter().find(|held| [held.put, held.get].contains(&inst)) else {
+            return false;
+        };
         let (words, puts) = (held.words.clone(), held.put == inst);
         debug_assert_eq!(batch.groups, words.len(), "all words of a lane");
         if !puts {
