@@ -2,7 +2,7 @@
 //! model's name to run that one alone.
 //!
 //! The files are the library's own, compiled here a second time: `crate::sync` is loom's in this program ([`sync`]), and what surrounds
-//! the files is as small as they allow ([`vm`], [`transport`], [`cuda`], [`tensor`]). Every model is bounded: two or three threads, one
+//! the files is as small as they allow ([`vm`], [`transport`], [`cuda`], [`ir`], [`tensor`]). Every model is bounded: two or three threads, one
 //! or two rounds, and a bound on the preemptions: the least with which all of its planted bugs are found.
 //!
 //! | model | shows |
@@ -23,6 +23,7 @@
 #![allow(dead_code)] // parts of the files have no use here
 
 mod cuda;
+mod ir;
 mod sync;
 mod tensor;
 mod transport;

@@ -8,6 +8,7 @@ mod queue;
 mod stall;
 
 mod machine {
+    use super::waits::Awaited;
     use loom::cell::UnsafeCell;
 
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -53,6 +54,10 @@ mod machine {
 
         pub(super) fn restart(&mut self) {}
 
+        pub(crate) fn awaited(&self) -> Option<Awaited> {
+            Some(Awaited { rank: 1 })
+        }
+
         pub(super) fn run(&mut self) -> bool {
             if self.waits {
                 self.stop = Stop::Blocked(0);
@@ -81,6 +86,11 @@ mod waits {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
+    #[derive(Clone, Copy)]
+    pub(crate) struct Awaited {
+        pub rank: usize,
+    }
+
     /// A host that ends a launch when it is told that all of it waits.
     pub(crate) struct Waits {
         /// How many instances that must be, the first time: a launch that ends is left by one participant after the other.
@@ -101,7 +111,7 @@ mod waits {
             None
         }
 
-        pub(crate) fn in_vain(&self, _: Option<usize>) -> Option<u64> {
+        pub(crate) fn in_vain(&self, _: Option<Awaited>) -> Option<u64> {
             None
         }
 

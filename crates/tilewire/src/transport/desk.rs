@@ -12,6 +12,7 @@ use super::rank::Rank;
 use super::rendezvous::{Shared, TransportError};
 use super::segment::SegmentSet;
 use super::status::{Kind, Status};
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -28,13 +29,16 @@ pub struct Desk {
     pub(crate) status: Status,
     /// The store did not answer a last look on the broken transport: there is no other, of whatever peer.
     silent: AtomicBool,
+    /// It stays on its thread, and every transport with it: what the status lines judge rests on that.
+    _stays: PhantomData<*const ()>,
 }
 
 impl Desk {
     pub(crate) fn new(world: Shared, name: String, segments: &SegmentSet, departures: Departures) -> Desk {
         let (abort, status) = (segments.abort(segments.rank()), Status::of(segments));
         enlist(&status);
-        Desk { world, name, pairings: Pairings::default(), abort, departures, status, silent: AtomicBool::new(false) }
+        let (pairings, silent) = (Pairings::default(), AtomicBool::new(false));
+        Desk { world, name, pairings, abort, departures, status, silent, _stays: PhantomData }
     }
 
     /// The door of a rank that has this desk over these segments.
@@ -239,6 +243,14 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
+
+    /// Ambiguous, and so an error here, for a type that can go to another thread.
+    trait Stays<How> {
+        fn stays() {}
+    }
+    impl<T> Stays<()> for T {}
+    impl<T: Send> Stays<u8> for T {}
+    const _: fn() = <Desk as Stays<_>>::stays;
 
     /// A store that answers no look, or answers that nothing is there.
     struct Mute {
