@@ -103,9 +103,8 @@ impl From<LaunchError> for RunError {
         match error {
             LaunchError::Timeout { what, bank, peer, index, expected, seen, after, by, at } => {
                 let (rank, slot) = (Rank::new(by.rank as u32), index.unwrap_or(0));
-                let peer = peer.map(|peer| Rank::new(peer as u32));
-                let timeout = Timeout::new(Stage::Launch, rank, peer, what, after);
-                let (block, role, at) = (by.block, by.role, Some(at));
+                let timeout = Timeout::new(Stage::Launch, rank, peer.map(Rank::new), what, after);
+                let (block, role, bank, at) = (by.block, by.role, bank.map(i64::from), Some(at));
                 Timeout { block, role, bank, slot, expected, seen, at, ..timeout }.into()
             }
             LaunchError::Aborted { word, what, by, at, .. } => {

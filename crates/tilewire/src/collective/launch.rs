@@ -258,7 +258,7 @@ impl<'l> Launch<'l> {
         let (host, me) = (self.hosts[0], self.hosts[0].rank());
         let (peer, seen, here) = match error {
             RunError::Launch(LaunchError::OtherOperation { peer, seen, .. }) => {
-                (Rank::new((*peer)? as u32), *seen, self.call.to_string())
+                (Rank::new((*peer)?), *seen, self.call.to_string())
             }
             // It may be another launch that found out than the one that is asked.
             RunError::Cuda(CudaError::OtherOperation(by)) => (Rank::new(by.peer?), by.seen as u16, by.launch.clone()),

@@ -436,21 +436,20 @@ pub(crate) struct RoleCode {
 
 impl RoleCode {
     /// The rank that signals a slot that is waited for.
-    pub(crate) fn signaller(&self, slot: u32, bank: i64, index: i64) -> Option<usize> {
+    pub(crate) fn signaller(&self, slot: u32, bank: i64, index: i64) -> Option<u32> {
         let SlotRef { first, len, .. } = self.slots[slot as usize];
         self.awaited(first, bank, index, len)
     }
 
     /// The rank that writes a packet that is waited for.
-    pub(crate) fn sender(&self, access: u32, bank: Option<i64>, packet: i64) -> Option<usize> {
+    pub(crate) fn sender(&self, access: u32, bank: Option<i64>, packet: i64) -> Option<u32> {
         let Access { first, bytes, .. } = self.accesses[access as usize];
         self.awaited(first, bank.unwrap_or(0), packet, bytes / 16)
     }
 
-    fn awaited(&self, first: u16, bank: i64, index: i64, len: u64) -> Option<usize> {
+    fn awaited(&self, first: u16, bank: i64, index: i64, len: u64) -> Option<u32> {
         let purpose = self.purposes.get(usize::from(first) + bank as usize)?;
-        let by = purpose.signaller(index as u64, len).filter(|&by| by != self.rank);
-        by.map(|by| by as usize)
+        purpose.signaller(index as u64, len).filter(|&by| by != self.rank)
     }
 }
 

@@ -139,9 +139,9 @@ pub enum LaunchError {
         /// What was waited for: the op and the slot, packet or queue.
         what: String,
         /// The bank of the slot or packet, where there are several.
-        bank: Option<i64>,
+        bank: Option<u32>,
         /// The rank that signals there, where the purpose of the parameter says it.
-        peer: Option<usize>,
+        peer: Option<u32>,
         /// The index of the slot or packet; none where the wait was for room in a queue, or a loop that polls.
         index: Option<i64>,
         /// Value that was waited for.
@@ -160,9 +160,9 @@ pub enum LaunchError {
         /// What was waited for: the op and the slot or packet.
         what: String,
         /// The bank of the slot or packet, where there are several.
-        bank: Option<i64>,
+        bank: Option<u32>,
         /// The rank that signals there, where the purpose of the parameter says it.
-        peer: Option<usize>,
+        peer: Option<u32>,
         /// The operation of this launch.
         expected: u16,
         /// The operation of the peer's.

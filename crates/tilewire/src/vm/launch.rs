@@ -288,13 +288,14 @@ impl Prepared {
                 }
                 Fault::OtherSignal { slot, bank, index, expected, seen } => {
                     let (peer, slot) = (role.signaller(slot, bank, index), &role.slots[slot as usize]);
-                    let bank = slot.bank.map(|_| bank);
+                    let bank = slot.bank.map(|_| bank as u32);
                     let (what, at) = (format!("{} {}[{index}]", slot.op, slot.name), slot.at.clone());
                     let [expected, seen] = [expected, seen].map(matching::operation_of_word);
                     LaunchError::OtherOperation { what, bank, peer, expected, seen, by, at }
                 }
                 Fault::OtherPacket { access: k, bank, packet, expected, seen } => {
                     let (peer, access) = (role.sender(k, bank, packet), access(k));
+                    let bank = bank.map(|bank| bank as u32);
                     let (what, at) = (format!("packet {packet} of {}", access.name), access.at.clone());
                     let [expected, seen] = [expected, seen].map(matching::operation_of_flag);
                     LaunchError::OtherOperation { what, bank, peer, expected, seen, by, at }
@@ -304,7 +305,7 @@ impl Prepared {
             Stop::Blocked(blocked) => {
                 let after = self.settings.deadline.unwrap_or_default();
                 let of_bank = |bank: Option<i64>| bank.map_or(String::new(), |bank| format!("[bank {bank}]"));
-                let peer = machine.awaited().map(|at| at.rank);
+                let peer = machine.awaited().map(|at| at.rank as u32);
                 let (what, bank, index, expected, seen, at) = match blocked {
                     Blocked::Slot { slot, bank, index, expected, seen } => {
                         let slot = &role.slots[slot as usize];
@@ -329,6 +330,7 @@ impl Prepared {
                 if let (Some(word), Some(host)) = (abort, self.settings.waits.host()) {
                     return LaunchError::Aborted { cause: host.explain(word), word, what, by, at };
                 }
+                let bank = bank.map(|bank| bank as u32);
                 LaunchError::Timeout { what, bank, peer, index, expected, seen, after, by, at }
             }
             Stop::Running | Stop::Done => unreachable!("a launch that ended well needs no explanation"),

@@ -507,7 +507,7 @@ impl Machine {
             Stop::Blocked(Blocked::Packet { access, bank, packet, .. }) => self.role().sender(access, bank, packet)?,
             _ => return None,
         };
-        Some(Awaited { rank, address: self.watch.address()? })
+        Some(Awaited { rank: rank as usize, address: self.watch.address()? })
     }
 
     /// The program this machine runs.
