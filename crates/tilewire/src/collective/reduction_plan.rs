@@ -291,7 +291,9 @@ impl<'p> Planner<'p, '_, '_> {
             window.peers.iter().flatten().map(|memory| memory.part(first * size, ranges[me].len() * size)).collect()
         };
         let number = windows().map(|window| window.number.as_str()).collect::<Vec<_>>().join(" and ");
-        let reached = ReachedWindows { number, input: parts(input), output: output.map(parts) };
-        Ok((self.kind.way_through_windows(), self.shards(&way, tiling, Some(reached))))
+        // Lengths that do not fit are a fault of the plan, and then nothing is traced.
+        let fits = self.request.inp.len() == self.request.out.len() * self.chunks();
+        let reached = fits.then(|| ReachedWindows { number, input: parts(input), output: output.map(parts) });
+        Ok((self.kind.way_through_windows(), self.shards(&way, tiling, reached)))
     }
 }
