@@ -20,6 +20,7 @@ mod untouched;
 mod bootstrap;
 mod collectives;
 mod doorbell;
+mod every_link;
 mod examples;
 mod order;
 mod segment;

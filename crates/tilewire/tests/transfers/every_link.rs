@@ -1,0 +1,244 @@
+//! One suite for every transport and engine: the same bodies over shared memory among threads and among processes, and over a GPU's
+//! virtual ranks. A further transport joins by one line of `every_link!`.
+//!
+//! Without a GPU its instances say so and pass; `TILEWIRE_REQUIRE=cuda` makes that a failure.
+
+use crate::ranks::{in_processes, in_threads};
+use std::time::Duration;
+use tilewire::collective::Rounds;
+use tilewire::cuda::Device;
+use tilewire::link::{AnyTransport, NvlOptions, NvlTransport, ShmOptions, ShmTransport, Tensors, Transport, Window};
+use tilewire::transport::{Rank, RankError, World};
+use tilewire::{
+    Algorithm, Bf16, F8E4M3, Knobs, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, barrier,
+    broadcast, gather, reduce_scatter, scatter, sendrecv,
+};
+
+const RANKS: usize = 3;
+
+macro_rules! every_link {
+    ($($body:ident;)*) => {
+        every_link! { @ shm_threads, |_, body| in_threads(RANKS, body), shm: $($body;)* }
+        every_link! { @ shm_processes, |test, body| in_processes(test, RANKS, body), shm: $($body;)* }
+        every_link! { @ cuda_threads, |_, body| on_gpu(body), cuda: $($body;)* }
+    };
+    (@ $place:ident, $start:expr, $link:ident: $($body:ident;)*) => {
+        mod $place {
+            use super::*;
+
+            type Start = fn(&str, fn(&World) -> Result<(), RankError>);
+
+            $(#[test]
+            fn $body() {
+                let start: Start = $start;
+                start(concat!("every_link::", stringify!($place), "::", stringify!($body)), |world| {
+                    let link = $link(world)?;
+                    super::$body(&link)?;
+                    Ok(link.close()?)
+                });
+            })*
+        }
+    };
+}
+
+every_link! {
+    every_collective_moves_what_its_definition_says;
+    hooks_run_on_both_legs;
+    windows_are_written_and_read_in_one_hop;
+    prepared_operations_follow_each_other_in_any_geometry;
+    reductions_agree_to_the_bit_in_every_algorithm;
+    ranks_that_differ_all_hear_of_it;
+}
+
+fn shm(world: &World) -> Result<AnyTransport, RankError> {
+    Ok(ShmTransport::rendezvous(world, ShmOptions::default())?.into())
+}
+
+fn cuda(world: &World) -> Result<AnyTransport, RankError> {
+    Ok(NvlTransport::rendezvous(world, &Device::open(0)?, NvlOptions::default())?.into())
+}
+
+fn on_gpu(body: fn(&World) -> Result<(), RankError>) {
+    if let Err(error) = Device::open(0) {
+        let required = std::env::var("TILEWIRE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "cuda"));
+        assert!(!required, "a GPU is required: {error}");
+        return println!("SKIP: {error}");
+    }
+    World::threads(RANKS).deadline(Duration::from_secs(60)).run(|world| body(&world)).unwrap();
+}
+
+/// Element `i` of what a rank has. Sums of all ranks are exact in f32.
+fn of(rank: usize, i: usize) -> f32 {
+    (rank * 31 + i % 1009) as f32
+}
+
+fn all_of(link: &dyn Transport, len: usize) -> Result<Tensor<f32>, RunError> {
+    let me = link.rank().index();
+    Ok(link.tensor(&(0..len).map(|i| of(me, i)).collect::<Vec<_>>())?)
+}
+
+#[track_caller]
+fn same(out: &Tensor<f32>, what: &str, must: impl Fn(usize) -> f32) {
+    let out = out.to_vec();
+    let wrong = (0..out.len()).find(|&i| out[i].to_bits() != must(i).to_bits());
+    assert_eq!(wrong.map(|i| (i, out[i], must(i))), None, "{what} of {} elements: (position, is, must)", out.len());
+}
+
+/// How messages may be told to travel: as is chosen, and by every protocol that needs no window.
+fn ways() -> Vec<Knobs> {
+    let staged =
+        Knobs { primitive: Some(Primitive::Staged), slot_bytes: Some(512), depth: Some(4), ..Knobs::default() };
+    let bulk = Knobs { primitive: Some(Primitive::Bulk), slot_bytes: Some(1024), depth: Some(4), ..Knobs::default() };
+    let packet = Knobs { primitive: Some(Primitive::Packet), ..Knobs::default() };
+    vec![Knobs::default(), packet, staged, Knobs { blocks: Some(2), ..staged }, bulk]
+}
+
+fn every_collective_moves_what_its_definition_says(link: &AnyTransport) -> Result<(), RankError> {
+    let (me, root) = (link.rank().index(), Rank::new(1));
+    for knobs in ways() {
+        // Odd lengths, and more than a slot; packets hold a whole message.
+        let lens: &[usize] = if knobs.primitive == Some(Primitive::Packet) { &[1, 61] } else { &[1, 61, 4099] };
+        for &len in lens {
+            let (whole, one) = (all_of(link, RANKS * len)?, all_of(link, len)?);
+            let (long, short) = (link.zeros::<f32>(RANKS * len)?, link.zeros::<f32>(len)?);
+            let sum = |i: usize| (0..RANKS).map(|rank| of(rank, i)).sum::<f32>();
+            let (next, before) = (link.rank().after(1, RANKS), link.rank().after(RANKS - 1, RANKS));
+            sendrecv(link, &short, &one, next, before).config(knobs).run()?;
+            same(&short, "sendrecv", |i| of(before.index(), i));
+            all_to_all(link, &long, &whole).config(knobs).run()?;
+            same(&long, "all_to_all", |i| of(i / len, me * len + i % len));
+            all_gather(link, &long, &one).config(knobs).run()?;
+            same(&long, "all_gather", |i| of(i / len, i % len));
+            broadcast(link, &short, &one, root).config(knobs).run()?;
+            same(&short, "broadcast", |i| of(root.index(), i));
+            scatter(link, &short, &whole, root).config(knobs).run()?;
+            same(&short, "scatter", |i| of(root.index(), me * len + i));
+            long.fill(-1.0);
+            gather(link, &long, &one, root).config(knobs).run()?;
+            same(&long, "gather", |i| if me == root.index() { of(i / len, i % len) } else { -1.0 });
+            if knobs.primitive != Some(Primitive::Bulk) {
+                reduce_scatter(link, &short, &whole).config(knobs).run()?;
+                same(&short, "reduce_scatter", |i| sum(me * len + i));
+                all_reduce(link, &short, &one).config(knobs).run()?;
+                same(&short, "all_reduce", sum);
+            }
+        }
+    }
+    barrier(link).run()?;
+    Ok(())
+}
+
+fn hooks_run_on_both_legs(link: &AnyTransport) -> Result<(), RankError> {
+    let (me, (rows, cols)) = (link.rank().index(), (24, 40));
+    let len = rows * cols;
+    let (whole, long) = (all_of(link, RANKS * len)?, link.zeros::<f32>(RANKS * len)?);
+    for rounds in [Rounds::Roles, Rounds::Blocks, Rounds::Legs] {
+        // Every chunk arrives transposed and scaled.
+        let exchange = all_to_all(link, &long, &whole).chunk_shape(rows, cols).output_shape(cols, rows).rounds(rounds);
+        exchange.produce(|c| c.input.at(c.col(), c.row()) * 0.5).run()?;
+        same(&long, "transposed", |i| {
+            let (from, at) = (i / len, i % len);
+            of(from, me * len + at % rows * cols + at / rows) * 0.5
+        });
+    }
+    // Eight bits and a scale for 32 neighbours, added to what is there.
+    let (one, short) = (all_of(link, 4096)?, link.tensor(&vec![1.0f32; 4096])?);
+    let (next, before) = (link.rank().after(1, RANKS), link.rank().after(RANKS - 1, RANKS));
+    sendrecv(link, &short, &one, next, before)
+        .produce2(|c| {
+            let x = c.input.load(c.pos());
+            let scale = (x.abs().group_max(32) / 448.0).max(f32::MIN_POSITIVE);
+            ((x / scale).cast::<F8E4M3>(), scale)
+        })
+        .consume(|c, (x, scale)| c.output.store(c.pos(), c.output.load(c.pos()) + x.cast::<f32>() * scale))
+        .run()?;
+    let out = short.to_vec();
+    for group in 0..4096 / 32 {
+        let x: Vec<f32> = (0..32).map(|i| of(before.index(), group * 32 + i)).collect();
+        let scale = (x.iter().fold(0.0f32, |a, b| a.max(b.abs())) / 448.0).max(f32::MIN_POSITIVE);
+        for (i, x) in x.iter().enumerate() {
+            let must = 1.0 + F8E4M3::from_f32(x / scale).to_f32() * scale;
+            assert_eq!(out[group * 32 + i], must, "position {i} of group {group}");
+        }
+    }
+    Ok(())
+}
+
+fn windows_are_written_and_read_in_one_hop(link: &AnyTransport) -> Result<(), RankError> {
+    let (me, len) = (link.rank().index(), 3001);
+    let window = Window::<f32>::allocate(link, RANKS * len)?;
+    let whole = all_of(link, RANKS * len)?;
+    let mut exchange = all_to_all(link, window.tensor(), &whole).window(&window).build()?;
+    for launch in 0..3 {
+        whole.copy_from(&(0..RANKS * len).map(|i| of(me, i) + launch as f32).collect::<Vec<_>>());
+        exchange.run()?;
+        exchange.sync()?;
+        same(window.tensor(), "all_to_all", |i| of(i / len, me * len + i % len) + launch as f32);
+    }
+    drop(exchange);
+    let input = Window::<f32>::allocate(link, RANKS * len)?;
+    input.tensor().copy_from(&whole.to_vec());
+    all_reduce(link, window.tensor(), input.tensor()).window(&input).window(&window).run()?;
+    same(window.tensor(), "all_reduce", |i| (0..RANKS).map(|rank| of(rank, i) + 2.0).sum());
+    Ok(())
+}
+
+fn prepared_operations_follow_each_other_in_any_geometry(link: &AnyTransport) -> Result<(), RankError> {
+    let lens = [1, 300, 20_000];
+    let mut prepared = Vec::new();
+    for (k, &len) in lens.iter().enumerate() {
+        let slots = Knobs { slot_bytes: Some(256 << k), depth: Some(4 << k), ..Knobs::default() };
+        let knobs = Knobs { primitive: Some(Primitive::Staged), ..slots };
+        let (one, long) = (link.zeros::<f32>(len)?, link.zeros::<f32>(RANKS * len)?);
+        let gather = all_gather(link, &long, &one).config(knobs).build()?;
+        let sum = all_reduce(link, &one, &one).build()?;
+        prepared.push((one, long, gather, sum));
+    }
+    let me = link.rank().index();
+    for launch in 0..12 {
+        let k = [0, 1, 2, 2, 0, 1][launch % 6];
+        let (one, long, gather, sum) = &mut prepared[k];
+        let (len, turn) = (lens[k], launch as f32);
+        one.copy_from(&(0..len).map(|i| of(me, i) + turn).collect::<Vec<_>>());
+        gather.run()?;
+        sum.run()?;
+        same(long, "all_gather", |i| of(i / len, i % len) + turn);
+        same(one, "all_reduce in place", |i| (0..RANKS).map(|rank| of(rank, i) + turn).sum());
+    }
+    for (_, _, mut gather, mut sum) in prepared {
+        gather.sync()?;
+        sum.sync()?;
+    }
+    Ok(())
+}
+
+fn reductions_agree_to_the_bit_in_every_algorithm(link: &AnyTransport) -> Result<(), RankError> {
+    let (me, len) = (link.rank().index(), 1000);
+    // Sums of these depend on the order: all algorithms have the same.
+    let data: Vec<Bf16> =
+        (0..len).map(|i| Bf16::from_f32(((i * 7919 + me * 104_729) % 10_007) as f32 / 37.0)).collect();
+    let inp = link.tensor(&data)?;
+    for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Average] {
+        let mut first: Option<Vec<Bf16>> = None;
+        for algorithm in [Algorithm::OneShot, Algorithm::TwoPhase, Algorithm::Ring] {
+            let out = link.zeros::<Bf16>(len)?;
+            all_reduce(link, &out, &inp).op(op).algorithm(algorithm).run()?;
+            let bits = out.to_vec();
+            let expected = first.get_or_insert_with(|| bits.clone());
+            assert!(*expected == bits, "{op:?} by {algorithm:?}");
+        }
+    }
+    Ok(())
+}
+
+fn ranks_that_differ_all_hear_of_it(link: &AnyTransport) -> Result<(), RankError> {
+    let len = if link.rank().index() == 1 { 64 } else { 65 };
+    let (one, long) = (link.zeros::<f32>(len)?, link.zeros::<f32>(RANKS * len)?);
+    let error = all_gather(link, &long, &one).run().unwrap_err();
+    assert!(matches!(error, RunError::Mismatch(_)), "{error}");
+    // Nothing was sent, so the next operation works.
+    let (one, long) = (all_of(link, 64)?, link.zeros::<f32>(RANKS * 64)?);
+    all_gather(link, &long, &one).run()?;
+    same(&long, "all_gather", |i| of(i / 64, i % 64));
+    Ok(())
+}
