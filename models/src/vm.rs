@@ -119,7 +119,7 @@ mod waits {
             0
         }
 
-        pub(crate) fn stalled(&self, at: &[Option<usize>], _: u64) -> Option<u64> {
+        pub(crate) fn stalled(&self, at: &[Option<Awaited>], _: u64) -> Option<u64> {
             let first = !self.told.swap(true, Ordering::Relaxed);
             assert!(!first || at.len() == self.instances, "the host is told that all wait, and {} do", at.len());
             Some(7)

@@ -6,7 +6,7 @@ use super::exchange_kernel::{self, ExchangeKernel};
 use super::hooks::OverlapCheck;
 use super::itinerary::{Itinerary, Work};
 use super::launch::{Launch, LaunchOptions};
-use super::operation::Operation;
+use super::operation::{Kind, Operation};
 use super::prepared::PreparedExchange;
 use super::request::Request;
 use super::settle::torn;
@@ -63,15 +63,17 @@ impl<'l> Request<'_, 'l> {
                 }
                 // Its own roles would reach beyond its input.
                 (Work::Shards(_), _) if !plan.faults.is_empty() => return k.main(|_| {}),
-                (Work::Shards(of), _) => {
+                (Work::Shards(of), Operation::Reduction(kind, _)) => {
                     reduction_kernel::roles(plan, of, hooks, self.link(), k);
-                    !hooks.is_copy() && !plan.in_place
+                    // In place, an all-reduce was tried as a map. A reduce-scatter writes its chunk while it still sends others, so
+                    // what its hooks read of the output must be what they write there.
+                    !hooks.is_copy() && !(plan.in_place && kind == Kind::AllReduce)
                 }
                 (Work::Map { blocks, share }, _) => {
                     map_kernel::role(plan, (*blocks, *share), hooks, k);
                     true
                 }
-                (Work::Legs(_), _) => unreachable!("only exchanges have legs"),
+                (Work::Legs(_) | Work::Shards(_), _) => unreachable!("exchanges have legs, reductions have shards"),
             };
             if writes {
                 overlap.look(k, plan.out.memory());

@@ -26,7 +26,8 @@ use crate::tensor::Tensor;
 /// ```
 ///
 /// `produce` gives what a rank has for a position of the chunk of rank `c.peer()`, `consume` gets what all have together, which has no
-/// `c.recv_peer()`. In place where the output is this rank's chunk of the input, and no hook is given.
+/// `c.recv_peer()`. In place where the output is this rank's chunk of the input; hooks may then read of it only
+/// the position that they write.
 #[track_caller]
 pub fn reduce_scatter<'h, 'l, In: Element, Out: Element>(
     link: &'l dyn Transport,

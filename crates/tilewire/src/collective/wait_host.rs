@@ -140,10 +140,11 @@ impl WaitHost for SegmentWaits {
         self.told.as_ref().map_or(0, |told| told.status.probe())
     }
 
-    fn stalled(&self, ranks: &[Option<usize>], probe: u64) -> Option<u64> {
+    fn stalled(&self, at: &[Option<Awaited>], probe: u64) -> Option<u64> {
         let told = self.told.as_ref()?;
-        // A wait for memory that no rank is known to signal may be ended by anybody.
-        let Some(mut peers) = ranks.iter().copied().collect::<Option<Vec<usize>>>() else {
+        // A wait for memory that no rank is known to signal, or that belongs to another transport, may be ended by anybody.
+        let peer = |at: &Option<Awaited>| at.filter(|at| self.places[self.own].contains(&at.address)).map(|at| at.rank);
+        let Some(mut peers) = at.iter().map(peer).collect::<Option<Vec<usize>>>() else {
             told.status.goes_on();
             return None;
         };

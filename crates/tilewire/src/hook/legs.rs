@@ -136,10 +136,21 @@ impl Reads<'_> {
             let Some((to, other)) = self.place(write).zip(self.written_param(write)) else { return false };
             let same_memory = param == other || (self.lies_equally(param, other) && read.index() < write.index());
             same_memory
+                && self.writes_when_read(read, write)
                 && self.kernel.regions[body].contains(&write)
                 && to.bank == from.bank
                 && self.same_index(body, from.index, to.index)
         })
+    }
+
+    /// True if a write happens in every element that reads: it has no mask, or that of the read.
+    fn writes_when_read(&self, read: Inst, write: Inst) -> bool {
+        let cond = |inst: Inst| match &self.kernel.insts[inst].op {
+            Op::Load { mask, .. } => mask.map(|mask| mask.cond),
+            Op::Store { mask, .. } | Op::AtomicAdd { mask, .. } => *mask,
+            _ => None,
+        };
+        cond(write).is_none_or(|when| cond(read) == Some(when))
     }
 
     /// True if element `i` of two buffers is the same bytes.

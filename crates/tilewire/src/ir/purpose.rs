@@ -22,7 +22,7 @@ pub enum Purpose {
     },
     /// Signals or packets from all ranks, one after the other in equal parts.
     AllRanks {
-        /// How many ranks.
+        /// How many ranks; 0 where it is not known which of them signals where.
         ranks: u32,
         /// Whether these are credits. All others carry the number of an operation.
         credits: bool,
@@ -73,6 +73,14 @@ impl Purpose {
                 index.checked_div(len / u64::from(ranks).max(1)).map(|rank| rank as u32).filter(|rank| *rank < ranks)
             }
             _ => None,
+        }
+    }
+
+    /// What a part of such memory is for. Which ranks signal in a part of a table of all ranks is not known.
+    pub fn of_part(self) -> Purpose {
+        match self {
+            Purpose::AllRanks { credits, .. } => Purpose::AllRanks { ranks: 0, credits },
+            other => other,
         }
     }
 

@@ -111,7 +111,8 @@ pub trait Transport {
 
     // ---- what follows from the above ----------------------------------------------------------------------------
 
-    /// Why the transport can no longer be used, if so.
+    /// Why the transport can no longer be used, if so. Launches poll the abort word of [`door`](Transport::door) themselves: a transport that can
+    /// break has a door, and this need not be overridden.
     fn broken(&self) -> Option<Cause> {
         self.door().and_then(Door::broken)
     }

@@ -196,7 +196,8 @@ impl Memory {
         assert!(end <= self.bytes, "part {offset}..{end} of memory of {} bytes", self.bytes);
         // Inside or one past the end: as good as the start, on the host and on a device.
         let start = NonNull::new(self.start.as_ptr().wrapping_add(offset)).expect("memory does not wrap");
-        Memory { start, bytes, ..self.clone() }
+        let purpose = if bytes == self.bytes { self.purpose } else { self.purpose.of_part() };
+        Memory { start, bytes, purpose, ..self.clone() }
     }
 
     /// This memory, for a purpose: a parameter that is bound to it says so.

@@ -221,7 +221,7 @@ impl Prepared {
                     // After the word: what was signalled before is there.
                     abort = waits.aborted().or_else(|| in_vain.filter(|_| !is_ready()));
                     if abort.is_none() && backoff.is_stalled() {
-                        abort = participant.waits(std::iter::once(at.map(|at| at.rank)));
+                        abort = participant.waits(std::iter::once(at));
                     }
                     let mut ready = || is_ready() || waits.aborted().or(waits.in_vain(at)).is_some();
                     abort.is_some() || backoff.pause(waits, watch.is_polled(), &mut ready)

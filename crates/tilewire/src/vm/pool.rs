@@ -135,7 +135,7 @@ impl Job {
                 participant.goes_on();
             } else if backoff.is_stalled()
                 && let Some(index) = stuck
-                && let abort @ Some(_) = participant.waits(self.blocked(first).map(|(.., at)| at.map(|at| at.rank)))
+                && let abort @ Some(_) = participant.waits(self.blocked(first).map(|(.., at)| at))
             {
                 return self.fail(Failure { index, stop: stop_of(index), abort });
             } else if !backoff.spins()

@@ -3,7 +3,7 @@
 //! Only waits that have long stopped spinning come here, so a lock and a list are no loss.
 #![forbid(unsafe_code)]
 
-use super::waits::Waits;
+use super::waits::{Awaited, Waits};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// The participants of one launch.
@@ -21,7 +21,7 @@ pub(crate) struct Stalls {
 #[derive(Default)]
 struct Waiting {
     /// Participants that wait, for which ranks, and the probe that each read before it looked.
-    of: Vec<(usize, Vec<Option<usize>>, u64)>,
+    of: Vec<(usize, Vec<Option<Awaited>>, u64)>,
     /// Whether the host was told.
     told: bool,
 }
@@ -59,21 +59,21 @@ impl Participant<'_> {
         }
     }
 
-    /// All its instances wait, for these ranks, and none had what it waits for since [`Participant::looks`]. Gives the word that ends the
+    /// All its instances wait, there, and none had what it waits for since [`Participant::looks`]. Gives the word that ends the
     /// launch, if the host knows that it waits in vain.
     #[cold]
-    pub(crate) fn waits(&mut self, ranks: impl Iterator<Item = Option<usize>>) -> Option<u64> {
+    pub(crate) fn waits(&mut self, at: impl Iterator<Item = Option<Awaited>>) -> Option<u64> {
         self.waits.host()?;
         let mut waiting = self.stalls.waiting();
         waiting.of.retain(|(number, ..)| *number != self.number);
-        waiting.of.push((self.number, ranks.collect(), self.probe));
+        waiting.of.push((self.number, at.collect(), self.probe));
         self.waiting = true;
         if waiting.of.len() < self.stalls.inside.load(Ordering::Relaxed) {
             return None;
         }
         waiting.told = true;
         let probe = waiting.of.iter().map(|(.., probe)| *probe).min().unwrap_or(0);
-        let all: Vec<Option<usize>> = waiting.of.iter().flat_map(|(_, ranks, _)| ranks.iter().copied()).collect();
+        let all: Vec<Option<Awaited>> = waiting.of.iter().flat_map(|(_, at, _)| at.iter().copied()).collect();
         self.waits.stalled(&all, probe)
     }
 

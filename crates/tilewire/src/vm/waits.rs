@@ -49,7 +49,7 @@ pub trait WaitHost: Send + Sync {
 
     /// All of a launch waits, for these ranks (`None`: for memory that no rank is known to signal), and looked after it read `probe`. Gives the
     /// word that says why it waits in vain, if that is known. Called every few milliseconds by a launch that has waited for some.
-    fn stalled(&self, _ranks: &[Option<usize>], _probe: u64) -> Option<u64> {
+    fn stalled(&self, _at: &[Option<Awaited>], _probe: u64) -> Option<u64> {
         None
     }
 
@@ -134,8 +134,8 @@ impl Waits {
     }
 
     /// See [`WaitHost::stalled`].
-    pub(crate) fn stalled(&self, ranks: &[Option<usize>], probe: u64) -> Option<u64> {
-        self.0.as_ref().and_then(|host| host.stalled(ranks, probe))
+    pub(crate) fn stalled(&self, at: &[Option<Awaited>], probe: u64) -> Option<u64> {
+        self.0.as_ref().and_then(|host| host.stalled(at, probe))
     }
 
     /// See [`WaitHost::resumed`].

@@ -138,7 +138,7 @@ fn a_reduction_whose_hooks_stay_at_their_position_may_be_in_place() {
 fn a_reduction_whose_hooks_read_what_others_write_is_refused_in_place() {
     threads(2, "hooks in place", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        let x = Tensor::<f32>::zeros(100);
+        let (me, x) = (world.rank(), Tensor::<f32>::zeros(100));
         let overlap = |result: Result<(), RunError>| {
             let error = result.expect_err("an overlap");
             assert!(matches!(error, RunError::Transfer(TransferError::Overlap { .. })), "{error}");
@@ -149,6 +149,13 @@ fn a_reduction_whose_hooks_read_what_others_write_is_refused_in_place() {
         // A captured handle to the same memory, and a result that is stored elsewhere.
         overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()) + x.at(c.pos() * 0)).run());
         overlap(all_reduce(&link, &x, &x).consume(|c, x| c.output.store(-c.pos() + 99, x)).run());
+        // A store under a mask writes only some of the positions that are read.
+        let halves = all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()));
+        overlap(halves.consume(|c, x| c.output.store_if(c.pos().lt(50), c.pos(), x)).run());
+        // A reduce-scatter may write its chunk while it still produces for others.
+        let own = x.slice(me.index() * 50..(me.index() + 1) * 50);
+        let scattered = reduce_scatter(&link, &own, &x).primitive(Primitive::Staged);
+        overlap(scattered.produce(|c| c.input.load(c.pos()) + own.at(c.pos())).run());
         Ok(link.close()?)
     });
 }
