@@ -217,7 +217,7 @@ mod tests {
             let own = ranks[1].segment(1).for_purpose(purpose);
             let traced = kernel("patient", |k| {
                 k.blocks(blocks);
-                let slots = k.slots("ready", &[own.clone()], 64);
+                let slots = k.slots("ready", std::slice::from_ref(&own), 64);
                 k.main(|r| r.wait(slots.slot(0i64, 0i64), 1i64));
             });
             let mut waits = SegmentWaits::new(&[&Door::of(&ranks[1])]);
