@@ -147,7 +147,7 @@ fn a_reduction_whose_hooks_read_what_others_write_is_refused_in_place() {
         overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(-c.pos() + 99)).run());
         overlap(all_reduce(&link, &x, &x).chunk_shape(10, 10).produce(|c| c.input.at(c.col(), c.row())).run());
         // A captured handle to the same memory, and a result that is stored elsewhere.
-        overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()) + x.at(c.pos() * 0)).run());
+        overlap(all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()) + x.at(c.pos() / 2)).run());
         overlap(all_reduce(&link, &x, &x).consume(|c, x| c.output.store(-c.pos() + 99, x)).run());
         // A store under a mask writes only some of the positions that are read.
         let halves = all_reduce(&link, &x, &x).produce(|c| c.input.load(c.pos()));
