@@ -15,7 +15,7 @@ use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, 
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Longer than detection takes.
 const SOON: Duration = Duration::from_secs(15);
-/// What is found is found within a second; more where a machine has other things to do.
+/// Detection takes less than a second, or more on a busy machine.
 const FOUND: Duration = Duration::from_secs(3);
 
 /// An operation. There are few of them, since every text is assembled once.
@@ -192,7 +192,7 @@ pub fn ring(device: &Arc<Device>, captured: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the host of rank 1 waits in while a kernel of rank 0 waits for rank 1.
+/// The call in which the host of rank 1 waits while a kernel of rank 0 waits for rank 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostWait {
     /// The first launch of an operation that rank 0 has not built.
@@ -201,11 +201,12 @@ pub enum HostWait {
     Window,
 }
 
-/// What there is of them, plain and captured.
+/// All of them, plain and captured.
 pub const HOST_WAITS: [(HostWait, bool); 4] =
     [(HostWait::Meeting, false), (HostWait::Meeting, true), (HostWait::Window, false), (HostWait::Window, true)];
 
-/// A kernel of rank 0 waits for a launch of rank 1, whose host waits for rank 0: the same error on both that names them, and no deadline.
+/// A kernel of rank 0 waits for a launch of rank 1, whose host waits for rank 0: both get the same error, which names
+/// them, before any deadline.
 pub fn host(device: &Arc<Device>, waits: HostWait, captured: bool) -> Result<()> {
     let what = format!("{waits:?}, captured {captured}");
     let body = |world: World| -> Result<(RunError, Duration), RankError> {
@@ -230,7 +231,7 @@ pub fn host(device: &Arc<Device>, waits: HostWait, captured: bool) -> Result<()>
             HostWait::Window => Window::<u32>::allocate(&link, 8).map(|_| ()).map_err(RunError::from),
         };
         let after = start.elapsed();
-        // Neither lets go of its transport before the other has heard.
+        // Neither drops its transport before the other has been told.
         world.bootstrap().barrier("ended", world.deadline())?;
         Ok((ended.err().ok_or("it ended well")?, after))
     };
@@ -244,7 +245,8 @@ pub fn host(device: &Arc<Device>, waits: HostWait, captured: bool) -> Result<()>
     Ok(())
 }
 
-/// Kernels of ranks 0 and 1 wait in a chain for rank 2, which does not come, and their deadlines pass at the same time: both name rank 2.
+/// Kernels of ranks 0 and 1 wait in a chain for rank 2, which never comes, and their deadlines pass at the same time:
+/// both name rank 2.
 pub fn late(device: &Arc<Device>) -> Result<()> {
     const PATIENCE: Duration = Duration::from_millis(300);
     let body = |world: World| -> Result<Option<RunError>, RankError> {
@@ -255,7 +257,7 @@ pub fn late(device: &Arc<Device>) -> Result<()> {
         let (mut take, mut give) = (take.transpose()?, give.transpose()?);
         let meet = |name: &str| world.bootstrap().barrier(name, world.deadline());
         meet("built")?;
-        // Once with all: a first launch compares the sides.
+        // Once with all ranks: a first launch compares the sides.
         for op in [&mut give, &mut take] {
             op.as_mut().map_or(Ok(()), |op| op.run())?;
         }

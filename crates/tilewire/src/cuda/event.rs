@@ -41,7 +41,7 @@ impl Event {
         unsafe { result::event::synchronize(self.handle) }.called("cuEventSynchronize")
     }
 
-    /// Whether it has happened; one that was never recorded has.
+    /// True if it has happened. An event that was never recorded counts as happened.
     pub(super) fn has_happened(&self) -> Result<bool, CudaError> {
         self.device.bind()?;
         // SAFETY: the event lives.

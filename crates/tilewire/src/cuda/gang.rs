@@ -47,7 +47,7 @@ pub(super) struct LegEnd {
 }
 
 impl LegEnd {
-    /// Those of a kernel of rank `me`, by peer, as the purposes of its parameters say.
+    /// The ends of a kernel of rank `me`, by peer, from the purposes of its parameters.
     pub(super) fn of(kernel: &Kernel, me: u32) -> Vec<LegEnd> {
         let end = |purpose: &Purpose| match *purpose {
             Purpose::Transfer { from, to, .. } if from == me || to == me => {
@@ -230,19 +230,19 @@ impl<O: Order> GangLaunch<O> {
         }
     }
 
-    /// Whether launches of a stream wait to start.
+    /// True if launches of a stream wait to start.
     pub(super) fn has_pending(&self, stream: usize) -> bool {
         self.state().streams.contains_key(&stream)
     }
 
-    /// The first launch of a stream that waits to start, and a rank that has not come for it.
+    /// The first launch of a stream that waits to start, and a rank whose launch has not arrived for it.
     pub(super) fn lacks(&self, stream: usize) -> Option<(u64, u32)> {
         let state = self.state();
         let (number, _) = state.first(stream)?;
         Some((number, *state.needed_by(number).missing.first()?))
     }
 
-    /// Nobody comes for this launch of a stream, if it still waits: starts it with what is there.
+    /// Starts this launch of a stream, if it still waits, with what has arrived: the missing ranks never will.
     pub(super) fn start_without(&self, stream: usize, number: u64) {
         let mut state = self.state();
         if state.first(stream).is_some_and(|(first, _)| first == number) {

@@ -84,8 +84,8 @@ impl Seat {
         })
     }
 
-    /// For launches of this thread that wait for nobody, with a stream that the thread has for all of them: they run in the order of the
-    /// thread's calls, also with its launches on other streams.
+    /// For launches of this thread that wait for nobody, with a stream that the thread has for all of them: they run in
+    /// the order of the thread's calls, also with its launches on other streams.
     pub fn of_thread(device: &Arc<Device>) -> Result<Seat, CudaError> {
         Ok(Seat { stream: Stream::of_thread(device)?, ..Seat::new(device)? })
     }
@@ -102,7 +102,8 @@ impl Seat {
 
 /// A program bound to memory: start it any number of times, from any thread if no scalar is another thread's own.
 ///
-/// Host access to tensors waits for the launches of its own thread only: a thread that starts one for another also calls [`Launch::sync`].
+/// Host access to tensors waits only for the launches of its own thread: a thread that starts one for another must also
+/// call [`Launch::sync`].
 /// Dropping it waits until its launches are done.
 pub struct Launch {
     stream: Arc<Stream>,
@@ -189,7 +190,7 @@ impl Order for KernelOrder {
     }
 }
 
-/// Lets the capture of this thread keep what a launch or replay in it uses, and know of which streams the launches are.
+/// Lets this thread's capture keep what a launch or replay in it uses, and record the streams of the launches.
 pub(super) fn keep_captured(kept: &[Arc<Kept>], streams: &[Arc<Stream>]) -> Result<(), CudaError> {
     CAPTURED.with_borrow_mut(|captured| match captured {
         Some(captured) => {
@@ -201,17 +202,17 @@ pub(super) fn keep_captured(kept: &[Arc<Kept>], streams: &[Arc<Stream>]) -> Resu
     })
 }
 
-/// What a capture has recorded so far.
+/// The state of a capture so far.
 #[derive(Default)]
 pub(super) struct Captured {
-    /// What its launches keep.
+    /// The memory that its launches keep.
     pub(super) kept: Vec<Arc<Kept>>,
-    /// Where they would have been put: no other launch of these streams may run beside the graph, since counters are shared.
+    /// Their streams. No other launch of these may run beside the graph, since counters are shared.
     pub(super) streams: Vec<Arc<Stream>>,
 }
 
 thread_local! {
-    /// The capture of this thread; `None` outside of one.
+    /// The capture of this thread; `None` outside a capture.
     pub(super) static CAPTURED: RefCell<Option<Captured>> = const { RefCell::new(None) };
 }
 

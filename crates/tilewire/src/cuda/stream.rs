@@ -19,26 +19,27 @@ pub struct Stream {
     ahead: AtomicBool,
     /// The ends of such replays since the last launch: the next launch waits for them.
     behind: Mutex<Vec<Arc<Event>>>,
-    /// Where launches wait for those of other ranks before they are put on the stream.
+    /// The gang of ranks with which its launches start.
     together: Option<Gang>,
-    /// The thread that launches here, by its number; see [`Stream::own`].
+    /// The number of the thread that launches here; see [`Stream::own`].
     owner: AtomicU64,
-    /// Odd while that thread waits for the stream; another number in every wait.
+    /// Odd while that thread waits for the stream; a different number in every wait.
     waits: AtomicU64,
     /// The last launch on a thread's own stream that this one follows.
     followed: AtomicU64,
 }
 
-/// Numbers of threads, from 1; none is used again.
+/// Numbers of threads, from 1; none is reused.
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
-/// A stream of a thread's own, see [`Stream::of_thread`], and its last launch: launches on such streams are numbered in the order of time.
+/// A thread's own stream, see [`Stream::of_thread`], and its last launch: launches on such streams are numbered in the
+/// order of time.
 struct OwnStream {
     stream: Weak<Stream>,
     last: u64,
 }
 
-/// The number of the last launch on a stream of some thread's own.
+/// The number of the last launch on any thread's own stream.
 static OWN_LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
 /// Ranks of this process that share a device: their launches start together.
@@ -83,8 +84,8 @@ impl Stream {
         Stream::make(device, Some(ranks.clone()))
     }
 
-    /// The stream of this thread for launches that belong to no transport. They are ordered with the thread's launches on all other streams, as
-    /// its calls are.
+    /// The stream of this thread for launches that belong to no transport. They are ordered with the thread's launches
+    /// on all other streams, in the order of its calls.
     pub fn of_thread(device: &Arc<Device>) -> Result<Arc<Stream>, CudaError> {
         let known = OWN.with_borrow_mut(|own| {
             own.retain(|own| own.stream.strong_count() > 0);
@@ -99,7 +100,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// A launch of this thread comes next: it runs after those on the thread's own streams, and if this is one of these, after those on all streams.
+    /// A launch of this thread comes next: it runs after those on the thread's own streams and, if this is one of them,
+    /// after those on all streams.
     pub(super) fn follow_thread(self: &Arc<Self>) -> Result<(), CudaError> {
         let is_self = |stream: &Weak<Stream>| std::ptr::eq(stream.as_ptr(), Arc::as_ptr(self));
         let live = |streams: Vec<Weak<Stream>>| streams.into_iter().filter(|other| !is_self(other));
@@ -145,20 +147,21 @@ impl Stream {
         &self.device
     }
 
-    /// This thread launches here, and no other does at the same time.
+    /// Records that this thread launches here; no other does at the same time.
     pub(super) fn own(&self) {
         THREAD.with(|&thread| self.owner.store(thread, Ordering::Relaxed));
     }
 
-    /// The wait for this stream that the thread which launches here is in, by its number; 0: it is in none.
+    /// The number of the wait for this stream that its launching thread is in; 0 if it is in none.
     pub(crate) fn host_waits(&self) -> u64 {
-        // Acquire and release (`HostWait`): whatever is seen of launches between two looks that give the same number was launched before that wait.
+        // Acquire and release (`HostWait`): all launches observed between two reads of the same number were made before
+        // that wait.
         Some(self.waits.load(Ordering::Acquire)).filter(|number| number % 2 == 1).unwrap_or(0)
     }
 
-    /// From now on this thread waits for the stream, until the guard is gone, if it is the one that launches here.
+    /// If this thread is the one that launches here, marks it as waiting for the stream until the guard is dropped.
     fn host_wait(&self) -> Option<HostWait<'_>> {
-        // Relaxed: a thread reads its own number, or one that is not its own.
+        // Relaxed: a thread reads its own number, or one that differs from it.
         let is_owner = THREAD.with(|&thread| self.owner.load(Ordering::Relaxed) == thread);
         (is_owner && self.host_waits() == 0).then(|| {
             self.waits.fetch_add(1, Ordering::AcqRel);
@@ -166,9 +169,10 @@ impl Stream {
         })
     }
 
-    /// Whether all that was launched here has ended, in replays on other streams too. Of use while the thread that launches here does not.
+    /// True if all launches here have ended, including those in replays on other streams. Meaningful only while the
+    /// launching thread does not launch.
     pub(crate) fn is_idle(&self) -> Result<bool, CudaError> {
-        // In this order: what waits to be put on the stream leaves that list for the stream.
+        // In this order: pending launches move from that list to the stream.
         if self.gang().is_some_and(|gang| gang.has_pending(self.handle as usize)) {
             return Ok(false);
         }
@@ -180,12 +184,12 @@ impl Stream {
         Ok(is_empty && over.into_iter().all(|is_over| is_over))
     }
 
-    /// The first launch that waits for other ranks before it is put here, by its number, and a rank that has not come.
+    /// The number of the first launch that waits for other ranks before it starts here, and a missing rank.
     pub(crate) fn lacks(&self) -> Option<(u64, u32)> {
         self.gang()?.lacks(self.handle as usize)
     }
 
-    /// Puts that launch here with what is there: nobody comes.
+    /// Starts that launch with what has arrived: the missing ranks never will.
     pub(crate) fn start_without(&self, number: u64) {
         if let Some(gang) = self.gang() {
             gang.start_without(self.handle as usize, number);
@@ -199,7 +203,7 @@ impl Stream {
         }
         let _waits = self.host_wait();
         self.ordered();
-        // They stay in the list until they have happened: `is_idle` looks there, whichever thread waits here.
+        // They stay in the list until they have happened: `is_idle` reads it, whichever thread waits here.
         let behind = held(&self.behind).clone();
         behind.iter().try_for_each(|replayed| replayed.wait())?;
         held(&self.behind).retain(|replayed| !replayed.has_happened().unwrap_or(false));
@@ -338,7 +342,7 @@ impl Stream {
     }
 }
 
-/// The thread that launches on a stream waits for it; see [`Stream::host_waits`].
+/// Marks that a stream's launching thread waits for it; see [`Stream::host_waits`].
 struct HostWait<'s>(&'s Stream);
 
 impl Drop for HostWait<'_> {
@@ -347,7 +351,7 @@ impl Drop for HostWait<'_> {
     }
 }
 
-/// Whether a query of the driver says that all has ended.
+/// True if a query of the driver reports that everything has ended.
 pub(super) fn ended(query: Result<(), result::DriverError>) -> Result<bool, result::DriverError> {
     match query {
         Err(result::DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
@@ -392,7 +396,7 @@ pub(super) fn sync_launches(device: &Device) -> Result<(), CudaError> {
         mine
     });
     let mine: Vec<Arc<Stream>> = mine.iter().filter_map(Weak::upgrade).collect();
-    // While it waits for one, it waits for all: it comes back when all have ended.
+    // While it waits for one, it waits for all: it returns when all have ended.
     let _waits: Vec<_> = mine.iter().map(|stream| stream.host_wait()).collect();
     // All are waited for, whatever the first says.
     let ends: Vec<_> = mine.iter().map(|stream| stream.sync()).collect();

@@ -266,18 +266,19 @@ impl Kernel {
         }
     }
 
-    /// What a bank of a parameter is for.
+    /// The purpose of a bank of a parameter.
     pub fn purpose(&self, param: ParamId, bank: usize) -> Purpose {
         self.purposes.get(&param).and_then(|banks| banks.get(bank)).copied().unwrap_or_default()
     }
 
-    /// Whether words and flags of a parameter carry the number of the launch's operation, which is an argument
-    /// ([`matching`](super::matching)): a launch that waits for this operation ends with an error if it finds a signal or packet of another one.
+    /// True if words and flags of a parameter carry the number of the launch's operation, which is an argument
+    /// ([`matching`](super::matching)). A launch that waits for this operation ends with an error if it finds a signal
+    /// or packet of another one.
     pub fn is_matched(&self, param: ParamId) -> bool {
         self.purposes.get(&param).is_some_and(|banks| banks.iter().any(|bank| bank.is_matched()))
     }
 
-    /// Adds to the name of every parameter in which rank `me` waits for one other rank which one that is: for messages.
+    /// If rank `me` waits for one other rank in a parameter, appends that rank to the parameter's name, for messages.
     pub fn name_peers(&mut self, me: u32) {
         for (&param, banks) in &self.purposes {
             if let [purpose @ Purpose::Transfer { .. }] = banks[..]
@@ -289,7 +290,8 @@ impl Kernel {
         }
     }
 
-    /// The parameters that packets go to. Both halves of a packet are read together, so these must be aligned to it whatever they are for.
+    /// The parameters that hold packets. Both halves of a packet are read together, so these must be aligned to it,
+    /// whatever their purpose.
     pub fn packet_areas(&self) -> Vec<ParamId> {
         let mut found = Vec::new();
         for role in self.roles.values() {

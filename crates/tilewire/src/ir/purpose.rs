@@ -1,19 +1,19 @@
-//! What the memory of a parameter is for, as its declaration says.
+//! The purpose of a parameter's memory, as its declaration states it.
 //!
-//! Engines compute the same whatever it is: it is no part of a kernel's text. What it decides is whom a wait is for, which ranks a kernel talks to,
-//! which words carry the number of an operation, and what a message calls a parameter.
+//! It does not change what engines compute, and is not part of a kernel's text. It decides which rank a wait is for,
+//! which ranks a kernel talks to, which words carry the number of an operation, and a parameter's name in messages.
 
-/// What one bank of a parameter is for.
+/// The purpose of one bank of a parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Purpose {
-    /// Memory that the kernel's author gave it, of which nothing else is known.
+    /// Memory from the kernel's author, of unknown use.
     #[default]
     Own,
     /// A tensor of the caller, which its host reads and writes between launches.
     Tensor,
-    /// A part of what carries data from one rank to another. Ranks are plain numbers, the same on both sides.
+    /// A part of a transfer from one rank to another. Ranks are plain numbers, the same on both sides.
     Transfer {
-        /// Which part.
+        /// The part.
         part: Part,
         /// The rank that sends the data.
         from: u32,
@@ -24,7 +24,7 @@ pub enum Purpose {
     AllRanks {
         /// How many ranks; 0 where it is not known which of them signals where.
         ranks: u32,
-        /// Whether these are credits. All others carry the number of an operation.
+        /// True for credits. All others carry the number of an operation.
         credits: bool,
     },
     /// This rank's own counters for its transfers with a peer, kept across launches.
@@ -34,7 +34,7 @@ pub enum Purpose {
     },
 }
 
-/// The parts of what carries data from a sender to a receiver.
+/// The parts of a transfer from a sender to a receiver.
 ///
 /// | part | lies at | signalled by | carries an operation |
 /// |---|---|---|---|
@@ -92,14 +92,14 @@ impl Purpose {
         }
     }
 
-    /// Whether its words or flags carry the number of the launch's operation: see [`matching`](super::matching).
+    /// True if its words or flags carry the number of the launch's operation: see [`matching`](super::matching).
     pub fn is_matched(self) -> bool {
         let matched = |part| matches!(part, Part::Packets | Part::Tail | Part::Ready | Part::Done);
         matches!(self, Purpose::AllRanks { credits: false, .. })
             || matches!(self, Purpose::Transfer { part, .. } if matched(part))
     }
 
-    /// Whether its words are credits.
+    /// True if its words are credits.
     pub fn is_credit(self) -> bool {
         let is_credit = |part| matches!(part, Part::Head | Part::PacketHead);
         matches!(self, Purpose::AllRanks { credits: true, .. })
