@@ -88,8 +88,8 @@ impl Report {
 
     /// The mark of a stalled wait; see [`abi::stall`].
     pub(super) fn stall(&self) -> u64 {
-        // Relaxed: the word is self-contained.
-        self.word(abi::STALL).load(Ordering::Relaxed)
+        // Acquire: the state of the report is read after it.
+        self.word(abi::STALL).load(Ordering::Acquire)
     }
 
     /// Number of stalled waits that have continued.

@@ -29,6 +29,9 @@ pub struct Stream {
     followed: AtomicU64,
 }
 
+/// Held while streams enter a capture, and while a watching thread queries one: a query of a stream in a capture would end the capture.
+static CAPTURE_OR_QUERY: Mutex<()> = Mutex::new(());
+
 /// Numbers of threads, from 1; none is reused.
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
@@ -149,7 +152,11 @@ impl Stream {
 
     /// Records that this thread launches here; no other does at the same time.
     pub(super) fn own(&self) {
-        THREAD.with(|&thread| self.owner.store(thread, Ordering::Relaxed));
+        let before = THREAD.with(|&thread| self.owner.swap(thread, Ordering::Relaxed));
+        if THREAD.with(|&thread| before != thread) {
+            // What the thread before had followed says nothing about this thread's own streams.
+            self.followed.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The number of the wait for this stream that its launching thread is in; 0 if it is in none.
@@ -177,6 +184,10 @@ impl Stream {
             return Ok(false);
         }
         self.device.bind()?;
+        let _no_capture_begins = held(&CAPTURE_OR_QUERY);
+        if self.is_capturing()? {
+            return Ok(false);
+        }
         // SAFETY: the stream lives.
         let is_empty = ended(unsafe { sys::cuStreamQuery(self.handle) }.result()).called("cuStreamQuery")?;
         let behind = held(&self.behind).clone();
@@ -287,13 +298,15 @@ impl Stream {
         others.iter().copied().chain([self]).for_each(|stream| _ = stream.ordered());
         self.device.bind()?;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let no_query = held(&CAPTURE_OR_QUERY);
         // SAFETY: the stream lives.
         unsafe { result::stream::begin_capture(self.handle, mode) }.called("cuStreamBeginCapture")?;
         let recording = Recording { stream: self };
         CAPTURED.set(Some(Captured::default()));
-        let fork = || others.iter().try_for_each(|other| other.after(self));
+        let forked = others.iter().try_for_each(|other| other.after(self));
+        drop(no_query);
         let join = || others.iter().try_for_each(|other| self.after(other));
-        let body = fork().map_err(E::from).and_then(|()| body()).and_then(|()| Ok(join()?));
+        let body = forked.map_err(E::from).and_then(|()| body()).and_then(|()| Ok(join()?));
         let Captured { kept, streams } = CAPTURED.take().unwrap_or_default();
         let graph = recording.end();
         body?;

@@ -31,6 +31,9 @@ pub trait Transport {
 
     /// The memories between this rank and a peer; `None` where kernels of this rank cannot reach it.
     ///
+    /// Kernels that use them are launched by the thread that has the transport and, on a GPU, on the stream of its [`seat`](Transport::seat).
+    /// Otherwise a cycle of waiting ranks may be reported that such a launch would have ended.
+    ///
     /// # Panics
     /// When there is no such peer.
     fn endpoint(&self, peer: Rank) -> Option<PeerEndpoint>;

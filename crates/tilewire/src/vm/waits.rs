@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 ///
 /// Every call may come from any thread that takes part in the launch, several at once.
 ///
-/// The trait is safe to implement. What the engine relies on for memory safety is in the types alone: a [`Bell`] is borrowed from
+/// **Calls must not touch memory of the launch that waits**, neither through tensors nor by another launch: its other blocks may be writing
+/// there at that moment, and host access to a tensor counts on running alone.
+///
+/// Beyond that the trait is safe to implement. What the engine relies on for memory safety is in the types alone: a [`Bell`] is borrowed from
 /// the host, the engine holds the host in an [`Arc`] for as long as it looks at the bell, and through an `Arc` that somebody else
 /// holds, nobody can move, change or free what was lent. A host that breaks any other promise here makes waits late, or ends them
 /// wrongly, and no more. So a host can only lend a word it has:
