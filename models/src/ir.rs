@@ -1,4 +1,4 @@
-//! What `cuda/muster.rs` reads of a kernel; no model has one.
+//! The parts of a kernel that `cuda/gang.rs` reads; no model has one.
 
 use std::collections::BTreeMap;
 
