@@ -14,6 +14,7 @@ pub use ops::Outbox;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tilewire::hook::Block;
@@ -144,11 +145,14 @@ impl Transport for OutboxTransport {
             lens.push(len.ok_or_else(|| TransportError::Peer { rank, what: what() })?);
         }
         let mut windows = self.windows.lock().expect("no rank panics in here");
-        if !windows.contains_key(&nth) {
-            let sets = SegmentSet::threads(lens.len(), lens.iter().copied().max().unwrap_or(0))?;
-            windows.insert(nth, sets.into_iter().map(Some).collect());
-        }
-        let mine = windows.get_mut(&nth).and_then(|sets| sets[self.rank.index()].take());
+        let sets = match windows.entry(nth) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(none) => {
+                let sets = SegmentSet::threads(lens.len(), lens.iter().copied().max().unwrap_or(0))?;
+                none.insert(sets.into_iter().map(Some).collect())
+            }
+        };
+        let mine = sets[self.rank.index()].take();
         let mine = mine.expect("every rank takes its set once");
         let peers = lens.iter().enumerate().map(|(rank, bytes)| Some(mine.segment(rank).part(0, *bytes))).collect();
         Ok(WindowParts { number: nth.to_string(), peers })

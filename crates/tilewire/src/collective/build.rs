@@ -67,7 +67,7 @@ impl<'l> Request<'_, 'l> {
                     reduction_kernel::roles(plan, of, hooks, self.link(), k);
                     // In place, an all-reduce was tried as a map. A reduce-scatter writes its chunk while it still sends others, so
                     // what its hooks read of the output must be what they write there.
-                    !hooks.is_copy() && !(plan.in_place && kind == Kind::AllReduce)
+                    !(hooks.is_copy() || plan.in_place && kind == Kind::AllReduce)
                 }
                 (Work::Map { blocks, share }, _) => {
                     map_kernel::role(plan, (*blocks, *share), hooks, k);

@@ -334,7 +334,10 @@ impl<T: Element> Tensor<T> {
             Held::Own(..) => (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.start().add(i).write(x) }),
             // SAFETY: every element is inside, in shared memory: `zip` ends with the tensor.
             Held::Shared(_) => {
-                (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) })
+                (0..self.len).zip(elements).for_each(|(i, x)| {
+                    // SAFETY: as above.
+                    unsafe { self.write_shared(i, x.to_bits()) }
+                })
             }
             Held::Device(device) => {
                 let mut bytes = Vec::with_capacity(self.memory.bytes());

@@ -402,6 +402,11 @@ impl Step for Exchange<'_> {
     }
 }
 
+/// The windows of all ranks: those of one machine reach each other.
+fn reached<T: Element>(window: &Window<T>) -> Vec<Memory> {
+    window.banks().expect("ranks of one machine reach each other's windows")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,9 +429,4 @@ mod tests {
         });
         worked.unwrap();
     }
-}
-
-/// The windows of all ranks: those of one machine reach each other.
-fn reached<T: Element>(window: &Window<T>) -> Vec<Memory> {
-    window.banks().expect("ranks of one machine reach each other's windows")
 }
