@@ -332,12 +332,9 @@ impl<T: Element> Tensor<T> {
         match self.memory.held() {
             // SAFETY: as in `try_set`: `zip` ends with the tensor.
             Held::Own(..) => (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.start().add(i).write(x) }),
-            // SAFETY: every element is inside, in shared memory: `zip` ends with the tensor.
             Held::Shared(_) => {
-                (0..self.len).zip(elements).for_each(|(i, x)| {
-                    // SAFETY: as above.
-                    unsafe { self.write_shared(i, x.to_bits()) }
-                })
+                // SAFETY: every element is inside, in shared memory: `zip` ends with the tensor.
+                (0..self.len).zip(elements).for_each(|(i, x)| unsafe { self.write_shared(i, x.to_bits()) })
             }
             Held::Device(device) => {
                 let mut bytes = Vec::with_capacity(self.memory.bytes());
