@@ -7,18 +7,10 @@ mod demo;
 mod emit;
 mod file_limit;
 mod fingerprints;
-/// Hooks that record the fields of their context, with their definitions: shared with the library's own tests.
-#[path = "../../tilewire/tests/support/fields.rs"]
-#[allow(dead_code, missing_docs)]
-mod form;
 mod handwritten;
 mod kernels;
 mod launch;
 mod memory;
-/// Random programs, shared with the library's own tests, so that an engine can be verified on any machine.
-#[path = "../../tilewire/tests/support/programs/mod.rs"]
-#[allow(dead_code, missing_docs)]
-mod programs;
 mod progress;
 mod run;
 mod soak;

@@ -1,10 +1,8 @@
 //! The PTX of every kernel that has a name, assembled for every target: no error, no spill.
 
-#[path = "../../tilewire/tests/support/ptxas.rs"]
-mod ptxas;
-
 use std::process::Command;
 use tilewire::ptx::Target;
+use tilewire_testkit::ptxas;
 
 const KERNELS: [&str; 8] = ["copy", "scale", "accumulate", "quantise", "gather", "transpose", "rmsnorm", "message"];
 

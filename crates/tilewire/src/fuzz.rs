@@ -1,6 +1,6 @@
 //! Targets for fuzzing: functions of bytes that must not panic. The crate in `fuzz/` gives them to libFuzzer, which sets `cfg(fuzzing)`; the tests
 //! here give them a few thousand mutations of known inputs. The target of the IR's verifier needs nothing private: it is in
-//! `tests/support/malformed.rs`.
+//! `tilewire_testkit::malformed`.
 //!
 //! For longer: `TILEWIRE_CASES=10000000 cargo test --release -p tilewire --lib fuzz`, `TILEWIRE_SEED=7` for others.
 #![forbid(unsafe_code)]
@@ -16,13 +16,9 @@ pub fn bytecode(data: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "../tests/support/mutations.rs"]
-mod mutations;
-
-#[cfg(test)]
 mod tests {
-    use super::mutations::mutations;
     use super::*;
+    use tilewire_testkit::mutations::mutations;
 
     #[test]
     fn no_message_of_the_bootstrap_makes_its_reader_panic() {

@@ -4,16 +4,12 @@
 //! `TILEWIRE_CYCLES` says how many cycles there are, for a longer look than CI takes.
 #![cfg(target_os = "linux")]
 
-#[path = "support/job.rs"]
-mod job;
-#[path = "support/ranks.rs"]
-mod ranks;
-
-use job::{Job, Member};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tilewire::link::{ShmOptions, ShmTransport, Transport};
 use tilewire::transport::{RankError, World};
+use tilewire_testkit::job::{Job, Member};
+use tilewire_testkit::ranks;
 
 const OPTIONS: ShmOptions = ShmOptions {
     per_peer_bytes: Some(64 << 10),

@@ -12,8 +12,8 @@
 //! Sides share buffers, and one that writes around the cache leaves the next a cold destination. So a few untimed runs
 //! come before every sample of short work.
 
-use crate::programs::data::Random;
 use std::time::{Duration, Instant};
+use tilewire_testkit::random::Random;
 
 /// Runs at least this long are not warmed up; 64 MiB take about this long.
 const LONG: Duration = Duration::from_millis(5);
@@ -125,7 +125,7 @@ pub fn measure(sides: &mut [Side], effort: Effort) -> Vec<Timing> {
 /// much to be written back was a tenth slower.
 pub fn order(round: usize, sides: usize) -> Vec<usize> {
     let (mut random, mut order) = (Random::new(round as u64), (0..sides).collect::<Vec<_>>());
-    (1..sides).rev().for_each(|k| order.swap(k, random.below(k as u64 + 1) as usize));
+    random.shuffle(&mut order);
     order
 }
 

@@ -6,44 +6,12 @@ use super::library::{EPSILON, Sample};
 use tilewire::ir::scalar::{Element, Float, Number, dynamic};
 use tilewire::ir::{BinaryOp, Type};
 use tilewire::{Bf16, F8E4M3};
+use tilewire_testkit::random::mixed;
 
 /// Neighbours that share a scale when quantised.
 pub const GROUP: usize = 32;
 /// The bits of an output that nobody has written.
 pub const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
-
-/// Reproducible numbers: SplitMix64.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The numbers of a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed(self.0)
-    }
-
-    /// A number below `n`, which is not 0.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// One of these items.
-    pub fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())]
-    }
-}
-
-fn mixed(x: u64) -> u64 {
-    let z = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 /// The data of one rank in one launch.
 #[derive(Clone, Copy, Debug)]

@@ -30,7 +30,7 @@ mod worlds;
 pub use agreement::Word;
 pub use case::{Case, PROTOCOLS, Peers, Transfer, prepare};
 pub use collective::{Collective, Plan, prepare_all};
-pub use data::{GROUP, Random};
+pub use data::GROUP;
 pub use hook::Hook;
 pub use options::{Options, Run, Words};
 pub use turns::{run, text_of};

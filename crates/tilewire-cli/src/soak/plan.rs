@@ -1,9 +1,10 @@
 //! Random transfers between random ranks, the same on every rank.
 
-use crate::run::{Case, GROUP, Hook, PROTOCOLS, Peers, Random};
+use crate::run::{Case, GROUP, Hook, PROTOCOLS, Peers};
 use tilewire::ir::Type;
 use tilewire::transport::Rank;
 use tilewire::{Knobs, Primitive};
+use tilewire_testkit::random::Random;
 
 /// One transfer of some ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,27 +45,27 @@ impl Plan {
 
     fn case(&mut self) -> Case {
         let random = &mut self.random;
-        let primitive = random.one_of(&PROTOCOLS);
-        let dtype = random.one_of(&Type::ALL);
+        let primitive = random.pick(&PROTOCOLS);
+        let dtype = random.pick(&Type::ALL);
         let is_possible = |hook: &Hook| {
             let is_stored_as_sent = *hook != Hook::Quantise || primitive != Some(Primitive::Direct);
             hook.takes(dtype) && is_stored_as_sent
         };
         let hooks: Vec<Hook> = Hook::FEW.into_iter().filter(is_possible).collect();
-        let hook = random.one_of(&hooks);
-        let mut config = Knobs { primitive, blocks: Some(random.one_of(&[1, 1, 2, 3, 5, 8])), ..Knobs::default() };
+        let hook = random.pick(&hooks);
+        let mut config = Knobs { primitive, blocks: Some(random.pick(&[1, 1, 2, 3, 5, 8])), ..Knobs::default() };
         if hook == Hook::Quantise {
             config.granule = Some(GROUP);
         }
         if matches!(primitive, Some(Primitive::Staged | Primitive::Bulk)) && random.below(2) == 0 {
             let largest = if primitive == Some(Primitive::Bulk) { 32768 } else { 65536 };
-            config.slot_bytes = Some(random.one_of(&[512, 1024, 4096, 8192, largest]));
+            config.slot_bytes = Some(random.pick(&[512, 1024, 4096, 8192, largest]));
             config.depth = Some(2 + random.below(7));
         }
         let most = match primitive {
             // All of it must fit the packets of one block, with a scale beside every quantised element.
             Some(Primitive::Packet) => 1024 / dtype.size().max(5),
-            _ => random.one_of(&[17, 4 << 10, 64 << 10, 512 << 10]),
+            _ => random.pick(&[17, 4 << 10, 64 << 10, 512 << 10]),
         };
         Case { dtype, hook, len: random.below(most + 1), config, rounds: None }
     }

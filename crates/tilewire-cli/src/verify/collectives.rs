@@ -5,7 +5,7 @@ use super::fields::fields;
 use super::meets::meets;
 use super::unequal::unequal;
 use crate::progress::Progress;
-use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, Random, prepare, prepare_all};
+use crate::run::{Case, Collective, Hook, PROTOCOLS, Peers, Plan, prepare, prepare_all};
 use anyhow::Result;
 use std::io::{Write, stderr};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tilewire::ir::Type;
 use tilewire::link::{AnyTransport, NvlOptions, NvlTransport, ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, World};
 use tilewire::{Algorithm, Knobs, Primitive, ReduceOp, RunError};
+use tilewire_testkit::random::Random;
 
 /// The results of all plans of one collective.
 #[derive(Default)]

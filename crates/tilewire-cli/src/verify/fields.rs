@@ -2,12 +2,12 @@
 //! protocol.
 
 use super::collectives::Asked;
-use crate::form::{self, Collective, Form};
-use crate::run::{self};
+use crate::run;
 use tilewire::Primitive;
 use tilewire::collective::Rounds;
 use tilewire::link::{AnyTransport, Tensors, Window};
 use tilewire::transport::{RankError, World};
+use tilewire_testkit::fields::{self, Collective, Form};
 
 /// Number of forms on a device, where each is a kernel to assemble on every rank.
 const DEVICE_SAMPLE: usize = 40;
@@ -36,7 +36,7 @@ fn forms(ranks: usize, asked: Asked<'_>) -> Vec<Form> {
         None => form,
         Some(_) => Form { blocks: layouts[k % 3].0, rounds: layouts[k % 3].1, ..form },
     };
-    let all: Vec<Form> = form::all(&[None], &[None]).into_iter().filter(fits).enumerate().map(lay).collect();
+    let all: Vec<Form> = fields::all(&[None], &[None]).into_iter().filter(fits).enumerate().map(lay).collect();
     let every = if asked.device.is_some() { all.len().div_ceil(DEVICE_SAMPLE).max(1) } else { 1 };
     all.into_iter().skip(asked.seed as usize % every).step_by(every).collect()
 }

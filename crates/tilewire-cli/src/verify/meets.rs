@@ -1,10 +1,10 @@
 //! Checks that a barrier holds every rank until the last has come.
 
-use crate::run::Random;
 use std::time::Duration;
 use tilewire::barrier;
 use tilewire::link::AnyTransport;
 use tilewire::transport::{RankError, World};
+use tilewire_testkit::random::Random;
 
 /// Number of meetings: more than there can be messages in flight.
 const ROUNDS: usize = 12;

@@ -18,8 +18,6 @@ pub use self::collectives::quick_plans;
 use self::collectives::{Asked, collectives, collectives_of};
 use crate::cli::{collective, listing};
 use crate::launch::MOST_RANKS;
-use crate::programs::data::Random;
-use crate::programs::{Hosted, ParamSpec, Program};
 use crate::run::{Collective, Ranks, Word, everywhere, in_processes};
 use crate::table::hanging;
 use anyhow::{Result, bail};
@@ -35,6 +33,8 @@ use tilewire::check;
 use tilewire::cuda::{self, CudaError, Device};
 use tilewire::transport::{RankError, World};
 use tilewire::vm::Prepared;
+use tilewire_testkit::programs::{Hosted, ParamSpec, Program};
+use tilewire_testkit::random::Random;
 
 /// The engine of the programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -285,7 +285,7 @@ fn programs(request: &Request, device: Option<&Arc<Device>>, tally: &mut Tally) 
                 break;
             }
             let mut random = Random::new(request.seed.wrapping_add(number));
-            let (seed, sections) = (random.next(), 1 + random.below(5));
+            let (seed, sections) = (random.next(), 1 + random.below_u64(5));
             for (engine, outcome) in judge(seed, sections, device) {
                 tally.lock().expect("no panic while it is held").count(engine, outcome);
             }

@@ -1,7 +1,6 @@
 //! Several prepared operations that one rank launches in another order than the others, plainly and captured in a
 //! graph: the bytes are right, or all ranks get an error, and none because a deadline passed.
 
-use crate::programs::data::Random;
 use anyhow::{Result, bail, ensure};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use tilewire::cuda::Device;
 use tilewire::link::{NvlOptions, NvlTransport, Transport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, recv, send, sendrecv};
+use tilewire_testkit::random::Random;
 
 /// Only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ fn make<'l>(device: &Arc<Device>, link: &'l NvlTransport, number: usize, spec: S
 /// One random program; returns true if its launches were in one order on all ranks.
 pub fn program(device: &Arc<Device>, seed: u64, captured: bool) -> Result<bool> {
     let mut random = Random::new(seed);
-    let mut below = |n: usize| random.below(n as u64) as usize;
+    let mut below = |n: usize| random.below(n);
     let ranks = 2 + below(2);
     let options = NvlOptions {
         per_peer_bytes: Some(1 << 20),

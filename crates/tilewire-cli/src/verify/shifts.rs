@@ -1,7 +1,7 @@
 //! Ring shifts by `sendrecv` among virtual ranks of one GPU, every byte compared: dtypes, hooks, sizes, blocks,
 //! protocols.
 
-use crate::run::{Case, Hook, PROTOCOLS, Peers, Random, prepare};
+use crate::run::{Case, Hook, PROTOCOLS, Peers, prepare};
 use anyhow::{Result, bail};
 use std::sync::Arc;
 use tilewire::collective::Rounds;
@@ -10,6 +10,7 @@ use tilewire::ir::Type;
 use tilewire::link::{AnyTransport, NvlOptions, NvlTransport};
 use tilewire::transport::{RankError, World};
 use tilewire::{Knobs, Primitive};
+use tilewire_testkit::random::Random;
 
 /// Launches of a case, with new data each.
 const LAUNCHES: u64 = 3;
@@ -26,24 +27,24 @@ pub fn cases(ranks: usize, seed: u64, count: usize) -> Vec<Case> {
 fn case(number: usize, random: &mut Random) -> Case {
     let dtype = Type::ALL[number % Type::ALL.len()];
     let hook = loop {
-        let hook = random.one_of(&Hook::FEW);
+        let hook = random.pick(&Hook::FEW);
         if hook.takes(dtype) {
             break hook;
         }
     };
-    let primitive = random.one_of(&PROTOCOLS);
+    let primitive = random.pick(&PROTOCOLS);
     let primitive = primitive.filter(|p| !(hook == Hook::Quantise && *p == Primitive::Direct));
     // Sizes around those of vectors, some of a slot, some of many steps.
     let most = if primitive == Some(Primitive::Packet) { 6 } else { 9 };
     let bytes = [0, 1, 15, 16, 17, 1000, 65_536, 300_000, 3_000_000][random.below(most)];
     let len = if bytes < 20 { bytes } else { bytes / dtype.size() };
-    let blocks = random.one_of(&[None, Some(1), Some(2), Some(3), Some(8)]);
+    let blocks = random.pick(&[None, Some(1), Some(2), Some(3), Some(8)]);
     let (slot_bytes, depth) = match primitive {
-        Some(Primitive::Staged) => random.one_of(&[(None, None), (Some(4096), None), (Some(1 << 15), Some(4))]),
+        Some(Primitive::Staged) => random.pick(&[(None, None), (Some(4096), None), (Some(1 << 15), Some(4))]),
         _ => (None, None),
     };
     let granule = (hook == Hook::Quantise).then_some(32);
-    let rounds = random.one_of(&[None, None, Some(Rounds::Legs)]);
+    let rounds = random.pick(&[None, None, Some(Rounds::Legs)]);
     let config = Knobs { primitive, blocks, slot_bytes, depth, granule, ..Knobs::default() };
     Case { dtype, hook, len, config, rounds }
 }

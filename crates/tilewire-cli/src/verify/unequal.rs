@@ -1,9 +1,9 @@
 //! Exchanges that send more than they receive, or less: the two legs may use different protocols and numbers of blocks.
 
-use crate::run::Random;
 use tilewire::link::{AnyTransport, Tensors};
 use tilewire::sendrecv;
 use tilewire::transport::{RankError, World};
+use tilewire_testkit::random::Random;
 
 /// Elements that a rank sends: packets of one block and of several, slots of one block and of several.
 const LENGTHS: [usize; 5] = [1 << 20, 5, 40_000, 1000, 300_001];

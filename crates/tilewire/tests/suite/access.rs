@@ -7,6 +7,7 @@ use tilewire::ir::{
     Access, Base, BinaryOp, Builder, CompareOp, GroupOp, Inst, Kernel, Op, Param, ParamId, Place, Region, SourceLine,
     Type, Value,
 };
+use tilewire_testkit::random::Random;
 
 /// One role with one `each`, built around a closure that fills the body.
 struct Body {
@@ -347,21 +348,6 @@ fn a_load_of_memory_the_each_writes_is_not_shared() {
 
 // ---- random index expressions: the forms against the arithmetic itself ---------------------------------------------
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
 /// Values of a body of arithmetic ops for one element.
 fn run(kernel: &Kernel, each: Inst, scalars: [i64; 2], index: &[i64]) -> HashMap<Value, u64> {
     let mut known: HashMap<Value, u64> = HashMap::new();
@@ -405,7 +391,7 @@ fn uniform(x: &Uniform, known: &HashMap<Value, u64>) -> i64 {
 fn random_index_expressions_equal_their_forms() {
     let mut found = [0; 4]; // forms, groups, leaders, gathers
     for seed in 0..300 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (rows, columns) = (1 + random.below(5) as i64, 1 + random.below(200) as i64);
         let (kernel, each, (values, conds)) = each(&[rows, columns], |b| {
             // A scalar of known size, as tile counts are.

@@ -1,17 +1,15 @@
 //! The GPU engine on a GPU; without one these tests say so and pass. `TILEWIRE_REQUIRE=cuda` makes a missing GPU a failure.
 
-use crate::support;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::programs::data::Random;
-use support::programs::{Hosted, Program};
 use tilewire::check::{self, Options};
 use tilewire::collective::Rounds;
 use tilewire::cuda::{self, CudaError, Device};
 use tilewire::link::{NvlOptions, NvlTransport};
 use tilewire::transport::World;
 use tilewire::{Memory, RunError, Tensor, all_reduce, barrier, hooks, kernel, map};
+use tilewire_testkit::programs::{Hosted, Program};
+use tilewire_testkit::random::Random;
 
 fn device() -> Option<Arc<Device>> {
     match Device::open(0) {
@@ -35,7 +33,7 @@ fn a_gpu_and_the_evaluator_agree() {
     let cases = std::env::var("TILEWIRE_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     let mut random = Random::new(7);
     for _ in 0..cases {
-        let program = Program::new(random.next(), 1 + random.below(5));
+        let program = Program::new(random.next(), 1 + random.below_u64(5));
         let (binding, memories) = program.bind();
         let after = check::run(&program.kernel, &binding, memories, Options::default()).unwrap();
         let expected = program.results(&binding, &after);

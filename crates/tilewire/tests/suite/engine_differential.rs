@@ -1,12 +1,10 @@
 //! The CPU engine and the reference evaluator give the same bytes, for random programs of the whole language, with and
 //! without the simplifier, at every instruction-set level of this processor.
 
-use crate::support;
-
 use proptest::prelude::*;
-use support::programs::{Hosted, Program};
 use tilewire::check::{self, Options};
 use tilewire::vm::{Level, Prepared, Puts, Settings, StorePolicy};
+use tilewire_testkit::programs::{Hosted, Program};
 
 fn reference(program: &Program) -> Vec<Vec<Vec<u8>>> {
     let (binding, memories) = program.bind();
@@ -58,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn engine_and_evaluator_agree(program in Program::strategy()) {
+    fn engine_and_evaluator_agree(program in crate::strategy::programs()) {
         agree(&program);
     }
 }

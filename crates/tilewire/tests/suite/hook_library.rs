@@ -1,9 +1,5 @@
 //! Every hook of the library gives the bits its documentation says: on the CPU engine, by definition and as PTX, and over a wire.
 
-use crate::support;
-
-use support::hook_samples::{self, quantised_and_back};
-use support::simulated::simulate_world;
 use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Exchange, PreparedExchange};
 use tilewire::hooks::{self, Compose};
@@ -16,6 +12,8 @@ use tilewire::{
     Bf16, F8E4M3, F8E5M2, Knobs, LaunchError, Prepared, Primitive, Rank, RunError, Scalar, Tensor, Value, World,
     all_gather, all_to_all, broadcast, check, map, sendrecv,
 };
+use tilewire_testkit::hook_samples::{self, quantised_and_back};
+use tilewire_testkit::simulated::simulate_world;
 
 #[test]
 fn hooks_do_on_every_engine_what_plain_loops_do() {

@@ -49,6 +49,9 @@ const FOLDERS: &[Folder] = &[
 
 /// Files of the root that every folder may use: they know no folder.
 const SHARED: &[&str] = &["sync"];
+/// Modules of `crates/tilewire-testkit` that unit tests of the library may use: they name no type of the library. Those that do name types
+/// of another build of it, and are for tests outside of the library.
+const TESTKIT: &[&str] = &["mutations", "random"];
 /// Longer than this, a file is two files.
 const MAX_LINES: usize = 700;
 /// Files that may be longer, each with its reason. None so far, and none wanted.
@@ -62,14 +65,19 @@ fn folders_use_only_what_they_may() {
 }
 
 #[test]
+fn unit_tests_use_of_the_testkit_only_what_knows_no_library() {
+    report(files("crates/tilewire/src").iter().flat_map(testkit).collect());
+}
+
+#[test]
 fn unsafe_code_stands_only_where_it_is_argued() {
     report(files("crates/tilewire/src").iter().flat_map(unsafety).collect());
 }
 
 #[test]
 fn every_folder_says_what_it_is() {
-    let all = files("crates/tilewire/src").into_iter().chain(files("crates/tilewire-cli/src"));
-    report(all.flat_map(|file| module_docs(&file)).collect());
+    let all = ["tilewire", "tilewire-cli", "tilewire-testkit"].map(|name| files(&format!("crates/{name}/src")));
+    report(all.iter().flatten().flat_map(module_docs).collect());
 }
 
 #[test]
@@ -110,6 +118,15 @@ fn layering(file: &File) -> Vec<Fault> {
         Some(file.fault(line, what))
     };
     references(&file.text, file.depth()).into_iter().filter_map(judge).collect()
+}
+
+fn testkit(file: &File) -> Vec<Fault> {
+    let tokens = tokens(&file.text);
+    let named = tokens.windows(4).filter(|w| w[0].text == "tilewire_testkit" && !TESTKIT.contains(&w[3].text.as_str()));
+    let what = |name: &str| {
+        format!("tilewire_testkit::{name} is for tests outside of the library: a unit test may use only {TESTKIT:?}")
+    };
+    named.map(|w| file.fault(w[0].line, what(&w[3].text))).collect()
 }
 
 fn unsafety(file: &File) -> Vec<Fault> {
@@ -211,15 +228,14 @@ fn circles(folder: &str, files: &[File]) -> Vec<Fault> {
     faults
 }
 
-/// Files below `tests/` that no `mod` of the file above them names: they would not even be compiled. What `support/` holds is named
-/// by path.
+/// Files below `tests/` that no `mod` of the file above them names: they would not even be compiled.
 fn strays(files: &[File]) -> Vec<Fault> {
     let judge = |file: &File| {
         let module = file.path.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/main");
         let (folder, name) = module.rsplit_once('/')?;
         let (_, below) = module.split_once("/tests/")?;
         let is_program = file.path.ends_with("/main.rs") || !file.path.ends_with("/mod.rs");
-        if below.starts_with("support/") || below == "support" || is_program && !below.contains('/') {
+        if is_program && !below.contains('/') {
             return None;
         }
         let heads = [format!("{folder}/main.rs"), format!("{folder}/mod.rs"), format!("{folder}.rs")];
@@ -552,8 +568,6 @@ fn a_planted_test_file_that_nothing_names_is_seen() {
         file("suite/guide/rows.rs", ""),
         file("suite/checker/mod.rs", "mod bugs;"),
         file("suite/checker/bugs.rs", ""),
-        file("support/mod.rs", ""),
-        file("support/job.rs", ""),
     ];
     assert!(strays(&all).is_empty());
     let planted =

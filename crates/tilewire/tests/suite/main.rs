@@ -1,9 +1,6 @@
 //! What needs no process of its own: hooks and their language, the IR and its evaluator, the checker, the CPU engine, PTX, and
 //! the rules of the sources. One program, because each further one links the whole library and makes its generic code again.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod access;
 mod checker;
 mod cuda_engine;
@@ -27,4 +24,5 @@ mod ptx_text;
 mod ptx_transposes;
 mod simplify;
 mod snapshots;
+mod strategy;
 mod verifier;

@@ -3,14 +3,12 @@
 //!
 //! For longer: `TILEWIRE_CASES=10000000 cargo test --release -p tilewire --test suite malformed`; for real, `fuzz/`.
 
-use crate::support;
-
-use support::malformed::ir;
-use support::mutations::mutations;
+use tilewire_testkit::malformed::ir;
+use tilewire_testkit::mutations::mutations;
 
 #[test]
 fn no_mutation_makes_the_verifier_panic() {
-    let kernels = support::kernels::all().len() as u8;
+    let kernels = tilewire_testkit::kernels::all().len() as u8;
     // Each kernel whole, and each broken once by many numbers.
     let whole = (0..kernels).map(|which| vec![which]);
     let broken = (0..2000u16).map(|k| [&[k as u8 % kernels][..], &u64::from(k).to_be_bytes()].concat());

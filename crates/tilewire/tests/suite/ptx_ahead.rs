@@ -1,14 +1,12 @@
 //! Long bodies as PTX, whose loads come ahead of them through shared memory (`src/ptx/ahead.rs`): the bytes are those of the reference
 //! evaluator, whatever the number of elements, the warps and the bytes of a lane's vector.
 
-use crate::support;
-
-use support::programs::data::Random;
-use support::simulated::same_as_defined;
 use tilewire::hook::Value;
 use tilewire::ir::simplify;
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::{Bf16, F8E4M3, F16, Memory, Tensor, Traced, kernel};
+use tilewire_testkit::random::Random;
+use tilewire_testkit::simulated::same_as_defined;
 
 /// Elements: none, less than a warp has, whole turns of it, with rests of vectors and of elements.
 const SIZES: [usize; 9] = [0, 100, 128, 512, 1000, 4096, 4608, 9000, 20480];
@@ -20,7 +18,7 @@ fn agree(name: &str, traced: &Traced, target: Target, ahead: bool) {
 
 fn numbers(len: usize, seed: u64) -> Tensor<f32> {
     let mut random = Random::new(seed);
-    Tensor::from_fn(len, |_| random.below(2000) as f32 / 16.0 - 60.0)
+    Tensor::from_fn(len, |_| random.below_u64(2000) as f32 / 16.0 - 60.0)
 }
 
 fn halves(len: usize) -> Tensor<Bf16> {
@@ -179,9 +177,9 @@ fn odd_numbers_in_groups() {
     let mut random = Random::new(11);
     // Some groups are all NaNs, or all zeros.
     let x = Tensor::from_fn(4096, |i| match i / 128 % 4 {
-        0 => Bf16::from_bits(odd[4 + random.below(2) as usize]),
-        1 => Bf16::from_bits(odd[random.below(2) as usize]),
-        _ => Bf16::from_bits(odd[random.below(10) as usize]),
+        0 => Bf16::from_bits(odd[4 + random.below_u64(2) as usize]),
+        1 => Bf16::from_bits(odd[random.below_u64(2) as usize]),
+        _ => Bf16::from_bits(odd[random.below_u64(10) as usize]),
     });
     for magnitude in [true, false] {
         let y = Tensor::<f32>::zeros(4096 / 128);
@@ -209,7 +207,7 @@ fn places_move_on() {
     for (k, n) in [0, 8, 1000, 4096, 4104, 20480].into_iter().enumerate() {
         let (target, warps) = (Target::ALL[k % 5], [1, 2, 3, 4][k % 4]);
         let mut random = Random::new(5);
-        let x = Tensor::from_fn(n, |_| F8E4M3::from_bits(random.below(0x7e) as u8));
+        let x = Tensor::from_fn(n, |_| F8E4M3::from_bits(random.below_u64(0x7e) as u8));
         let (scales, y) = (numbers(n.div_ceil(32) + 1, 9), Tensor::<Bf16>::zeros(n));
         let traced = kernel("dequantise", |k| {
             let (x, scales, y) = (k.input(&x), k.input(&scales), k.output(&y));

@@ -1,12 +1,10 @@
 //! PTX without a GPU: every text is assembled by NVIDIA's own assembler for all targets, without errors and without spills.
 
-use crate::support;
-
-use support::programs::Program;
-use support::programs::data::Random;
-use support::{hook_samples, kernels, ptxas};
 use tilewire::ir::{Kernel, simplify};
 use tilewire::ptx::{Options, PtxError, Target, emit};
+use tilewire_testkit::programs::Program;
+use tilewire_testkit::random::Random;
+use tilewire_testkit::{hook_samples, kernels, ptxas};
 
 fn assembles(name: &str, kernel: &Kernel, targets: &[Target]) {
     for &target in targets {
@@ -61,7 +59,7 @@ fn random_programs_assemble() {
     let first = std::env::var("TILEWIRE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let mut random = Random::new(first);
     for case in 0..cases {
-        let (seed, sections) = (random.next(), 1 + random.below(5));
+        let (seed, sections) = (random.next(), 1 + random.below_u64(5));
         let program = Program::new(seed, sections);
         let target = [Target::ALL[case % 5]];
         assembles(&format!("Program::new({seed:#x}, {sections})"), &simplify(&program.kernel), &target);

@@ -2,15 +2,7 @@
 //! and no assembler is needed. What this cannot see: missing fences (the machine's memory is sequentially consistent) and
 //! where hardware differs from the manual.
 
-use crate::support;
-
 use proptest::prelude::*;
-use support::code::{Code, at, slot};
-use support::fields::{self, Collective, Form};
-use support::programs::Program;
-use support::programs::data::Random;
-use support::ptx_machine::{self, Memory};
-use support::simulated::{Launch, simulate, simulate_world};
 use tilewire::check::{self, Options as Schedule};
 use tilewire::ir::{Access, Inst, Kernel, Op, Param, Type, simplify};
 use tilewire::ptx::{Options, PtxError, Target, abi, emit};
@@ -18,6 +10,12 @@ use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::tensor::bytes_of;
 use tilewire::transport::layout::Geometry;
 use tilewire::{Algorithm, Arg, Bf16, Memory as HostMemory, Primitive, Tensor, Traced, all_reduce, kernel};
+use tilewire_testkit::code::{Code, at, slot};
+use tilewire_testkit::fields::{self, Collective, Form};
+use tilewire_testkit::programs::Program;
+use tilewire_testkit::ptx_machine::{self, Memory};
+use tilewire_testkit::random::Random;
+use tilewire_testkit::simulated::{Launch, simulate, simulate_world};
 
 fn agree(program: &Program, target: Target, unroll: u32, [simplified, bounds]: [bool; 2]) {
     let (binding, memories) = program.bind();
@@ -49,7 +47,7 @@ proptest! {
 
     #[test]
     fn ptx_and_evaluator_agree(
-        program in Program::strategy(),
+        program in crate::strategy::programs(),
         target in prop::sample::select(Target::ALL.to_vec()),
         unroll in prop::sample::select(vec![0, 0, 1, 2]),
         simplified in any::<bool>(),
@@ -67,7 +65,7 @@ fn random_programs_go_all_ways() {
     let mut found = [0; WAYS.len()];
     let mut random = Random::new(1);
     for _ in 0..PROGRAMS {
-        let program = Program::new(random.next(), 1 + random.below(5));
+        let program = Program::new(random.next(), 1 + random.below_u64(5));
         let Ok(module) = emit(&simplify(&program.kernel), Options::new(Target::Sm90a)) else { continue };
         let has = |mark: &str| module.text.contains(mark);
         let copies = has("cp.async.cg.shared.global");

@@ -1,18 +1,16 @@
 //! What a lane puts into scratch and gets back itself stays in a register: the same bytes, without shared memory, and without a
 //! barrier until somebody could write what is read for it.
 
-use crate::support;
-
 use std::collections::BTreeSet;
 use std::slice::from_ref;
-use support::ptx_machine::{Access, Space};
-use support::simulated::{Run, run_as_defined, run_world};
 use tilewire::hook::{Region, RoleCtx};
 use tilewire::ir::scalar::Element;
 use tilewire::ptx::Target;
 use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::transport::layout::Geometry;
 use tilewire::{Algorithm, Bf16, F8E4M3, Tensor, Traced, all_reduce, kernel, prelude::*};
+use tilewire_testkit::ptx_machine::{Access, Space};
+use tilewire_testkit::simulated::{Run, run_as_defined, run_world};
 
 /// Lanes of the role.
 const LANES: usize = 64;

@@ -1,8 +1,5 @@
 //! The kernels of shipped transfers as PTX: every protocol and hook assembles for every target, without spills.
 
-use crate::support;
-
-use support::ptxas;
 use tilewire::collective::Rounds;
 use tilewire::ir::{Kernel, simplify};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
@@ -14,6 +11,7 @@ use tilewire::{
     Algorithm, Bf16, F8E4M3, Knobs, Primitive, Tensor, all_gather, all_reduce, all_to_all, hooks, map, reduce_scatter,
     send, sendrecv,
 };
+use tilewire_testkit::ptxas;
 
 /// The kernels of rank 0 of two that exchange tensors, with names.
 fn kernels() -> Vec<(&'static str, Kernel)> {

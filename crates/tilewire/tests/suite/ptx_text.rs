@@ -1,14 +1,13 @@
 //! What the PTX of the main kernels looks like: kept beside the tests, and judged for what must be in it.
 
-use crate::support;
-
+use crate::snapshots::assert_snapshot;
 use std::collections::BTreeSet;
-use support::code::{Code, at};
-use support::ptx_machine::{Access as Touch, Code as Parsed, Instr, Operand, Space};
-use support::simulated::run_as_defined;
-use support::{assert_snapshot, kernels};
 use tilewire::ir::{Access, Kernel, Op, Type};
 use tilewire::ptx::{Options, PtxError, Target, emit};
+use tilewire_testkit::code::{Code, at};
+use tilewire_testkit::kernels;
+use tilewire_testkit::ptx_machine::{Access as Touch, Code as Parsed, Instr, Operand, Space};
+use tilewire_testkit::simulated::run_as_defined;
 
 fn text(kernel: &Kernel) -> String {
     emit(kernel, Options::new(Target::Sm90a)).unwrap().text

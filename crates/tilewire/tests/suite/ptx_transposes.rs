@@ -1,14 +1,13 @@
 //! Transposes of elements of 16 bits as PTX: whatever the shape, the warps and what else the body does, the bytes are those of the
 //! reference evaluator. Which of them go through squares (`src/ptx/squares.rs`) is said beside each.
 
-use crate::support;
-
-use support::programs::data::{Random, element};
-use support::simulated::{same_as_defined, simulate_world};
 use tilewire::ir::scalar::{Element, Number};
 use tilewire::ir::simplify;
 use tilewire::ptx::{Options, Target, emit};
 use tilewire::{Bf16, F8E4M3, F16, Memory, Tensor, Traced, kernel};
+use tilewire_testkit::programs::data::element;
+use tilewire_testkit::random::Random;
+use tilewire_testkit::simulated::{same_as_defined, simulate_world};
 
 /// Rows and columns that vectors of 16 bytes fit in: less than a square, one, several, with and without a rest.
 const VECTORS: [(usize, usize); 9] =
@@ -33,7 +32,7 @@ fn numbers<T: Number>(len: usize, seed: u64) -> Tensor<T> {
     let mut random = Random::new(seed);
     let ty = T::TYPE;
     let cast = |x: u64| tilewire::ir::scalar::dynamic::cast(tilewire::ir::Type::I64, ty, x);
-    Tensor::from_fn(len, |_| T::from_bits(cast(random.below(100))))
+    Tensor::from_fn(len, |_| T::from_bits(cast(random.below_u64(100))))
 }
 
 fn moved<T: Element>((rows, cols): (usize, usize), warps: u32) -> Traced {

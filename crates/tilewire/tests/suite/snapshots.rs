@@ -1,12 +1,12 @@
 //! The text of kernels, kept beside the tests; `TILEWIRE_BLESS=1 cargo test -p tilewire --test suite snapshots` accepts new
 //! text.
 
-use crate::support;
-
 use std::collections::BTreeSet;
-use support::code::Code;
-use support::{assert_snapshot, diff, kernels};
+use std::fmt::Write;
+use std::path::PathBuf;
 use tilewire::ir::{Kernel, Op, SourceLine, Special, Type, fingerprint, inst_text, verify};
+use tilewire_testkit::code::Code;
+use tilewire_testkit::kernels;
 
 #[test]
 fn text_of_every_op() {
@@ -27,7 +27,7 @@ fn every_op_is_in_a_snapshot() {
         }
     }
     let missing: Vec<_> = (0..VARIANTS).filter(|number| !met.contains(number)).collect();
-    assert!(missing.is_empty(), "no kernel of tests/support/kernels.rs has the ops numbered {missing:?}");
+    assert!(missing.is_empty(), "no kernel of tilewire_testkit::kernels has the ops numbered {missing:?}");
 }
 
 const VARIANTS: usize = 34;
@@ -133,4 +133,50 @@ fn one_instruction_prints_as_it_does_in_its_kernel() {
 #[test]
 fn a_diff_marks_what_changed() {
     assert_eq!(diff("a\nb\nc\n", "a\nx\nc\nd\n"), "  a\n- b\n+ x\n  c\n+ d\n");
+}
+
+/// Compares `text` with `tests/snapshots/<name>.txt`; `TILEWIRE_BLESS=1` writes the file instead.
+#[track_caller]
+pub fn assert_snapshot(name: &str, text: &str) {
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "snapshots", &format!("{name}.txt")].iter().collect();
+    if std::env::var_os("TILEWIRE_BLESS").is_some_and(|value| value == "1") {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("make the snapshot folder");
+        return std::fs::write(&path, text).expect("write the snapshot");
+    }
+    let bless = "run the test with TILEWIRE_BLESS=1 to accept what it prints now";
+    let Ok(expected) = std::fs::read_to_string(&path) else {
+        panic!("no snapshot at {}; {bless}\n{text}", path.display());
+    };
+    // A checkout may have rewritten line ends.
+    let expected = expected.replace("\r\n", "\n");
+    assert!(expected == text, "{} differs (- kept, + now); {bless}\n{}", path.display(), diff(&expected, text));
+}
+
+/// The lines of two texts side by side: `-` only in the first, `+` only in the second, by longest common subsequence.
+pub fn diff(old: &str, new: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
+    let mut common = vec![vec![0u32; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            common[i][j] = match old[i] == new[j] {
+                true => common[i + 1][j + 1] + 1,
+                false => common[i + 1][j].max(common[i][j + 1]),
+            };
+        }
+    }
+    let (mut i, mut j, mut out) = (0, 0, String::new());
+    while i < old.len() || j < new.len() {
+        let (mark, line) = if i < old.len() && j < new.len() && old[i] == new[j] {
+            (i, j) = (i + 1, j + 1);
+            (' ', new[j - 1])
+        } else if j == new.len() || i < old.len() && common[i + 1][j] >= common[i][j + 1] {
+            i += 1;
+            ('-', old[i - 1])
+        } else {
+            j += 1;
+            ('+', new[j - 1])
+        };
+        writeln!(out, "{mark} {line}").expect("writing to a string");
+    }
+    out
 }

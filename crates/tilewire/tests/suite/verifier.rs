@@ -5,15 +5,14 @@ mod declarations;
 mod positions;
 mod records;
 mod scopes;
-use crate::support;
 mod types;
 
-use support::code::{Code, at, slot};
-use support::kernels;
 use tilewire::ir::{
     Access, Base, BinaryOp, Def, Entity, Fault, GroupOp, Inst, Kernel, Mask, Op, Param, ParamId, Place, Region, RoleId,
     Shape, Slot, SourceLine, Special, Type, Value, VarId, verify,
 };
+use tilewire_testkit::code::{Code, at, slot};
+use tilewire_testkit::kernels;
 
 /// The parameters of the kernels below.
 struct Params {

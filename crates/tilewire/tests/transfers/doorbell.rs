@@ -1,13 +1,11 @@
 //! Doorbells: nobody sleeps through a signal for longer than a nap, among threads, among processes, with more ranks than cores.
 #![cfg(target_os = "linux")]
 
-use crate::job;
-
-use job::{Job, Member};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tilewire::Memory;
 use tilewire::transport::SegmentSet;
+use tilewire_testkit::job::{Job, Member};
 
 const LONG: Duration = Duration::from_secs(15);
 

@@ -3,7 +3,6 @@
 //!
 //! Without a GPU its instances say so and pass; `TILEWIRE_REQUIRE=cuda` makes that a failure.
 
-use crate::ranks::{in_processes, in_threads};
 use std::time::Duration;
 use tilewire::collective::Rounds;
 use tilewire::cuda::Device;
@@ -13,6 +12,7 @@ use tilewire::{
     Algorithm, Bf16, F8E4M3, Knobs, Primitive, ReduceOp, RunError, Tensor, all_gather, all_reduce, all_to_all, barrier,
     broadcast, gather, reduce_scatter, scatter, sendrecv,
 };
+use tilewire_testkit::ranks::{in_processes, in_threads};
 
 const RANKS: usize = 3;
 

@@ -1,6 +1,6 @@
 //! The examples run, and check what they get.
 
-use crate::ranks;
+use tilewire_testkit::ranks;
 
 #[path = "../../examples/07_checking_your_own_schedule.rs"]
 mod checking;

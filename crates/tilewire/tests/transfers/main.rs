@@ -2,22 +2,8 @@
 //! each further one makes the generic code of transfers again for every type. The processes of a test are this program, run again
 //! with the full name of the test.
 
-#[path = "../support/case.rs"]
-mod case;
-#[path = "../support/job.rs"]
-mod job;
-#[path = "../support/ranks.rs"]
-mod ranks;
-#[cfg(target_os = "linux")]
-#[path = "../support/stranger.rs"]
-mod stranger;
-#[cfg(target_os = "linux")]
-#[path = "../support/transfers.rs"]
-mod transfers;
-#[path = "../support/untouched.rs"]
-mod untouched;
-
 mod bootstrap;
+mod case;
 mod collectives;
 mod doorbell;
 mod every_link;
@@ -28,3 +14,6 @@ mod segment_processes;
 mod sendrecv;
 mod sendrecv_processes;
 mod shm_transport;
+#[cfg(target_os = "linux")]
+mod stranger;
+mod untouched;

@@ -1,16 +1,15 @@
 //! Segments among real processes: what is shared, what is left open, and what the survivors see when a rank is killed.
 #![cfg(target_os = "linux")]
 
-use crate::job;
 use crate::stranger;
 
-use job::{Job, Member};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stranger::{Stranger, doors};
 use tilewire::Memory;
 use tilewire::transport::{AbortCode, Cause, GoodbyeError, Monitor, SegmentError, SegmentOptions, SegmentSet};
+use tilewire_testkit::job::{Job, Member};
 
 /// What "at once" means here.
 const SOON: Duration = Duration::from_secs(1);

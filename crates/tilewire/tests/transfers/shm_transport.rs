@@ -1,11 +1,6 @@
 //! The transport of ranks on one machine, among threads and among real processes.
 #![cfg(target_os = "linux")]
 
-use crate::job;
-use crate::ranks;
-
-use job::{Job, Member};
-use ranks::{in_processes, in_threads, join, peers, start, words};
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,6 +13,8 @@ use tilewire::transport::{
 };
 use tilewire::vm::Settings;
 use tilewire::{Memory, Prepared, Tensor, kernel};
+use tilewire_testkit::job::{Job, Member};
+use tilewire_testkit::ranks::{in_processes, in_threads, join, peers, start, words};
 
 const SMALL: ShmOptions = ShmOptions {
     per_peer_bytes: Some(8192),

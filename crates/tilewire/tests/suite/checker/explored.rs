@@ -1,9 +1,10 @@
 //! Outside of the monotone fragment: the schedules that are run show what all interleavings show, and are fewer.
 
-use crate::checker::brute::{Features, MOST_STATES, Random, Reads, all_interleavings, program};
+use crate::checker::brute::{Features, MOST_STATES, Reads, all_interleavings, program};
 use crate::checker::litmus::Shared;
 use crate::checker::{check_with, kinds, plan};
 use tilewire::check::{Certainty, Report, Settings};
+use tilewire_testkit::random::Random;
 
 /// Programs that have more schedules without reduction are left out.
 const ALL: u64 = 3000;
@@ -28,7 +29,7 @@ struct Count {
 fn compare(features: Features, seeds: std::ops::Range<u64>) -> Count {
     let mut count = Count::default();
     for seed in seeds {
-        let program = program(&mut Random(seed), features);
+        let program = program(&mut Random::new(seed), features);
         let Ok(launch) = program.trace() else { continue };
         let kernels = launch.kernels;
         let reduced = explored(&kernels, true);

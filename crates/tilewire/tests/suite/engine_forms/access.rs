@@ -1,11 +1,11 @@
 //! How elements come from memory and go back: pointers, gathers, masks, strides, broadcasts, indices as data.
 
 use crate::engine_forms::{Bench, SIZES, agree, assert_forms, form};
-use crate::support::programs::data::Random;
 use tilewire::hook::Traced;
 use tilewire::ir::scalar::{Element, Integer, Number};
 use tilewire::ir::{Order, Scope};
 use tilewire::{Bf16, F8E4M3, F16, Scalar, Tensor, kernel};
+use tilewire_testkit::random::Random;
 
 /// `y[i] = x[i] + x[i]`.
 fn twice<T: Number>(bench: &Bench, n: usize) -> Traced {

@@ -1,10 +1,10 @@
 //! Pairs of ops in one pass: widen and compute, compute and narrow. A fused pair has the bits of its two ops.
 
 use crate::engine_forms::{Bench, SIZES, agree, assert_forms, form};
-use crate::support::programs::data::Random;
 use tilewire::hook::{Traced, Value};
 use tilewire::ir::scalar::{Element, Number};
 use tilewire::{Bf16, F8E4M3, F8E5M2, F16, Scalar, Tensor, kernel};
+use tilewire_testkit::random::Random;
 
 type Pair = for<'t> fn(Value<'t, f32>, Value<'t, f32>) -> Value<'t, f32>;
 
@@ -99,7 +99,7 @@ fn looking(bench: &Bench, n: usize, look: Look) -> Tensor<f32> {
         let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN, f32::MAX, f32::MIN_POSITIVE / 2.0, -0.0];
         let mut random = Random::new(n as u64);
         for k in 0..n.div_ceil(64) {
-            x.set((k * 64 + random.below(64) as usize).min(n - 1), special[k % special.len()]);
+            x.set((k * 64 + random.below_u64(64) as usize).min(n - 1), special[k % special.len()]);
         }
     }
     x

@@ -9,12 +9,10 @@ mod groups;
 mod regions;
 mod streaming;
 mod strips;
-use crate::support;
 mod tiles;
 
 use std::cell::RefCell;
 use std::ops::Range;
-use support::programs::data::{self, Random};
 use tilewire::check::{self, Options};
 use tilewire::hook::Traced;
 use tilewire::ir::Param;
@@ -22,6 +20,8 @@ use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::tensor::bytes_of;
 use tilewire::vm::{Level, Prepared, Settings, StorePolicy};
 use tilewire::{Memory, Tensor};
+use tilewire_testkit::programs::data;
+use tilewire_testkit::random::Random;
 
 /// Nothing, less than a vector, a vector and more, a strip and more.
 pub const SIZES: [usize; 8] = [0, 1, 7, 31, 64, 100, 4097, 10_000];
@@ -68,7 +68,7 @@ impl Bench {
     /// Ordinary numbers.
     pub fn numbers(&self, len: usize) -> Tensor<f32> {
         let mut random = Random::new(len as u64 + 3);
-        self.shifted(1, len, |_| (random.below(4001) as f32 - 2000.0) / 16.0)
+        self.shifted(1, len, |_| (random.below_u64(4001) as f32 - 2000.0) / 16.0)
     }
 
     /// Memory to be written.

@@ -1,9 +1,9 @@
 //! Control flow and variables.
 
 use super::{elements, run, run_with};
-use crate::support::programs::Writer;
 use tilewire::check::Options;
 use tilewire::ir::{Access, BinaryOp, CompareOp, ParamId, Special, Type};
+use tilewire_testkit::programs::Writer;
 
 /// Appends the indices of a `for` to `out`, with their number in the last element.
 fn trace_for(start: i64, end: i64, step: i64) -> Vec<i64> {

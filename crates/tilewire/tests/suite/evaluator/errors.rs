@@ -1,14 +1,14 @@
 //! What a run that goes wrong reports.
 
 use super::{bind, bytes};
-use crate::support::programs::Writer;
-use crate::support::programs::writer::at;
 use std::error::Error;
 use std::sync::Arc;
 use tilewire::check::{self, Awaited, Bank, Binding, Bound, EvalError, Memories, Options, Plan, Settings};
 use tilewire::ir::{Access, Kernel, Op, Special, Type};
 use tilewire::tensor::DeviceBytes;
 use tilewire::{Arg, Memory, Tensor, kernel};
+use tilewire_testkit::programs::Writer;
+use tilewire_testkit::programs::writer::at;
 
 fn fail(kernel: &Kernel, all: &[Vec<u8>]) -> EvalError {
     let (binding, memories) = bind(all, kernel);

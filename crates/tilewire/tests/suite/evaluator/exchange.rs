@@ -1,10 +1,10 @@
 //! Atomics, regions, packets, signals and bulk copies.
 
 use super::{bytes, elements, run, run_with};
-use crate::support::programs::Writer;
-use crate::support::programs::writer::{at, in_scratch};
 use tilewire::check::{BulkTiming, InstanceOptions, Options, Schedule};
 use tilewire::ir::{Access, BulkDone, CompareOp, Op, ParamId, Special, Type};
+use tilewire_testkit::programs::Writer;
+use tilewire_testkit::programs::writer::{at, in_scratch};
 
 #[test]
 fn an_atomic_add_wraps_gives_the_old_value_and_0_where_masked_off() {

@@ -1,8 +1,6 @@
 //! The reference evaluator, as a specification: tiny kernels with known answers, then random programs that must not depend
 //! on any freedom the language leaves.
 
-use crate::support;
-
 mod control;
 mod errors;
 mod exchange;
@@ -11,10 +9,10 @@ mod ranks;
 mod strength;
 mod values;
 
-use support::programs::Writer;
 use tilewire::check::{self, Bank, Binding, Bound, Memories, MemoryId, Options};
 use tilewire::ir::scalar::Element;
 use tilewire::ir::{Kernel, Param};
+use tilewire_testkit::programs::Writer;
 
 /// Binds buffers and slots with these bytes, one bank each, in the order of the parameters.
 fn bind(all: &[Vec<u8>], kernel: &Kernel) -> (Binding, Memories) {

@@ -1,7 +1,6 @@
 //! Random programs do not depend on any freedom the language leaves: the order of elements, the schedule, the number of
 //! copies, the time of bulk copies.
 
-use crate::support::programs::{Hosted, Program};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashMap};
 use tilewire::check::{
@@ -9,6 +8,7 @@ use tilewire::check::{
     World,
 };
 use tilewire::ir::{Inst, Op, Type, verify};
+use tilewire_testkit::programs::{Hosted, Program};
 
 fn results(program: &Program, options: Options) -> Vec<Vec<Vec<u8>>> {
     let (binding, memories) = program.bind();
@@ -20,14 +20,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn programs_are_legal(program in Program::strategy()) {
+    fn programs_are_legal(program in crate::strategy::programs()) {
         if let Err(faults) = verify(&program.kernel) {
             panic!("{faults:?}\n{program:?}");
         }
     }
 
     #[test]
-    fn element_orders_agree(program in Program::strategy(), seed: u64) {
+    fn element_orders_agree(program in crate::strategy::programs(), seed: u64) {
         let forward = results(&program, Options::default());
         for order in [ElementOrder::Reverse, ElementOrder::Shuffled(seed)] {
             let instance = InstanceOptions { order, ..InstanceOptions::default() };
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn schedules_agree(program in Program::strategy(), seed: u64) {
+    fn schedules_agree(program in crate::strategy::programs(), seed: u64) {
         let in_turn = results(&program, Options::default());
         for schedule in [Schedule::ToBlock, Schedule::Random(seed)] {
             prop_assert_eq!(&in_turn, &results(&program, Options { schedule, ..Options::default() }));
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_and_bulk_timing_do_not_matter(program in Program::strategy()) {
+    fn copies_and_bulk_timing_do_not_matter(program in crate::strategy::programs()) {
         let plain = results(&program, Options::default());
         let instance = InstanceOptions { bulk: BulkTiming::Late, ..InstanceOptions::default() };
         let other = Options { instance, most_copies: u32::MAX, ..Options::default() };
@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn host_memory_gives_the_same(program in Program::strategy()) {
+    fn host_memory_gives_the_same(program in crate::strategy::programs()) {
         let hosted = Hosted::new(&program);
         let after = check::evaluate(&program.kernel, &hosted.args, (0, 1), Options::default());
         let after = after.unwrap_or_else(|e| panic!("{e}\n{program:?}"));
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn no_two_elements_of_an_each_race(program in Program::strategy()) {
+    fn no_two_elements_of_an_each_race(program in crate::strategy::programs()) {
         let (binding, memories) = program.bind();
         let (mut world, mut watch) = (World::new(memories), ElementRaces::default());
         let run = check::launch(&[(&program.kernel, &binding)], &mut world, &mut watch, Options::default());

@@ -1,14 +1,14 @@
 //! Several ranks, the network, the observer, and host tensors.
 
 use super::{bytes, elements};
-use crate::support::programs::Writer;
-use crate::support::programs::writer::at;
 use tilewire::check::{
     self, Access as Touch, AccessKind, Actor, Bank, Binding, Bound, Descriptor, EvalError, Memories, MemoryId, Network,
     Observer, Options, PeerRoute, SlotRef, SlotSet, Wanted, World,
 };
 use tilewire::ir::{Access, Inst, Kernel, Op, Special, Type};
 use tilewire::{Arg, Tensor};
+use tilewire_testkit::programs::Writer;
+use tilewire_testkit::programs::writer::at;
 
 /// Sends this rank's number to the other rank by the network and stores what arrives.
 fn exchange() -> Kernel {

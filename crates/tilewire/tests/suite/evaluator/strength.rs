@@ -1,8 +1,8 @@
 //! Random programs are worth running: an engine that gets one op wrong is found by many of them.
 
-use crate::support::programs::Program;
 use tilewire::check::{self, Options};
 use tilewire::ir::{BinaryOp, CompareOp, GroupOp, Kernel, Op, UnaryOp};
+use tilewire_testkit::programs::Program;
 
 /// One mistake an engine could make: the op it does instead, where it applies.
 type Mistake = (&'static str, fn(&Op) -> Option<Op>);

@@ -1,9 +1,9 @@
 //! Value ops, loads and stores.
 
 use super::{bytes, elements, run};
-use crate::support::programs::Writer;
-use crate::support::programs::writer::at;
 use tilewire::ir::{Access, BinaryOp, CompareOp, GroupOp, Mask, Op, Special, Type, UnaryOp, Value};
+use tilewire_testkit::programs::Writer;
+use tilewire_testkit::programs::writer::at;
 
 /// `out[i] = f(in[i])` for all elements of `input`.
 fn map(input: Vec<u8>, from: Type, to: Type, f: impl FnOnce(&mut Writer, Value, Value) -> Value) -> Vec<u8> {

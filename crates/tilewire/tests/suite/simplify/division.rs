@@ -42,7 +42,7 @@ fn division_of_words_is_exact_at_the_edges() {
             edges.extend([small, small.wrapping_neg(), high.wrapping_sub(small), high / 2 + small]);
         }
         let edges: Vec<u64> = edges.into_iter().map(|e| e & mask).collect();
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         for &d in &edges {
             let kernel = quotient_and_remainder(ty, d);
             for &x in &edges {

@@ -13,6 +13,7 @@ use tilewire::ir::{
     Access, Base, BinaryOp, Builder, CompareOp, Def, GroupOp, Kernel, Mask, Op, Param, ParamId, Place, Shape, Slot,
     SourceLine, Special, Type, UnaryOp, Value, VarId, access, simplify,
 };
+use tilewire_testkit::random::Random;
 
 struct Program {
     b: Builder,
@@ -185,31 +186,16 @@ fn run(kernel: &Kernel, scalars: &[u64]) -> Vec<u64> {
     stored
 }
 
-/// Numbers for random programs.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-    /// Bits of a type, edge values often.
-    fn bits(&mut self, ty: Type) -> u64 {
-        let mask = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
-        let n = match self.below(6) {
-            0 => 0,
-            1 => 1 << self.below(64),
-            2 => u64::MAX,
-            3 => dynamic::cast(Type::I8, ty, self.next() & 0xff),
-            4 => self.next() % 16,
-            _ => self.next(),
-        };
-        if ty == Type::Bool { n & 1 } else { n & mask }
-    }
+/// Bits of a type, edge values often.
+fn bits(random: &mut Random, ty: Type) -> u64 {
+    let mask = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
+    let n = match random.below(6) {
+        0 => 0,
+        1 => 1 << random.below(64),
+        2 => u64::MAX,
+        3 => dynamic::cast(Type::I8, ty, random.next() & 0xff),
+        4 => random.next() % 16,
+        _ => random.next(),
+    };
+    if ty == Type::Bool { n & 1 } else { n & mask }
 }

@@ -9,7 +9,7 @@ fn random_programs_keep_every_bit() {
     const COMPARE: [CompareOp; 6] =
         [CompareOp::Eq, CompareOp::Ne, CompareOp::Lt, CompareOp::Le, CompareOp::Gt, CompareOp::Ge];
     for seed in 0..1500 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut types = Vec::new();
         let kernel = program(|p| {
             let mut values: Vec<Value> = Vec::new();
@@ -25,7 +25,7 @@ fn random_programs_keep_every_bit() {
                 let same: Vec<Value> = values.iter().copied().filter(|&v| p.b.kernel().ty(v) == ty).collect();
                 let another = |p: &mut Program, random: &mut Random| match random.below(2) {
                     0 => same[random.below(same.len())],
-                    _ => p.bits(ty, random.bits(ty)),
+                    _ => p.bits(ty, bits(random, ty)),
                 };
                 let y = another(p, &mut random);
                 let v = match random.below(8) {
@@ -62,7 +62,7 @@ fn random_programs_keep_every_bit() {
         });
         let simple = simplify(&kernel);
         for _ in 0..8 {
-            let scalars: Vec<u64> = types.iter().map(|&ty| random.bits(ty)).collect();
+            let scalars: Vec<u64> = types.iter().map(|&ty| bits(&mut random, ty)).collect();
             assert_eq!(run(&simple, &scalars), run(&kernel, &scalars), "seed {seed}, {types:?} = {scalars:x?}");
         }
     }

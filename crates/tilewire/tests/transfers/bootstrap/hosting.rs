@@ -1,10 +1,10 @@
 //! A rank that hosts the store, as a process: what becomes of it, and of the others, when one of them is stopped, leaves or is killed.
 
 use crate::bootstrap::{SHORT, secret};
-use crate::job::{Job, Member};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use tilewire::transport::{Placement, World, WorldError};
+use tilewire_testkit::job::{Job, Member};
 
 /// The test of this name again, in processes that are told where rank 0 is to host the store.
 fn start(test: &str, ranks: usize) -> Job {

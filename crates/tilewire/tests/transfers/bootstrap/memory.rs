@@ -4,11 +4,11 @@
 
 use crate::bootstrap::raw::{self, SET, is_closed, member, message, named, proven, stranger};
 use crate::bootstrap::{connect, long, server};
-use crate::job::{Job, Member};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use tilewire::transport::{Bootstrap, Limits};
+use tilewire_testkit::job::{Job, Member};
 
 /// The answer to a set.
 const DONE: u8 = 5;

@@ -84,7 +84,7 @@ fn a_rank_that_returns_early_does_not_leave_the_others_waiting() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_rank_for_which_there_is_no_thread_is_named_and_ends_the_others() {
-    use crate::job::{Job, Member};
+    use tilewire_testkit::job::{Job, Member};
     let test = "bootstrap::worlds::a_rank_for_which_there_is_no_thread_is_named_and_ends_the_others";
     if let Some(mut member) = Member::of_this_process() {
         let status = std::fs::read_to_string("/proc/self/statm").unwrap();

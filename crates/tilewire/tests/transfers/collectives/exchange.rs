@@ -1,11 +1,12 @@
 //! One exchange of all ranks: how it runs, what its data are, and whether what arrived is right.
 
-use crate::case::{Numbers, Way, assert_same, data, poison};
+use crate::case::{Way, assert_same, data, poison};
 use tilewire::collective::{Exchange, PreparedExchange, Rounds};
 use tilewire::ir::scalar::Element;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::{Rank, RankError};
 use tilewire::{RunError, Tensor, all_gather, all_to_all, broadcast, gather, scatter};
+use tilewire_testkit::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
@@ -31,17 +32,17 @@ pub struct Case {
 
 impl Case {
     /// One of the cases of a world of so many ranks.
-    pub fn random(numbers: &mut Numbers, kind: Kind, ranks: usize) -> Case {
+    pub fn random(numbers: &mut Random, kind: Kind, ranks: usize) -> Case {
         let ways = [Way::Chosen, Way::Packet, Way::staged(256, 2), Way::staged(512, 7), Way::Direct];
-        let way = numbers.one_of(&ways);
+        let way = numbers.pick(&ways);
         // A block of the small transport has messages of 512 bytes in packets and 4 KiB of staging.
         let chunk = match way {
-            Way::Packet => numbers.one_of(&[0, 1, 7, 60, 64]),
-            _ => numbers.one_of(&[0, 1, 7, 61, 256, 1023, 9001]),
+            Way::Packet => numbers.pick(&[0, 1, 7, 60, 64]),
+            _ => numbers.pick(&[0, 1, 7, 61, 256, 1023, 9001]),
         };
         let root = Rank::new(numbers.below(ranks) as u32);
         let (blocks, rounds) =
-            (numbers.one_of(&[1, 1, 2, 3]), numbers.one_of(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
+            (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
         Case { kind, root, chunk, way, blocks, rounds }
     }
 

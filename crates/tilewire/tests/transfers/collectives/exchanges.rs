@@ -1,16 +1,17 @@
 //! Every exchange, by every protocol, in worlds of all sizes, with elements of all types: a copy, bit for bit.
 
-use crate::case::{LONG, Numbers, SMALL, Way, everything, seed, threads};
+use crate::case::{LONG, SMALL, Way, everything, seed, threads};
 use crate::collectives::exchange::{Case, KINDS, Kind, Ready};
 use tilewire::collective::{Exchange, Rounds};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Bf16, F8E4M3, Knobs, Primitive, RunError, Tensor, all_gather, all_to_all, barrier};
+use tilewire_testkit::random::Random;
 
 /// Random cases of all kinds, each built and launched twice.
 fn sample(world: &World, cases: usize) -> Result<(), RankError> {
     let link = ShmTransport::rendezvous(world, SMALL)?;
-    let mut numbers = Numbers(seed() ^ (world.size() as u64) << 32);
+    let mut numbers = Random::new(seed() ^ (world.size() as u64) << 32);
     for number in 0..cases {
         for kind in KINDS {
             let case = Case::random(&mut numbers, kind, world.size());
@@ -110,7 +111,7 @@ pub fn back_to_back(world: &World) -> Result<(), RankError> {
     ];
     let built = cases.map(|case| Ready::<u32>::build(case, &link));
     let mut ready = built.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let mut numbers = Numbers(seed());
+    let mut numbers = Random::new(seed());
     for turn in 0..150 {
         let which = numbers.below(ready.len());
         ready[which].turn(turn)?;

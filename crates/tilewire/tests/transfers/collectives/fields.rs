@@ -2,7 +2,6 @@
 //! the checker's definition; where no single rank qualifies the build refuses them, whatever the algorithm, protocol and size.
 
 use crate::case::threads;
-use crate::collectives::form::{self, Collective, Form, Leg};
 use tilewire::check::{Plan, Settings};
 use tilewire::collective::{Reducible, Rounds};
 use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
@@ -12,6 +11,7 @@ use tilewire::transport::{RankError, World};
 use tilewire::{
     Algorithm, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, broadcast, map, reduce_scatter,
 };
+use tilewire_testkit::fields::{self, Collective, Form, Leg};
 
 /// Room for messages of 600 elements in packets, and small slots besides.
 const OPTIONS: ShmOptions = ShmOptions {
@@ -49,7 +49,7 @@ fn laid_out() -> Vec<Form> {
         None => form,
         Some(_) => Form { blocks: layouts[k % 3].0, rounds: layouts[k % 3].1, ..form },
     };
-    form::all(&[None], &[None]).into_iter().enumerate().map(lay).collect()
+    fields::all(&[None], &[None]).into_iter().enumerate().map(lay).collect()
 }
 
 #[test]

@@ -35,8 +35,8 @@ fn sixty_four_threads_meet_and_finish_a_first_all_reduce() {
 #[cfg(target_os = "linux")]
 #[test]
 fn sixty_four_processes_meet_and_finish_a_first_all_reduce() {
-    use crate::job::Member;
-    use crate::ranks::{join_within, start};
+    use tilewire_testkit::job::Member;
+    use tilewire_testkit::ranks::{join_within, start};
     if let Some(mut member) = Member::of_this_process() {
         let world = join_within(&mut member, "60s");
         let result = first_all_reduce(&world).map_err(|error| error.to_string());

@@ -2,9 +2,6 @@
 //! on the host gives, or an error that says why not. `TILEWIRE_SENDRECV=full` runs more of the random cases; `TILEWIRE_SEED` chooses
 //! others.
 
-#[path = "../../support/fields.rs"]
-mod form;
-
 mod exchange;
 mod exchanges;
 mod failures;

@@ -5,11 +5,11 @@ use crate::case::SMALL;
 use crate::collectives::exchanges::back_to_back;
 use crate::collectives::failures::heard;
 use crate::collectives::reductions;
-use crate::job::Member;
-use crate::ranks::{in_processes, join_within, start};
 use tilewire::link::ShmTransport;
 use tilewire::transport::{Rank, World};
 use tilewire::{RunError, Tensor, all_to_all, recv, send};
+use tilewire_testkit::job::Member;
+use tilewire_testkit::ranks::{in_processes, join_within, start};
 
 #[test]
 fn alternating_exchanges_between_two_processes() {

@@ -1,13 +1,14 @@
 //! Reductions against a plain accumulation on the host, in the order of DESIGN: shard `s` takes ranks `s + 1`, …, `s`. All algorithms
 //! must have the same bits.
 
-use crate::case::{Numbers, SMALL, Way, assert_same, element, everything, floats, poison, seed, threads};
+use crate::case::{SMALL, Way, assert_same, element, everything, floats, poison, seed, threads};
 use tilewire::collective::{Reducible, Rounds};
 use tilewire::ir::scalar::{Element, dynamic};
 use tilewire::ir::{BinaryOp, Type};
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Algorithm, Bf16, F8E4M3, F16, ReduceOp, Tensor, all_reduce, all_to_all, reduce_scatter};
+use tilewire_testkit::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -29,23 +30,23 @@ struct Case {
 }
 
 impl Case {
-    fn random(numbers: &mut Numbers, kind: Kind) -> Case {
+    fn random(numbers: &mut Random, kind: Kind) -> Case {
         let staged = [Way::Chosen, Way::staged(256, 2), Way::staged(512, 7)];
         let (algorithm, way) = match (kind, numbers.below(5)) {
             (_, 0) => (None, Way::Chosen),
             (_, 4) => (None, Way::Direct),
-            (_, 1) => (Some(Algorithm::Ring), numbers.one_of(&staged)),
-            (Kind::AllReduce, 2) => (Some(Algorithm::TwoPhase), numbers.one_of(&staged)),
-            (Kind::ReduceScatter, 2) => (Some(Algorithm::OneShot), numbers.one_of(&staged)),
+            (_, 1) => (Some(Algorithm::Ring), numbers.pick(&staged)),
+            (Kind::AllReduce, 2) => (Some(Algorithm::TwoPhase), numbers.pick(&staged)),
+            (Kind::ReduceScatter, 2) => (Some(Algorithm::OneShot), numbers.pick(&staged)),
             _ => (Some(Algorithm::OneShot), Way::Packet),
         };
         let len = match way {
-            Way::Packet => numbers.one_of(&[0, 1, 7, 50, 61]),
-            _ => numbers.one_of(&[0, 1, 7, 61, 256, 1023, 4001]),
+            Way::Packet => numbers.pick(&[0, 1, 7, 50, 61]),
+            _ => numbers.pick(&[0, 1, 7, 61, 256, 1023, 4001]),
         };
         let (blocks, rounds) =
-            (numbers.one_of(&[1, 1, 2, 3]), numbers.one_of(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
-        let (op, in_place) = (numbers.one_of(&ReduceOp::ALL), numbers.below(3) == 0);
+            (numbers.pick(&[1, 1, 2, 3]), numbers.pick(&[Rounds::Roles, Rounds::Blocks, Rounds::Legs]));
+        let (op, in_place) = (numbers.pick(&ReduceOp::ALL), numbers.below(3) == 0);
         Case { kind, op, algorithm, way, len, blocks, rounds, in_place }
     }
 
@@ -161,7 +162,7 @@ fn numbers_of<T: Element>(seed: u64, rank: Rank, len: usize) -> Vec<T> {
 
 fn sample(world: &World, cases: usize) -> Result<(), RankError> {
     let link = ShmTransport::rendezvous(world, SMALL)?;
-    let mut numbers = Numbers(seed() ^ (world.size() as u64) << 32);
+    let mut numbers = Random::new(seed() ^ (world.size() as u64) << 32);
     for number in 0..cases {
         for kind in [Kind::ReduceScatter, Kind::AllReduce] {
             let (case, turn) = (Case::random(&mut numbers, kind), numbers.next());

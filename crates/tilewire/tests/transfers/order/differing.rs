@@ -1,18 +1,19 @@
 //! Ranks that say different things of one operation: all that take part hear of it, however fast each of them is.
 
 use super::outcomes;
-use crate::case::{Numbers, pause, seed};
+use crate::case::{pause, seed};
 use tilewire::collective::Mismatch;
 use tilewire::link::{ShmTransport, Transport};
 use tilewire::transport::Rank;
 use tilewire::{Primitive, RunError, Tensor, all_gather, all_to_all, sendrecv};
+use tilewire_testkit::random::Random;
 
 /// What each rank hears of it, again and again with other ranks late.
 #[track_caller]
 fn all_hear(ranks: usize, body: impl Fn(&ShmTransport, Primitive) -> Result<(), RunError> + Sync) {
     for turn in 0..40 {
         let outcomes = outcomes(ranks, |world, link| {
-            pause(&mut Numbers(seed() ^ turn << 8 ^ world.rank().index() as u64));
+            pause(&mut Random::new(seed() ^ turn << 8 ^ world.rank().index() as u64));
             body(link, if world.rank() == Rank::new(0) { Primitive::Packet } else { Primitive::Staged })
         });
         for outcome in &outcomes {
@@ -79,7 +80,7 @@ fn a_rank_that_leaves_with_its_error_is_heard_by_the_others() {
             let len = if world.rank() == Rank::new(0) { 8 } else { 9 };
             let mut op = all_gather(&link, &Tensor::<f32>::zeros(3 * len), &Tensor::<f32>::zeros(len)).build()?;
             world.bootstrap().barrier("all have built", LONG.into())?;
-            pause(&mut Numbers(seed() ^ turn << 8 ^ world.rank().index() as u64));
+            pause(&mut Random::new(seed() ^ turn << 8 ^ world.rank().index() as u64));
             let error = op.run().unwrap_err();
             heard.lock().unwrap().push(error.clone());
             Err::<(), _>(error.into())

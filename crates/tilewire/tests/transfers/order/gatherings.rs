@@ -3,11 +3,11 @@
 
 use super::{assert_all_failed, outcomes, ramp};
 use crate::case::LONG;
-use crate::ranks::in_processes;
 use std::time::{Duration, Instant};
 use tilewire::link::{ShmOptions, ShmTransport, Transport, Window};
 use tilewire::transport::{AbortCode, Rank, RankError, TransportError, Verdict, World};
 use tilewire::{Primitive, RunError, Tensor, all_reduce, all_to_all, recv, sendrecv};
+use tilewire_testkit::ranks::in_processes;
 
 const LEN: usize = 600;
 const FIRST: Rank = Rank::new(0);

@@ -2,8 +2,7 @@
 //! ranks.
 
 use super::{OPTIONS, outcomes};
-use crate::case::{LONG, Numbers, seed};
-use crate::ranks::in_worlds;
+use crate::case::{LONG, seed};
 use tilewire::collective::PreparedExchange;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::{Rank, RankError, World};
@@ -11,6 +10,8 @@ use tilewire::{
     Algorithm, Knobs, Primitive, RunError, Tensor, all_gather, all_reduce, all_to_all, broadcast, recv, reduce_scatter,
     send, sendrecv,
 };
+use tilewire_testkit::random::Random;
+use tilewire_testkit::ranks::in_worlds;
 
 /// How many programs: `TILEWIRE_CASES`, or a number that CI has time for.
 fn cases() -> u64 {
@@ -51,14 +52,14 @@ struct Spec {
 }
 
 impl Spec {
-    fn of(numbers: &mut Numbers, ranks: usize) -> Spec {
+    fn of(numbers: &mut Random, ranks: usize) -> Spec {
         use Kind::*;
         let from = numbers.below(ranks);
         let pair = Pair { from, to: (from + 1 + numbers.below(ranks - 1)) % ranks };
-        let kind = numbers.one_of(&[AllReduce, AllGather, AllToAll, ReduceScatter, Broadcast, Shift, pair, pair]);
-        let len = numbers.one_of(&[1, 7, 60, 600, 3000, 20_000]);
-        let staged = Way::Staged { slot_bytes: numbers.one_of(&[512, 4096]), depth: numbers.one_of(&[2, 4, 8]) };
-        let way = numbers.one_of(&[Way::Chosen, Way::Chosen, staged, Way::Direct]);
+        let kind = numbers.pick(&[AllReduce, AllGather, AllToAll, ReduceScatter, Broadcast, Shift, pair, pair]);
+        let len = numbers.pick(&[1, 7, 60, 600, 3000, 20_000]);
+        let staged = Way::Staged { slot_bytes: numbers.pick(&[512, 4096]), depth: numbers.pick(&[2, 4, 8]) };
+        let way = numbers.pick(&[Way::Chosen, Way::Chosen, staged, Way::Direct]);
         Spec { kind, len, way }
     }
 
@@ -80,7 +81,7 @@ struct Program {
 }
 
 impl Program {
-    fn of(numbers: &mut Numbers, ranks: usize) -> Program {
+    fn of(numbers: &mut Random, ranks: usize) -> Program {
         let ops: Vec<Spec> = (0..2 + numbers.below(3)).map(|_| Spec::of(numbers, ranks)).collect();
         let order: Vec<usize> = (0..3 + numbers.below(5)).map(|_| numbers.below(ops.len())).collect();
         let mut launches = vec![order.clone(); ranks];
@@ -247,7 +248,7 @@ fn make<'l>(link: &'l ShmTransport, number: usize, spec: Spec) -> Result<Option<
 fn every_program_ends_with_right_bytes_or_with_an_error_on_all_ranks() {
     let (mut right, mut refused) = (0, 0);
     for case in 0..cases() {
-        let mut numbers = Numbers(seed() ^ case << 20);
+        let mut numbers = Random::new(seed() ^ case << 20);
         let ranks = 2 + numbers.below(2);
         let (program, what) = (Program::of(&mut numbers, ranks), format!("case {case}"));
         let outcomes = outcomes(ranks, |_, link| program.run(link, &what));
@@ -263,7 +264,7 @@ fn every_program_ends_with_right_bytes_or_with_an_error_on_all_ranks() {
 /// A new transport for each program: one that fails breaks its own.
 fn programs_of_processes(world: &World) -> Result<(), RankError> {
     for case in 0..cases() / 4 {
-        let program = Program::of(&mut Numbers(!seed() ^ case << 20), world.size());
+        let program = Program::of(&mut Random::new(!seed() ^ case << 20), world.size());
         let link = ShmTransport::rendezvous(world, OPTIONS)?;
         let ran = program.run(&link, &format!("case {case}"));
         let ended = Outcome::of(&ran.and(link.close().map_err(RunError::from)));

@@ -1,9 +1,10 @@
 //! Plain copies: every type, size, number of ranks and of blocks, by every protocol.
 
-use crate::case::{Numbers, SMALL, Shift, TYPES, Way, assert_same, data, everything, poison, seed, threads};
+use crate::case::{SMALL, Shift, TYPES, Way, assert_same, data, everything, poison, seed, threads};
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::Rank;
 use tilewire::{Tensor, recv, send, sendrecv};
+use tilewire_testkit::random::Random;
 
 const WAYS: [Way; 6] =
     [Way::Packet, Way::staged(128, 2), Way::staged(512, 8), Way::bulk(128, 2), Way::bulk(512, 8), Way::Direct];
@@ -167,7 +168,7 @@ fn a_pair_sends_both_ways_without_sendrecv() {
 fn a_seeded_sample_of_everything() {
     let (worlds, transfers) = if everything() { (500, 40) } else { (8, 12) };
     for world_number in 0..worlds {
-        let numbers = Numbers(seed().wrapping_mul(31).wrapping_add(world_number));
+        let numbers = Random::new(seed().wrapping_mul(31).wrapping_add(world_number));
         let ranks = 2 + numbers.clone().below(7);
         threads(ranks, &numbers, |world| {
             let (mut numbers, link) = (numbers.clone(), ShmTransport::rendezvous(world, SMALL)?);

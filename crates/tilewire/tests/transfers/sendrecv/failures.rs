@@ -2,7 +2,6 @@
 //! broken transport says so on every call.
 
 use crate::case::{LONG, SMALL, Shift, Way, seed, threads};
-use crate::ranks::words;
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -14,6 +13,7 @@ use tilewire::transport::{
     AbortCode, Cause, Doorbell, Pairing, PeerEndpoint, Rank, RankError, Signals, Ticket, TransportError, World,
 };
 use tilewire::{LaunchError, Memory, RunError, Tensor, kernel, recv, send, sendrecv};
+use tilewire_testkit::ranks::words;
 
 const SHORT: Duration = Duration::from_millis(200);
 const FIRST: Rank = Rank::new(0);

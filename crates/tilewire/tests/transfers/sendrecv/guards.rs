@@ -1,7 +1,6 @@
 //! Memory that is not of the message stays as it was.
 
 use crate::case::{SMALL, Shift, Way, assert_same, bits, data, poison, seed, threads};
-use crate::ranks::words;
 use crate::untouched;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -10,6 +9,7 @@ use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::tensor::bytes_of;
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Memory, Tensor, recv, send, sendrecv};
+use tilewire_testkit::ranks::words;
 
 /// Receives into the middle of a tensor.
 fn into_the_middle<T: Element>(world: &World, link: &ShmTransport, way: Way, blocks: usize) -> Result<(), RankError> {

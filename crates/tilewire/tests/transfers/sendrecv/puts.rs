@@ -3,11 +3,12 @@
 //! Pieces are long enough to go around the cache, and every launch brings new data into slots that were just read. (A fence that is missing before a signal does not show here: whole
 //! lines leave the processor long before they are read. That it is there, reviews must see.)
 
-use crate::case::{Numbers, Way, assert_same, data, floats, poison, seed, threads};
+use crate::case::{Way, assert_same, data, floats, poison, seed, threads};
 use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::vm::Puts;
 use tilewire::{Tensor, all_to_all, sendrecv};
+use tilewire_testkit::random::Random;
 
 /// Room for slots of some KiB.
 const OPTIONS: ShmOptions = ShmOptions {
@@ -34,7 +35,7 @@ fn slots_are_written_around_the_cache_in_turn_with_other_ways() {
     threads(2, "slots", |world| {
         let link = ShmTransport::rendezvous(world, OPTIONS)?;
         let (to, from) = neighbours(world);
-        let mut numbers = Numbers(seed());
+        let mut numbers = Random::new(seed());
         for (way, len) in [(Way::staged(4 << 10, 8), 40_000), (Way::staged(24_000, 4), 70_001), (Way::Chosen, 65_536)] {
             let (inp, out) = (Tensor::<u32>::zeros(len), Tensor::<u32>::zeros(len));
             let prepare = |puts| sendrecv(&link, &out, &inp, to, from).config(way.config(1)).puts(puts).build();

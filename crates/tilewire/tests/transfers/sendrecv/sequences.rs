@@ -1,10 +1,11 @@
 //! Launch after launch on one transport: nothing is reset, and nothing of one launch is left for the next.
 
-use crate::case::{Numbers, SMALL, Shift, Way, assert_same, data, everything, pause, poison, seed, threads};
+use crate::case::{SMALL, Shift, Way, assert_same, data, everything, pause, poison, seed, threads};
 use tilewire::collective::PreparedExchange;
 use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Tensor, recv, send, sendrecv};
+use tilewire_testkit::random::Random;
 
 /// A shift that is built once and launched with new data each time.
 struct Repeated<'l> {
@@ -83,7 +84,7 @@ fn sizes_slots_depths_protocols_and_blocks_alternate_on_one_transport() {
     let launches = if everything() { 20_000 } else { 400 };
     threads(3, "alternating", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        let mut numbers = Numbers(seed());
+        let mut numbers = Random::new(seed());
         let build = |number: usize| {
             let (way, len) = (ways[number % ways.len()], [1, 90, 60, 17][number % 4] * (1 + number % 2));
             Repeated::build(Shift { len, by: 1 + number % 2, blocks: 1 + number % 5, way }, world, &link)
@@ -105,7 +106,7 @@ fn a_deep_pipeline_drains_before_its_slots_become_others() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let ways = [Way::staged(512, 8), Way::staged(128, 2), Way::staged(256, 8), Way::staged(2048, 2)];
-        let mut numbers = Numbers(seed() + u64::from(me.number()));
+        let mut numbers = Random::new(seed() + u64::from(me.number()));
         for launch in 0..60 {
             let (way, seed) = (ways[launch % ways.len()], seed() + launch as u64);
             let x = Tensor::from_slice(&data::<u64>(seed, Rank::new(0), 256));
@@ -129,11 +130,11 @@ fn any_pair_exchanges_while_the_others_do_something_else() {
     let transfers = if everything() { 3000 } else { 150 };
     threads(ranks, "pairs", |world| {
         let link = ShmTransport::rendezvous(world, SMALL)?;
-        let (me, mut script) = (world.rank(), Numbers(seed()));
+        let (me, mut script) = (world.rank(), Random::new(seed()));
         for _ in 0..transfers {
             let sender = Rank::new(script.below(ranks) as u32);
             let receiver = sender.after(1 + script.below(ranks - 1), ranks);
-            let way = script.one_of(&[Way::Packet, Way::staged(128, 2), Way::staged(256, 5), Way::bulk(256, 5)]);
+            let way = script.pick(&[Way::Packet, Way::staged(128, 2), Way::staged(256, 5), Way::bulk(256, 5)]);
             let (len, blocks, seed) = (script.below(200), 1 + script.below(3), script.next());
             let x = Tensor::from_slice(&data::<i16>(seed, sender, len));
             if me == sender {
@@ -155,7 +156,7 @@ fn two_transports_are_used_in_turns() {
             ShmTransport::rendezvous(world, SMALL)?,
             ShmTransport::rendezvous(world, ShmOptions { max_slots: Some(3), ..SMALL })?,
         ];
-        let (mut numbers, mut all) = (Numbers(seed()), Vec::new());
+        let (mut numbers, mut all) = (Random::new(seed()), Vec::new());
         for (number, way) in [Way::Packet, Way::staged(128, 2), Way::Direct].into_iter().enumerate() {
             for link in &links {
                 all.push(Repeated::build(Shift { len: 60, by: 1 + number % 2, blocks: 2, way }, world, link)?);
@@ -179,7 +180,7 @@ fn ranks_that_come_at_any_time_get_the_same() {
     {
         threads(4, way, |world| {
             let link = ShmTransport::rendezvous(world, SMALL)?;
-            let mut late = Numbers(seed() + u64::from(world.rank().number()));
+            let mut late = Random::new(seed() + u64::from(world.rank().number()));
             let mut repeated = Repeated::build(Shift { len: 120, by: 1, blocks: 2, way }, world, &link)?;
             for launch in 0..60 {
                 pause(&mut late);
@@ -197,7 +198,7 @@ fn a_fast_sender_never_overwrites_a_window_that_is_still_read() {
         let link = ShmTransport::rendezvous(world, SMALL)?;
         let (me, peer) = (world.rank(), world.rank().after(1, 2));
         let window = Window::<u32>::allocate(&link, 100)?;
-        let mut numbers = Numbers(seed());
+        let mut numbers = Random::new(seed());
         if me.index() == 0 {
             let x = Tensor::<u32>::zeros(100);
             let mut give = send(&link, &x, peer).window(&window).blocks(3).build()?;

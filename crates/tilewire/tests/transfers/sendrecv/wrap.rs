@@ -1,13 +1,13 @@
 //! Flags of packets come again after 2³¹ messages: right before and after, and nothing that is left from the last time is taken.
 
 use crate::case::{SMALL, Way, assert_same, data, poison, seed, threads};
-use crate::ranks::words;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tilewire::link::{ShmTransport, Transport};
 use tilewire::transport::layout::{LINE, Side, StartWord};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Tensor, recv, send, sendrecv};
+use tilewire_testkit::ranks::words;
 
 /// Messages until flags come again.
 const FLAGS: u64 = 1 << 16;

@@ -1,9 +1,10 @@
 //! Plain copies among processes: every type, size, number of ranks and of blocks, by every protocol, as the suite of threads has them.
 
-use crate::case::{Numbers, SMALL, Shift, TYPES, Way, everything, pause, seed};
-use crate::ranks::in_worlds;
+use crate::case::{SMALL, Shift, TYPES, Way, everything, pause, seed};
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, World};
+use tilewire_testkit::random::Random;
+use tilewire_testkit::ranks::in_worlds;
 
 #[test]
 fn every_type_in_every_small_count_goes_every_way() {
@@ -71,10 +72,10 @@ fn sample(world: &World) -> Result<(), RankError> {
         ShmTransport::rendezvous(world, SMALL)?,
         ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(64 << 10), ..SMALL })?,
     ];
-    let mut numbers = Numbers(seed().wrapping_mul(31).wrapping_add(ranks as u64));
-    let mut late = Numbers(seed() + u64::from(world.rank().number()));
+    let mut numbers = Random::new(seed().wrapping_mul(31).wrapping_add(ranks as u64));
+    let mut late = Random::new(seed() + u64::from(world.rank().number()));
     for _ in 0..if everything() { 3000 } else { 150 } {
-        let (shift, ty, link) = (Shift::any(&mut numbers, ranks), numbers.below(TYPES), numbers.one_of(&[0, 1]));
+        let (shift, ty, link) = (Shift::any(&mut numbers, ranks), numbers.below(TYPES), numbers.pick(&[0, 1]));
         pause(&mut late);
         shift.run_as(ty, world, &links[link], numbers.next())?;
     }

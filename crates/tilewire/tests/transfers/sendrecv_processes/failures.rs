@@ -1,14 +1,15 @@
 //! Ranks that fail: every survivor is told who, nothing outside the message is written, and nothing stays behind.
 
+use super::case::{Case, Hook, Ready};
 use crate::case::{SMALL, Way, seed};
-use crate::job::Member;
-use crate::ranks::{join, join_hosted, join_within, start, start_hosted};
-use crate::transfers::{Case, Hook, Random, Ready};
 use std::time::{Duration, Instant};
 use tilewire::collective::Timeout;
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, TransportError, World};
 use tilewire::{Knobs, Primitive, RunError, Tensor, recv, send};
+use tilewire_testkit::job::Member;
+use tilewire_testkit::random::Random;
+use tilewire_testkit::ranks::{join, join_hosted, join_within, start, start_hosted};
 
 /// What a survivor tells: its error, and the error of the call after that.
 fn told(error: &RunError) -> String {
@@ -66,14 +67,14 @@ fn names_in_dev_shm() -> Vec<String> {
 
 /// The transfer of a round of killing, and the ranks in it.
 fn round(number: u64) -> (usize, usize, Case, Duration) {
-    let mut random = Random(seed() ^ number << 8);
+    let mut random = Random::new(seed() ^ number << 8);
     let ranks = 2 + random.below(3);
     let victim = random.below(ranks);
-    let primitive = random.one_of(&[Primitive::Staged, Primitive::Bulk, Primitive::Direct, Primitive::Packet]);
+    let primitive = random.pick(&[Primitive::Staged, Primitive::Bulk, Primitive::Direct, Primitive::Packet]);
     let (rows, cols) = if primitive == Primitive::Packet { (10, 20) } else { (300, 401) };
-    let blocks = Some(random.one_of(&[1, 2, 4]));
+    let blocks = Some(random.pick(&[1, 2, 4]));
     let config = Knobs { primitive: Some(primitive), blocks, ..Knobs::default() };
-    let hook = random.one_of(&[Hook::Copy, Hook::Scale, Hook::Transpose]);
+    let hook = random.pick(&[Hook::Copy, Hook::Scale, Hook::Transpose]);
     let case = Case { hook, rows, cols, shift: 1 + random.below(ranks - 1), config };
     (ranks, victim, case, Duration::from_micros(random.below(4000) as u64))
 }
@@ -122,7 +123,7 @@ fn every_survivor_of_the_rank_that_hosts_the_store_names_it() {
         drop(world);
         return member.report(error.to_string());
     }
-    let (mut random, ranks) = (Random(seed()), 3);
+    let (mut random, ranks) = (Random::new(seed()), 3);
     for number in 0..30 {
         let mut job = start_hosted(test, ranks);
         job.expect(0..ranks, "under way");

@@ -1,12 +1,13 @@
 //! Hooks of four kinds by every protocol, several transfers alive at a time on two transports, launched in turns with new data.
 
-use crate::case::{Numbers, everything, pause, seed};
-use crate::job::Member;
-use crate::ranks::{in_threads, in_worlds, join, start};
-use crate::transfers::{Case, Hook, Random, Ready};
+use super::case::{Case, Hook, Ready};
+use crate::case::{everything, pause, seed};
 use tilewire::link::{ShmOptions, ShmTransport};
 use tilewire::transport::{RankError, World};
 use tilewire::{Knobs, Primitive};
+use tilewire_testkit::job::Member;
+use tilewire_testkit::random::Random;
+use tilewire_testkit::ranks::{in_threads, in_worlds, join, start};
 
 /// Random cases, several of them alive at a time, launched in turns with new data by ranks that come at any time.
 fn random_transfers(world: &World, seed: u64, cases: usize) -> Result<Vec<u64>, RankError> {
@@ -14,7 +15,7 @@ fn random_transfers(world: &World, seed: u64, cases: usize) -> Result<Vec<u64>, 
         ShmTransport::rendezvous(world, ShmOptions::default())?,
         ShmTransport::rendezvous(world, ShmOptions { per_peer_bytes: Some(1 << 20), ..ShmOptions::default() })?,
     ];
-    let (mut random, mut late) = (Random(seed), Numbers(seed + u64::from(world.rank().number())));
+    let (mut random, mut late) = (Random::new(seed), Random::new(seed + u64::from(world.rank().number())));
     let (mut alive, mut digests) = (Vec::new(), Vec::new());
     for number in 0..cases {
         let case = Case::random(&mut random, world.size());
@@ -111,7 +112,7 @@ fn a_thousand_launches_alternate_protocol_and_geometry() {
         ];
         let built = cases.map(|case| Ready::build(&link, case));
         let mut ready = built.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut random = Random(seed());
+        let mut random = Random::new(seed());
         for turn in 0..1000 {
             let one = random.below(ready.len());
             ready[one].fill(turn);

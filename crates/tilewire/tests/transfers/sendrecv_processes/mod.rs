@@ -3,6 +3,7 @@
 //! eight ranks; `TILEWIRE_SEED` chooses another sample.
 #![cfg(target_os = "linux")]
 
+mod case;
 mod copies;
 mod failures;
 mod hooks;

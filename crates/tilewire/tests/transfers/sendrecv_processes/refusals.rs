@@ -2,14 +2,14 @@
 //! written, neither outputs and windows nor staging and signals, and the transport can still be used.
 
 use crate::case::{SMALL, Shift, Way, seed};
-use crate::job::Member;
-use crate::ranks::{in_worlds, join, start};
 use crate::untouched::{self, output};
 use std::time::Duration;
 use tilewire::collective::Mismatch;
 use tilewire::link::ShmTransport;
 use tilewire::transport::{Protocol, Rank, RankError, TransferError, World};
 use tilewire::{Bf16, Knobs, RunError, Tensor, recv, send, sendrecv};
+use tilewire_testkit::job::Member;
+use tilewire_testkit::ranks::{in_worlds, join, start};
 
 const FIRST: Rank = Rank::new(0);
 const SECOND: Rank = Rank::new(1);

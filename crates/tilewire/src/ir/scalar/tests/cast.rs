@@ -13,7 +13,7 @@ fn cast<T: CastTo<U>, U>(x: T) -> U {
 
 /// Integers near and at the ties of all formats, at all magnitudes.
 fn integers() -> Vec<i128> {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     let mut list = vec![];
     // Leading digits as long as any mantissa (3 to 11 bits with the hidden one) and a little more.
     for kept in 2..=12 {
@@ -26,7 +26,7 @@ fn integers() -> Vec<i128> {
             }
         }
     }
-    list.extend((0..20_000).map(|_| (random.bits() >> (random.bits() % 64)) as i128));
+    list.extend((0..20_000).map(|_| (random.next() >> (random.next() % 64)) as i128));
     let negative: Vec<_> = list.iter().map(|x| -x).collect();
     list.extend(negative);
     list
@@ -119,10 +119,10 @@ fn integers_wrap_and_bools_are_zero_or_one() {
 
 #[test]
 fn a_cast_to_the_same_type_keeps_every_bit() {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for ty in Type::ALL.into_iter().filter(|&ty| ty != Type::Bool) {
         for _ in 0..70_000 {
-            let bits = random.bits() >> (64 - ty.bits());
+            let bits = random.next() >> (64 - ty.bits());
             assert_eq!(dynamic::cast(ty, ty, bits), bits, "{ty}");
         }
     }

@@ -158,12 +158,12 @@ fn f32_rounds_to_the_nearest_at_and_beside_every_middle() {
 
 #[test]
 fn f32_rounds_to_the_nearest_anywhere() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for format in &FORMATS {
         let finite = format.finite();
         for k in 0..300_000 {
             // Half of them anywhere, half within the exponents of the narrow formats.
-            let bits = random.bits() as u32;
+            let bits = random.next() as u32;
             let x = if k % 2 == 0 { bits } else { bits & 0x87ff_ffff | 0x3800_0000 };
             let x = f32::from_bits(x);
             if !x.is_nan() {
@@ -176,7 +176,7 @@ fn f32_rounds_to_the_nearest_anywhere() {
 
 #[test]
 fn f64_rounds_once() {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     for format in &FORMATS {
         let finite = format.finite();
         let check = |x: f64| {
@@ -195,7 +195,7 @@ fn f64_rounds_once() {
             check(x);
         }
         for _ in 0..200_000 {
-            let x = f64::from_bits(random.bits() & 0x83ff_ffff_ffff_ffff | 0x3c00_0000_0000_0000);
+            let x = f64::from_bits(random.next() & 0x83ff_ffff_ffff_ffff | 0x3c00_0000_0000_0000);
             check(x);
         }
     }

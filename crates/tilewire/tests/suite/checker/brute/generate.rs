@@ -3,32 +3,7 @@
 
 use super::program::{PACKETS, Party, Place, Program, SLOTS, Small, Touch, WORDS};
 use tilewire::ir::{Access, Order, Scope};
-
-pub struct Random(pub u64);
-
-impl Random {
-    /// The generator of a numbered program. Numbers that are near each other give nothing alike.
-    pub fn of_case(number: u64) -> Random {
-        let mut random = Random(number);
-        let high = random.below(1 << 32) as u64;
-        Random(high << 32 ^ random.below(1 << 32) as u64)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
-    }
-
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-}
+use tilewire_testkit::random::Random;
 
 /// What a program may have beside loads, stores, signals and waits.
 #[derive(Clone, Copy, Default, Debug)]
@@ -52,18 +27,18 @@ pub struct Features {
 
 impl Features {
     pub fn random(random: &mut Random) -> Features {
-        let (atomics, several) = (random.one_in(2), random.one_in(4));
+        let (atomics, several) = (random.once_in(2), random.once_in(4));
         Features {
             atomics,
-            used: atomics && random.one_in(3),
-            raw_slots: random.one_in(8),
-            credits: random.one_in(3),
-            packets: random.one_in(4),
-            tests: random.one_in(5),
-            tensor: random.one_in(6),
+            used: atomics && random.once_in(3),
+            raw_slots: random.once_in(8),
+            credits: random.once_in(3),
+            packets: random.once_in(4),
+            tests: random.once_in(5),
+            tensor: random.once_in(6),
             several,
-            relays: random.one_in(4),
-            posts: random.one_in(8),
+            relays: random.once_in(4),
+            posts: random.once_in(8),
         }
     }
 }
@@ -114,7 +89,7 @@ struct Story<'r> {
 }
 
 pub fn program(random: &mut Random, features: Features) -> Program {
-    let (shape, accesses) = if features.relays { random.of(&LONG) } else { random.of(&SHAPES) };
+    let (shape, accesses) = if features.relays { random.pick(&LONG) } else { random.pick(&SHAPES) };
     let features = Features { posts: features.posts && shape.len() > 1, ..features };
     let mut parties = Vec::new();
     for (rank, (blocks, roles)) in shape.iter().enumerate() {
@@ -124,7 +99,7 @@ pub fn program(random: &mut Random, features: Features) -> Program {
             }
         }
     }
-    let owner = features.tensor.then(|| (random.below(shape.len()), random.of(&[Access::In, Access::Out])));
+    let owner = features.tensor.then(|| (random.below(shape.len()), random.pick(&[Access::In, Access::Out])));
     let mut story = Story {
         random,
         features,
@@ -152,19 +127,19 @@ impl Story<'_> {
             0 if self.features.packets => self.exchange(party),
             1 if self.features.tests => {
                 let (slot, value) = (self.random.below(self.parties.len().min(SLOTS)), 1 + self.random.below(2) as u64);
-                let (there, then) = (!self.random.one_in(3), self.touch(party).1);
+                let (there, then) = (!self.random.once_in(3), self.touch(party).1);
                 self.push(party, Small::Test { slot, value, there, then });
             }
-            2 if self.features.tests && self.random.one_in(4) => self.look(party),
-            2 if self.random.one_in(2) => {
+            2 if self.features.tests && self.random.once_in(4) => self.look(party),
+            2 if self.random.once_in(2) => {
                 let slot = self.random.below(SLOTS);
                 let value = self.slots[slot].max(1) + self.random.below(2) as u64;
                 self.push(party, Small::Wait { slot, value });
             }
-            3 if self.random.one_in(2) => self.signal(party, None),
+            3 if self.random.once_in(2) => self.signal(party, None),
             4 if self.features.raw_slots => {
-                let (at, write) = (Place::Slot(self.random.below(SLOTS)), self.random.one_in(2).then_some(2));
-                let op = match self.random.one_in(2) {
+                let (at, write) = (Place::Slot(self.random.below(SLOTS)), self.random.once_in(2).then_some(2));
+                let op = match self.random.once_in(2) {
                     true => Small::Plain(Touch { at, write }),
                     false => self.atomic(at),
                 };
@@ -177,14 +152,14 @@ impl Story<'_> {
     /// An access after a handover from everybody whose access it has to come after, mostly.
     fn access(&mut self, party: usize) {
         let (place, touch) = self.touch(party);
-        let atomic = self.features.atomics && place < WORDS && self.random.one_in(2);
+        let atomic = self.features.atomics && place < WORDS && self.random.once_in(2);
         let others: Vec<usize> = self.touched[place].iter().copied().filter(|&other| other != party).collect();
         for other in others {
             let needed = match atomic {
-                true => self.random.one_in(3),
-                false => touch.write.is_some() || !self.random.one_in(3),
+                true => self.random.once_in(3),
+                false => touch.write.is_some() || !self.random.once_in(3),
             };
-            if needed && !self.random.one_in(6) {
+            if needed && !self.random.once_in(6) {
                 self.handover(other, party);
             }
         }
@@ -198,8 +173,8 @@ impl Story<'_> {
 
     /// A place, as a number, and a plain access to it that the party may do.
     fn touch(&mut self, party: usize) -> (usize, Touch) {
-        let write = self.random.one_in(2).then(|| self.random.below(2) as u64);
-        if self.features.tensor && self.random.one_in(2) {
+        let write = self.random.once_in(2).then(|| self.random.below(2) as u64);
+        if self.features.tensor && self.random.once_in(2) {
             let access = self.tensor.filter(|(owner, _)| *owner == self.parties[party].rank).map(|(_, access)| access);
             let write = match access {
                 Some(Access::In) => None,
@@ -209,19 +184,19 @@ impl Story<'_> {
             return (WORDS, Touch { at: Place::Tensor, write });
         }
         let word = self.random.below(WORDS);
-        let half = self.random.one_in(12);
+        let half = self.random.once_in(12);
         (word, Touch { at: if half { Place::Half(word * 2) } else { Place::Word(word) }, write })
     }
 
     fn atomic(&mut self, at: Place) -> Small {
-        let used = self.features.used && self.random.one_in(2);
+        let used = self.features.used && self.random.once_in(2);
         let order = match self.features.used {
-            true => self.random.of(&[Order::Relaxed, Order::Acquire, Order::Release, Order::AcqRel]),
-            false => self.random.of(&[Order::Relaxed, Order::Relaxed, Order::Release, Order::AcqRel]),
+            true => self.random.pick(&[Order::Relaxed, Order::Acquire, Order::Release, Order::AcqRel]),
+            false => self.random.pick(&[Order::Relaxed, Order::Relaxed, Order::Release, Order::AcqRel]),
         };
-        let scope = self.random.of(&[Scope::System, Scope::System, Scope::Device, Scope::Block]);
+        let scope = self.random.pick(&[Scope::System, Scope::System, Scope::Device, Scope::Block]);
         let then = used.then(|| {
-            let write = self.random.one_in(2).then_some(1);
+            let write = self.random.once_in(2).then_some(1);
             (self.random.below(2) as u64, Touch { at: Place::Word(self.random.below(WORDS)), write })
         });
         Small::Add { at, x: 1 + self.random.below(2) as u64, order, scope, then }
@@ -233,7 +208,7 @@ impl Story<'_> {
         match kind {
             0 if self.features.used => {
                 let (at, scope) =
-                    (Place::Word(self.random.below(WORDS)), self.random.of(&[Scope::System, Scope::Device]));
+                    (Place::Word(self.random.below(WORDS)), self.random.pick(&[Scope::System, Scope::Device]));
                 let add = |order, then| Small::Add { at, x: 1, order, scope, then };
                 let touch = self.touch(to).1;
                 self.push(from, add(Order::Release, None));
@@ -250,7 +225,7 @@ impl Story<'_> {
                 let slot = self.random.below(SLOTS);
                 self.slots[slot] += 1;
                 let (at, then) = (Place::Slot(slot), None);
-                let order = self.random.of(&[Order::Release, Order::Release, Order::Relaxed]);
+                let order = self.random.pick(&[Order::Release, Order::Release, Order::Relaxed]);
                 self.push(from, Small::Add { at, x: 1, order, scope: Scope::System, then });
                 self.push(to, Small::Wait { slot, value: self.slots[slot] });
             }
@@ -274,16 +249,16 @@ impl Story<'_> {
             let value = self.slots[slot];
             let signal = self.signalling(slot, value);
             self.push(pair[0], signal);
-            let wanted = if value > 1 && self.random.one_in(3) { value - 1 } else { value };
+            let wanted = if value > 1 && self.random.once_in(3) { value - 1 } else { value };
             self.push(pair[1], Small::Wait { slot, value: wanted });
-            if self.random.one_in(8) {
+            if self.random.once_in(8) {
                 self.push(pair[1], Small::Wait { slot, value: wanted });
             }
         }
         let last = chain[chain.len() - 1];
-        let write = !first || self.random.one_in(4);
+        let write = !first || self.random.once_in(4);
         self.push(last, touch(write));
-        if self.random.one_in(2) {
+        if self.random.once_in(2) {
             let party = self.random.below(self.parties.len());
             let slot = self.random.below(2);
             self.push(party, Small::Wait { slot, value: self.slots[slot].max(1) });
@@ -292,15 +267,15 @@ impl Story<'_> {
 
     /// A signal, a credit, or one through the network.
     fn signalling(&mut self, slot: usize, value: u64) -> Small {
-        match self.features.posts && self.random.one_in(4) {
+        match self.features.posts && self.random.once_in(4) {
             true => Small::Post { slot, value },
-            false => Small::Signal { slot, value, credit: self.features.credits && self.random.one_in(2) },
+            false => Small::Signal { slot, value, credit: self.features.credits && self.random.once_in(2) },
         }
     }
 
     /// A party signals, and another may wait for it.
     fn signal(&mut self, from: usize, to: Option<usize>) {
-        let several = self.features.several && self.random.one_in(2);
+        let several = self.features.several && self.random.once_in(2);
         let slot = if several { self.random.below(2) } else { from % SLOTS };
         let value = self.slots[slot] + 1;
         self.slots[slot] = value;
@@ -308,7 +283,7 @@ impl Story<'_> {
         self.push(from, signal);
         if let Some(to) = to {
             // Sometimes one that came before.
-            let value = if self.random.one_in(if several { 3 } else { 8 }) { value.max(2) - 1 } else { value };
+            let value = if self.random.once_in(if several { 3 } else { 8 }) { value.max(2) - 1 } else { value };
             self.push(to, Small::Wait { slot, value });
         }
     }
@@ -323,18 +298,18 @@ impl Story<'_> {
             next
         };
         let forth = Some((first, flag(first)));
-        if self.random.one_in(2) {
+        if self.random.once_in(2) {
             self.push(party, Small::Packets { count, put: forth, get: None, get_first: false });
             self.push(other, Small::Packets { count, put: None, get: forth, get_first: false });
             // The packet says nothing of the signals before it.
             let value = self.slots[party % SLOTS];
-            if value > 0 && self.random.one_in(2) {
+            if value > 0 && self.random.once_in(2) {
                 let value = 1 + self.random.below(value as usize) as u64;
                 self.push(other, Small::Wait { slot: party % SLOTS, value });
             }
         } else {
             let back = Some((second, flag(second)));
-            let get_first = self.random.one_in(3);
+            let get_first = self.random.once_in(3);
             self.push(party, Small::Packets { count, put: forth, get: back, get_first: false });
             self.push(other, Small::Packets { count, put: back, get: forth, get_first });
         }
@@ -359,9 +334,9 @@ impl Story<'_> {
     fn mistake(&mut self) {
         let party = self.random.below(self.parties.len());
         let ops = &mut self.parties[party].ops;
-        if ops.len() > 1 && self.random.one_in(3) {
+        if ops.len() > 1 && self.random.once_in(3) {
             let at = self.random.below(ops.len() - 1);
-            match self.random.one_in(2) {
+            match self.random.once_in(2) {
                 true => _ = ops.remove(at),
                 false => ops.swap(at, at + 1),
             }

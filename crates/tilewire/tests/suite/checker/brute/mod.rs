@@ -23,13 +23,14 @@ mod interleave;
 mod program;
 mod steps;
 
-pub use generate::{Features, Random, program};
+pub use generate::{Features, program};
 pub use interleave::{Reads, Shown, all_interleavings};
 pub use program::{Place, Program, Small};
 
 use crate::checker::kinds;
 use tilewire::check::{Certainty, Report, Settings};
 use tilewire::ir::Order;
+use tilewire_testkit::random::Random;
 
 /// More states than this are not gone through.
 pub const MOST_STATES: usize = 20_000;
@@ -209,10 +210,10 @@ fn the_checker_says_what_all_interleavings_say() {
 fn the_checker_says_what_all_interleavings_say_of_relays() {
     let features = |random: &mut Random| Features {
         relays: true,
-        credits: !random.one_in(4),
-        several: !random.one_in(4),
-        posts: random.one_in(3),
-        packets: random.one_in(6),
+        credits: !random.once_in(4),
+        several: !random.once_in(4),
+        posts: random.once_in(3),
+        packets: random.once_in(6),
         ..Features::default()
     };
     let count = compare(numbers(2000), features);

@@ -10,11 +10,12 @@
 //! ```
 
 use super::{Case, Make, Room, disagreement, is_clean};
-use crate::checker::brute::{Random, numbers};
+use crate::checker::brute::numbers;
 use std::sync::Arc;
 use tilewire::hook::Block;
 use tilewire::ir::{Access, Order, Scope};
 use tilewire::{Arg, Memory, Tensor, Traced, kernel};
+use tilewire_testkit::random::Random;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -51,7 +52,7 @@ impl Correct {
         let mut part = || {
             let copies = [1 + random.below(4), 1 + random.below(3)];
             Part {
-                kind: random.of(&kinds),
+                kind: random.pick(&kinds),
                 len: 1 + random.below(40),
                 tiles: 1 + random.below(6),
                 // A place belongs to one copy of the sender: a credit lets nobody overwrite what another has written.

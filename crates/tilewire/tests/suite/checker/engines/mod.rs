@@ -10,7 +10,7 @@
 mod correct;
 mod polls;
 
-use crate::checker::brute::{Features, Random, Small, numbers, program};
+use crate::checker::brute::{Features, Small, numbers, program};
 use crate::checker::plan;
 use std::cell::Cell;
 use std::sync::{Arc, Barrier, mpsc};
@@ -21,6 +21,7 @@ use tilewire::tensor::bytes_of;
 use tilewire::transport::SegmentSet;
 use tilewire::vm::{self, Prepared};
 use tilewire::{Memory, Traced};
+use tilewire_testkit::random::Random;
 
 /// Where the memory that ranks share comes from: every rank's thread traces the program for itself and takes the same parts in turn.
 pub struct Room {

@@ -1,9 +1,7 @@
 //! Memory that must stay as it is: it is poisoned or remembered before a call, and looked at after it.
 //!
 //! A rank is a thread or a process, so what it watches is kept by the thread.
-#![allow(dead_code)] // every test file uses its own part
 
-use crate::ranks::words;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,6 +10,7 @@ use tilewire::link::{ShmTransport, Window};
 use tilewire::tensor::{ReachableFrom, bytes_of};
 use tilewire::transport::{RankError, World};
 use tilewire::{Memory, Tensor};
+use tilewire_testkit::ranks::words;
 
 /// Elements before and after an output.
 pub const GUARD: usize = 64;

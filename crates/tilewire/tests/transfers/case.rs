@@ -6,6 +6,7 @@ use tilewire::ir::scalar::Element;
 use tilewire::link::{ShmOptions, ShmTransport, Window};
 use tilewire::transport::{Rank, RankError, World};
 use tilewire::{Knobs, Primitive, Tensor, sendrecv};
+use tilewire_testkit::random::{Random, mixed};
 
 /// Small enough that messages of some KiB go many steps. A block has 4 KiB of staging and messages of 512 bytes in packets.
 pub const SMALL: ShmOptions = ShmOptions {
@@ -41,33 +42,8 @@ pub fn threads<R: Send>(
     world.run(|world| body(&world)).unwrap_or_else(|error| panic!("{error}\nin {what:?}, seed {}", seed()))
 }
 
-/// A generator of numbers: the same from the same seed on every rank.
-#[derive(Clone, Debug)]
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
-}
-
-fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 /// Now and then a rank is late.
-pub fn pause(numbers: &mut Numbers) {
+pub fn pause(numbers: &mut Random) {
     if numbers.below(4) == 0 {
         std::thread::sleep(Duration::from_micros(numbers.next() % 1000));
     }
@@ -75,7 +51,7 @@ pub fn pause(numbers: &mut Numbers) {
 
 /// Element `i` of what `rank` sends: any bits, NaNs included.
 pub fn element<T: Element>(seed: u64, rank: Rank, i: usize) -> T {
-    T::from_bits(mix(seed ^ ((u64::from(rank.number()) + 1) << 40) ^ i as u64))
+    T::from_bits(mixed(seed ^ ((u64::from(rank.number()) + 1) << 40) ^ i as u64))
 }
 
 /// The data of a rank.
@@ -162,7 +138,7 @@ pub struct Shift {
 
 impl Shift {
     /// A transfer that any transport with the options of `SMALL` can do.
-    pub fn any(numbers: &mut Numbers, ranks: usize) -> Shift {
+    pub fn any(numbers: &mut Random, ranks: usize) -> Shift {
         let way = match numbers.below(5) {
             0 => Way::Packet,
             1 => Way::Direct,
@@ -179,7 +155,7 @@ impl Shift {
         };
         let blocks = 1 + numbers.below(8);
         // 512 bytes of packets for each block.
-        let most = if way == Way::Packet { 64 } else { numbers.one_of(&[20, 200, 5000]) };
+        let most = if way == Way::Packet { 64 } else { numbers.pick(&[20, 200, 5000]) };
         Shift { len: numbers.below(most + 1), by: 1 + numbers.below(ranks - 1), blocks, way }
     }
 

@@ -26,7 +26,8 @@ pub mod writer;
 pub use hosted::Hosted;
 pub use writer::Writer;
 
-use data::{Random, element, elements};
+use crate::random::Random;
+use data::{element, elements};
 use expression::Pool;
 use sections::Section;
 use std::fmt;
@@ -266,7 +267,7 @@ impl Maker {
 }
 
 fn plan(maker: &mut Maker, random: &mut Random) -> Box<dyn Section> {
-    match random.below(18) {
+    match random.below_u64(18) {
         0..=5 => Box::new(sections::Elementwise::plan(maker, random)),
         6 | 7 => Box::new(sections::ThroughScratch::plan(maker, random)),
         8 | 9 => Box::new(sections::Loops::plan(maker, random)),

@@ -1,11 +1,11 @@
 //! Transfers made from a seed: who sends what to whom, and what must arrive. Every rank makes the same list.
-#![allow(dead_code)] // every test file uses its own part
 
 use crate::untouched;
 use tilewire::collective::PreparedExchange;
 use tilewire::link::{ShmTransport, Transport, Window};
 use tilewire::transport::RankError;
 use tilewire::{F8E4M3, Knobs, Memory, Primitive, Rank, RunError, Tensor, sendrecv};
+use tilewire_testkit::random::Random;
 
 /// Elements before and after an output; they must stay as they are.
 pub const GUARD: usize = 32;
@@ -31,30 +31,10 @@ pub struct Case {
     pub config: Knobs,
 }
 
-/// SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len())]
-    }
-}
-
 impl Case {
     /// A case of a world of `ranks`.
     pub fn random(random: &mut Random, ranks: usize) -> Case {
-        let primitive = random.one_of(&[
+        let primitive = random.pick(&[
             None,
             Some(Primitive::Packet),
             Some(Primitive::Staged),
@@ -63,18 +43,18 @@ impl Case {
         ]);
         let hooks = [Hook::Copy, Hook::Scale, Hook::Transpose, Hook::Quantise];
         // What is quantised is stored by a consume hook, which direct has not.
-        let hook = random.one_of(if primitive == Some(Primitive::Direct) { &hooks[..3] } else { &hooks });
+        let hook = random.pick(if primitive == Some(Primitive::Direct) { &hooks[..3] } else { &hooks });
         let (rows, cols) = match primitive {
             Some(Primitive::Packet) => {
-                random.one_of(&[(0, 1), (1, 1), (1, 15), (4, 4), (1, 17), (3, 6), (3, 43), (10, 20)])
+                random.pick(&[(0, 1), (1, 1), (1, 15), (4, 4), (1, 17), (3, 6), (3, 43), (10, 20)])
             }
-            _ => random.one_of(&[(0, 1), (1, 1), (1, 17), (31, 33), (128, 65), (1, 20_000), (301, 257)]),
+            _ => random.pick(&[(0, 1), (1, 1), (1, 17), (31, 33), (128, 65), (1, 20_000), (301, 257)]),
         };
         let mut config = Knobs { primitive, blocks: Some(1 + random.below(8)), ..Knobs::default() };
         config.granule = (hook == Hook::Quantise).then_some(GROUP);
         if matches!(primitive, Some(Primitive::Staged | Primitive::Bulk)) && random.below(2) == 0 {
-            config.slot_bytes = Some(random.one_of(&[512, 2048, 16384]));
-            config.depth = Some(random.one_of(&[2, 3, 8]));
+            config.slot_bytes = Some(random.pick(&[512, 2048, 16384]));
+            config.depth = Some(random.pick(&[2, 3, 8]));
         }
         Case { hook, rows, cols, shift: 1 + random.below(ranks - 1), config }
     }
@@ -85,7 +65,7 @@ impl Case {
 
     /// Element `i` of what `rank` sends in this turn.
     pub fn sent(&self, turn: u64, rank: usize, i: usize) -> f32 {
-        let x = Random(turn << 40 ^ (rank as u64) << 32 ^ i as u64).next();
+        let x = Random::new(turn << 40 ^ (rank as u64) << 32 ^ i as u64).next();
         (x % 4001) as f32 / 4.0 - 500.0
     }
 

@@ -1,11 +1,12 @@
 //! Sections over elements that lie side by side, of bodies and shapes for which engines have ways of their own: long bodies, whose loads
 //! come ahead of them, groups of small floats, transposes of elements of 16 bits.
 
-use super::data::{Random, numbers};
+use super::data::numbers;
 use super::expression::{Known, Pool};
 use super::sections::{Extent, Section, block_start};
 use super::writer::{Writer, at};
 use super::{Maker, Wish};
+use crate::random::Random;
 use tilewire::ir::{Access, BinaryOp, CompareOp, GroupOp, ParamId, RoleId, Type, UnaryOp, Value};
 
 /// So many elements of any type are whole pieces of 16 bytes.
@@ -56,7 +57,7 @@ impl Grouped {
     fn plan(random: &mut Random) -> Self {
         Grouped {
             op: random.pick(&[GroupOp::Max, GroupOp::Max, GroupOp::Min, GroupOp::Min, GroupOp::Sum]),
-            size: 2 << random.below(9),
+            size: 2 << random.below_u64(9),
             loaded: !random.once_in(4),
             magnitude: random.once_in(2),
         }
@@ -114,7 +115,7 @@ impl Long {
             (Stream::plan(maker, ty, len, Access::Out, random), ty)
         };
         let mut plan = Long {
-            role: random.below(u64::from(maker.roles)) as u32,
+            role: random.below_u64(u64::from(maker.roles)) as u32,
             warps: random.pick(&[1, 1, 2, 3]),
             extent,
             span,
@@ -145,12 +146,12 @@ impl Long {
     fn extent(maker: &mut Maker, groups: &[Grouped], random: &mut Random) -> (Extent, u64) {
         let largest = groups.iter().map(|grouped| u64::from(grouped.size)).max().unwrap_or(WHOLE);
         let some = MOST / maker.blocks;
-        let n = match random.below(8) {
+        let n = match random.below_u64(8) {
             0 => random.pick(&[0, 1, 7, 31, 64, 100]),
-            1 => 1 + random.below(some / 4),
-            2 => (1 + random.below(some / 128)) * 128,
-            3 => (1 + random.below(some / 1024)) * 1024,
-            _ => (1 + random.below(some / largest)) * largest,
+            1 => 1 + random.below_u64(some / 4),
+            2 => (1 + random.below_u64(some / 128)) * 128,
+            3 => (1 + random.below_u64(some / 1024)) * 1024,
+            _ => (1 + random.below_u64(some / largest)) * largest,
         };
         let runtime = random.once_in(4).then(|| maker.scalar(Type::I64, n));
         let span = if random.once_in(8) { n } else { n.next_multiple_of(WHOLE) + random.pick(&[0, 0, WHOLE]) };
@@ -180,7 +181,7 @@ impl Long {
             let difference = c.binary(BinaryOp::Sub, x.v, other.v);
             x = pool.add(c, difference, false);
         }
-        let steps = 3 + random.below(4);
+        let steps = 3 + random.below_u64(4);
         x = pool.chain(c, x, steps, random);
         let mut first = x;
         for grouped in &self.groups {
@@ -191,7 +192,7 @@ impl Long {
             let with = c.binary(random.pick(&[BinaryOp::Add, BinaryOp::Mul]), x.v, all);
             x = pool.add(c, with, false);
         }
-        let steps = 3 + random.below(6);
+        let steps = 3 + random.below_u64(6);
         x = pool.chain(c, x, steps, random);
         let y = stored(c, &pool, x, self.output_type);
         let index = self.output.index(c, start, number);
@@ -283,10 +284,10 @@ impl Transpose {
         let (len, wish) = (rows * cols * maker.blocks, Wish { align: 16, ..Wish::new(Access::In) });
         let ty = random.pick(&SMALL);
         let steps = random.pick(&[0, 0, 2, 8]);
-        let inputs = if steps > 0 { 1 + random.below(2) } else { 1 };
+        let inputs = if steps > 0 { 1 + random.below_u64(2) } else { 1 };
         let output_type = if random.once_in(3) { random.pick(&SMALL) } else { ty };
         Transpose {
-            role: random.below(u64::from(maker.roles)) as u32,
+            role: random.below_u64(u64::from(maker.roles)) as u32,
             warps: random.pick(&[2, 4, 4, 5]),
             rows,
             cols,

@@ -9,7 +9,6 @@ use tilewire::ptx::Target;
 
 /// What `ptxas -v` says of an entry.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code)] // printed, and not read by every test
 pub struct Usage {
     pub registers: u32,
     /// Bytes that did not fit in registers: stored and loaded.
@@ -38,7 +37,7 @@ fn search() -> Result<PathBuf, String> {
     if works(Path::new("ptxas")) {
         return Ok("ptxas".into());
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ptxas");
+    let folder = scratch().join("ptxas");
     let installed = folder.join("nvidia/cu13/bin/ptxas");
     if works(&installed) {
         return Ok(installed);
@@ -55,6 +54,15 @@ fn search() -> Result<PathBuf, String> {
     }
 }
 
+/// A folder for files of tests in the build folder: what cargo calls `CARGO_TARGET_TMPDIR`, which it tells integration tests only.
+fn scratch() -> PathBuf {
+    let program = std::env::current_exe().expect("a running program has a path");
+    // target/PROFILE/deps/PROGRAM
+    let folder = program.ancestors().nth(3).expect("a test lies in the build folder").join("tmp");
+    std::fs::create_dir_all(&folder).expect("make a folder for files of tests");
+    folder
+}
+
 fn works(path: &Path) -> bool {
     Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
 }
@@ -63,7 +71,7 @@ fn works(path: &Path) -> bool {
 pub fn assemble(text: &str, target: Target) -> Result<Usage, String> {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}.ptx", std::process::id()));
+    let file = scratch().join(format!("{}-{number}.ptx", std::process::id()));
     std::fs::write(&file, text).map_err(|error| error.to_string())?;
     let output = Command::new(find().expect("found before"))
         .args(["-v", "-arch", target.name(), "-o", "/dev/null"])

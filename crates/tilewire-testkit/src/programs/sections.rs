@@ -1,9 +1,10 @@
 //! Sections that one role runs alone: element-wise code, scratch, loops, turns.
 
-use super::data::{Random, element, indices};
+use super::data::{element, indices};
 use super::expression::{GROUPS, Pool};
 use super::writer::{Writer, at, here};
 use super::{Maker, Wish};
+use crate::random::Random;
 use tilewire::ir::{Access, BinaryOp, CompareOp, Mask, Op, ParamId, Place, RoleId, Special, Type, Value, VarId};
 
 /// A part of a program. Its parameters are declared when it is planned; then every role emits what it does in it.
@@ -28,7 +29,7 @@ pub struct Extent {
 
 impl Extent {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
-        let (rows, cols) = match random.below(3) {
+        let (rows, cols) = match random.below_u64(3) {
             0 => {
                 let shapes = [(3, 5), (7, 64), (33, 17), (64, 64), (3, 1), (0, 5), (2, 0), (1, 4097), (7, 64), (3, 5)];
                 let (rows, cols) = random.pick(&shapes);
@@ -128,25 +129,25 @@ impl Elementwise {
         let (n, blocks) = (extent.count(), maker.blocks);
         let scalar_type = random.pick(&Type::ALL);
         let mut plan = Elementwise {
-            role: random.below(u64::from(maker.roles)) as u32,
+            role: random.below_u64(u64::from(maker.roles)) as u32,
             extent,
             scalar: maker.scalar(scalar_type, element(scalar_type, random)),
             inputs: Vec::new(),
             outputs: Vec::new(),
             digests: maker.random_buffer(Type::U64, n * blocks, Wish::new(Access::Out), random),
         };
-        for _ in 0..1 + random.below(3) {
+        for _ in 0..1 + random.below_u64(3) {
             let ty = random.pick(&Type::ALL);
-            let pattern = match random.below(7) {
+            let pattern = match random.below_u64(7) {
                 0 => Pattern::Transposed,
                 1 => {
-                    let to = (0..blocks * n).map(|_| random.below(n.max(1))).collect::<Vec<_>>();
+                    let to = (0..blocks * n).map(|_| random.below_u64(n.max(1))).collect::<Vec<_>>();
                     Pattern::Indexed { by: index_buffer(maker, &to, random) }
                 }
-                2 => Pattern::Broadcast { index: random.below(n.max(1)) },
-                3 => Pattern::Ragged { limit: random.below(n + 1) },
-                4 => Pattern::Banked { bank: random.below(2) },
-                _ => Pattern::Linear { stride: random.pick(&[1, 1, 2, 3]), shift: random.below(3) },
+                2 => Pattern::Broadcast { index: random.below_u64(n.max(1)) },
+                3 => Pattern::Ragged { limit: random.below_u64(n + 1) },
+                4 => Pattern::Banked { bank: random.below_u64(2) },
+                _ => Pattern::Linear { stride: random.pick(&[1, 1, 2, 3]), shift: random.below_u64(3) },
             };
             let wish = Wish { banks: pattern.banks(), ..IN };
             let param = maker.random_buffer(ty, plan.len(pattern) * blocks, wish, random);
@@ -159,18 +160,18 @@ impl Elementwise {
             plan.inputs.push((param, Pattern::InPlace));
             plan.outputs.push((other, ty, Pattern::InPlace));
         }
-        for _ in 0..1 + random.below(2) {
+        for _ in 0..1 + random.below_u64(2) {
             let ty = random.pick(&Type::ALL);
-            let pattern = match random.below(7) {
+            let pattern = match random.below_u64(7) {
                 0 => Pattern::Transposed,
-                4 => Pattern::Banked { bank: random.below(2) },
+                4 => Pattern::Banked { bank: random.below_u64(2) },
                 1 => {
                     let to = (0..blocks).flat_map(|_| random.permutation(n)).collect::<Vec<_>>();
                     Pattern::Indexed { by: index_buffer(maker, &to, random) }
                 }
                 2 => Pattern::Leader { size: random.pick(&GROUPS) },
-                3 => Pattern::Ragged { limit: random.below(n + 1) },
-                _ => Pattern::Linear { stride: random.pick(&[1, 1, 2, 3]), shift: random.below(3) },
+                3 => Pattern::Ragged { limit: random.below_u64(n + 1) },
+                _ => Pattern::Linear { stride: random.pick(&[1, 1, 2, 3]), shift: random.below_u64(3) },
             };
             let wish = Wish { access: Access::Out, banks: pattern.banks(), ..IN };
             let param = maker.random_buffer(ty, plan.len(pattern) * blocks, wish, random);
@@ -249,7 +250,7 @@ impl Section for Elementwise {
             return;
         }
         let mut pool = maker.uniform_pool(Some(self.scalar), random);
-        let steps = random.below(3);
+        let steps = random.below_u64(3);
         pool.grow(&mut maker.c, steps, random);
         self.extent.each(&mut maker.c, |c, row, col, number| {
             pool.add(c, number, true);
@@ -263,7 +264,7 @@ impl Section for Elementwise {
                 let v = c.op(Op::Load { at: place, mask });
                 pool.add(c, v, true);
             }
-            let (grown, steps) = (pool.all.len(), 1 + random.below(10));
+            let (grown, steps) = (pool.all.len(), 1 + random.below_u64(10));
             pool.grow(c, steps, random);
             let digest = pool.digest(c, grown);
             let (index, _) = self.index(c, Pattern::InPlace, [row, col, number]);
@@ -298,10 +299,10 @@ impl ThroughScratch {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let extent = Extent::plan(maker, random);
         let (ty, from) = (random.pick(&Type::ALL), random.pick(&Type::ALL));
-        let rounds = 1 + random.below(3);
+        let rounds = 1 + random.below_u64(3);
         let len = extent.count() * maker.blocks;
         ThroughScratch {
-            role: random.below(u64::from(maker.roles)) as u32,
+            role: random.below_u64(u64::from(maker.roles)) as u32,
             extent,
             ty,
             input: maker.random_buffer(from, len, IN, random),
@@ -333,7 +334,7 @@ impl Section for ThroughScratch {
                 let x = c.load(self.input, index);
                 pool.add(c, number, true);
                 pool.add(c, x, true);
-                let steps = 1 + random.below(4);
+                let steps = 1 + random.below_u64(4);
                 pool.grow(c, steps, random);
                 let x = pool.latest_lane(c, random);
                 let x = c.cast(x.v, self.ty);
@@ -374,12 +375,12 @@ pub struct Loops {
 impl Loops {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let extent = Extent::plan(maker, random);
-        let turns = random.below(6);
+        let turns = random.below_u64(6);
         let [input_type, other_type, sum_type] = [0; 3].map(|_| random.pick(&Type::ALL));
         let output_type = random.pick(&[other_type, Type::U64]);
         let len = extent.count() * turns * maker.blocks;
         Loops {
-            role: random.below(u64::from(maker.roles)) as u32,
+            role: random.below_u64(u64::from(maker.roles)) as u32,
             extent,
             turns,
             step: random.pick(&[1, 1, 2, 3, 0, -1]),
@@ -396,7 +397,7 @@ impl Loops {
         let mut pool = pool.clone();
         let old = c.read(var);
         pool.add(c, old, false);
-        let steps = 1 + random.below(4);
+        let steps = 1 + random.below_u64(4);
         pool.grow(c, steps, random);
         let x = pool.of(c, self.sum_type, random);
         c.write(var, x.v);
@@ -437,7 +438,7 @@ impl Section for Loops {
                 let sum = c.read(var);
                 pool.add(c, sum, false);
                 pool.add(c, number, true);
-                let (grown, steps) = (pool.all.len(), 1 + random.below(5));
+                let (grown, steps) = (pool.all.len(), 1 + random.below_u64(5));
                 pool.grow(c, steps, random);
                 let x = match self.output_type {
                     Type::U64 => pool.digest(c, grown),
@@ -477,7 +478,7 @@ pub fn turns(maker: &mut Maker, random: &mut Random) {
     let (turns, n) = (5, random.pick(&[1, 7, 64]));
     let ty = random.pick(&Type::ALL);
     let output = maker.random_buffer(ty, n * turns * maker.blocks, Wish::new(Access::Out), random);
-    let id = maker.c.b.open_role("turns", 1, 1 + random.below(3) as u32, &here());
+    let id = maker.c.b.open_role("turns", 1, 1 + random.below_u64(3) as u32, &here());
     let scratch = maker.c.b.scratch(id, ty, n);
     let pool = maker.uniform_pool(None, random);
     let c = &mut maker.c;

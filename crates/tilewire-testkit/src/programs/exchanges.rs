@@ -1,10 +1,11 @@
 //! Sections where roles, blocks or elements meet: atomics, regions, packets, bulk copies, messages.
 
-use super::data::{Random, elements};
+use super::data::elements;
 use super::expression::Pool;
 use super::sections::{Section, block_start};
 use super::writer::{Writer, at, in_scratch};
 use super::{Maker, Wish};
+use crate::random::Random;
 use tilewire::ir::{
     Access, BinaryOp, BulkDone, CompareOp, Mask, Op, Order, ParamId, Place, RoleId, Scope, Special, Type, Value,
 };
@@ -22,8 +23,8 @@ struct Pair {
 impl Pair {
     fn plan(maker: &Maker, random: &mut Random) -> Self {
         let roles = u64::from(maker.roles);
-        let sender = random.below(roles);
-        let receiver = if roles == 1 { 0 } else { (sender + 1 + random.below(roles - 1)) % roles };
+        let sender = random.below_u64(roles);
+        let receiver = if roles == 1 { 0 } else { (sender + 1 + random.below_u64(roles - 1)) % roles };
         Pair { sender: sender as u32, receiver: receiver as u32 }
     }
 }
@@ -42,7 +43,7 @@ pub struct Atomics {
 impl Atomics {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let ty = random.pick(&[Type::I32, Type::U32, Type::I64, Type::U64]);
-        let (len, extent) = (1 + random.below(5), random.pick(&[0, 1, 7, 100]));
+        let (len, extent) = (1 + random.below_u64(5), random.pick(&[0, 1, 7, 100]));
         let everybody = extent * maker.blocks * u64::from(maker.roles);
         Atomics {
             ty,
@@ -112,7 +113,7 @@ impl PutGet {
             read_as,
             extent,
             exact,
-            limit: random.once_in(3).then(|| random.below(extent + 1)),
+            limit: random.once_in(3).then(|| random.below_u64(extent + 1)),
             input: maker.random_buffer(ty, len, IN, random),
             region: maker.random_buffer(Type::U8, bytes, wish, random),
             output: maker.random_buffer(read_as, len, Wish::new(Access::Out), random),
@@ -179,7 +180,7 @@ pub struct Packets {
 
 impl Packets {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
-        let (extent, rounds) = (random.pick(&[0, 1, 7, 31, 64]), 1 + random.below(3));
+        let (extent, rounds) = (random.pick(&[0, 1, 7, 31, 64]), 1 + random.below_u64(3));
         let len = extent * maker.blocks;
         Packets {
             pair: Pair::plan(maker, random),
@@ -264,7 +265,7 @@ impl Bulk {
         // Copies move bytes: a bool that is neither 0 nor 1 stays as it is.
         let first = vec![elements(ty, all, random)];
         Bulk {
-            role: random.below(u64::from(maker.roles)) as u32,
+            role: random.below_u64(u64::from(maker.roles)) as u32,
             ty,
             len,
             input: maker.buffer(ty, first, wish, random),
@@ -325,7 +326,7 @@ pub struct Messages {
 impl Messages {
     pub fn plan(maker: &mut Maker, random: &mut Random) -> Self {
         let (ty, extent) = (random.pick(&Type::ALL), random.pick(&[0, 1, 7, 31, 64, 100]));
-        let (turns, depth) = (random.below(6), 1 + random.below(3));
+        let (turns, depth) = (random.below_u64(6), 1 + random.below_u64(3));
         let (blocks, access) = (maker.blocks, Access::Out);
         Messages {
             pair: Pair::plan(maker, random),

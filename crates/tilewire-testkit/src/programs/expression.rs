@@ -4,8 +4,9 @@
 //! *exact* when its bits are specified even if it is a NaN (it comes straight from memory that was initialised, or is not
 //! a float at all), and only exact values are bit-cast or change type through memory.
 
-use super::data::{Random, element, small};
+use super::data::{element, small};
 use super::writer::Writer;
+use crate::random::Random;
 use tilewire::ir::{BinaryOp, CompareOp, GroupOp, Op, Shape, Type, UnaryOp, Value};
 
 /// A value and what is known of it.
@@ -35,7 +36,7 @@ impl Pool {
     /// Any value; the latest most often, so that chains grow.
     pub fn any(&self, random: &mut Random) -> Known {
         let n = self.all.len() as u64;
-        let back = random.below(n).min(random.below(n));
+        let back = random.below_u64(n).min(random.below_u64(n));
         self.all[(n - 1 - back) as usize]
     }
 
@@ -45,21 +46,21 @@ impl Pool {
             self.all.iter().copied().filter(|known| c.b.kernel().shape(known.v) == Shape::Lane).collect();
         match lanes.len() {
             0 => self.any(random),
-            n => lanes[n - 1 - random.below(n.min(4) as u64) as usize],
+            n => lanes[n - 1 - random.below_u64(n.min(4) as u64) as usize],
         }
     }
 
     /// A value of a type: one in scope, a constant, or another one converted.
     pub fn of(&mut self, c: &mut Writer, ty: Type, random: &mut Random) -> Known {
         let fitting: Vec<Known> = self.all.iter().copied().filter(|known| known.ty == ty).collect();
-        match random.below(8) {
+        match random.below_u64(8) {
             0 => {
                 let v = c.bits(ty, element(ty, random));
                 self.add(c, v, true)
             }
             1..=6 if !fitting.is_empty() => {
                 let n = fitting.len() as u64;
-                fitting[(n - 1 - random.below(n).min(random.below(n))) as usize]
+                fitting[(n - 1 - random.below_u64(n).min(random.below_u64(n))) as usize]
             }
             _ => {
                 let from = self.any(random);
@@ -96,7 +97,7 @@ impl Pool {
     fn step(&mut self, c: &mut Writer, random: &mut Random) {
         let a = self.any(random);
         let in_each = c.b.in_each();
-        let (v, exact) = match random.below(14) {
+        let (v, exact) = match random.below_u64(14) {
             0 | 1 => self.unary(c, a, random),
             2..=4 => {
                 let ops: &[BinaryOp] = match a.ty {
@@ -141,7 +142,7 @@ impl Pool {
     pub fn chain(&mut self, c: &mut Writer, mut x: Known, steps: u64, random: &mut Random) -> Known {
         for _ in 0..steps {
             let [a, b] = [0; 2].map(|_| self.number(c, random));
-            let v = match random.below(32) {
+            let v = match random.below_u64(32) {
                 0..=15 => c.binary(random.pick(&CHEAP_BINARIES), x.v, a),
                 16..=22 => c.op(Op::Fma { a: x.v, b: a, c: b }),
                 23..=26 => {
@@ -159,7 +160,7 @@ impl Pool {
     /// An f32 for a chain: one in scope, or a constant, a special one once in a while.
     fn number(&self, c: &mut Writer, random: &mut Random) -> Value {
         let fitting: Vec<Known> = self.all.iter().copied().filter(|known| known.ty == Type::F32).collect();
-        match random.below(16) {
+        match random.below_u64(16) {
             0 => c.bits(Type::F32, element(Type::F32, random)),
             1..=7 if !fitting.is_empty() => random.pick(&fitting).v,
             _ => c.f32(small(random) as f32),

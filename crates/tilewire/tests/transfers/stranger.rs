@@ -1,6 +1,5 @@
 //! Somebody who connects to a rank's socket without being a rank. It speaks the format as written here, so a change of the
 //! format is seen.
-#![allow(dead_code)] // every test file uses its own part
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,5 +1,4 @@
 //! Bodies that run in every rank of a world: of threads, or of processes that meet at a store in the parent.
-#![allow(dead_code)] // every test file uses its own part
 
 use crate::job::{Job, Member};
 use std::sync::atomic::AtomicU64;

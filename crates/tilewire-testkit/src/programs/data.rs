@@ -1,55 +1,16 @@
-//! Random numbers, and elements that look for trouble.
+//! Elements that look for trouble.
 
+use crate::random::Random;
 use tilewire::ir::Type;
 use tilewire::ir::scalar::dynamic;
-
-/// SplitMix64: a seed names a program for ever.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    /// True once in `n`.
-    pub fn once_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len() as u64) as usize]
-    }
-
-    /// A permutation of `0..n`.
-    pub fn permutation(&mut self, n: u64) -> Vec<u64> {
-        let mut all: Vec<u64> = (0..n).collect();
-        for i in (1..all.len()).rev() {
-            all.swap(i, self.below(i as u64 + 1) as usize);
-        }
-        all
-    }
-}
 
 /// The bits of an element of a type: half of the time a special value, a quarter a small number, else any bits.
 pub fn element(ty: Type, random: &mut Random) -> u64 {
     let mask = if ty.bits() == 64 { u64::MAX } else { (1 << ty.bits()) - 1 };
     if ty == Type::Bool {
-        return random.below(2);
+        return random.below_u64(2);
     }
-    match random.below(4) {
+    match random.below_u64(4) {
         0 | 1 if ty.is_float() => special_float(ty, random),
         0 | 1 => {
             let top = 1 << (ty.bits() - 1);
@@ -57,10 +18,10 @@ pub fn element(ty: Type, random: &mut Random) -> u64 {
         }
         2 if ty.is_float() => {
             // A fraction, so that the roundings differ.
-            let number = (random.below(257) as f64 - 128.0) / random.pick(&[1.0, 2.0, 8.0, 64.0]);
+            let number = (random.below_u64(257) as f64 - 128.0) / random.pick(&[1.0, 2.0, 8.0, 64.0]);
             dynamic::cast(Type::F64, ty, number.to_bits())
         }
-        2 => (random.below(33) as i64 - 16) as u64 & mask,
+        2 => (random.below_u64(33) as i64 - 16) as u64 & mask,
         _ => random.next() & mask,
     }
 }
@@ -120,7 +81,7 @@ pub fn numbers(ty: Type, len: u64, random: &mut Random) -> Vec<u8> {
 
 /// A number from -4 to 4.
 pub fn small(random: &mut Random) -> f64 {
-    (random.below(257) as f64 - 128.0) / 32.0
+    (random.below_u64(257) as f64 - 128.0) / 32.0
 }
 
 /// Indices as little-endian bytes of an integer type that holds them.

@@ -1,6 +1,7 @@
 //! Kernels broken by bytes: a target for fuzzing the IR's verifier and its printer.
 
-use super::kernels;
+use crate::kernels;
+use crate::random::Random;
 use tilewire::ir::{
     Base, Const, Def, Entity, Inst, Kernel, Op, Param, ParamId, Region, RoleId, ScratchId, Shape, Site, Type, Value,
     VarId, fingerprint, inst_text, verify,
@@ -14,7 +15,7 @@ pub fn ir(data: &[u8]) -> bool {
     let mut kernel = KERNELS.with(|kernels| kernels[usize::from(*which) % kernels.len()].1.clone());
     for chunk in breaks.chunks(8).take(8) {
         let seed = chunk.iter().fold(0, |seed, &byte| seed << 8 | u64::from(byte));
-        mutate(&mut kernel, &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+        mutate(&mut kernel, &mut Random::new(seed));
     }
     let passed = match verify(&kernel) {
         Err(errors) => {
@@ -67,11 +68,11 @@ fn mutate(kernel: &mut Kernel, random: &mut Random) {
             let mut position = 0;
             kernel.insts[inst].op.map_operands(&mut |v| {
                 position += 1;
-                if position - 1 == target { random.key(values) } else { v }
+                if position - 1 == target { key(random, values) } else { v }
             });
         }
         3 => {
-            let new = random.key(regions);
+            let new = key(random, regions);
             match &mut kernel.insts[inst].op {
                 Op::If { then, .. } if random.below(2) == 0 => *then = new,
                 Op::If { otherwise: body, .. }
@@ -84,7 +85,7 @@ fn mutate(kernel: &mut Kernel, random: &mut Random) {
         4 => {
             let list = &mut kernel.regions[region];
             let at = random.below(list.len() + 1);
-            list.insert(at, random.key(insts));
+            list.insert(at, key(random, insts));
         }
         5 => {
             let list = &mut kernel.regions[region];
@@ -105,15 +106,15 @@ fn mutate(kernel: &mut Kernel, random: &mut Random) {
         }
         8 => match random.below(4) {
             0 => kernel.insts[inst].result = None,
-            1 => kernel.insts[inst].result = Some(random.key(values)),
-            2 => kernel.insts[inst].indices.push(random.key(values)),
-            _ => kernel.insts[inst].site = random.key::<Site>(sites),
+            1 => kernel.insts[inst].result = Some(key(random, values)),
+            2 => kernel.insts[inst].indices.push(key(random, values)),
+            _ => kernel.insts[inst].site = key::<Site>(random, sites),
         },
         9 => match random.below(4) {
             0 => kernel.values[value].ty = Type::ALL[random.below(Type::ALL.len())],
             1 => kernel.values[value].shape = [Shape::Uniform, Shape::Lane][random.below(2)],
-            2 => kernel.values[value].def = Def::Result(random.key(insts)),
-            _ => kernel.values[value].def = Def::Index { inst: random.key(insts), axis: random.below(3) },
+            2 => kernel.values[value].def = Def::Result(key(random, insts)),
+            _ => kernel.values[value].def = Def::Index { inst: key(random, insts), axis: random.below(3) },
         },
         10 => {
             let bits = [0, 1, 64, u64::MAX, i64::MIN as u64, i64::MAX as u64][random.below(6)];
@@ -140,9 +141,9 @@ fn mutate(kernel: &mut Kernel, random: &mut Random) {
             match random.below(5) {
                 0 => kernel.roles[role].warps = odd,
                 1 => kernel.roles[role].copies = odd,
-                2 => kernel.roles[role].body = random.key(regions),
-                3 if !kernel.vars.is_empty() => kernel.vars[VarId::new(0)].role = random.key(1),
-                _ if !kernel.scratches.is_empty() => kernel.scratches[ScratchId::new(0)].role = random.key(1),
+                2 => kernel.roles[role].body = key(random, regions),
+                3 if !kernel.vars.is_empty() => kernel.vars[VarId::new(0)].role = key(random, 1),
+                _ if !kernel.scratches.is_empty() => kernel.scratches[ScratchId::new(0)].role = key(random, 1),
                 _ => kernel.blocks = odd,
             }
         }
@@ -153,9 +154,9 @@ fn mutate(kernel: &mut Kernel, random: &mut Random) {
 fn rebase(op: &mut Op, random: &mut Random) {
     match op {
         Op::Scalar(param) | Op::Post { queue: param, .. } | Op::PostSignal { queue: param, .. } => {
-            *param = random.key(4)
+            *param = key(random, 4)
         }
-        Op::ReadVar(var) | Op::WriteVar { var, .. } => *var = random.key(1),
+        Op::ReadVar(var) | Op::WriteVar { var, .. } => *var = key(random, 1),
         Op::Load { at, .. }
         | Op::Store { at, .. }
         | Op::Put { at, .. }
@@ -164,28 +165,16 @@ fn rebase(op: &mut Op, random: &mut Random) {
         | Op::PacketGet { at, .. }
         | Op::BulkCopy { src: at, .. } => {
             at.base = match random.below(2) {
-                0 => Base::Param(random.key(4)),
-                _ => Base::Scratch(random.key(1)),
+                0 => Base::Param(key(random, 4)),
+                _ => Base::Scratch(key(random, 1)),
             }
         }
-        Op::Signal { slot, .. } | Op::Wait { slot, .. } | Op::Test { slot, .. } => slot.slots = random.key(6),
+        Op::Signal { slot, .. } | Op::Wait { slot, .. } | Op::Test { slot, .. } => slot.slots = key(random, 6),
         _ => {}
     }
 }
 
-/// A xorshift generator: the same kernels in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % n.max(1)
-    }
-
-    /// A key of a table of `len` items, or one of the three after its end.
-    fn key<K: Entity>(&mut self, len: usize) -> K {
-        K::new(self.below(len + 3))
-    }
+/// A key of a table of `len` items, or one of the three after its end.
+fn key<K: Entity>(random: &mut Random, len: usize) -> K {
+    K::new(random.below(len + 3))
 }

@@ -1,11 +1,13 @@
 //! Inputs for a target of fuzzing where there is no fuzzer: known ones, and mutations of them. The same in every run.
 
+use crate::random::Random;
+
 /// Calls a target with the seeds and with mutations of them, `cases` in all, or as many as `TILEWIRE_CASES` says; gives how many.
 /// What makes a target panic is printed.
 pub fn mutations(seeds: &[Vec<u8>], cases: usize, mut target: impl FnMut(&[u8])) -> usize {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let cases = number("TILEWIRE_CASES").map_or(cases, |cases| cases as usize);
-    let mut random = Random(number("TILEWIRE_SEED").unwrap_or(2026));
+    let mut random = Random::new(number("TILEWIRE_SEED").unwrap_or(2026));
     for case in 0..cases {
         let mut data = seeds.get(case).cloned().unwrap_or_else(|| {
             let mut data = seeds[random.below(seeds.len())].clone();
@@ -42,22 +44,5 @@ impl Drop for Shown<'_> {
     fn drop(&mut self) {
         let hex: Vec<String> = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
         eprintln!("the input was {}", hex.join(" "));
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! The parent is a script: it says when the ranks gather, when one is killed, and reads what each reports. Reading has a deadline, so a
 //! rank that hangs is a failure.
-#![allow(dead_code)] // every test file uses its own part
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};

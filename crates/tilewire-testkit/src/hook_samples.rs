@@ -1,6 +1,7 @@
 //! Every hook of the library as a kernel of one rank, with what it must give: computed by plain loops over the scalar definitions.
 
-use super::programs::data::{Random, element};
+use crate::programs::data::element;
+use crate::random::Random;
 use tilewire::hooks::{self, Accumulates, Compose, Quantised};
 use tilewire::ir::scalar::{Element, Float, Integer, Number, dynamic};
 use tilewire::ir::{BinaryOp, Type};
@@ -58,7 +59,7 @@ fn mixed<T: Element>(len: usize, seed: u64) -> Tensor<T> {
 /// Numbers of ordinary size.
 fn ordinary<T: Element>(len: usize, seed: u64) -> Tensor<T> {
     let mut random = Random::new(seed);
-    Tensor::from_fn(len, |_| from_f32((random.below(4001) as f32 - 2000.0) / 333.0))
+    Tensor::from_fn(len, |_| from_f32((random.below_u64(4001) as f32 - 2000.0) / 333.0))
 }
 
 fn as_f32<T: Element>(x: T) -> f32 {
@@ -122,7 +123,7 @@ fn permuted<T: Element>() -> Sample {
 fn gathered<T: Element, I: Integer>() -> Sample {
     let (out, inp) = (Tensor::<T>::zeros(201), mixed::<T>(100, 4));
     let mut random = Random::new(5);
-    let index = Tensor::from_fn(201, |_| I::from_bits(random.below(100)));
+    let index = Tensor::from_fn(201, |_| I::from_bits(random.below_u64(100)));
     let traced = map(&out, &inp).produce(hooks::gather_by(&index)).trace().unwrap();
     let expected = index.to_vec().into_iter().map(|i| inp.get(i.to_bits() as usize)).collect();
     Sample::new(format!("gather {} by {}", T::TYPE, I::TYPE), traced, &out, expected)

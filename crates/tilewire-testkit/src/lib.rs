@@ -1,0 +1,36 @@
+//! What the tests of tilewire share with each other, with its program and with its fuzz targets. Compiled once, and never published.
+//!
+//! - **In**: the public API of `tilewire`. **Out**: programs, plans and data to judge it by.
+//! - **Invariants**: everything random comes from a seed, and a seed gives the same on every machine.
+//! - **Must not know**: what is private to the library. Unit tests inside the library may use only [`random`] and [`mutations`]: types of
+//!   `tilewire` that the rest names are, to them, types of another crate.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`random`] | [`random::Random`]: numbers from a seed |
+//! | [`mutations`] | inputs for a fuzz target where there is no fuzzer |
+//! | [`programs`] | random programs of one rank, with what they must compute |
+//! | [`code`], [`kernels`] | a short way to write kernels, and kernels that use every op |
+//! | [`malformed`] | kernels broken by bytes |
+//! | [`hook_samples`], [`fields`] | every hook of the library, and the fields of a hook's context, with what they must give |
+//! | [`ptx_machine`], [`simulated`] | a machine that runs PTX, and programs on it |
+//! | [`ptxas`] | NVIDIA's assembler, where it is installed |
+//! | [`job`], [`ranks`] | tests whose ranks are processes |
+// Read as source by the authors of tests, and never published: what a name does not say is documented.
+#![allow(missing_docs)]
+
+pub mod code;
+pub mod fields;
+pub mod hook_samples;
+#[cfg(unix)]
+pub mod job;
+pub mod kernels;
+pub mod malformed;
+pub mod mutations;
+pub mod programs;
+pub mod ptx_machine;
+pub mod ptxas;
+pub mod random;
+#[cfg(unix)]
+pub mod ranks;
+pub mod simulated;

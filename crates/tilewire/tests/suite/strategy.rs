@@ -1,0 +1,9 @@
+//! Random programs for property tests. Not in the testkit, which the program `tilewire` is built with: it does without `proptest`.
+
+use proptest::prelude::*;
+use tilewire_testkit::programs::Program;
+
+/// Programs that shrink to fewer sections.
+pub fn programs() -> impl Strategy<Value = Program> {
+    (any::<u64>().no_shrink(), 1..6u64).prop_map(|(seed, sections)| Program::new(seed, sections))
+}
