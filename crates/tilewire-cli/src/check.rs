@@ -13,7 +13,7 @@ use std::io::{Write, stderr, stdout};
 use std::process::ExitCode;
 use std::time::Instant;
 use tilewire::check::{Mutation, Plan, Report, Settings};
-use tilewire::rehearsal::{Case, shipped};
+use tilewire_testkit::shipped::{Case, shipped};
 
 /// What to check.
 #[derive(Args, Debug, PartialEq, Eq)]

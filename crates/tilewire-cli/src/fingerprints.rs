@@ -19,9 +19,9 @@ use tilewire::RunError;
 use tilewire::ir::{self, Kernel};
 use tilewire::link::{AnyTransport, ShmTransport};
 use tilewire::ptx::{self, Target};
-use tilewire::rehearsal::shipped;
 use tilewire::transport::{RankError, World};
 use tilewire::vm::Prepared;
+use tilewire_testkit::shipped::shipped;
 
 /// What to fingerprint.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]

@@ -14,12 +14,15 @@
 //! | [`malformed`] | kernels broken by bytes |
 //! | [`hook_samples`], [`fields`] | every hook of the library, and the fields of a hook's context, with what they must give |
 //! | [`ptx_machine`], [`simulated`] | a machine that runs PTX, and programs on it |
+//! | [`shipped`] | plans that check every schedule of the library |
+//! | [`copied`] | launches on a GPU, on a copy of host tensors |
 //! | [`ptxas`] | NVIDIA's assembler, where it is installed |
 //! | [`job`], [`ranks`] | tests whose ranks are processes |
 // Read as source by the authors of tests, and never published: what a name does not say is documented.
 #![allow(missing_docs)]
 
 pub mod code;
+pub mod copied;
 pub mod fields;
 pub mod hook_samples;
 #[cfg(unix)]
@@ -33,4 +36,5 @@ pub mod ptxas;
 pub mod random;
 #[cfg(unix)]
 pub mod ranks;
+pub mod shipped;
 pub mod simulated;

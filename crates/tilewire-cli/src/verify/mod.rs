@@ -30,9 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tilewire::check;
-use tilewire::cuda::{self, CudaError, Device};
+use tilewire::cuda::{CudaError, Device};
 use tilewire::transport::{RankError, World};
 use tilewire::vm::Prepared;
+use tilewire_testkit::copied;
 use tilewire_testkit::programs::{Hosted, ParamSpec, Program};
 use tilewire_testkit::random::Random;
 
@@ -429,7 +430,7 @@ fn judge(seed: u64, sections: u64, device: Option<&Arc<Device>>) -> Vec<(&'stati
     let mut outcomes = Vec::new();
     let hosted = Hosted::new(&program);
     if let Some(device) = device {
-        let outcome = match cuda::evaluate(device, &program.kernel, &hosted.args, Some(DEADLINE)) {
+        let outcome = match copied::evaluate(device, &program.kernel, &hosted.args, Some(DEADLINE)) {
             Ok(results) => compare(&name, &program, &program.comparable(results), &expected),
             Err(CudaError::Ptx(error)) => Outcome::Refused(error.to_string()),
             Err(error) => Outcome::Differs(format!("{name}: {error}")),

@@ -8,8 +8,9 @@
 use anyhow::{Result, ensure};
 use std::sync::Arc;
 use std::time::Duration;
-use tilewire::cuda::{self, Device, RankLaunch};
+use tilewire::cuda::Device;
 use tilewire::{Memory, Tensor, Traced, Value, kernel};
+use tilewire_testkit::copied::{RankLaunch, evaluate_world};
 
 /// Elements of a tile: not a whole number of vectors of the lanes, so that the remainder of a tile is tested.
 const TILE: usize = 1000;
@@ -36,7 +37,7 @@ pub fn ring(device: &Arc<Device>, ranks: usize, blocks: usize) -> Result<()> {
         .collect::<Result<Vec<Traced>>>()?;
     let launches: Vec<RankLaunch<'_>> =
         traced.iter().map(|traced| RankLaunch { kernel: &traced.kernel, args: &traced.args }).collect();
-    let results = cuda::evaluate_world(device, &launches, Some(Duration::from_secs(10)))?;
+    let results = evaluate_world(device, &launches, Some(Duration::from_secs(10)))?;
     for rank in 0..ranks {
         let sent = inputs[(rank + ranks - 1) % ranks].to_vec();
         let wanted: Vec<u8> = sent.iter().flat_map(|x| (x * 2.0).to_le_bytes()).collect();

@@ -267,8 +267,10 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
         self
     }
 
-    /// Keeps the own chunk while another is sent, as large chunks are kept on some processors: so that the checker sees that form on all.
-    pub(crate) fn rehearsed_keeper(mut self) -> Self {
+    /// Stores this rank's own chunk in the pass that sends another, whatever its size and the processor. By default that is done for large
+    /// chunks, on processors where it was measured to be faster. It changes the kernel, not the result. It needs plain copies through a
+    /// window, one block and a CPU, and does nothing elsewhere.
+    pub fn keep_while_sending(mut self) -> Self {
         self.request.keeps = true;
         self
     }
@@ -412,12 +414,6 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: Travels> Collective<'h, 'l, 
     /// ```
     pub fn window<W: Element>(mut self, window: &Window<W>) -> Self {
         self.request.windows.push(WindowOf::of(window));
-        self
-    }
-
-    /// As `window`, with memory of one thread: for kernels that are traced and never launched.
-    pub(crate) fn rehearsed_window<W: Element>(mut self, of_all: &[Tensor<W>]) -> Self {
-        self.request.windows.push(WindowOf::rehearsed(of_all, self.request.link().rank()));
         self
     }
 }

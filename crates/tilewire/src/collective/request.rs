@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use crate::ir::Type;
 use crate::ir::scalar::Element;
 use crate::link::{Transport, Window};
-use crate::tensor::{AnyTensor, Memory, Tensor};
+use crate::tensor::{AnyTensor, Memory};
 use crate::transport::{Rank, TransferError};
 use crate::vm::Puts;
 use std::time::Duration;
@@ -59,13 +59,6 @@ impl WindowOf {
     pub(super) fn part_of(&self, rank: Rank, first: usize, bytes: usize) -> Memory {
         let window = self.peers[rank.index()].as_ref();
         window.unwrap_or_else(|| panic!("the window of rank {rank} is out of reach")).part(first, bytes)
-    }
-
-    /// Memory of one thread: for kernels that are traced and never launched.
-    pub(super) fn rehearsed<W: Element>(of_all: &[Tensor<W>], rank: Rank) -> WindowOf {
-        let peers = of_all.iter().map(|tensor| Some(tensor.memory().clone())).collect();
-        let own = of_all[rank.index()].memory().clone();
-        WindowOf { peers, own, ty: W::TYPE, number: "rehearsed".to_string() }
     }
 }
 

@@ -1,8 +1,7 @@
 //! PTX → running kernels: the GPU engine, over the CUDA driver, which is opened at run time.
 //!
 //! - **In**: kernels ([`Program::load`] writes and assembles their PTX) and device memory. **Out**: launches on
-//!   streams, their errors, and results. [`evaluate`] is a shortcut for host tensors: it copies them to the device and
-//!   back.
+//!   streams, and their errors.
 //! - **Invariants**: without the library, with an old driver or without a device there is a typed error, never a panic.
 //!   A program is assembled and loaded when it is made. In the driver, loading, unloading and freeing block while
 //!   anything runs. So launches of ranks that share a device start only when all launches that they wait for have
@@ -23,13 +22,11 @@
 //! | `gang.rs` | ranks of one process that share a device start together |
 //! | `report.rs` | the reports of launches that gave up |
 //! | `residency.rs` | how many blocks run simultaneously |
-//! | `copied.rs` | [`evaluate`], [`evaluate_world`]: launches on a device copy of host tensors |
 //! | `event.rs` | [`Event`]: times on a stream |
 //! | `foreign.rs` | [`Foreign`]: hand-written kernels, to compare with |
 //! | `error.rs` | [`CudaError`] |
 
 mod buffer;
-mod copied;
 mod device;
 mod error;
 mod event;
@@ -45,7 +42,6 @@ mod stall;
 mod stream;
 
 pub use buffer::Buffer;
-pub use copied::{RankLaunch, evaluate, evaluate_world};
 pub use device::Device;
 pub use error::{CudaError, Stopped};
 pub use event::Event;

@@ -140,6 +140,12 @@ impl<T: Element> Window<T> {
         Ok(peers.iter().flatten().map(window).collect())
     }
 
+    /// A window of one thread's tensors, which plays all ranks: for kernels that are traced and never launched.
+    pub(crate) fn of_tensors(tensors: &[Tensor<T>], rank: Rank) -> Window<T> {
+        let peers = tensors.iter().map(|tensor| Some(tensor.memory().clone())).collect();
+        Window { tensor: tensors[rank.index()].clone(), peers, number: "rehearsed".to_string() }
+    }
+
     /// What names this window on all ranks.
     pub fn number(&self) -> &str {
         &self.number

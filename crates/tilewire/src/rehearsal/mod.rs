@@ -5,14 +5,6 @@
 //! - **Invariants**: the memory between ranks lies as [`Layout`] says, as in every transport of this crate.
 //! - **Must not know**: engines, and what the checker does with it.
 //!
-//! | file | holds |
-//! |---|---|
-//! | `mod.rs` | [`Rehearsal`], [`RehearsalRank`] |
-//! | `before.rs` | what was launched before the schedule that is checked |
-//! | `exchanges.rs` | the exchanges of all ranks |
-//! | `reductions.rs` | the reductions, and what goes round a ring |
-//! | `shipped.rs` | [`shipped`]: plans that check every schedule of this crate |
-//!
 //! ```
 //! use tilewire::rehearsal::Rehearsal;
 //! use tilewire::{Rank, Tensor, sendrecv};
@@ -31,16 +23,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod before;
-mod exchanges;
-mod reductions;
-mod shipped;
-
-pub use shipped::{Case, shipped};
-
 use crate::check::{Plan, Report, Settings};
 use crate::hook::Traced;
-use crate::link::Transport;
+use crate::ir::scalar::Element;
+use crate::link::{Transport, Window};
 use crate::tensor::Tensor;
 use crate::transport::layout::{Geometry, LINE, Layout, Side, StartWord};
 use crate::transport::{LinkKind, LinkShape, Pairing, PeerEndpoint, Rank, Ticket, TransportError};
@@ -67,9 +53,14 @@ impl Rehearsal {
         Rehearsal { layout, segments, copies: 1, settings: Settings::default() }
     }
 
-    /// Has copies of roles take slots in turn, as transports between GPUs do: as many as the geometry has counters for.
-    pub fn with_copies(self) -> Rehearsal {
-        Rehearsal { copies: self.layout.geometry().max_copies as u32, ..self }
+    /// Has this many copies of roles take slots in turn, as transports between GPUs do.
+    ///
+    /// # Panics
+    /// When it is 0, or the geometry has counters for fewer.
+    pub fn with_copies(self, copies: usize) -> Rehearsal {
+        let most = self.layout.geometry().max_copies;
+        assert!((1..=most).contains(&copies), "{copies} copies: the geometry has counters for 1 to {most}");
+        Rehearsal { copies: copies as u32, ..self }
     }
 
     /// Has [`Rehearsal::check`] check in another way than by default.
@@ -80,16 +71,12 @@ impl Rehearsal {
     /// A world of small regions, in which slots come round often: 2 KiB of staging and 4 KiB of packets for each peer and block (from 17 ranks on
     /// 128 bytes of staging for each rank), eight slots at most.
     pub fn small(ranks: usize, blocks: usize) -> Rehearsal {
-        Rehearsal::with_slots(ranks, blocks, 8)
-    }
-
-    fn with_slots(ranks: usize, blocks: usize, max_slots: usize) -> Rehearsal {
         Rehearsal::new(Geometry {
             world_size: ranks,
             // A ring of many ranks has two slots of 64 bytes for each.
             per_peer_bytes: 2048.max(128 * ranks) * blocks,
             max_blocks_per_peer: blocks,
-            max_slots,
+            max_slots: 8,
             max_copies: 4,
             packet_bytes: 4096 * blocks,
         })
@@ -156,6 +143,27 @@ impl RehearsalRank {
     /// Number of this rank.
     pub fn number(&self) -> u32 {
         self.rank.number()
+    }
+
+    /// This rank's window over tensors of all ranks, in rank order: what [`Window::allocate`] gives on a transport.
+    ///
+    /// ```
+    /// use tilewire::rehearsal::Rehearsal;
+    /// use tilewire::{Tensor, all_gather};
+    /// let windows: Vec<Tensor<f32>> = (0..2).map(|_| Tensor::zeros(8)).collect();
+    /// let report = Rehearsal::small(2, 1).check(2, |link, _| {
+    ///     let out = &windows[link.number() as usize];
+    ///     all_gather(link, out, &Tensor::zeros(4)).window(&link.window(&windows)).trace()
+    /// })?;
+    /// assert!(report.is_clean(), "{report}");
+    /// # Ok::<(), tilewire::RunError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// When there is not one tensor for each rank.
+    pub fn window<T: Element>(&self, tensors: &[Tensor<T>]) -> Window<T> {
+        assert_eq!(tensors.len(), self.world_size(), "a window has one tensor for each rank");
+        Window::of_tensors(tensors, self.rank)
     }
 
     /// The next rank round the ring, and the one before.

@@ -215,7 +215,7 @@ impl Memory {
     }
 
     /// Other memory that is to be used in place of this: what travels in it is the same.
-    pub(crate) fn stands_for(self, other: &Memory) -> Memory {
+    pub fn stands_for(self, other: &Memory) -> Memory {
         Memory { purpose: other.purpose, operation: other.operation, ..self }
     }
 

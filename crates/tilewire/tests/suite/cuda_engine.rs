@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewire::check::{self, Options};
 use tilewire::collective::Rounds;
-use tilewire::cuda::{self, CudaError, Device};
+use tilewire::cuda::{CudaError, Device};
 use tilewire::link::{NvlOptions, NvlTransport};
 use tilewire::transport::World;
 use tilewire::{Memory, RunError, Tensor, all_reduce, barrier, hooks, kernel, map};
+use tilewire_testkit::copied::evaluate;
 use tilewire_testkit::programs::{Hosted, Program};
 use tilewire_testkit::random::Random;
 
@@ -38,7 +39,7 @@ fn a_gpu_and_the_evaluator_agree() {
         let after = check::run(&program.kernel, &binding, memories, Options::default()).unwrap();
         let expected = program.results(&binding, &after);
         let hosted = Hosted::new(&program);
-        match cuda::evaluate(&device, &program.kernel, &hosted.args, Some(Duration::from_secs(10))) {
+        match evaluate(&device, &program.kernel, &hosted.args, Some(Duration::from_secs(10))) {
             Ok(mut got) => {
                 // Scalars are arguments, not results.
                 let scalars = expected.iter().enumerate().filter(|(_, banks)| banks.is_empty());
@@ -64,7 +65,7 @@ fn a_wait_in_vain_ends_with_who_waited_for_what() {
     })
     .unwrap();
     let start = Instant::now();
-    let error = cuda::evaluate(&device, &traced.kernel, &traced.args, Some(Duration::from_millis(100))).unwrap_err();
+    let error = evaluate(&device, &traced.kernel, &traced.args, Some(Duration::from_millis(100))).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(20), "{error}");
     let CudaError::Timeout(stopped) = &error else { panic!("{error}") };
     assert_eq!((stopped.role.as_str(), stopped.param.as_str(), stopped.index), ("waiter", "slots", 3));
@@ -77,7 +78,7 @@ fn a_wait_in_vain_ends_with_who_waited_for_what() {
         k.main(|r| r.each(x.len(), |i| x.store(i, x.load(i) * 2.0)));
     })
     .unwrap();
-    let results = cuda::evaluate(&device, &traced.kernel, &traced.args, None).unwrap();
+    let results = evaluate(&device, &traced.kernel, &traced.args, None).unwrap();
     let wanted: Vec<u8> = (0..1000).flat_map(|i| (i as f32 * 2.0).to_le_bytes()).collect();
     assert_eq!(results[0][0], wanted);
 }

@@ -187,7 +187,7 @@ fn ranks_add_what_all_of_them_sent() {
         });
         // With copies of roles as between GPUs: in one pass, where elements fill their packets.
         let (links, what) =
-            (rehearsal.with_copies().ranks(), format!("{len} elements of {ranks} ranks, {copies} copies"));
+            (rehearsal.with_copies(copies).ranks(), format!("{len} elements of {ranks} ranks, {copies} copies"));
         let in_one_pass = copies > 1 && len % 2 == 0;
         // Sums that depend on the order.
         let number =
@@ -255,7 +255,7 @@ fn hooks_know_as_ptx_what_their_definition_says() {
             max_copies: copies,
             packet_bytes: 256 << 10,
         };
-        let links = Rehearsal::new(geometry).with_copies().ranks();
+        let links = Rehearsal::new(geometry).with_copies(copies).ranks();
         // The machine takes its time: both hooks, with a shape; and reductions without, which between GPUs go in one pass.
         let here = |form: &Form| {
             let is_whole = form.consumes && form.shaped && form.collective != Collective::Send;

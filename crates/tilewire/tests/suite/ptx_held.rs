@@ -177,7 +177,7 @@ fn all_reduce_holds(ranks: usize, len: usize, blocks: usize) {
             all_reduce(link, &Tensor::<f32>::zeros(len), &x).algorithm(Algorithm::OneShot).blocks(blocks).granule(2);
         reduce.trace().unwrap()
     };
-    let links = rehearsal.with_copies().ranks();
+    let links = rehearsal.with_copies(2).ranks();
     let traced: Vec<Traced> = links.iter().enumerate().map(trace).collect();
     let run = run_world(&traced, Target::Sm90a).unwrap_or_else(|fault| panic!("{}", fault.0));
     let right: Vec<u8> = (0..len).flat_map(|i| ((i * 6) as f32).to_le_bytes()).collect();

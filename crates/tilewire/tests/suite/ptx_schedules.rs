@@ -70,7 +70,7 @@ fn collectives() -> Vec<(&'static str, Kernel)> {
         max_copies,
         packet_bytes: 8 << 20,
     };
-    let (copied, alone) = (Rehearsal::new(geometry(4)).with_copies(), Rehearsal::new(geometry(1)));
+    let (copied, alone) = (Rehearsal::new(geometry(4)).with_copies(4), Rehearsal::new(geometry(1)));
     let (copied, alone) = (copied.ranks().swap_remove(1), alone.ranks().swap_remove(1));
     let (inp, out) = (Tensor::<f32>::zeros(1 << 20), Tensor::<f32>::zeros(1 << 20));
     let part = Tensor::<f32>::zeros(1 << 18);
@@ -132,7 +132,7 @@ fn shared_memory_does_not_grow_with_the_world() {
                 max_copies: 2,
                 packet_bytes: 1 << 20,
             };
-            let link = Rehearsal::new(geometry).with_copies().ranks().swap_remove(1);
+            let link = Rehearsal::new(geometry).with_copies(2).ranks().swap_remove(1);
             let (inp, out) = (Tensor::<Bf16>::zeros(ranks << 10), Tensor::<Bf16>::zeros(ranks << 10));
             let config = Knobs { primitive: Some(primitive), ..Knobs::warps(4) };
             let exchange = all_to_all(&link, &out, &inp).config(config).rounds(Rounds::Blocks);

@@ -19,7 +19,7 @@ fn world(ranks: usize, max_copies: usize) -> Rehearsal {
         max_copies,
         packet_bytes: 4096 * 2 * BLOCKS,
     };
-    Rehearsal::new(geometry).with_copies()
+    Rehearsal::new(geometry).with_copies(max_copies)
 }
 
 fn staged(link: &RehearsalRank, slot_bytes: usize) -> Knobs {

@@ -4,10 +4,11 @@ use crate::checker::{clean, kinds};
 use tilewire::check::Report;
 use tilewire::hook::Regs;
 use tilewire::link::Transport;
-use tilewire::rehearsal::{Rehearsal, RehearsalRank, shipped};
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
 use tilewire::schedule::{Packing, Ring, StagedPlan, Tiling, ring_gather};
 use tilewire::transport::Protocol;
 use tilewire::{RunError, Tensor, Traced, kernel};
+use tilewire_testkit::shipped::shipped;
 
 /// Neighbours that share a scale, and elements of a tile.
 const SHARERS: usize = 32;

@@ -4,7 +4,7 @@ use crate::checker::clean;
 use std::collections::HashMap;
 use std::path::Path;
 use tilewire::check::{Event, Mutation, Settings};
-use tilewire::rehearsal::shipped;
+use tilewire_testkit::shipped::shipped;
 
 /// All copies of a role, and the one that the CPU engine runs.
 fn all_clean(ranks: usize, blocks: usize) {

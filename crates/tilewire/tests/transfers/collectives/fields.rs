@@ -116,7 +116,7 @@ fn rehearsal(ranks: usize, copies: usize) -> Vec<RehearsalRank> {
         max_copies: copies,
         packet_bytes: 1 << 20,
     };
-    Rehearsal::new(geometry).with_copies().ranks()
+    Rehearsal::new(geometry).with_copies(copies).ranks()
 }
 
 /// What the checker's evaluator computes of a form.

@@ -1,14 +1,12 @@
 //! Plans for the reductions, and for what goes round a ring.
 
-use super::shipped::{Cases, launch};
-use super::{Rehearsal, RehearsalRank, before};
-use crate::check::Plan;
-use crate::collective::{
-    Algorithm, Knobs, Primitive, Reduction, Rounds, RunError, all_gather, all_reduce, reduce_scatter,
-};
-use crate::hook::Traced;
-use crate::link::Transport;
-use crate::tensor::Tensor;
+use super::{Cases, before, launch};
+use tilewire::check::Plan;
+use tilewire::collective::{Reduction, Rounds};
+use tilewire::link::Transport;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::transport::layout::Geometry;
+use tilewire::{Algorithm, Knobs, Primitive, RunError, Tensor, Traced, all_gather, all_reduce, reduce_scatter};
 
 /// The cases of all reductions, and of rings.
 pub(super) fn cases(cases: &mut Cases, ranks: usize, blocks: usize) {
@@ -132,9 +130,9 @@ fn in_windows(ranks: usize, blocks: usize, what: Windows) -> Result<Plan, RunErr
             let (inp, out) = (&inputs[link.number() as usize], &outputs[link.number() as usize]);
             let reduction = match what {
                 Windows::Scatter => reduce_scatter(link, out, inp),
-                _ => all_reduce(link, out, inp).rehearsed_window(&outputs),
+                _ => all_reduce(link, out, inp).window(&link.window(&outputs)),
             };
-            reduction.rehearsed_window(&inputs).config(config).trace()
+            reduction.window(&link.window(&inputs)).config(config).trace()
         })?;
         launch(&mut plan, &links, |link| before::fill(&outputs[link.number() as usize]))?;
         launch(&mut plan, &links, |link| before::fill(&inputs[link.number() as usize]))?;
@@ -185,9 +183,17 @@ fn chunk(blocks: usize) -> usize {
 /// Launches over a transport that has two channels for every block: what comes back has one of its own.
 fn plan(shape: Shape, trace: impl Fn(&RehearsalRank, usize) -> Result<Traced, RunError>) -> Result<Plan, RunError> {
     let Shape { ranks, blocks, primitive, copies, launches, before_others, slots_of_others } = shape;
-    let world = Rehearsal::with_slots(ranks, 2 * blocks, 8.max(2 * ranks));
+    let world = Rehearsal::new(Geometry {
+        world_size: ranks,
+        // A ring of many ranks has two slots of 64 bytes for each.
+        per_peer_bytes: 2048.max(128 * ranks) * 2 * blocks,
+        max_blocks_per_peer: 2 * blocks,
+        max_slots: 8.max(2 * ranks),
+        max_copies: 4,
+        packet_bytes: 4096 * 2 * blocks,
+    });
     // Two, and as few slots as otherwise: each is needed again soon.
-    let world = Rehearsal { copies: if copies { 2 } else { 1 }, ..world };
+    let world = world.with_copies(if copies { 2 } else { 1 });
     let (links, mut plan) = (world.ranks(), Plan::new(ranks as u32));
     for number in 0..launches {
         if number == before_others {
@@ -233,7 +239,7 @@ fn one_shot(link: &RehearsalRank, blocks: usize, each: usize, in_place: bool) ->
 
 /// Messages whose flags come round, to neighbours one before the others: of several messages only some are the last.
 fn last_flags(ranks: usize, blocks: usize) -> Result<Plan, RunError> {
-    let world = Rehearsal::small(ranks, blocks).with_copies();
+    let world = Rehearsal::small(ranks, blocks).with_copies(4);
     world.at_message((1 << 16) - 16);
     world.plan(21, |link, n| match n {
         0 => before::packet(link, blocks),

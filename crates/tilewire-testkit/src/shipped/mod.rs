@@ -1,13 +1,24 @@
-//! Plans for the checker: every schedule of this crate, launched several times, with another geometry each time.
+//! Plans for the checker: every schedule of the library, launched several times, with another geometry each time.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod.rs` | [`shipped`]: all of them, and those of [`sendrecv`] |
+//! | `before.rs` | what was launched before the schedule that is checked |
+//! | `exchanges.rs` | the exchanges of all ranks |
+//! | `reductions.rs` | the reductions, and what goes round a ring |
 
-use super::{Rehearsal, RehearsalRank, before, exchanges, reductions};
-use crate::check::Plan;
-use crate::collective::{Knobs, Primitive, Rounds, RunError, sendrecv};
-use crate::hook::{Regs, Traced, kernel};
-use crate::link::Transport;
-use crate::schedule::{BulkPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_tiles, send_bulk, send_tiles};
-use crate::tensor::{Memory, Tensor};
-use crate::transport::Protocol;
+mod before;
+mod exchanges;
+mod reductions;
+
+use tilewire::check::Plan;
+use tilewire::collective::Rounds;
+use tilewire::hook::Regs;
+use tilewire::link::Transport;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::schedule::{BulkPlan, Packing, StagedPlan, Tiling, recv_bulk, recv_tiles, send_bulk, send_tiles};
+use tilewire::transport::Protocol;
+use tilewire::{Knobs, Memory, Primitive, RunError, Tensor, Traced, kernel, sendrecv};
 
 /// A schedule to be checked.
 pub struct Case {
@@ -27,7 +38,7 @@ impl Case {
 
 /// Cases, as they are listed.
 #[derive(Default)]
-pub(super) struct Cases(pub Vec<Case>);
+struct Cases(pub Vec<Case>);
 
 impl Cases {
     /// Adds a case whose plan `build` traces.
@@ -76,7 +87,7 @@ pub fn shipped(ranks: usize, blocks: usize) -> Vec<Case> {
 }
 
 /// A launch: every rank's kernel.
-pub(super) fn launch(
+fn launch(
     plan: &mut Plan,
     ranks: &[RehearsalRank],
     trace: impl Fn(&RehearsalRank) -> Result<Traced, RunError>,

@@ -1,15 +1,13 @@
 //! Plans for the exchanges of all ranks: each by every protocol, all ways of sharing a launch, and one after the other.
 
-use super::shipped::{Cases, launch};
-use super::{Rehearsal, RehearsalRank, before};
-use crate::check::Plan;
-use crate::collective::{
-    Exchange, Knobs, Primitive, Rounds, RunError, all_gather, all_to_all, broadcast, gather, scatter,
+use super::{Cases, before, launch};
+use tilewire::check::Plan;
+use tilewire::collective::{Exchange, Rounds};
+use tilewire::link::Transport;
+use tilewire::rehearsal::{Rehearsal, RehearsalRank};
+use tilewire::{
+    Knobs, Memory, Primitive, Rank, RunError, Tensor, Traced, all_gather, all_to_all, broadcast, gather, scatter,
 };
-use crate::hook::Traced;
-use crate::link::Transport;
-use crate::tensor::{Memory, Tensor};
-use crate::transport::Rank;
 
 /// An exchange of all ranks.
 #[derive(Clone, Copy)]
@@ -179,7 +177,7 @@ fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>
     let out = if direct { window.slice(0..received) } else { Tensor::zeros(received) };
     let inp = Tensor::<f32>::zeros(sent);
     let exchange = of_kind(form.kind, link, &out, &inp);
-    let exchange = if direct { exchange.rehearsed_window(&windows) } else { exchange };
+    let exchange = if direct { exchange.window(&link.window(&windows)) } else { exchange };
     let (slot_bytes, depth) = form.slots;
     let staged = matches!(form.primitive, Primitive::Staged | Primitive::Bulk);
     let config = Knobs {
@@ -192,7 +190,7 @@ fn trace(link: &RehearsalRank, blocks: usize, form: Form, windows: &[Tensor<f32>
     };
     let exchange = exchange.config(config).rounds(form.rounds);
     if form.keeps {
-        return exchange.rehearsed_keeper().trace();
+        return exchange.keep_while_sending().trace();
     }
     exchange.produce(|c| c.input.load(c.pos()) * 0.5).trace()
 }

@@ -8,13 +8,11 @@
 //! - **counters that differ.** Where all peers have exchanged as much, one peer's counter says what another's says, and to mistake one for the
 //!   other is no mistake. Here the next rank and the one before are ahead of the others, each in its direction.
 
-use super::RehearsalRank;
-use crate::collective::{Knobs, Primitive, RunError, sendrecv};
-use crate::hook::{Traced, kernel};
-use crate::link::Transport;
-use crate::schedule::{Tiling, recv_direct, send_direct};
-use crate::tensor::{Memory, Tensor};
-use crate::transport::Protocol;
+use tilewire::link::Transport;
+use tilewire::rehearsal::RehearsalRank;
+use tilewire::schedule::{Tiling, recv_direct, send_direct};
+use tilewire::transport::Protocol;
+use tilewire::{Knobs, Memory, Primitive, RunError, Tensor, Traced, kernel, sendrecv};
 
 /// Slot bytes and depth of [`staged`], usually.
 pub(super) const SLOTS: (usize, usize) = (64, 2);

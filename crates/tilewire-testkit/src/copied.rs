@@ -1,13 +1,11 @@
 //! Launches on a device copy of host tensors: for tests, and to try a kernel.
 
-use super::buffer::Buffer;
-use super::device::Device;
-use super::error::CudaError;
-use super::launch::{AbortWord, Launch, Seat, Settings};
-use crate::ir::{self, Kernel, Param};
-use crate::tensor::{Arg, Memory, bytes_of};
 use std::sync::Arc;
 use std::time::Duration;
+use tilewire::cuda::{AbortWord, Buffer, CudaError, Device, Launch, Seat, Settings};
+use tilewire::ir::{self, Kernel, Param};
+use tilewire::tensor::bytes_of;
+use tilewire::{Arg, Memory};
 
 /// One rank of a launch.
 #[derive(Clone, Copy)]
