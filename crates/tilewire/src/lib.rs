@@ -83,10 +83,13 @@
 //! memory model.
 #![warn(missing_docs)]
 
+// Its macros are for all folders.
+#[macro_use]
+mod error;
+
 pub mod check;
 pub mod collective;
 pub mod cuda;
-mod error_debug;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;

@@ -210,23 +210,3 @@ fn of_kind<'h, 'l>(
         Kind::Scatter => scatter(link, out, inp, root),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// On any processor; the own chunk has no role, and is stored in the pass that sends.
-    #[test]
-    fn what_is_kept_while_it_is_sent_has_no_leg_of_its_own() {
-        for kind in [Kind::AllToAll, Kind::AllGather] {
-            let (links, windows) = (Rehearsal::small(3, 1).ranks(), vec![Tensor::zeros(3 * chunk(1)); 3]);
-            let roles = |keeps| {
-                let form = Form { keeps, ..keeping(kind)[0] };
-                let traced = trace(&links[0], 1, form, &windows).unwrap();
-                traced.kernel.roles.values().map(|role| role.name.clone()).collect::<Vec<_>>()
-            };
-            assert!(roles(false).contains(&"own".to_string()), "{:?}", roles(false));
-            assert!(!roles(true).contains(&"own".to_string()), "{:?}", roles(true));
-        }
-    }
-}

@@ -3,7 +3,6 @@
 use super::eval::Blocked;
 use super::observer::Actor;
 use crate::ir::{Kernel, SourceLine};
-use std::fmt;
 
 /// The place of an error.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,10 +26,9 @@ impl Location {
     }
 }
 
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Location { at, rank, block, role, copy } = self;
-        write!(f, "{at} (rank {rank}, block {block}, role {role}, copy {copy})")
+messages! {
+    struct Location {
+        Location { at, rank, block, role, copy } => "{at} (rank {rank}, block {block}, role {role}, copy {copy})",
     }
 }
 
@@ -121,38 +119,26 @@ pub enum EvalError {
     },
 }
 
-impl fmt::Display for EvalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EvalError::OutOfBounds { what, index, len, by } => {
-                write!(f, "{by}: index {index} of {what}, which has {len}")
+errors! {
+    enum EvalError {
+        OutOfBounds { what, index, len, by } => "{by}: index {index} of {what}, which has {len}",
+        Misaligned { what, offset, size, by } =>
+            "{by}: byte offset {offset} of {what} is not a multiple of the value's {size} bytes",
+        CopyOverlaps { what, by } =>
+            "{by}: source and destination of a bulk copy overlap in {what}; copy through scratch",
+        ZeroFlag { by } => "{by}: packet flag is 0, which means empty; count flags from 1",
+        OtherOperation { what, expected, seen, by } =>
+            "{by}: {what} is of operation {seen}, and this launch is operation {expected}; launch the same operations \
+             in the same order on both ranks",
+        Deadlock { blocked } => { |f|
+            write!(f, "deadlock: {} instances wait forever", blocked.len())?;
+            for Stuck { by, on } in blocked {
+                write!(f, "\n  {by}: {on}")?;
             }
-            EvalError::Misaligned { what, offset, size, by } => {
-                write!(f, "{by}: byte offset {offset} of {what} is not a multiple of the value's {size} bytes")
-            }
-            EvalError::CopyOverlaps { what, by } => {
-                write!(f, "{by}: source and destination of a bulk copy overlap in {what}; copy through scratch")
-            }
-            EvalError::ZeroFlag { by } => write!(f, "{by}: packet flag is 0, which means empty; count flags from 1"),
-            EvalError::OtherOperation { what, expected, seen, by } => write!(
-                f,
-                "{by}: {what} is of operation {seen}, and this launch is operation {expected}; launch the same operations in \
-                 the same order on both ranks"
-            ),
-            EvalError::Deadlock { blocked } => {
-                write!(f, "deadlock: {} instances wait forever", blocked.len())?;
-                for Stuck { by, on } in blocked {
-                    write!(f, "\n  {by}: {on}")?;
-                }
-                Ok(())
-            }
-            EvalError::StepLimit { limit, by } => {
-                write!(f, "{by}: no end after {limit} steps: an endless loop, or raise the step limit")
-            }
-            EvalError::Binding { kernel, message } => write!(f, "arguments of {kernel}: {message}"),
-            EvalError::Malformed { message, by } => write!(f, "{by}: {message}; verify kernels before running them"),
-        }
+            Ok(())
+        },
+        StepLimit { limit, by } => "{by}: no end after {limit} steps: an endless loop, or raise the step limit",
+        Binding { kernel, message } => "arguments of {kernel}: {message}",
+        Malformed { message, by } => "{by}: {message}; verify kernels before running them",
     }
 }
-
-impl std::error::Error for EvalError {}

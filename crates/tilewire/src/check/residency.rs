@@ -2,7 +2,6 @@
 //! deadlock.
 
 use crate::ir::Kernel;
-use std::fmt;
 
 /// The limits of a device, as its vendor states them. No driver is asked here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -248,31 +247,21 @@ impl DeviceLimits {
     }
 }
 
-impl fmt::Display for Scarce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Scarce::Blocks => "places for blocks",
-            Scarce::Threads => "threads",
-            Scarce::Warps => "warps",
-            Scarce::SharedMemory => "bytes of shared memory",
-            Scarce::Registers => "registers",
-        })
+messages! {
+    enum Scarce {
+        Blocks => "places for blocks",
+        Threads => "threads",
+        Warps => "warps",
+        SharedMemory => "bytes of shared memory",
+        Registers => "registers",
     }
 }
 
-impl fmt::Display for NotResident {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NotResident::Block { scarce, needs, has } => {
-                write!(f, "a block needs {needs} {scarce}, a multiprocessor has {has} for it")
-            }
-            NotResident::Device { blocks, room, each, multiprocessors, scarce } => write!(
-                f,
-                "{blocks} blocks wait for each other and the device holds {room} at once: {each} on each of \
-                 {multiprocessors} multiprocessors, which then have no {scarce} left"
-            ),
-        }
+errors! {
+    enum NotResident {
+        Block { scarce, needs, has } => "a block needs {needs} {scarce}, a multiprocessor has {has} for it",
+        Device { blocks, room, each, multiprocessors, scarce } =>
+            "{blocks} blocks wait for each other and the device holds {room} at once: {each} on each of \
+             {multiprocessors} multiprocessors, which then have no {scarce} left",
     }
 }
-
-impl std::error::Error for NotResident {}

@@ -157,17 +157,17 @@ pub enum Stage {
     Closing,
 }
 
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { rank, peer, what, mine, theirs, calls: [here, there] } = self;
-        mismatch(f, what, (rank, mine, here), (peer, theirs, there))
+messages! {
+    struct Mismatch {
+        Mismatch { rank, peer, what, mine, theirs, calls: [here, there] } => { |f|
+            mismatch(f, what, (rank, mine, here), (peer, theirs, there))
+        },
     }
 }
 
-impl fmt::Display for OtherOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OtherOperation { rank, here, peer, there } = self;
-        other_operation(f, (rank, here), (peer, there))
+messages! {
+    struct OtherOperation {
+        OtherOperation { rank, here, peer, there } => { |f| other_operation(f, (rank, here), (peer, there)) },
     }
 }
 
@@ -228,22 +228,29 @@ fn peer_failed(f: &mut fmt::Formatter<'_>, cause: &Cause, during: Option<&During
     write!(f, "; look into rank {}; only a new rendezvous of all ranks recovers", cause.late().unwrap_or(cause.rank))
 }
 
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RunError::Build(error) => error.fmt(f),
-            RunError::Prepare(error) => error.fmt(f),
-            RunError::Launch(error) => error.fmt(f),
-            RunError::Cuda(error) => error.fmt(f),
-            RunError::Transfer(error) => error.fmt(f),
-            RunError::Transport(error) => error.fmt(f),
-            RunError::Mismatch(error) => error.fmt(f),
-            RunError::PeerFailed { cause, during, .. } => peer_failed(f, cause, during.as_deref()),
-            RunError::OtherOperation(error) => error.fmt(f),
-            RunError::Deadlock(error) => error.fmt(f),
-            RunError::Timeout(error) => error.fmt(f),
-        }
+errors! {
+    enum RunError {
+        Build(error) => "{error}",
+        Prepare(error) => "{error}",
+        Launch(error) => "{error}",
+        Cuda(error) => "{error}",
+        Transfer(error) => "{error}",
+        Transport(error) => "{error}",
+        Mismatch(error) => "{error}",
+        PeerFailed { cause, during, .. } => { |f| peer_failed(f, cause, during.as_deref()) },
+        OtherOperation(error) => "{error}",
+        Deadlock(error) => "{error}",
+        Timeout(error) => "{error}",
     }
+    source {
+        Build(error) => error.source(),
+        Prepare(error) => error.source(),
+        Launch(error) => error.source(),
+        Cuda(error) => error.source(),
+        Transfer(error) => error.source(),
+        Transport(error) => error.source(),
+    }
+    from { BuildError => Build, PrepareError => Prepare }
 }
 
 impl RunError {
@@ -253,36 +260,5 @@ impl RunError {
             RunError::Build(error) => error.misuses(),
             _ => &[],
         }
-    }
-}
-
-impl std::error::Error for RunError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        // `Display` already says what the stage's error says, so the chain goes on with that error's own source.
-        match self {
-            RunError::Build(error) => error.source(),
-            RunError::Prepare(error) => error.source(),
-            RunError::Launch(error) => error.source(),
-            RunError::Cuda(error) => error.source(),
-            RunError::Transfer(error) => error.source(),
-            RunError::Transport(error) => error.source(),
-            RunError::Mismatch(_)
-            | RunError::PeerFailed { .. }
-            | RunError::OtherOperation(_)
-            | RunError::Deadlock(_)
-            | RunError::Timeout(_) => None,
-        }
-    }
-}
-
-impl From<BuildError> for RunError {
-    fn from(error: BuildError) -> Self {
-        RunError::Build(error)
-    }
-}
-
-impl From<PrepareError> for RunError {
-    fn from(error: PrepareError) -> Self {
-        RunError::Prepare(error)
     }
 }

@@ -3,7 +3,6 @@
 use crate::ir::SourceLine;
 use crate::ptx::PtxError;
 use cudarc::driver::DriverError;
-use std::fmt;
 
 /// Why a device, a program or a launch failed.
 #[derive(Clone, PartialEq)]
@@ -113,70 +112,46 @@ pub struct Stopped {
     pub launch: String,
 }
 
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stopped { rank, block, role, copy, param, bank, index, expected, seen, at, .. } = self;
-        write!(
-            f,
-            "{at}: rank {rank}, block {block}, role {role}, copy {copy}: gave up waiting for {param}[bank {bank}][{index}] \
-             to be {expected}; it is {seen}"
-        )
+messages! {
+    struct Stopped {
+        Stopped { rank, block, role, copy, param, bank, index, expected, seen, at, .. } =>
+            "{at}: rank {rank}, block {block}, role {role}, copy {copy}: gave up waiting for {param}[bank \
+             {bank}][{index}] to be {expected}; it is {seen}",
     }
 }
 
-impl fmt::Display for CudaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CudaError::NoDriver => f.write_str("no CUDA driver on this machine (libcuda.so.1 is not found)"),
-            CudaError::OldDriver { version, needed } => write!(
-                f,
-                "the CUDA driver is for {}.{}; {}.{} or newer is needed",
-                version / 1000,
-                version % 1000 / 10,
-                needed / 1000,
-                needed % 1000 / 10
-            ),
-            CudaError::NoDevice { ordinal, count } => write!(f, "there is no GPU {ordinal}; the driver knows {count}"),
-            CudaError::OldDevice { name, capability: (major, minor) } => {
-                write!(f, "{name} has compute capability {major}.{minor}; 8.0 or newer is needed")
-            }
-            CudaError::Driver { call, error } => write!(f, "{call} failed: {error}"),
-            CudaError::Ptx(error) => error.fmt(f),
-            CudaError::Assembly { kernel, log } => {
-                write!(f, "tilewire bug: the driver refuses the PTX of kernel {kernel}: {log}")
-            }
-            CudaError::Argument { param, what } => write!(f, "argument {param}: {what}"),
-            CudaError::NotResident { blocks, per_multiprocessor, others, multiprocessors } => write!(
-                f,
-                "blocks = {blocks}, {per_multiprocessor} per multiprocessor: they do not all run beside other ranks' launches, \
-                 which fill {others} of {multiprocessors} multiprocessors, and would wait forever; lower .blocks(..)"
-            ),
-            CudaError::Capturing { what } => {
-                write!(f, "{what} while launches are recorded: do it before the capture")
-            }
-            CudaError::Timeout(stopped) => stopped.fmt(f),
-            CudaError::OtherOperation(by) => write!(
-                f,
-                "{}: rank {}, block {}, role {}: the peer launched operation {} where this rank launched operation {}; \
-                 launch the same operations in the same order on both ranks",
-                by.at, by.rank, by.block, by.role, by.seen, by.expected
-            ),
-            CudaError::OutOfBounds(by) => write!(
-                f,
-                "{}: rank {}, block {}, role {}, copy {}: index {} of {}, where the largest is {}",
-                by.at, by.rank, by.block, by.role, by.copy, by.index as i64, by.param, by.expected
-            ),
-            CudaError::Aborted { word } => write!(f, "the launch was aborted: word {word:#x}"),
-        }
+errors! {
+    enum CudaError {
+        NoDriver => "no CUDA driver on this machine (libcuda.so.1 is not found)",
+        OldDriver { version, needed } => (
+            "the CUDA driver is for {}.{}; {}.{} or newer is needed",
+            version / 1000, version % 1000 / 10, needed / 1000, needed % 1000 / 10
+        ),
+        NoDevice { ordinal, count } => "there is no GPU {ordinal}; the driver knows {count}",
+        OldDevice { name, capability: (major, minor) } =>
+            "{name} has compute capability {major}.{minor}; 8.0 or newer is needed",
+        Driver { call, error } => "{call} failed: {error}",
+        Ptx(error) => "{error}",
+        Assembly { kernel, log } => "tilewire bug: the driver refuses the PTX of kernel {kernel}: {log}",
+        Argument { param, what } => "argument {param}: {what}",
+        NotResident { blocks, per_multiprocessor, others, multiprocessors } =>
+            "blocks = {blocks}, {per_multiprocessor} per multiprocessor: they do not all run beside other ranks' \
+             launches, which fill {others} of {multiprocessors} multiprocessors, and would wait forever; lower \
+             .blocks(..)",
+        Capturing { what } => "{what} while launches are recorded: do it before the capture",
+        Timeout(stopped) => "{stopped}",
+        OtherOperation(by) => (
+            "{}: rank {}, block {}, role {}: the peer launched operation {} where this rank launched operation {}; \
+             launch the same operations in the same order on both ranks",
+            by.at, by.rank, by.block, by.role, by.seen, by.expected
+        ),
+        OutOfBounds(by) => (
+            "{}: rank {}, block {}, role {}, copy {}: index {} of {}, where the largest is {}",
+            by.at, by.rank, by.block, by.role, by.copy, by.index as i64, by.param, by.expected
+        ),
+        Aborted { word } => "the launch was aborted: word {word:#x}",
     }
-}
-
-impl std::error::Error for CudaError {}
-
-impl From<PtxError> for CudaError {
-    fn from(error: PtxError) -> Self {
-        CudaError::Ptx(error)
-    }
+    from { PtxError => Ptx }
 }
 
 /// Adds the name of the call to a driver error.

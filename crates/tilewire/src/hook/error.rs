@@ -60,32 +60,24 @@ impl BuildError {
     }
 }
 
-impl std::error::Error for BuildError {}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BuildError::Misuse { kernel, built_at, errors } => {
-                write!(f, "kernel {kernel}, built at {built_at}, cannot be built:")?;
-                list(f, errors)
+errors! {
+    enum BuildError {
+        Misuse { kernel, built_at, errors } => { |f|
+            write!(f, "kernel {kernel}, built at {built_at}, cannot be built:")?;
+            list(f, errors)
+        },
+        NotPure { kernel, built_at, at, difference } =>
+            "kernel {kernel}, built at {built_at}, is not pure: tracing its closure twice gave two kernels, first \
+             different at {at}: {difference}. The closure may run any number of times: keep counters, random numbers \
+             and changing state out of it (a number that changes between launches is a Scalar)",
+        Panicked { kernel, message, at, earlier } => { |f|
+            write!(f, "the closure of kernel {kernel}, built at {at}, panicked: {message}")?;
+            if !earlier.is_empty() {
+                write!(f, "\nbefore that:")?;
             }
-            BuildError::NotPure { kernel, built_at, at, difference } => write!(
-                f,
-                "kernel {kernel}, built at {built_at}, is not pure: tracing its closure twice gave two kernels, first different at {at}: \
-                 {difference}. The closure may run any number of times: keep counters, random numbers and changing \
-                 state out of it (a number that changes between launches is a Scalar)"
-            ),
-            BuildError::Panicked { kernel, message, at, earlier } => {
-                write!(f, "the closure of kernel {kernel}, built at {at}, panicked: {message}")?;
-                if !earlier.is_empty() {
-                    write!(f, "\nbefore that:")?;
-                }
-                list(f, earlier)
-            }
-            BuildError::Verify { kernel, built_at, errors } => {
-                write!(f, "kernel {kernel}, built at {built_at}, is not legal:\n{errors}")
-            }
-        }
+            list(f, earlier)
+        },
+        Verify { kernel, built_at, errors } => "kernel {kernel}, built at {built_at}, is not legal:\n{errors}",
     }
 }
 
@@ -102,9 +94,9 @@ pub struct Misuse {
     pub kind: MisuseKind,
 }
 
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.at, self.kind)
+messages! {
+    struct Misuse {
+        Misuse { at, kind } => "{at}: {kind}",
     }
 }
 
@@ -119,15 +111,13 @@ pub enum ScopeKind {
     Each,
 }
 
-impl fmt::Display for ScopeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ScopeKind::Role => "role",
-            ScopeKind::If => "if_",
-            ScopeKind::For => "for_",
-            ScopeKind::While => "while_",
-            ScopeKind::Each => "each",
-        })
+messages! {
+    enum ScopeKind {
+        Role => "role",
+        If => "if_",
+        For => "for_",
+        While => "while_",
+        Each => "each",
     }
 }
 
@@ -310,139 +300,98 @@ pub enum MisuseKind {
     },
 }
 
-impl fmt::Display for MisuseKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use MisuseKind::*;
-        match self {
-            LaneInUniform { what } => write!(
+messages! {
+    enum MisuseKind {
+        LaneInUniform { what } =>
+            "{what} is a lane value (one per element), but the whole group must agree on it: compute it from uniform \
+             values, or use select, load_if or store_if inside the each",
+        Escaped { from: ScopeKind::Each, began } =>
+            "this value exists once per element of the each at {began} and is used outside of it: store it into a \
+             view or scratch inside the each and load it afterwards",
+        Escaped { from, began } =>
+            "this value is computed in the {from} at {began}, which may not have run, and is used outside of it: \
+             assign it to a variable (r.var) that is declared before the {from}",
+        OtherRole { what: what @ "value", owner, user } =>
+            "a {what} of role {owner} is used in role {user}, but roles share nothing but memory: compute it in both, \
+             or pass it through a buffer and a signal",
+        OtherRole { what, owner, user } =>
+            "{what} of role {owner} is used in role {user}, but it is private to its role: declare one in {user}, or \
+             use a buffer",
+        OutsideRole => "an operation outside every role: put it into k.main(|r| ..) or k.role(..).run(|r| ..)",
+        StoreToInput { name } => "store into {name}, which is an input: declare it with k.output or k.inout",
+        WrongLeg { hook, what: what @ "c.output", writes: true } =>
+            "{hook} stores to {what}, which consume writes as values arrive: return the value from {hook}, and store \
+             it in consume",
+        WrongLeg { hook, what: what @ "c.output", writes: false } =>
+            "{hook} reads {what}, which may already be overwritten: read it in consume, which writes it, or let \
+             {hook} read c.input or a tensor that it captures",
+        WrongLeg { hook, what: what @ "c.input", writes: true } =>
+            "{hook} stores to {what}, which hooks only read: store to c.output, in consume",
+        WrongLeg { hook, what: what @ "c.input", writes: false } =>
+            "{hook} reads {what}, but this rank only receives and has no input: capture the tensor, and read it with \
+             at(index)",
+        WrongLeg { hook, what, writes: true } =>
+            "{hook} writes {what}, which other elements and the peer read: it holds the values that produce returns; \
+             store other results to c.output, in consume",
+        WrongLeg { hook, what, writes: false } =>
+            "{hook} reads {what}, which does not hold the data it sends yet: read c.input",
+        NestedEach { outer } =>
+            "each inside the each at {outer}: use each2 for two dimensions, or put a for_ around the each",
+        NestedRole { outer } => "role inside role {outer}: declare roles side by side on the block",
+        InsideEach { what, each } =>
+            "{what} inside the each at {each}, where elements run independently: move it before or after the each \
+             (per-element choice is select, load_if and store_if)",
+        OutsideEach { what } => "{what} outside an each: it works on the elements of an each",
+        Shape { rows, cols, stride, len } if stride == cols => (
+            "shape {rows} x {cols} is {} elements, but the view has {len}: shape part(start, len) of it, or correct \
+             the shape",
+            *rows as u128 * *cols as u128
+        ),
+        Shape { rows, cols, stride, len } =>
+            "shape {rows} x {cols} with rows {stride} apart does not fit a view of {len} elements: rows must not \
+             overlap and the last must end inside",
+        ChunkShape { of, elements, len } =>
+            "a shape of {elements} elements for a chunk of {len} of the {of}: give the shape of one chunk, which one \
+             rank sends to one other, not that of the whole tensor; if it is that of a chunk, the {of} has the wrong \
+             length",
+        Length { what, is, must } => "{what} has length {is}, but it must be {must}",
+        OutOfBounds { index, len } => "index {index} is outside a view of {len} elements",
+        NoShape =>
+            "row and column of a chunk without a shape: call chunk_shape(rows, cols) on the collective, or use \
+             load(pos)",
+        SeveralRanks { field, hook, collective, instead } => { |f|
+            let (why, other) = match *field {
+                "peer()" => ("ends in the outputs of all ranks", "consume hook, which runs where it ends"),
+                _ => ("comes from the inputs of all ranks", "produce hook, before it is combined"),
+            };
+            write!(
                 f,
-                "{what} is a lane value (one per element), but the whole group must agree on it: compute it from uniform \
-                 values, or use select, load_if or store_if inside the each"
-            ),
-            Escaped { from: ScopeKind::Each, began } => write!(
-                f,
-                "this value exists once per element of the each at {began} and is used outside of it: store it into a \
-                 view or scratch inside the each and load it afterwards"
-            ),
-            Escaped { from, began } => write!(
-                f,
-                "this value is computed in the {from} at {began}, which may not have run, and is used outside of it: \
-                 assign it to a variable (r.var) that is declared before the {from}"
-            ),
-            OtherRole { what: what @ "value", owner, user } => write!(
-                f,
-                "a {what} of role {owner} is used in role {user}, but roles share nothing but memory: compute it in both, \
-                 or pass it through a buffer and a signal"
-            ),
-            OtherRole { what, owner, user } => write!(
-                f,
-                "{what} of role {owner} is used in role {user}, but it is private to its role: declare one in {user}, or \
-                 use a buffer"
-            ),
-            OutsideRole => {
-                write!(f, "an operation outside every role: put it into k.main(|r| ..) or k.role(..).run(|r| ..)")
-            }
-            StoreToInput { name } => {
-                write!(f, "store into {name}, which is an input: declare it with k.output or k.inout")
-            }
-            WrongLeg { hook, what: what @ "c.output", writes: true } => write!(
-                f,
-                "{hook} stores to {what}, which consume writes as values arrive: return the value from {hook}, and store \
-                 it in consume"
-            ),
-            WrongLeg { hook, what: what @ "c.output", writes: false } => write!(
-                f,
-                "{hook} reads {what}, which may already be overwritten: read it in consume, which writes it, or let {hook} read \
-                 c.input or a tensor that it captures"
-            ),
-            WrongLeg { hook, what: what @ "c.input", writes: true } => {
-                write!(f, "{hook} stores to {what}, which hooks only read: store to c.output, in consume")
-            }
-            WrongLeg { hook, what: what @ "c.input", writes: false } => write!(
-                f,
-                "{hook} reads {what}, but this rank only receives and has no input: capture the tensor, and read it with at(index)"
-            ),
-            WrongLeg { hook, what, writes: true } => write!(
-                f,
-                "{hook} writes {what}, which other elements and the peer read: it holds the values that produce returns; store other \
-                 results to c.output, in consume"
-            ),
-            WrongLeg { hook, what, writes: false } => {
-                write!(f, "{hook} reads {what}, which does not hold the data it sends yet: read c.input")
-            }
-            NestedEach { outer } => write!(
-                f,
-                "each inside the each at {outer}: use each2 for two dimensions, or put a for_ around the each"
-            ),
-            NestedRole { outer } => write!(f, "role inside role {outer}: declare roles side by side on the block"),
-            InsideEach { what, each } => write!(
-                f,
-                "{what} inside the each at {each}, where elements run independently: move it before or after the each \
-                 (per-element choice is select, load_if and store_if)"
-            ),
-            OutsideEach { what } => write!(f, "{what} outside an each: it works on the elements of an each"),
-            Shape { rows, cols, stride, len } if stride == cols => write!(
-                f,
-                "shape {rows} x {cols} is {} elements, but the view has {len}: shape part(start, len) of it, or correct \
-                 the shape",
-                *rows as u128 * *cols as u128
-            ),
-            Shape { rows, cols, stride, len } => write!(
-                f,
-                "shape {rows} x {cols} with rows {stride} apart does not fit a view of {len} elements: rows must not \
-                 overlap and the last must end inside"
-            ),
-            ChunkShape { of, elements, len } => write!(
-                f,
-                "a shape of {elements} elements for a chunk of {len} of the {of}: give the shape of one chunk, which one rank \
-                 sends to one other, not that of the whole tensor; if it is that of a chunk, the {of} has the wrong length"
-            ),
-            Length { what, is, must } => write!(f, "{what} has length {is}, but it must be {must}"),
-            OutOfBounds { index, len } => write!(f, "index {index} is outside a view of {len} elements"),
-            NoShape => write!(
-                f,
-                "row and column of a chunk without a shape: call chunk_shape(rows, cols) on the collective, or use load(pos)"
-            ),
-            SeveralRanks { field, hook, collective, instead } => {
-                let (why, other) = match *field {
-                    "peer()" => ("ends in the outputs of all ranks", "consume hook, which runs where it ends"),
-                    _ => ("comes from the inputs of all ranks", "produce hook, before it is combined"),
-                };
-                write!(
-                    f,
-                    "c.{field} in the {hook} hook of {collective}: the value {why}, so no single rank is meant: use {instead}, or \
-                     c.{field} in the {other}"
-                )
-            }
-            Transposed { what, runs_to, extent } => write!(
-                f,
-                "{what} runs to {runs_to}, but this axis of the chunk has {extent}: hooks run over the positions of \
-                 the output; for a transpose say output_shape(cols, rows) beside chunk_shape(rows, cols), and read at(c.col(), c.row())"
-            ),
-            NeedsConsume { carries, output } => write!(
-                f,
-                "produce returns {}, which cannot be stored into an output of {output} as it is: add a consume hook, or cast in \
-                 produce",
-                carries.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(" and ")
-            ),
-            HookOrder => write!(f, "consume before produce: produce decides what consume gets, so give produce first"),
-            ZeroGroup => write!(f, "a group of 0 elements: the size of a group is at least 1"),
-            TooSmall { what, is } => write!(f, "{what} is {is}, but at least 1 is needed"),
-            Stride { stride } => {
-                write!(f, "slots {stride} bytes apart: a slot is 8 bytes, so the distance is a positive multiple of 8")
-            }
-            MixedBanks { name, mixed } => write!(f, "table {name} mixes two kinds of banks: {mixed}"),
-            DuplicateRole { name, first } => {
-                write!(f, "a second role named {name} (the first is at {first}): give each role its own name")
-            }
-            NoRole => write!(f, "the kernel has no role: give it a body with k.main(|r| ..)"),
-            NotShared { group } => write!(
-                f,
-                "last_per({group}), but the last value is not known to be the same for all of {group} neighbours: compute it only from \
-                 group reductions such as group_max({group}), constants and scalars"
-            ),
-            Refused { why } => f.write_str(why),
-            ConstantRange { number, ty } => write!(f, "{number} does not fit {ty}"),
-        }
+                "c.{field} in the {hook} hook of {collective}: the value {why}, so no single rank is meant: use {instead}, or \
+                 c.{field} in the {other}"
+            )
+        },
+        Transposed { what, runs_to, extent } =>
+            "{what} runs to {runs_to}, but this axis of the chunk has {extent}: hooks run over the positions of the \
+             output; for a transpose say output_shape(cols, rows) beside chunk_shape(rows, cols), and read \
+             at(c.col(), c.row())",
+        NeedsConsume { carries, output } => (
+            "produce returns {}, which cannot be stored into an output of {output} as it is: add a consume hook, or \
+             cast in produce",
+            carries.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(" and ")
+        ),
+        HookOrder => "consume before produce: produce decides what consume gets, so give produce first",
+        ZeroGroup => "a group of 0 elements: the size of a group is at least 1",
+        TooSmall { what, is } => "{what} is {is}, but at least 1 is needed",
+        Stride { stride } =>
+            "slots {stride} bytes apart: a slot is 8 bytes, so the distance is a positive multiple of 8",
+        MixedBanks { name, mixed } => "table {name} mixes two kinds of banks: {mixed}",
+        DuplicateRole { name, first } =>
+            "a second role named {name} (the first is at {first}): give each role its own name",
+        NoRole => "the kernel has no role: give it a body with k.main(|r| ..)",
+        NotShared { group } =>
+            "last_per({group}), but the last value is not known to be the same for all of {group} neighbours: compute \
+             it only from group reductions such as group_max({group}), constants and scalars",
+        Refused { why } => "{why}",
+        ConstantRange { number, ty } => "{number} does not fit {ty}",
     }
 }

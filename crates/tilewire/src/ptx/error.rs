@@ -1,7 +1,6 @@
 //! Why a kernel cannot be written as PTX.
 
 use super::target::Target;
-use std::fmt;
 
 /// Why a legal kernel has no PTX for a target.
 #[derive(Clone, PartialEq, Eq)]
@@ -46,24 +45,16 @@ pub enum PtxError {
     },
 }
 
-impl fmt::Display for PtxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PtxError::Unsupported { op, at } => write!(f, "{at}: the GPU engine does not have `{op}` yet"),
-            PtxError::TooManyWarps { warps, most } => {
-                write!(f, "the roles of a block have {warps} warps; {most} fit: use fewer warps or copies")
-            }
-            PtxError::TooManyBarriers { copies, most } => {
-                write!(f, "{copies} role copies need a barrier of their own; a block has {most}: use fewer copies")
-            }
-            PtxError::SharedMemory { bytes, most, target } => {
-                write!(f, "a block needs {bytes} bytes of shared memory; {target} has {most}: use less scratch")
-            }
-            PtxError::TooManyBanks { bytes, most } => {
-                write!(f, "the addresses of all banks take {bytes} bytes of parameters; a launch passes {most}")
-            }
-        }
+errors! {
+    enum PtxError {
+        Unsupported { op, at } => "{at}: the GPU engine does not have `{op}` yet",
+        TooManyWarps { warps, most } =>
+            "the roles of a block have {warps} warps; {most} fit: use fewer warps or copies",
+        TooManyBarriers { copies, most } =>
+            "{copies} role copies need a barrier of their own; a block has {most}: use fewer copies",
+        SharedMemory { bytes, most, target } =>
+            "a block needs {bytes} bytes of shared memory; {target} has {most}: use less scratch",
+        TooManyBanks { bytes, most } =>
+            "the addresses of all banks take {bytes} bytes of parameters; a launch passes {most}",
     }
 }
-
-impl std::error::Error for PtxError {}

@@ -15,7 +15,6 @@ use super::memory::{DeviceBytes, Held, Memory};
 use super::reach::ReachableFrom;
 use std::cell::Cell;
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -69,32 +68,21 @@ pub enum AccessError {
     },
 }
 
-impl fmt::Display for AccessError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AccessError::Copy { to_device, bytes, memory, source } => {
-                let direction = if *to_device { "to" } else { "from" };
-                write!(
-                    f,
-                    "a copy of {bytes} bytes {direction} {memory} failed: {source}; look for the first error of a launch there, and start \
-                     the process again"
-                )
-            }
-            AccessError::OtherThread { bytes } => write!(
+errors! {
+    enum AccessError {
+        Copy { to_device, bytes, memory, source } => { |f|
+            let direction = if *to_device { "to" } else { "from" };
+            write!(
                 f,
-                "memory of {bytes} bytes is another thread's own: read it on the thread that made it, or use a window, which threads share"
-            ),
-        }
+                "a copy of {bytes} bytes {direction} {memory} failed: {source}; look for the first error of a launch there, and start \
+                 the process again"
+            )
+        },
+        OtherThread { bytes } =>
+            "memory of {bytes} bytes is another thread's own: read it on the thread that made it, or use a window, \
+             which threads share",
     }
-}
-
-impl Error for AccessError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            AccessError::Copy { source, .. } => Some(&**source),
-            AccessError::OtherThread { .. } => None,
-        }
-    }
+    source { Copy { source, .. } => Some(&**source) }
 }
 
 /// A copy of a memory's bytes. Of shared memory, a byte that somebody writes meanwhile is the old or the new one. A copy from a device comes

@@ -11,7 +11,6 @@
 //! files count as used, but give way before anything is killed. Swap is not counted: memory between ranks that is swapped is useless.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// What is left, where the system says so.
@@ -96,18 +95,17 @@ pub struct Shortage {
     pub group: Option<PathBuf>,
 }
 
-impl fmt::Display for Shortage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shortage { needed, left, group } = self;
-        write!(f, "{needed} bytes are needed, and {left} are left ")?;
-        match group {
-            Some(group) => write!(f, "under the memory limit of the control group {}", group.display()),
-            None => write!(f, "on this machine"),
-        }
+errors! {
+    struct Shortage {
+        Shortage { needed, left, group } => { |f|
+            write!(f, "{needed} bytes are needed, and {left} are left ")?;
+            match group {
+                Some(group) => write!(f, "under the memory limit of the control group {}", group.display()),
+                None => write!(f, "on this machine"),
+            }
+        },
     }
 }
-
-impl std::error::Error for Shortage {}
 
 /// There is no memory for a tensor.
 #[derive(Clone, PartialEq, Eq)]
@@ -119,17 +117,15 @@ pub struct NoMemory {
     pub shortage: Option<Shortage>,
 }
 
-impl fmt::Display for NoMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no memory for a tensor of {} bytes", self.bytes)?;
-        if let Some(shortage) = &self.shortage {
-            write!(f, " ({shortage})")?;
-        }
-        write!(f, ": use a smaller one, or raise the memory limit of this process")
+errors! {
+    struct NoMemory {
+        NoMemory { bytes, shortage } => { |f|
+            write!(f, "no memory for a tensor of {bytes} bytes")?;
+            shortage.iter().try_for_each(|shortage| write!(f, " ({shortage})"))?;
+            write!(f, ": use a smaller one, or raise the memory limit of this process")
+        },
     }
 }
-
-impl std::error::Error for NoMemory {}
 
 /// The names of a version's files, and what is reclaimable in its `memory.stat`.
 struct Version {

@@ -1,7 +1,5 @@
 //! The limit on open files, raised where many ranks need more than it allows at first.
 
-use std::fmt;
-
 /// Makes sure that this process may open so many files more, sockets and pipes included: raises its limit (the soft one) as far
 /// as it may (to the hard one) where it does not suffice. Programs it starts afterwards have the higher limit, too.
 ///
@@ -47,15 +45,10 @@ pub struct DescriptorLimit {
     pub allowed: u64,
 }
 
-impl fmt::Display for DescriptorLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DescriptorLimit { needed, allowed } = self;
-        write!(
-            f,
-            "so many ranks need {needed} open files in a process that may have {allowed}: raise the hard limit (ulimit -Hn), \
-             or start fewer ranks on this machine"
-        )
+errors! {
+    struct DescriptorLimit {
+        DescriptorLimit { needed, allowed } =>
+            "so many ranks need {needed} open files in a process that may have {allowed}: raise the hard limit \
+             (ulimit -Hn), or start fewer ranks on this machine",
     }
 }
-
-impl std::error::Error for DescriptorLimit {}

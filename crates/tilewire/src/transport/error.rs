@@ -3,7 +3,6 @@
 use super::descriptors::DescriptorLimit;
 use crate::tensor::Shortage;
 use std::error::Error;
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -93,75 +92,51 @@ impl SegmentError {
     }
 }
 
-impl fmt::Display for SegmentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SegmentError::Usage { what } => write!(f, "{what}"),
-            SegmentError::Unsupported => {
-                write!(f, "ranks that are processes share memory on Linux only: use ranks that are threads here")
-            }
-            SegmentError::TooLarge { bytes } => {
-                write!(f, "a segment of {bytes} bytes does not fit the address space: ask for less per peer")
-            }
-            SegmentError::NoMemory { bytes, shortage } => {
-                write!(f, "no memory for a segment of {bytes} bytes")?;
-                if let Some(shortage) = shortage {
-                    let ranks = (shortage.needed / (*bytes as u64).max(1)).max(1);
-                    if ranks > 1 {
-                        write!(f, " on each of {ranks} ranks")?;
-                    }
-                    write!(f, " ({shortage}: at most {} for each rank)", shortage.left / ranks)?;
+errors! {
+    enum SegmentError {
+        Usage { what } => "{what}",
+        Unsupported => "ranks that are processes share memory on Linux only: use ranks that are threads here",
+        TooLarge { bytes } => "a segment of {bytes} bytes does not fit the address space: ask for less per peer",
+        NoMemory { bytes, shortage } => { |f|
+            write!(f, "no memory for a segment of {bytes} bytes")?;
+            if let Some(shortage) = shortage {
+                let ranks = (shortage.needed / (*bytes as u64).max(1)).max(1);
+                if ranks > 1 {
+                    write!(f, " on each of {ranks} ranks")?;
                 }
-                write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
+                write!(f, " ({shortage}: at most {} for each rank)", shortage.left / ranks)?;
             }
-            SegmentError::FileLimit { bytes, allowed } => write!(
-                f,
-                "a segment of {bytes} bytes is a file in memory, and files of this process may have {allowed} bytes: raise the limit \
-                 (ulimit -f), or ask for less per peer"
-            ),
-            SegmentError::Descriptors(limit) => limit.fmt(f),
-            SegmentError::System { call, source } => {
-                write!(f, "{call} failed: {source}")?;
-                hint(source).map_or(Ok(()), |hint| write!(f, ": {hint}"))
-            }
-            SegmentError::Exchange(source) => write!(f, "the ranks could not exchange their addresses: {source}"),
-            SegmentError::Malformed { rank: Some(rank), what } => {
-                write!(
-                    f,
-                    "what rank {rank} sent through the bootstrap is wrong: {what}; do all ranks run the same version?"
-                )
-            }
-            SegmentError::Malformed { rank: None, what } => write!(f, "the bootstrap's all-gather is wrong: {what}"),
-            SegmentError::Sizes { bytes } => {
-                write!(f, "the ranks ask for segments of different sizes; pass the same on all:")?;
-                bytes.iter().enumerate().try_for_each(|(rank, bytes)| write!(f, " rank {rank}: {bytes} bytes;",))
-            }
-            SegmentError::OtherHost { ranks } => write!(
-                f,
-                "{} on another machine or in another network namespace and cannot share memory with this rank: \
-                 use a network transport, or start the containers with one network namespace",
-                those(ranks, "is", "are")
-            ),
-            SegmentError::Died { rank } => write!(f, "rank {rank} died while the ranks shared their segments"),
-            SegmentError::Missing { ranks, after } => write!(
-                f,
-                "{} not share memory within {after:?}: look for what keeps it, or allow more time",
-                those(ranks, "did", "did")
-            ),
-            SegmentError::Peer { rank, what } => write!(f, "rank {rank} gave up: {what}"),
-        }
+            write!(f, ": ask for less per peer, start fewer ranks on this machine, or raise its memory limit")
+        },
+        FileLimit { bytes, allowed } =>
+            "a segment of {bytes} bytes is a file in memory, and files of this process may have {allowed} bytes: \
+             raise the limit (ulimit -f), or ask for less per peer",
+        Descriptors(limit) => "{limit}",
+        System { call, source } => { |f|
+            write!(f, "{call} failed: {source}")?;
+            hint(source).map_or(Ok(()), |hint| write!(f, ": {hint}"))
+        },
+        Exchange(source) => "the ranks could not exchange their addresses: {source}",
+        Malformed { rank: Some(rank), what } =>
+            "what rank {rank} sent through the bootstrap is wrong: {what}; do all ranks run the same version?",
+        Malformed { rank: None, what } => "the bootstrap's all-gather is wrong: {what}",
+        Sizes { bytes } => { |f|
+            write!(f, "the ranks ask for segments of different sizes; pass the same on all:")?;
+            bytes.iter().enumerate().try_for_each(|(rank, bytes)| write!(f, " rank {rank}: {bytes} bytes;",))
+        },
+        OtherHost { ranks } => (
+            "{} on another machine or in another network namespace and cannot share memory with this rank: use a \
+             network transport, or start the containers with one network namespace",
+            those(ranks, "is", "are")
+        ),
+        Died { rank } => "rank {rank} died while the ranks shared their segments",
+        Missing { ranks, after } => (
+            "{} not share memory within {after:?}: look for what keeps it, or allow more time",
+            those(ranks, "did", "did")
+        ),
+        Peer { rank, what } => "rank {rank} gave up: {what}",
     }
-}
-
-impl Error for SegmentError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            // `Display` already says what it says, so the chain goes on with its own source.
-            SegmentError::System { source, .. } => source.source(),
-            SegmentError::Exchange(source) => source.source(),
-            _ => None,
-        }
-    }
+    source { System { source, .. } => source.source(), Exchange(source) => source.source() }
 }
 
 /// "rank 3 is", "ranks 1, 2 are".

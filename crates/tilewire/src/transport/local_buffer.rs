@@ -7,7 +7,6 @@
 use crate::tensor::Memory;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt;
 use std::ptr::NonNull;
 
 /// What a handle points to. The layout is fixed: code in other languages reads it.
@@ -110,20 +109,12 @@ pub enum LocalBufferError {
     },
 }
 
-impl fmt::Display for LocalBufferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LocalBufferError::Unknown { handle } => {
-                write!(f, "{handle:#x} names no buffer: this transport never gave it out")
-            }
-            LocalBufferError::Deregistered { handle } => {
-                write!(f, "the buffer of handle {handle:#x} was deregistered before: register it again")
-            }
-        }
+errors! {
+    enum LocalBufferError {
+        Unknown { handle } => "{handle:#x} names no buffer: this transport never gave it out",
+        Deregistered { handle } => "the buffer of handle {handle:#x} was deregistered before: register it again",
     }
 }
-
-impl std::error::Error for LocalBufferError {}
 
 #[cfg(test)]
 mod tests {

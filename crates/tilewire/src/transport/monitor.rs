@@ -23,8 +23,6 @@ use super::error::{SegmentError, those};
 use super::segment::ControlSockets;
 use super::socket::{self, Heard};
 use super::threads::start_thread;
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -156,29 +154,19 @@ pub enum GoodbyeError {
     },
 }
 
-impl fmt::Display for GoodbyeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GoodbyeError::Died { rank } => write!(f, "rank {rank} died before it closed"),
-            GoodbyeError::Unseen { ranks } => {
-                write!(
-                    f,
-                    "this rank cannot see whether {} closed: waiting for them (poll) fails",
-                    those(ranks, "has", "have")
-                )
-            }
-            GoodbyeError::Missing { ranks, after } => {
-                write!(
-                    f,
-                    "{} not close within {after:?}: closing is collective, call it on every rank",
-                    those(ranks, "did", "did")
-                )
-            }
-        }
+errors! {
+    enum GoodbyeError {
+        Died { rank } => "rank {rank} died before it closed",
+        Unseen { ranks } => (
+            "this rank cannot see whether {} closed: waiting for them (poll) fails",
+            those(ranks, "has", "have")
+        ),
+        Missing { ranks, after } => (
+            "{} not close within {after:?}: closing is collective, call it on every rank",
+            those(ranks, "did", "did")
+        ),
     }
 }
-
-impl Error for GoodbyeError {}
 
 /// What the thread and the handle share.
 #[derive(Debug)]

@@ -22,7 +22,6 @@ use super::status::Verdict;
 use super::world::World;
 use crate::tensor::NoMemory;
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -318,46 +317,37 @@ pub enum TransportError {
     },
 }
 
-impl fmt::Display for TransportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TransportError::BadOption { option, value, expected } => {
-                write!(f, "{option} is {value}: it must be {expected}")
-            }
-            TransportError::TooLarge => {
-                write!(f, "the segment of a rank does not fit the address space: ask for less per peer")
-            }
-            TransportError::Mismatch { parameter, values } => {
-                write!(f, "the ranks disagree about {parameter}; pass the same on all:")?;
-                groups(values)
-                    .iter()
-                    .try_for_each(|(value, ranks)| write!(f, " {} {value};", those(ranks, "says", "say")))
-            }
-            TransportError::Peer { rank, what } => write!(f, "rank {rank} cannot go on: {what}"),
-            TransportError::Bootstrap(error) => error.fmt(f),
-            TransportError::Segment(error) => error.fmt(f),
-            TransportError::NoMemory(error) => error.fmt(f),
-            TransportError::Device(error) => error.fmt(f),
-            TransportError::NoWindows => write!(f, "this transport has no windows: use staged or packet"),
-            TransportError::Broken { cause } => {
-                write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
-            }
-            TransportError::Judged(verdict) => verdict.fmt(f),
-            TransportError::NotMet { ticket, late, after } => write!(
-                f,
-                "{ticket}: waited {:.1} s for the other side; collectives are made of such pairs: see whether rank {late} makes \
-                 the same call, in the same order, or allow a longer deadline",
-                after.as_secs_f64()
-            ),
-            TransportError::NotClosed { ranks, after, .. } => write!(
-                f,
-                "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that this one left \
-                 out",
-                those(ranks, "did", "did"),
-                after.as_secs_f64()
-            ),
-        }
+errors! {
+    enum TransportError {
+        BadOption { option, value, expected } => "{option} is {value}: it must be {expected}",
+        TooLarge => "the segment of a rank does not fit the address space: ask for less per peer",
+        Mismatch { parameter, values } => { |f|
+            write!(f, "the ranks disagree about {parameter}; pass the same on all:")?;
+            groups(values)
+                .iter()
+                .try_for_each(|(value, ranks)| write!(f, " {} {value};", those(ranks, "says", "say")))
+        },
+        Peer { rank, what } => "rank {rank} cannot go on: {what}",
+        Bootstrap(error) => "{error}",
+        Segment(error) => "{error}",
+        NoMemory(error) => "{error}",
+        Device(error) => "{error}",
+        NoWindows => "this transport has no windows: use staged or packet",
+        Broken { cause } => "the transport is broken: {cause}; only a new rendezvous of all ranks recovers",
+        Judged(verdict) => "{verdict}",
+        NotMet { ticket, late, after } => (
+            "{ticket}: waited {:.1} s for the other side; collectives are made of such pairs: see whether rank {late} \
+             makes the same call, in the same order, or allow a longer deadline",
+            after.as_secs_f64()
+        ),
+        NotClosed { ranks, after, .. } => (
+            "{} not close within {:.1} s: closing is collective: see whether every rank closes, or is in a call that \
+             this one left out",
+            those(ranks, "did", "did"), after.as_secs_f64()
+        ),
     }
+    source { Bootstrap(error) => error.source(), Segment(error) => error.source() }
+    from { BootstrapError => Bootstrap, SegmentError => Segment, NoMemory => NoMemory }
 }
 
 /// The ranks that say the same, together, in the order of the first of each.
@@ -370,32 +360,4 @@ fn groups(values: &[String]) -> Vec<(&str, Vec<usize>)> {
         }
     }
     found
-}
-
-impl Error for TransportError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            TransportError::Bootstrap(error) => error.source(),
-            TransportError::Segment(error) => error.source(),
-            _ => None,
-        }
-    }
-}
-
-impl From<BootstrapError> for TransportError {
-    fn from(error: BootstrapError) -> Self {
-        TransportError::Bootstrap(error)
-    }
-}
-
-impl From<SegmentError> for TransportError {
-    fn from(error: SegmentError) -> Self {
-        TransportError::Segment(error)
-    }
-}
-
-impl From<NoMemory> for TransportError {
-    fn from(error: NoMemory) -> Self {
-        TransportError::NoMemory(error)
-    }
 }

@@ -53,14 +53,12 @@ pub enum Protocol {
     },
 }
 
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Packet => "packet",
-            Protocol::Staged { .. } => "staged",
-            Protocol::Bulk { .. } => "bulk",
-            Protocol::Direct { .. } => "direct",
-        })
+messages! {
+    enum Protocol {
+        Packet => "packet",
+        Staged { .. } => "staged",
+        Bulk { .. } => "bulk",
+        Direct { .. } => "direct",
     }
 }
 
@@ -254,118 +252,85 @@ pub enum TransferError {
     },
 }
 
-impl fmt::Display for TransferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TransferError::Broken { cause } => {
-                write!(f, "the transport is broken: {cause}; only a new rendezvous of all ranks recovers")
-            }
-            TransferError::NoSuchPeer { peer, world_size } => {
-                write!(f, "rank {peer} is not in this world: there are {world_size} ranks, from 0")
-            }
-            TransferError::Unreachable { rank, peer } => {
-                write!(
-                    f,
-                    "kernels of rank {rank} cannot load and store in the memory of rank {peer}: use another transport"
-                )
-            }
-            TransferError::SelfTransfer { rank } => {
-                write!(f, "rank {rank} cannot send to itself: copy, or name another peer")
-            }
-            TransferError::Blocks { blocks, max } => {
-                write!(f, "{blocks} blocks: this transport takes 1 to {max} per peer")?;
-                let ask = |f: &mut fmt::Formatter<'_>| {
-                    write!(f, ": use fewer, or ask for max_blocks_per_peer: {blocks} at the rendezvous")
-                };
-                if blocks > max { ask(f) } else { write!(f, ": use at least one") }
-            }
-            TransferError::Depth { protocol, depth, min, max } => {
-                write!(f, "a depth of {depth}: {protocol} takes {min} to {max} on this transport")?;
-                let ask = |f: &mut fmt::Formatter<'_>| {
-                    write!(f, ": use less, or ask for max_slots: {depth} at the rendezvous")
-                };
-                if depth > max { ask(f) } else { write!(f, ": use at least {min}") }
-            }
-            TransferError::TooLarge { protocol, bytes, region } => {
-                let room = match protocol {
-                    Protocol::Direct { .. } => "the window has",
-                    _ => "there is room for",
-                };
-                write!(
-                    f,
-                    "a message of {bytes} bytes: {protocol} holds it all at once, and {room} {region}; use staged, which goes step by step, or "
-                )?;
-                match (protocol, region) {
-                    (Protocol::Direct { .. }, _) => write!(f, "a window of {bytes} bytes"),
-                    (_, 0) => write!(f, "ask for packet_bytes at the rendezvous"),
-                    _ => write!(f, "ask for {} times the packet_bytes at the rendezvous", bytes.div_ceil(*region)),
-                }
-            }
-            TransferError::WindowTooShort { rank, bytes, needed } => write!(
+errors! {
+    enum TransferError {
+        Broken { cause } => "the transport is broken: {cause}; only a new rendezvous of all ranks recovers",
+        NoSuchPeer { peer, world_size } => "rank {peer} is not in this world: there are {world_size} ranks, from 0",
+        Unreachable { rank, peer } =>
+            "kernels of rank {rank} cannot load and store in the memory of rank {peer}: use another transport",
+        SelfTransfer { rank } => "rank {rank} cannot send to itself: copy, or name another peer",
+        Blocks { blocks, max } => { |f|
+            write!(f, "{blocks} blocks: this transport takes 1 to {max} per peer")?;
+            let ask = |f: &mut fmt::Formatter<'_>| {
+                write!(f, ": use fewer, or ask for max_blocks_per_peer: {blocks} at the rendezvous")
+            };
+            if blocks > max { ask(f) } else { write!(f, ": use at least one") }
+        },
+        Depth { protocol, depth, min, max } => { |f|
+            write!(f, "a depth of {depth}: {protocol} takes {min} to {max} on this transport")?;
+            let ask = |f: &mut fmt::Formatter<'_>| {
+                write!(f, ": use less, or ask for max_slots: {depth} at the rendezvous")
+            };
+            if depth > max { ask(f) } else { write!(f, ": use at least {min}") }
+        },
+        TooLarge { protocol, bytes, region } => { |f|
+            let room = match protocol {
+                Protocol::Direct { .. } => "the window has",
+                _ => "there is room for",
+            };
+            write!(
                 f,
-                "the window of rank {rank} has {bytes} bytes, and {needed} are needed: allocate windows of one length on all ranks, \
-                 that of the longest output"
-            ),
-            TransferError::OneShot { bytes, region } => write!(
+                "a message of {bytes} bytes: {protocol} holds it all at once, and {room} {region}; use staged, which goes step by step, or "
+            )?;
+            match (protocol, region) {
+                (Protocol::Direct { .. }, _) => write!(f, "a window of {bytes} bytes"),
+                (_, 0) => write!(f, "ask for packet_bytes at the rendezvous"),
+                _ => write!(f, "ask for {} times the packet_bytes at the rendezvous", bytes.div_ceil(*region)),
+            }
+        },
+        WindowTooShort { rank, bytes, needed } =>
+            "the window of rank {rank} has {bytes} bytes, and {needed} are needed: allocate windows of one length on \
+             all ranks, that of the longest output",
+        OneShot { bytes, region } =>
+            "a one-shot all-reduce of {bytes} bytes: it goes in packets, and there is room for {region}; use \
+             two-phase, or ask for more packet_bytes at the rendezvous",
+        SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes } => { |f|
+            let needed = slot_bytes.saturating_mul(*depth).checked_next_multiple_of(LINE).unwrap_or(usize::MAX);
+            let blocks = per_peer_bytes.checked_div(*block_bytes).unwrap_or(1);
+            write!(
                 f,
-                "a one-shot all-reduce of {bytes} bytes: it goes in packets, and there is room for {region}; use two-phase, or ask \
-                 for more packet_bytes at the rendezvous"
-            ),
-            TransferError::SlotTooLarge { slot_bytes, depth, block_bytes, per_peer_bytes } => {
-                let needed = slot_bytes.saturating_mul(*depth).checked_next_multiple_of(LINE).unwrap_or(usize::MAX);
-                let blocks = per_peer_bytes.checked_div(*block_bytes).unwrap_or(1);
-                write!(
-                    f,
-                    "{depth} slots of {slot_bytes} bytes do not fit the {block_bytes} bytes of staging of a block (of \
-                     {per_peer_bytes} per peer): use smaller slots, or ask for per_peer_bytes: {} at the rendezvous",
-                    needed.saturating_mul(blocks)
-                )
+                "{depth} slots of {slot_bytes} bytes do not fit the {block_bytes} bytes of staging of a block (of \
+                 {per_peer_bytes} per peer): use smaller slots, or ask for per_peer_bytes: {} at the rendezvous",
+                needed.saturating_mul(blocks)
+            )
+        },
+        EmptySlot => "a slot of 0 bytes carries nothing: give it at least one element",
+        NotElements { what, bytes, dtype } =>
+            "a {what} of {bytes} bytes is no whole number of elements of type {dtype}",
+        Unaligned { address, dtype } => "a buffer at {address:#x} is not aligned for elements of type {dtype}",
+        Unable { protocol, why } => "{protocol} cannot: {why}",
+        TornGroup { group, tile } =>
+            "groups of {group} elements do not fit tiles of {tile}: say granule({group}) on both sides, or use groups \
+             whose size divides the tile",
+        GroupTooLarge { group, slot_bytes, needed, depth, per_peer_bytes } => { |f|
+            write!(f, "no slot of {slot_bytes} bytes holds a group of {group} elements: ")?;
+            if let Some(bytes) = per_peer_bytes {
+                write!(f, "ask for per_peer_bytes = {bytes} at the rendezvous, and ")?;
             }
-            TransferError::EmptySlot => write!(f, "a slot of 0 bytes carries nothing: give it at least one element"),
-            TransferError::NotElements { what, bytes, dtype } => {
-                write!(f, "a {what} of {bytes} bytes is no whole number of elements of type {dtype}")
-            }
-            TransferError::Unaligned { address, dtype } => {
-                write!(f, "a buffer at {address:#x} is not aligned for elements of type {dtype}")
-            }
-            TransferError::Unable { protocol, why } => write!(f, "{protocol} cannot: {why}"),
-            TransferError::TornGroup { group, tile } => write!(
-                f,
-                "groups of {group} elements do not fit tiles of {tile}: say granule({group}) on both sides, or use groups whose \
-                 size divides the tile"
-            ),
-            TransferError::GroupTooLarge { group, slot_bytes, needed, depth, per_peer_bytes } => {
-                write!(f, "no slot of {slot_bytes} bytes holds a group of {group} elements: ")?;
-                if let Some(bytes) = per_peer_bytes {
-                    write!(f, "ask for per_peer_bytes = {bytes} at the rendezvous, and ")?;
-                }
-                write!(f, "use staged with slot_bytes = {needed}, depth = {depth} and granule({group})")
-            }
-            TransferError::TornShard { group, shard, padded } => write!(
-                f,
-                "shards of {shard} elements, one for each rank, are no whole number of groups of {group}: pad the tensor to {padded}"
-            ),
-            TransferError::Overlap { what, bytes } => write!(
-                f,
-                "the output lies over {what} ({bytes} bytes), which would be overwritten before all of it is read: use two tensors \
-                 (in place, a hook reads only the position that it writes)"
-            ),
-            TransferError::Uneven { what, len, ranks } => write!(
-                f,
-                "{what} has {len} elements, which are no {ranks} equal chunks, one for each rank: pad it to {}",
-                len.next_multiple_of((*ranks).max(1))
-            ),
-            TransferError::NoAlgorithm { algorithm, collective } => {
-                write!(
-                    f,
-                    "there is no {algorithm} {collective}: leave the algorithm out, or see Algorithm for what there is"
-                )
-            }
-            TransferError::BufferTooSmall { bytes, buffer } => {
-                write!(f, "a message of {bytes} bytes with a buffer of {buffer}")
-            }
-        }
+            write!(f, "use staged with slot_bytes = {needed}, depth = {depth} and granule({group})")
+        },
+        TornShard { group, shard, padded } =>
+            "shards of {shard} elements, one for each rank, are no whole number of groups of {group}: pad the tensor \
+             to {padded}",
+        Overlap { what, bytes } =>
+            "the output lies over {what} ({bytes} bytes), which would be overwritten before all of it is read: use \
+             two tensors (in place, a hook reads only the position that it writes)",
+        Uneven { what, len, ranks } => (
+            "{what} has {len} elements, which are no {ranks} equal chunks, one for each rank: pad it to {}",
+            len.next_multiple_of((*ranks).max(1))
+        ),
+        NoAlgorithm { algorithm, collective } =>
+            "there is no {algorithm} {collective}: leave the algorithm out, or see Algorithm for what there is",
+        BufferTooSmall { bytes, buffer } => "a message of {bytes} bytes with a buffer of {buffer}",
     }
 }
-
-impl std::error::Error for TransferError {}

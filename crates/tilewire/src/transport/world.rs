@@ -7,7 +7,6 @@ use super::meeting::Meeting;
 use super::threads::room_for_a_thread;
 use super::{AbortCode, Cause, Deadline, Rank, SegmentError, SegmentSet, TransportError};
 use std::any::Any;
-use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -389,46 +388,27 @@ pub enum WorldError {
     },
 }
 
-impl fmt::Display for WorldError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WorldError::NoLauncher => f.write_str(
-                "no launcher's variables are set: start the program with `tilewire launch -n N -- PROGRAM`, torchrun, mpirun \
-                 or srun, or use World::threads(n)",
-            ),
-            WorldError::MissingVariable { launcher, variable, value, how } => {
-                write!(f, "{launcher} does not say all that is needed: set {variable} to {value}; {how}")
-            }
-            WorldError::BadVariable { variable, value, expected } => {
-                write!(f, "{variable} is '{value}': it must be {expected}")
-            }
-            WorldError::BadSize { count } => write!(f, "a world of {count} ranks: there must be from 1 to {}", u32::MAX),
-            WorldError::Bootstrap(error) => error.fmt(f),
-            WorldError::NoThread { rank, count, source } => write!(
-                f,
-                "no thread for rank {rank} of {count} ({source}): start fewer ranks, or raise the limits on threads and memory \
-                 (ulimit -u, ulimit -v)"
-            ),
-            WorldError::RankFailed { rank, source } => write!(f, "rank {rank} failed: {source}"),
-            WorldError::AllFailed { count, source } => write!(f, "all {count} ranks failed: {source}"),
-            WorldError::RankPanicked { rank, message } => write!(f, "rank {rank} panicked: {message}"),
-        }
+errors! {
+    enum WorldError {
+        NoLauncher =>
+            "no launcher's variables are set: start the program with `tilewire launch -n N -- PROGRAM`, torchrun, \
+             mpirun or srun, or use World::threads(n)",
+        MissingVariable { launcher, variable, value, how } =>
+            "{launcher} does not say all that is needed: set {variable} to {value}; {how}",
+        BadVariable { variable, value, expected } => "{variable} is '{value}': it must be {expected}",
+        BadSize { count } => ("a world of {count} ranks: there must be from 1 to {}", u32::MAX),
+        Bootstrap(error) => "{error}",
+        NoThread { rank, count, source } =>
+            "no thread for rank {rank} of {count} ({source}): start fewer ranks, or raise the limits on threads and \
+             memory (ulimit -u, ulimit -v)",
+        RankFailed { rank, source } => "rank {rank} failed: {source}",
+        AllFailed { count, source } => "all {count} ranks failed: {source}",
+        RankPanicked { rank, message } => "rank {rank} panicked: {message}",
     }
-}
-
-impl std::error::Error for WorldError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            WorldError::Bootstrap(error) => error.source(),
-            WorldError::NoThread { source, .. } => source.source(),
-            WorldError::RankFailed { source, .. } | WorldError::AllFailed { source, .. } => source.source(),
-            _ => None,
-        }
+    source {
+        Bootstrap(error) => error.source(),
+        NoThread { source, .. } => source.source(),
+        RankFailed { source, .. } | AllFailed { source, .. } => source.source(),
     }
-}
-
-impl From<BootstrapError> for WorldError {
-    fn from(error: BootstrapError) -> Self {
-        WorldError::Bootstrap(error)
-    }
+    from { BootstrapError => Bootstrap }
 }

@@ -1,7 +1,6 @@
 //! What can go wrong when a kernel is prepared or launched on the CPU.
 
 use crate::ir::{SourceLine, Type};
-use std::fmt;
 use std::time::Duration;
 
 /// Why a kernel cannot be prepared for the CPU engine.
@@ -57,30 +56,19 @@ pub enum PrepareError {
     },
 }
 
-impl fmt::Display for PrepareError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PrepareError::Invalid(faults) => write!(f, "the kernel is malformed:\n{faults}"),
-            PrepareError::Argument { param, what } => write!(f, "argument {param}: {what}"),
-            PrepareError::Unaligned { param, ty, align, address } => write!(
-                f,
-                "argument {param} ({ty}) is at address {address:#x}, which is no multiple of the {align} bytes its kernel needs"
-            ),
-            PrepareError::TooLarge { role, registers, lanes, limit } => write!(
-                f,
-                "role {role} needs {registers} registers and {lanes} lanes; at most {limit} of each fit: unroll less"
-            ),
-            PrepareError::BadVariable { variable, value, expected } => {
-                write!(f, "{variable} is '{value}': it must be {expected}, or unset")
-            }
-            PrepareError::Groups { sizes, at } => {
-                write!(f, "groups of {sizes:?} elements in one each at {at} do not fit one strip: use two eaches")
-            }
-        }
+errors! {
+    enum PrepareError {
+        Invalid(faults) => "the kernel is malformed:\n{faults}",
+        Argument { param, what } => "argument {param}: {what}",
+        Unaligned { param, ty, align, address } =>
+            "argument {param} ({ty}) is at address {address:#x}, which is no multiple of the {align} bytes its kernel \
+             needs",
+        TooLarge { role, registers, lanes, limit } =>
+            "role {role} needs {registers} registers and {lanes} lanes; at most {limit} of each fit: unroll less",
+        BadVariable { variable, value, expected } => "{variable} is '{value}': it must be {expected}, or unset",
+        Groups { sizes, at } => "groups of {sizes:?} elements in one each at {at} do not fit one strip: use two eaches",
     }
 }
-
-impl std::error::Error for PrepareError {}
 
 /// Why a launch failed. What it had written by then stays written.
 #[derive(Clone, PartialEq)]
@@ -203,55 +191,33 @@ pub struct Who {
     pub role: String,
 }
 
-impl fmt::Display for Who {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} block {} role {}", self.rank, self.block, self.role)
+messages! {
+    struct Who {
+        Who { rank, block, role } => "rank {rank} block {block} role {role}",
     }
 }
 
-impl fmt::Display for LaunchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // A strip is checked as a whole, so where it begins may be inside.
-            LaunchError::OutOfBounds { name, index, len, by, at } if (0..*len as i64).contains(index) => {
-                write!(f, "an access to elements from index {index} on leaves {name}, which has {len}: {by}, at {at}")
-            }
-            LaunchError::OutOfBounds { name, index, len, by, at } => {
-                write!(f, "index {index} is outside {name}, which has {len}: {by}, at {at}")
-            }
-            LaunchError::Misaligned { name, offset, size, by, at } => {
-                write!(
-                    f,
-                    "byte offset {offset} in {name} is no multiple of {size}, the size of the value: {by}, at {at}"
-                )
-            }
-            LaunchError::NoSuchBank { name, bank, banks, by, at } => {
-                write!(f, "bank {bank} of {name}, which has {banks}: {by}, at {at}")
-            }
-            LaunchError::NegativeCount { count, by, at } => write!(f, "copy of {count} elements: {by}, at {at}"),
-            LaunchError::Timeout { what, expected, seen, after, by, at, .. } => {
-                write!(
-                    f,
-                    "{what}: waited {after:?} for {expected}, saw {seen}: {by}, at {at}; see what the rank that signals it \
-                     is doing, or allow a longer deadline"
-                )
-            }
-            LaunchError::OtherOperation { what, expected, seen, by, at, .. } => write!(
-                f,
-                "{what}: the peer launched operation {seen} where this rank launched operation {expected}: {by}, at \
-                 {at}; launch the same operations in the same order on both ranks"
-            ),
-            LaunchError::Aborted { cause, what, by, at, .. } => write!(
-                f,
-                "aborted, because {cause}: {by} stopped in {what}, at {at}; counters are undefined now: look into the \
-                 cause, then connect the ranks anew"
-            ),
-            LaunchError::OtherThread { rank } => write!(
-                f,
-                "rank {rank} launches a kernel over another thread's own memory: launch it on the thread that made its tensors"
-            ),
-        }
+errors! {
+    enum LaunchError {
+        // A strip is checked as a whole, so where it begins may be inside.
+        OutOfBounds { name, index, len, by, at } if (0..*len as i64).contains(index) =>
+            "an access to elements from index {index} on leaves {name}, which has {len}: {by}, at {at}",
+        OutOfBounds { name, index, len, by, at } => "index {index} is outside {name}, which has {len}: {by}, at {at}",
+        Misaligned { name, offset, size, by, at } =>
+            "byte offset {offset} in {name} is no multiple of {size}, the size of the value: {by}, at {at}",
+        NoSuchBank { name, bank, banks, by, at } => "bank {bank} of {name}, which has {banks}: {by}, at {at}",
+        NegativeCount { count, by, at } => "copy of {count} elements: {by}, at {at}",
+        Timeout { what, expected, seen, after, by, at, .. } =>
+            "{what}: waited {after:?} for {expected}, saw {seen}: {by}, at {at}; see what the rank that signals it is \
+             doing, or allow a longer deadline",
+        OtherOperation { what, expected, seen, by, at, .. } =>
+            "{what}: the peer launched operation {seen} where this rank launched operation {expected}: {by}, at {at}; \
+             launch the same operations in the same order on both ranks",
+        Aborted { cause, what, by, at, .. } =>
+            "aborted, because {cause}: {by} stopped in {what}, at {at}; counters are undefined now: look into the \
+             cause, then connect the ranks anew",
+        OtherThread { rank } =>
+            "rank {rank} launches a kernel over another thread's own memory: launch it on the thread that made its \
+             tensors",
     }
 }
-
-impl std::error::Error for LaunchError {}

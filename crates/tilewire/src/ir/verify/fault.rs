@@ -2,7 +2,6 @@
 
 use super::super::kernel::SourceLine;
 use super::super::types::{Shape, Type};
-use std::fmt;
 
 /// All errors of a kernel, declarations first, then in program order. Never empty.
 #[derive(Clone, PartialEq)]
@@ -160,71 +159,50 @@ pub enum Fault {
     BlocksZero,
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::Types(complaint) => f.write_str(complaint),
-            Fault::Dangling { id } => write!(f, "{id} is not of this kernel"),
-            Fault::Escapes { value } => {
-                write!(f, "{value} is a lane value and its each has ended; store it in memory and load it here")
+messages! {
+    enum Fault {
+        Types(complaint) => "{complaint}",
+        Dangling { id } => "{id} is not of this kernel",
+        Escapes { value } => "{value} is a lane value and its each has ended; store it in memory and load it here",
+        UseBeforeDef { value } => "{value} is used before it is defined",
+        NotDominated { value } => "{value} is used after the region that defines it; carry it out in a variable",
+        Unplaced { value } => "{value} is defined by an instruction that no role runs",
+        Unassigned { var } => "{var} is read where it may have no value yet; write it before, on every path",
+        WrongRole { what, owner } => "{what} belongs to role {owner}; roles share only memory and signals",
+        ControlInEach => "control flow inside an each; use select or a masked load or store, or move it outside",
+        SyncInEach => "an op of the whole group inside an each; move it before or after the each",
+        OutsideEach => "an op on elements outside any each; put it in the body of one",
+        PutAfterGet =>
+            "a packet is put after another was got, in one each: whether elements that wait hold back others is not \
+             defined; put first, or use two eaches",
+        SwapInTwoDimensions =>
+            "packets are put and got in one each of two dimensions, whose order of elements is free: ranks could wait \
+             for each other; use an each of one dimension, or two eaches",
+        SwapInGroups =>
+            "packets are put and got in one each that combines neighbours: ranks could wait for each other; use two \
+             eaches",
+        NestedEach => "each inside an each; use one each of two extents",
+        WrongResult { expected, recorded } => (
+            "the op defines {} but {} is recorded",
+            kind(*expected), kind(*recorded)
+        ),
+        WrongDef { value } => "{value} is recorded as defined by something else",
+        WrongIndices { expected, recorded } => "the op has {expected} index values but {recorded} are recorded",
+        RegionShared { region } => "region {region} stands in two places; give each its own copy of the instructions",
+        InstShared { inst } => "instruction {inst} stands in two places; copy it",
+        TooDeep { limit } => "regions are nested more than {limit} deep",
+        OutOfBounds { unit, of, index, end, len } => { |f|
+            write!(f, "{unit} {index}")?;
+            if *end > i128::from(*index) + 1 {
+                write!(f, "..{end}")?;
             }
-            Fault::UseBeforeDef { value } => write!(f, "{value} is used before it is defined"),
-            Fault::NotDominated { value } => {
-                write!(f, "{value} is used after the region that defines it; carry it out in a variable")
-            }
-            Fault::Unplaced { value } => write!(f, "{value} is defined by an instruction that no role runs"),
-            Fault::Unassigned { var } => {
-                write!(f, "{var} is read where it may have no value yet; write it before, on every path")
-            }
-            Fault::WrongRole { what, owner } => {
-                write!(f, "{what} belongs to role {owner}; roles share only memory and signals")
-            }
-            Fault::ControlInEach => {
-                f.write_str("control flow inside an each; use select or a masked load or store, or move it outside")
-            }
-            Fault::SyncInEach => {
-                f.write_str("an op of the whole group inside an each; move it before or after the each")
-            }
-            Fault::OutsideEach => f.write_str("an op on elements outside any each; put it in the body of one"),
-            Fault::PutAfterGet => f.write_str(
-                "a packet is put after another was got, in one each: whether elements that wait hold back others is not defined; put first, or \
-                 use two eaches",
-            ),
-            Fault::SwapInTwoDimensions => f.write_str(
-                "packets are put and got in one each of two dimensions, whose order of elements is free: ranks could wait for each other; use \
-                 an each of one dimension, or two eaches",
-            ),
-            Fault::SwapInGroups => f.write_str(
-                "packets are put and got in one each that combines neighbours: ranks could wait for each other; use two eaches",
-            ),
-            Fault::NestedEach => f.write_str("each inside an each; use one each of two extents"),
-            Fault::WrongResult { expected, recorded } => {
-                write!(f, "the op defines {} but {} is recorded", kind(*expected), kind(*recorded))
-            }
-            Fault::WrongDef { value } => write!(f, "{value} is recorded as defined by something else"),
-            Fault::WrongIndices { expected, recorded } => {
-                write!(f, "the op has {expected} index values but {recorded} are recorded")
-            }
-            Fault::RegionShared { region } => {
-                write!(f, "region {region} stands in two places; give each its own copy of the instructions")
-            }
-            Fault::InstShared { inst } => write!(f, "instruction {inst} stands in two places; copy it"),
-            Fault::TooDeep { limit } => write!(f, "regions are nested more than {limit} deep"),
-            Fault::OutOfBounds { unit, of, index, end, len } => {
-                write!(f, "{unit} {index}")?;
-                if *end > i128::from(*index) + 1 {
-                    write!(f, "..{end}")?;
-                }
-                write!(f, " of {of} is out of bounds: it has {len}")
-            }
-            Fault::Misaligned { index, ty } => {
-                write!(f, "byte offset {index} is not a multiple of {}, the size of {ty}", ty.size())
-            }
-            Fault::BadParam { param, reason } => write!(f, "parameter {param}: {reason}"),
-            Fault::BadScratch { scratch, reason } => write!(f, "scratch {scratch}: {reason}"),
-            Fault::BadRole { reason } => f.write_str(reason),
-            Fault::BlocksZero => f.write_str("the kernel has 0 blocks; 1 is the least"),
-        }
+            write!(f, " of {of} is out of bounds: it has {len}")
+        },
+        Misaligned { index, ty } => ("byte offset {index} is not a multiple of {}, the size of {ty}", ty.size()),
+        BadParam { param, reason } => "parameter {param}: {reason}",
+        BadScratch { scratch, reason } => "scratch {scratch}: {reason}",
+        BadRole { reason } => "{reason}",
+        BlocksZero => "the kernel has 0 blocks; 1 is the least",
     }
 }
 
@@ -236,33 +214,21 @@ fn kind(kind: Option<(Type, Shape)>) -> String {
     }
 }
 
-impl fmt::Display for VerifyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}\n  in kernel {}", self.fault, self.kernel)?;
-        if let Some(role) = &self.role {
-            write!(f, ", role {role}")?;
-        }
-        if let Some(inst) = &self.inst {
-            write!(f, ": {inst}")?;
-        }
-        if let Some(at) = &self.at {
-            write!(f, "\n  at {at}")?;
-        }
-        Ok(())
+errors! {
+    struct VerifyError {
+        VerifyError { kernel, role, inst, at, fault } => { |f|
+            write!(f, "error: {fault}\n  in kernel {kernel}")?;
+            role.iter().try_for_each(|role| write!(f, ", role {role}"))?;
+            inst.iter().try_for_each(|inst| write!(f, ": {inst}"))?;
+            at.iter().try_for_each(|at| write!(f, "\n  at {at}"))
+        },
     }
 }
 
-impl fmt::Display for VerifyErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, error) in self.0.iter().enumerate() {
-            if position > 0 {
-                writeln!(f)?;
-            }
-            write!(f, "{error}")?;
-        }
-        Ok(())
+errors! {
+    struct VerifyErrors {
+        VerifyErrors(all) => { |f|
+            all.iter().enumerate().try_for_each(|(k, error)| write!(f, "{}{error}", if k > 0 { "\n" } else { "" }))
+        },
     }
 }
-
-impl std::error::Error for VerifyError {}
-impl std::error::Error for VerifyErrors {}

@@ -209,152 +209,106 @@ pub enum Departure {
     Failed(String),
 }
 
-impl fmt::Display for BootstrapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use BootstrapError::*;
-        match self {
-            Timeout { rank, operation, name, late, absent, waited } => {
-                write!(f, "rank {rank} waited {} in {operation} '{name}'", seconds(*waited))?;
-                if !absent.is_empty() {
-                    write!(f, "; never connected: {}: see whether they were started", Ranks(absent))?;
-                }
-                if !late.is_empty() {
-                    write!(f, "; connected but did not come: {}: see what they do instead", Ranks(late))?;
-                }
-                write!(f, "; or give a longer deadline")
+errors! {
+    enum BootstrapError {
+        Timeout { rank, operation, name, late, absent, waited } => { |f|
+            write!(f, "rank {rank} waited {} in {operation} '{name}'", seconds(*waited))?;
+            if !absent.is_empty() {
+                write!(f, "; never connected: {}: see whether they were started", Ranks(absent))?;
             }
-            KeyNotSet { rank, key, absent, waited } => {
-                write!(f, "rank {rank} waited {} for key '{key}', which no rank set", seconds(*waited))?;
-                if !absent.is_empty() {
-                    write!(f, "; never connected: {}: see whether they were started", Ranks(absent))?;
-                }
-                write!(f, "; see whether both sides spell the key alike, or give a longer deadline")
+            if !late.is_empty() {
+                write!(f, "; connected but did not come: {}: see what they do instead", Ranks(late))?;
             }
-            PeerGone { peer, departure, operation, name } => {
-                write!(f, "rank {peer} {departure}, and {operation} '{name}' needs it: ")?;
-                match departure {
-                    Departure::Left => write!(f, "let all ranks make the same calls before they end"),
-                    _ => write!(f, "see what rank {peer} printed, then start the job again"),
-                }
+            write!(f, "; or give a longer deadline")
+        },
+        KeyNotSet { rank, key, absent, waited } => { |f|
+            write!(f, "rank {rank} waited {} for key '{key}', which no rank set", seconds(*waited))?;
+            if !absent.is_empty() {
+                write!(f, "; never connected: {}: see whether they were started", Ranks(absent))?;
             }
-            KeyTaken { key } => {
-                write!(
-                    f,
-                    "key '{key}' has another value already: a key is set once; use another name, or take it first"
-                )
+            write!(f, "; see whether both sides spell the key alike, or give a longer deadline")
+        },
+        PeerGone { peer, departure, operation, name } => { |f|
+            write!(f, "rank {peer} {departure}, and {operation} '{name}' needs it: ")?;
+            match departure {
+                Departure::Left => write!(f, "let all ranks make the same calls before they end"),
+                _ => write!(f, "see what rank {peer} printed, then start the job again"),
             }
-            AlreadyWaiting { rank, operation, name } => write!(
-                f,
-                "rank {rank} is in {operation} '{name}' already, in another thread: give each use at the same time a name of its own"
-            ),
-            TooLarge { what, size, limit } => {
-                write!(
-                    f,
-                    "{size} is more than the {limit} that the store's limit '{what}' allows: send less, or raise Limits::{what}"
-                )
+        },
+        KeyTaken { key } =>
+            "key '{key}' has another value already: a key is set once; use another name, or take it first",
+        AlreadyWaiting { rank, operation, name } =>
+            "rank {rank} is in {operation} '{name}' already, in another thread: give each use at the same time a name \
+             of its own",
+        TooLarge { what, size, limit } =>
+            "{size} is more than the {limit} that the store's limit '{what}' allows: send less, or raise \
+             Limits::{what}",
+        Full { what, limit } =>
+            "the store is full ({what} = {limit}): take keys that were read, or raise Limits::{what}",
+        Unreachable { address, waited, source } => (
+            "no store answers at {address} after {} ({source}): see whether rank 0 runs and the address is its own",
+            seconds(*waited)
+        ),
+        Bind { address, source } =>
+            "cannot host the store at {address} ({source}): set TILEWIRE_STORE=host:port to a free port of rank 0's \
+             host",
+        SecretMismatch { address } =>
+            "the store at {address} has another secret: start all ranks with the same TILEWIRE_SECRET",
+        VersionMismatch { address, ours, theirs } =>
+            "the store at {address} speaks version {theirs}, this rank version {ours}: use one version of tilewire on \
+             all ranks",
+        NotAStore { address } =>
+            "what answers at {address} is no tilewire store: set TILEWIRE_STORE=host:port to another port",
+        WorldSizeMismatch { rank, ours, theirs } =>
+            "rank {rank} was started for {ours} ranks, the store for {theirs}: start all ranks with the same world \
+             size",
+        RankOutOfRange { rank, world_size } => "there is no rank {rank} in a world of {world_size}: ranks count from 0",
+        RankTaken { rank } =>
+            "rank {rank} has joined already: give each process a number of its own; a rank cannot come back",
+        JoinUnanswered { address, rank, source } =>
+            "the store at {address} did not answer rank {rank}, which asked to join ({source}): it may have joined, \
+             and cannot join twice; see what the store's host (the launcher, or rank 0) printed, then start the job \
+             again",
+        StoreGone { address, operation, name } =>
+            "the store at {address} is gone during {operation} '{name}': see what its host (the launcher, or rank 0) \
+             printed",
+        StoreSilent { address, host, operation, name, waited } => { |f|
+            write!(f, "the store at {address} did not answer {operation} '{name}' within {}: ", seconds(*waited))?;
+            match host {
+                Some(host) => write!(f, "see whether rank {host}, which hosts it, is stopped or cut off"),
+                None => write!(f, "see whether its host is stopped or cut off"),
             }
-            Full { what, limit } => {
-                write!(f, "the store is full ({what} = {limit}): take keys that were read, or raise Limits::{what}")
-            }
-            Unreachable { address, waited, source } => write!(
-                f,
-                "no store answers at {address} after {} ({source}): see whether rank 0 runs and the address is its own",
-                seconds(*waited)
-            ),
-            Bind { address, source } => {
-                write!(
-                    f,
-                    "cannot host the store at {address} ({source}): set TILEWIRE_STORE=host:port to a free port of rank 0's host"
-                )
-            }
-            SecretMismatch { address } => {
-                write!(f, "the store at {address} has another secret: start all ranks with the same TILEWIRE_SECRET")
-            }
-            VersionMismatch { address, ours, theirs } => write!(
-                f,
-                "the store at {address} speaks version {theirs}, this rank version {ours}: use one version of tilewire on all ranks"
-            ),
-            NotAStore { address } => {
-                write!(
-                    f,
-                    "what answers at {address} is no tilewire store: set TILEWIRE_STORE=host:port to another port"
-                )
-            }
-            WorldSizeMismatch { rank, ours, theirs } => write!(
-                f,
-                "rank {rank} was started for {ours} ranks, the store for {theirs}: start all ranks with the same world size"
-            ),
-            RankOutOfRange { rank, world_size } => {
-                write!(f, "there is no rank {rank} in a world of {world_size}: ranks count from 0")
-            }
-            RankTaken { rank } => {
-                write!(
-                    f,
-                    "rank {rank} has joined already: give each process a number of its own; a rank cannot come back"
-                )
-            }
-            JoinUnanswered { address, rank, source } => write!(
-                f,
-                "the store at {address} did not answer rank {rank}, which asked to join ({source}): it may have joined, and \
-                 cannot join twice; see what the store's host (the launcher, or rank 0) printed, then start the job again"
-            ),
-            StoreGone { address, operation, name } => write!(
-                f,
-                "the store at {address} is gone during {operation} '{name}': see what its host (the launcher, or rank 0) printed"
-            ),
-            StoreSilent { address, host, operation, name, waited } => {
-                write!(f, "the store at {address} did not answer {operation} '{name}' within {}: ", seconds(*waited))?;
-                match host {
-                    Some(host) => write!(f, "see whether rank {host}, which hosts it, is stopped or cut off"),
-                    None => write!(f, "see whether its host is stopped or cut off"),
-                }
-            }
-            ShortSecret { bytes, shortest } => write!(
-                f,
-                "a secret of {bytes} bytes can be guessed, give {shortest} or more: TILEWIRE_SECRET=$({})",
-                Secret::RECIPE
-            ),
-            Random(source) => write!(f, "no random bytes from /dev/urandom: {source}"),
-            Descriptors(limit) => limit.fmt(f),
-            Resources(source) => {
-                write!(f, "the store cannot run: {source}; see the limits on threads and open files (ulimit -a)")
-            }
-        }
+        },
+        ShortSecret { bytes, shortest } => (
+            "a secret of {bytes} bytes can be guessed, give {shortest} or more: TILEWIRE_SECRET=$({})",
+            Secret::RECIPE
+        ),
+        Random(source) => "no random bytes from /dev/urandom: {source}",
+        Descriptors(limit) => "{limit}",
+        Resources(source) => "the store cannot run: {source}; see the limits on threads and open files (ulimit -a)",
+    }
+    source {
+        Unreachable { source, .. } | Bind { source, .. } | JoinUnanswered { source, .. } => source.source(),
+        Random(source) | Resources(source) => source.source(),
     }
 }
 
-impl std::error::Error for BootstrapError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        use BootstrapError::*;
-        // `Display` already says what the system's error says, so the chain goes on with that error's own source.
-        match self {
-            Unreachable { source, .. } | Bind { source, .. } | JoinUnanswered { source, .. } => source.source(),
-            Random(source) | Resources(source) => source.source(),
-            _ => None,
-        }
+messages! {
+    enum Operation {
+        Join => "join",
+        Set => "set",
+        Get => "get",
+        Take => "take",
+        Barrier => "barrier",
+        AllGather => "all_gather",
     }
 }
 
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Operation::Join => "join",
-            Operation::Set => "set",
-            Operation::Get => "get",
-            Operation::Take => "take",
-            Operation::Barrier => "barrier",
-            Operation::AllGather => "all_gather",
-        })
-    }
-}
-
-impl fmt::Display for Departure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Departure::Left => f.write_str("has left"),
-            Departure::Lost => f.write_str("died or lost its connection"),
-            Departure::Failed(reason) => write!(f, "failed ({reason})"),
-        }
+messages! {
+    enum Departure {
+        Left => "has left",
+        Lost => "died or lost its connection",
+        Failed(reason) => "failed ({reason})",
     }
 }
 

@@ -4,6 +4,8 @@ use crate::checker::clean;
 use std::collections::HashMap;
 use std::path::Path;
 use tilewire::check::{Event, Mutation, Settings};
+use tilewire::rehearsal::Rehearsal;
+use tilewire::{Tensor, all_gather, all_to_all};
 use tilewire_testkit::shipped::shipped;
 
 /// All copies of a role, and the one that the CPU engine runs.
@@ -126,5 +128,22 @@ impl Sources {
         ];
         let op = words.iter().find(|(op, _)| event.op.split([' ', '=']).any(|word| word == *op));
         op.is_some_and(|(_, written)| written.iter().any(|word| line.contains(word)))
+    }
+}
+
+/// On any processor: the own chunk has no role, and is stored in the pass that sends.
+#[test]
+fn what_is_kept_while_it_is_sent_has_no_role_of_its_own() {
+    let (ranks, one) = (3, 41);
+    let link = &Rehearsal::small(ranks, 1).ranks()[0];
+    let windows: Vec<Tensor<f32>> = (0..ranks).map(|_| Tensor::zeros(ranks * one)).collect();
+    let (window, one, all) = (link.window(&windows), Tensor::<f32>::zeros(one), Tensor::<f32>::zeros(ranks * one));
+    for keeps in [false, true] {
+        for exchange in [all_gather(link, &windows[0], &one), all_to_all(link, &windows[0], &all)] {
+            let exchange = exchange.window(&window).blocks(1);
+            let traced = if keeps { exchange.keep_while_sending() } else { exchange }.trace().unwrap();
+            let has_role = traced.kernel.roles.values().any(|role| role.name == "own");
+            assert_eq!(has_role, !keeps, "{}", traced.kernel.name);
+        }
     }
 }
