@@ -22,6 +22,7 @@
 #![allow(missing_docs)]
 
 pub mod code;
+#[cfg(feature = "cuda")]
 pub mod copied;
 pub mod fields;
 pub mod hook_samples;
@@ -36,5 +37,7 @@ pub mod ptxas;
 pub mod random;
 #[cfg(unix)]
 pub mod ranks;
+#[cfg(feature = "check")]
 pub mod shipped;
+#[cfg(feature = "check")]
 pub mod simulated;

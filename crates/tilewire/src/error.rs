@@ -72,7 +72,7 @@ macro_rules! errors {
     };
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "check"))]
 mod tests {
     use crate::check::{EvalError, Location};
     use crate::collective::{RunError, map};

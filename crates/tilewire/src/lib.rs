@@ -79,16 +79,28 @@
 //! | put, get, signal and wait by hand | [`transport::PeerEndpoint`], `examples/06_own_kernel_from_raw_ops.rs` |
 //! | write a transport of your own | [`link::Transport`], [`schedule::Reach`], `crates/outside-transport` |
 //!
+//! # Features
+//!
+//! Both are on by default. Without `cuda` there is no [`link::NvlTransport`] and `cudarc` is not built; without `check` there are neither
+//! [`check`] nor [`rehearsal`].
+//!
 //! Inside the repository, docs/ has a guide and a list of the examples, ARCHITECTURE.md how it works inside, its invariants and the
 //! memory model.
 #![warn(missing_docs)]
+// Parts of `transport` and `tensor` serve GPUs alone. What nothing uses is found with all features.
+#![cfg_attr(not(all(feature = "check", feature = "cuda")), allow(dead_code, unused_imports))]
 
 // Its macros are for all folders.
 #[macro_use]
 mod error;
 
+#[cfg(feature = "check")]
 pub mod check;
 pub mod collective;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(not(feature = "cuda"))]
+#[path = "cuda/absent.rs"]
 pub mod cuda;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -98,6 +110,7 @@ pub mod hooks;
 pub mod ir;
 pub mod link;
 pub mod ptx;
+#[cfg(feature = "check")]
 pub mod rehearsal;
 pub mod schedule;
 mod sync;

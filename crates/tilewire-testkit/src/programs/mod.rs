@@ -31,6 +31,7 @@ use data::{element, elements};
 use expression::Pool;
 use sections::Section;
 use std::fmt;
+#[cfg(feature = "check")]
 use tilewire::check::{Bank, Binding, Bound, Memories};
 use tilewire::ir::scalar::dynamic;
 use tilewire::ir::{Access, Entity, Kernel, Op, Param, ParamId, Special, Type};
@@ -104,6 +105,7 @@ impl Program {
     }
 
     /// For the evaluator.
+    #[cfg(feature = "check")]
     pub fn bind(&self) -> (Binding, Memories) {
         let mut memories = Memories::new();
         let mut params: Vec<Bound> = Vec::new();
@@ -132,6 +134,7 @@ impl Program {
     }
 
     /// The bytes of every parameter's banks in the evaluator's memory after a run, made comparable.
+    #[cfg(feature = "check")]
     pub fn results(&self, binding: &Binding, after: &Memories) -> Vec<Vec<Vec<u8>>> {
         let banks = binding.params.iter().map(|bound| match bound {
             Bound::Buffer(banks) | Bound::Slots(banks) => banks.iter().map(|&bank| after.bank(bank).to_vec()).collect(),

@@ -2,6 +2,7 @@
 
 use crate::ir::SourceLine;
 use crate::ptx::PtxError;
+#[cfg(feature = "cuda")]
 use cudarc::driver::DriverError;
 
 /// Why a device, a program or a launch failed.
@@ -10,6 +11,8 @@ use cudarc::driver::DriverError;
 pub enum CudaError {
     /// The driver's library is not installed.
     NoDriver,
+    /// The library was built without its feature `cuda`.
+    NoFeature,
     /// The driver is older than tilewire needs.
     OldDriver {
         /// CUDA version of the driver, as 1000 · major + 10 · minor.
@@ -123,6 +126,7 @@ messages! {
 errors! {
     enum CudaError {
         NoDriver => "no CUDA driver on this machine (libcuda.so.1 is not found)",
+        NoFeature => "tilewire was built without its feature `cuda`: enable it to use GPUs",
         OldDriver { version, needed } => (
             "the CUDA driver is for {}.{}; {}.{} or newer is needed",
             version / 1000, version % 1000 / 10, needed / 1000, needed % 1000 / 10
@@ -155,10 +159,12 @@ errors! {
 }
 
 /// Adds the name of the call to a driver error.
+#[cfg(feature = "cuda")]
 pub(super) trait Called<T> {
     fn called(self, call: &'static str) -> Result<T, CudaError>;
 }
 
+#[cfg(feature = "cuda")]
 impl<T> Called<T> for Result<T, DriverError> {
     fn called(self, call: &'static str) -> Result<T, CudaError> {
         self.map_err(|error| {

@@ -25,6 +25,7 @@
 //! | `event.rs` | [`Event`]: times on a stream |
 //! | `foreign.rs` | [`Foreign`]: hand-written kernels, to compare with |
 //! | `error.rs` | [`CudaError`] |
+//! | `absent.rs` | this folder without the feature `cuda`: what the rest of the library names of it |
 
 mod buffer;
 mod device;

@@ -1,7 +1,9 @@
 //! A transport whose type is chosen at run time.
 
+#[cfg(feature = "cuda")]
+use super::NvlTransport;
 use super::window::{WindowCall, WindowParts};
-use super::{NvlTransport, ShmTransport, Transport};
+use super::{ShmTransport, Transport};
 use crate::cuda::Seat;
 use crate::hook::Block;
 use crate::schedule::Peer;
@@ -44,6 +46,7 @@ impl From<ShmTransport> for AnyTransport {
     }
 }
 
+#[cfg(feature = "cuda")]
 impl From<NvlTransport> for AnyTransport {
     fn from(transport: NvlTransport) -> Self {
         AnyTransport::new(transport)

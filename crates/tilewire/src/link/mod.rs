@@ -25,10 +25,12 @@
 
 mod any;
 mod contract;
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 mod default_sizes;
 mod fitness;
+#[cfg(feature = "cuda")]
 mod gpu_memory;
+#[cfg(feature = "cuda")]
 mod nvl;
 mod shm;
 mod window;
@@ -36,6 +38,7 @@ mod window;
 pub use any::AnyTransport;
 pub use contract::{Tensors, Transport};
 pub use fitness::check_transfer;
+#[cfg(feature = "cuda")]
 pub use nvl::{NvlOptions, NvlTransport};
 pub use shm::{PeerTable, ShmOptions, ShmTransport};
 pub use window::{Window, WindowCall, WindowParts};

@@ -5,15 +5,12 @@
 //! tensor itself, in a segment, which every rank's handle keeps alive for itself.
 
 use super::Transport;
-use super::nvl::NvlTransport;
-use crate::cuda::Buffer;
 use crate::tensor::{Element, Memory, Tensor, Type};
 use crate::transport::desk::Desk;
 use crate::transport::rendezvous::{Parameters, Shared};
 use crate::transport::{Rank, TransportError};
 use std::fmt;
 use std::panic::Location;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A tensor of every rank that every rank can write.
@@ -124,13 +121,15 @@ impl<T: Element> Window<T> {
         Ok(Window { tensor: Tensor::over(own, len), peers, number })
     }
 
-    /// A window on the ranks that one thread plays, by [`NvlTransport::virtual_ranks`].
-    pub fn on_virtual_ranks(ranks: &[NvlTransport], len: usize) -> Result<Vec<Window<T>>, TransportError> {
+    /// A window on the ranks that one thread plays, by [`NvlTransport::virtual_ranks`](super::NvlTransport::virtual_ranks).
+    #[cfg(feature = "cuda")]
+    pub fn on_virtual_ranks(ranks: &[super::NvlTransport], len: usize) -> Result<Vec<Window<T>>, TransportError> {
         let bytes = len.checked_mul(T::TYPE.size()).ok_or(TransportError::TooLarge)?;
         let mut peers = Vec::new();
         for rank in ranks {
             rank.may_allocate()?;
-            peers.push(Some(Arc::new(Buffer::shareable(rank.device(), bytes, &[])?).memory()));
+            let buffer = crate::cuda::Buffer::shareable(rank.device(), bytes, &[])?;
+            peers.push(Some(std::sync::Arc::new(buffer).memory()));
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
         let window = |memory: &Memory| {
@@ -141,6 +140,7 @@ impl<T: Element> Window<T> {
     }
 
     /// A window of one thread's tensors, which plays all ranks: for kernels that are traced and never launched.
+    #[cfg(feature = "check")]
     pub(crate) fn of_tensors(tensors: &[Tensor<T>], rank: Rank) -> Window<T> {
         let peers = tensors.iter().map(|tensor| Some(tensor.memory().clone())).collect();
         Window { tensor: tensors[rank.index()].clone(), peers, number: "rehearsed".to_string() }

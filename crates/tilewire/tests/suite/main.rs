@@ -3,6 +3,7 @@
 
 mod access;
 mod checker;
+#[cfg(feature = "cuda")]
 mod cuda_engine;
 mod engine_differential;
 mod engine_forms;

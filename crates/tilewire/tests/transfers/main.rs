@@ -7,6 +7,7 @@ mod case;
 mod collectives;
 mod doorbell;
 mod every_link;
+#[cfg(feature = "check")]
 mod examples;
 mod order;
 mod segment;

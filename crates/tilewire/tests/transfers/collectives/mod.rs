@@ -5,13 +5,16 @@
 mod exchange;
 mod exchanges;
 mod failures;
+#[cfg(feature = "check")]
 mod fields;
 mod hooks;
 mod in_place;
+#[cfg(feature = "check")]
 mod legs;
 mod many;
 mod processes;
 mod reductions;
 mod refusals;
+#[cfg(feature = "check")]
 mod rings;
 mod same_hooks;

@@ -4,6 +4,7 @@
 mod copies;
 mod failures;
 mod guards;
+#[cfg(feature = "check")]
 mod hooks;
 mod puts;
 mod refusals;

@@ -575,6 +575,7 @@ fn a_hook_that_panics() {
 }
 
 #[test]
+#[cfg(feature = "check")]
 fn plans_of_schedules_that_do_not_fit_are_refused_with_their_numbers() {
     use tilewire::rehearsal::Rehearsal;
     use tilewire::schedule::{BulkPlan, StagedPlan};
