@@ -187,7 +187,7 @@ fn prepared_operations_follow_each_other_in_any_geometry(link: &AnyTransport) ->
     let lens = [1, 300, 20_000];
     let mut prepared = Vec::new();
     for (k, &len) in lens.iter().enumerate() {
-        let slots = Knobs { slot_bytes: Some(256 << k), depth: Some(4 << k), ..Knobs::default() };
+        let slots = Knobs { slot_bytes: Some(256 << k), depth: Some([4, 8, 4][k]), ..Knobs::default() };
         let knobs = Knobs { primitive: Some(Primitive::Staged), ..slots };
         let (one, long) = (link.zeros::<f32>(len)?, link.zeros::<f32>(RANKS * len)?);
         let gather = all_gather(link, &long, &one).config(knobs).build()?;
