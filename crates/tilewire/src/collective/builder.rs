@@ -229,7 +229,7 @@ impl<'h, 'l, In: Element, Out: Element, R: Regs, K: CarriesTuples> Collective<'h
 }
 
 impl<'h, 'l, In: Element, Out: Element, R: Regs> Exchange<'h, 'l, In, Out, R> {
-    /// For a [`recv`]: what arrives for one element, where it is not of the output's type. Give it before `consume`.
+    /// For a [`recv`](crate::collective::recv): what arrives for one element, where it is not of the output's type. Give it before `consume`.
     ///
     /// ```
     /// # use tilewire::link::{ShmOptions, ShmTransport};
