@@ -6,9 +6,9 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// What must be there beside the stacks: signal stacks of a few threads that start at the same time, a few pages each, and what they
-/// allocate first.
-const ROOM: usize = 1 << 20;
+/// What must be free before a thread is started: its stack (2 MiB by default), signal stacks of a few threads that start at the same time,
+/// a few pages each, and what they allocate first. Without the stack in it, a stack could take the room of its own signal stack.
+const ROOM: usize = (2 << 20) + (1 << 20);
 
 /// Starts a thread; an error, and not the end of the process, where the system has none or no memory for it.
 ///
@@ -25,7 +25,7 @@ pub fn start_thread<T: Send + 'static>(
     thread.spawn(body)
 }
 
-/// Whether there is memory for what a thread takes beside its stack.
+/// Whether there is memory for all that a thread takes.
 pub(super) fn room_for_a_thread() -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address the kernel chooses; it replaces nothing, and nobody touches it.
