@@ -153,7 +153,7 @@ impl RehearsalRank {
     /// let windows: Vec<Tensor<f32>> = (0..2).map(|_| Tensor::zeros(8)).collect();
     /// let report = Rehearsal::small(2, 1).check(2, |link, _| {
     ///     let out = &windows[link.number() as usize];
-    ///     all_gather(link, out, &Tensor::zeros(4)).window(&link.window(&windows)).trace()
+    ///     all_gather(link, out, &Tensor::<f32>::zeros(4)).window(&link.window(&windows)).trace()
     /// })?;
     /// assert!(report.is_clean(), "{report}");
     /// # Ok::<(), tilewire::RunError>(())

@@ -52,6 +52,7 @@ impl BulkPlan {
     /// [`BulkPlan::ALIGN`], are refused.
     ///
     /// ```
+    /// use tilewire::link::Transport;
     /// use tilewire::rehearsal::Rehearsal;
     /// use tilewire::schedule::{BulkPlan, StagedPlan};
     /// let link = &Rehearsal::small(2, 1).ranks()[0];
