@@ -9,7 +9,7 @@ pub struct Shared {
     mbarriers: HashMap<u64, Mbarrier>,
 }
 
-/// A copy of so many bytes between shared memory and memory.
+/// A copy of a number of bytes between shared memory and memory.
 #[derive(Clone, Copy)]
 pub struct Copy {
     pub global: u64,
@@ -66,7 +66,7 @@ impl Shared {
         Ok(())
     }
 
-    /// One arrives, and so many bytes are expected.
+    /// One thread arrives, and announces the bytes to expect.
     pub fn arrive(&mut self, at: u64, bytes: u64) -> Result<(), String> {
         let mbarrier = self.mbarrier(at)?;
         if std::mem::replace(&mut mbarrier.arrived, true) {

@@ -22,9 +22,9 @@ pub(super) struct Way {
 
 /// What is chosen for an engine where the user says nothing.
 struct Choices {
-    /// Messages up to so many bytes go in packets: beyond, carrying a flag with every 8 bytes costs more than a signal.
+    /// Messages of up to this many bytes go in packets. Beyond it, a flag with every 8 bytes costs more than a signal.
     packets_up_to: usize,
-    /// A block for each so many bytes, of packets and otherwise, up to the most blocks.
+    /// Bytes for each block, of packets and otherwise, up to the largest number of blocks.
     packets_for_block: usize,
     bytes_for_block: usize,
     most_for_packets: usize,
@@ -39,7 +39,7 @@ struct Choices {
     /// The largest steps of several parts, which are computed: what a step holds up matters more then (H200, all-to-all of 64 MiB of bf16 as
     /// fp8 by 4 ranks: 195 µs instead of 210).
     largest_of_parts: usize,
-    /// Shares from so many bytes on take slots of so many: there, signals cost more than the fill.
+    /// The first number: shares from this size on take slots of the second. There, signals cost more than filling the pipeline.
     huge: (usize, usize),
     /// Staging of all that is under way on a device: more leaves the cache before it is read.
     staging: usize,
@@ -66,7 +66,7 @@ const CPU: Choices = Choices {
 };
 
 /// What one core has just written another fetches out of its second-level cache; what has moved on to the third level by then comes faster. GB/s one way, in trials
-/// by turns:
+/// that alternate:
 ///
 /// | AMD EPYC, L2 | ring | 64 KiB | 1 MiB | 8 MiB | 64 MiB |
 /// |---|---|---|---|---|---|
@@ -362,7 +362,7 @@ mod tests {
         on_each(room, |facts, link| {
             for (size, at_once) in SIZES.flat_map(|size| [1, 3, 20].map(|at_once| (size, at_once))) {
                 let (slot_bytes, depth) = slots(&chosen(STAGED, facts, link, 1 << size, at_once));
-                // Of all that are under way at once; few slots are too few for a pipeline, however little room there is.
+                // Of all messages in flight at the same time. A pipeline needs its least number of slots however little room there is.
                 let Machine::Cpu(Processor { second_level, .. }) = facts.machine else { unreachable!() };
                 let ring = (choices(facts).ring * second_level).min(RINGS / (2 * at_once)).max(DEPTH * LARGEST_SLOT);
                 assert!(slot_bytes * depth <= ring, "{depth} slots of {slot_bytes} bytes in a ring of {ring}");
